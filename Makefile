@@ -1,0 +1,49 @@
+# Everything runs in a virtual environment inside the tree; nothing global is touched.
+# `make help` lists the targets. A certain interpreter: make test PYTHON=/path/to/python3.12
+
+PYTHON ?=
+JOBS ?= auto
+
+VENV := .venv
+BIN := $(VENV)/bin
+# One device and one thread per process: the tests run side by side, and need no accelerator.
+ON_CPU := JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu}
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+PYTEST := $(ON_CPU) $(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format bench docs setup clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
+
+demo: setup ## draw the policy gallery into demo/
+	@$(ON_CPU) $(BIN)/python -m fat2thin.cli gallery --out demo
+
+test: lint ## lint, then every quick test
+	@$(PYTEST)
+
+test-slow: setup ## the tests that take minutes
+	@$(PYTEST) -m slow
+
+lint: setup ## ruff (lint and format) and mypy
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m mypy
+
+format: setup ## put the code into shape
+	@$(BIN)/python -m ruff check --fix .
+	@$(BIN)/python -m ruff format .
+
+bench: setup ## speed of the distributions, on whatever device JAX finds
+	@$(BIN)/python benchmarks/distributions.py
+
+docs: setup ## draw the pictures of the documentation again
+	@$(ON_CPU) $(BIN)/python -m fat2thin.cli gallery --out docs/images
+
+setup: ## the virtual environment (done by the other targets as well)
+	@sh .ci/setup $(VENV) "$(PYTHON)"
+
+clean: ## remove the environment, caches and what the commands wrote
+	rm -rf $(VENV) demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
