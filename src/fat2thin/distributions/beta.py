@@ -1,0 +1,256 @@
+"""The Beta distribution on any action box."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.scipy.special import betainc, digamma, ndtri, polygamma
+from jaxtyping import Array, ArrayLike, Float, Key
+from numpyro.distributions import Beta, constraints
+from numpyro.distributions.util import promote_shapes, validate_sample
+
+from fat2thin.distributions.box import BoxDistribution, clip_straight_through
+from fat2thin.distributions.q_gaussian import broadcast_parameters
+from fat2thin.distributions.special import gamma_entropy, log_beta
+
+_MAX_ITERATIONS = 100
+# Lower and upper end of the bracket, the point, whether any moves, the number of steps.
+_Search = tuple[Array, Array, Array, Array, Array]
+
+
+def _log_density(
+    log_below: Float[Array, "..."],
+    log_above: Float[Array, "..."],
+    concentration1: Float[Array, "..."],
+    concentration0: Float[Array, "..."],
+) -> Float[Array, "..."]:
+    """Log density on [0, 1] at x, given log(x) and log(1 - x)."""
+    kernel = (concentration1 - 1.0) * log_below + (concentration0 - 1.0) * log_above
+    return kernel - log_beta(concentration1, concentration0)
+
+
+def _refuse_concentration_derivative(tangents: tuple, name: str) -> None:
+    if any(type(tangent) is not SymbolicZero for tangent in tangents):
+        raise TypeError(
+            f"{name} of a BoxBeta is not differentiable in concentration1 and concentration0: "
+            "use sample, which is, or stop the gradient of the concentrations."
+        )
+
+
+@jax.custom_jvp
+def _unit_cdf(position: Array, concentration1: Array, concentration0: Array) -> Array:
+    return betainc(concentration1, concentration0, position)
+
+
+def _unit_cdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    _refuse_concentration_derivative(tangents[1:], "cdf")
+    position, *concentrations = primals
+    margin = float(jnp.finfo(position.dtype).eps)
+    inner = jnp.clip(position, margin, 1.0 - margin)
+    log_density = _log_density(jnp.log(inner), jnp.log1p(-inner), *concentrations)
+    return _unit_cdf(*primals), jnp.exp(log_density) * tangents[0]
+
+
+_unit_cdf.defjvp(_unit_cdf_jvp, symbolic_zeros=True)
+
+
+@jax.custom_jvp
+def _unit_icdf(share: Array, concentration1: Array, concentration0: Array) -> Array:
+    """logit(x) for the x in [0, 1] below which a share of the mass lies; share within (0, 1).
+
+    Newton's method for the logarithm of the smaller tail as a function of logit(x), kept inside
+    a bracket. That function is concave, so that the steps converge from one side.
+    """
+    share, concentration1, concentration0 = jnp.broadcast_arrays(
+        share, concentration1, concentration0
+    )
+    info = jnp.finfo(share.dtype)
+    upper = share > 0.5
+    # The larger half is the smaller half of the mirrored distribution: 1 - share is exact there.
+    first = jnp.where(upper, concentration0, concentration1)
+    second = jnp.where(upper, concentration1, concentration0)
+    log_tail = jnp.log(jnp.where(upper, 1.0 - share, share))
+    normaliser = log_beta(first, second)
+
+    def improve(carry: _Search) -> _Search:
+        low, high, logit, _, iteration = carry
+        mass = betainc(first, second, jax.nn.sigmoid(logit))
+        excess = jnp.log(mass) - log_tail
+        low = jnp.where(excess < 0.0, logit, low)
+        high = jnp.where(excess < 0.0, high, logit)
+        log_slope = first * jax.nn.log_sigmoid(logit) + second * jax.nn.log_sigmoid(-logit)
+        newton = logit - excess * mass * jnp.exp(normaliser - log_slope)
+        usable = (newton > low) & (newton < high)
+        following = jnp.where(usable, newton, (low + high) / 2.0)
+        tolerance = 2.0 * info.eps * jnp.maximum(jnp.abs(following), 1.0)
+        moving = jnp.any(jnp.abs(following - logit) > tolerance)
+        return low, high, following, moving, iteration + 1
+
+    reach = math.log(float(info.max)) - 1.0
+    # Exact mean and variance of logit(x); the root is near it but for small concentrations.
+    spread = jnp.sqrt(polygamma(1, first) + polygamma(1, second))
+    start = digamma(first) - digamma(second) + spread * ndtri(jnp.exp(log_tail))
+    start = jnp.clip(start, -reach, reach)
+    ends = jnp.full_like(share, -reach), jnp.full_like(share, reach)
+    carry = (*ends, start, jnp.array(True), jnp.array(0))
+    root = lax.while_loop(lambda c: c[3] & (c[4] < _MAX_ITERATIONS), improve, carry)[2]
+    return jnp.where(upper, -root, root)
+
+
+def _unit_icdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    _refuse_concentration_derivative(tangents[1:], "icdf")
+    _, *concentrations = primals
+    logit = _unit_icdf(*primals)
+    log_below, log_above = jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit)
+    # d share / d logit = density(x) x (1 - x).
+    log_slope = _log_density(log_below, log_above, *concentrations) + log_below + log_above
+    smallest = math.log(float(jnp.finfo(logit.dtype).tiny))
+    return logit, tangents[0] * jnp.exp(-jnp.maximum(log_slope, smallest))
+
+
+_unit_icdf.defjvp(_unit_icdf_jvp, symbolic_zeros=True)
+
+
+class BoxBeta(BoxDistribution):
+    """Beta(concentration1, concentration0) moved to the box [low, high]; a scalar event.
+
+    A concentration1 above 1 makes the density vanish at low, below 1 makes it infinite there;
+    concentration0 does the same at high. So that a logged action at an edge has a finite log
+    density, `log_prob` clamps the unit coordinate (value - low) / (high - low) to [eps, 1 - eps],
+    eps the machine epsilon.
+    """
+
+    arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
+        "concentration1": constraints.positive,
+        "concentration0": constraints.positive,
+        "low": constraints.real,
+        "high": constraints.real,
+    }
+    reparametrized_params = ["concentration1", "concentration0", "low", "high"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        concentration1: ArrayLike,
+        concentration0: ArrayLike,
+        low: ArrayLike = -1.0,
+        high: ArrayLike = 1.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        parameters = {
+            "concentration1": concentration1,
+            "concentration0": concentration0,
+            "low": low,
+            "high": high,
+        }
+        batch_shape = broadcast_parameters(parameters)
+        self.concentration1, self.concentration0, self.low, self.high = promote_shapes(
+            *parameters.values()
+        )
+        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
+        """Log density; -inf outside the box, finite at its edges (see the class)."""
+        value = self._as_value(value)
+        below, above = self._margins(value, self._range(), float(jnp.finfo(value.dtype).eps))
+        unit = _log_density(jnp.log(below), jnp.log(above), *self._concentrations())
+        return self._zero_outside(value, unit - jnp.log(self._range()))
+
+    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
+        """Samples, never outside the box by rounding; reparametrised in every parameter."""
+        return self._place(self._draw_logit(key, sample_shape))
+
+    def sample_with_log_prob(
+        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
+    ) -> tuple[Array, Array]:
+        """Samples and their log density, the latter from the draw itself: not clamped."""
+        logit = self._draw_logit(key, sample_shape)
+        unit = _log_density(
+            jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit), *self._concentrations()
+        )
+        return self._place(logit), unit - jnp.log(self._range())
+
+    def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Probability of a sample at or below `value`; no derivative in the concentrations.
+
+        In float32 the error is about 1e-6 + 2e-7 (c1 + c0), that of JAX's incomplete Beta function.
+        """
+        value = self._as_value(value)
+        position = (clip_straight_through(value, self.low, self.high) - self.low) / self._range()
+        share = _unit_cdf(position, *self._concentrations())
+        return jnp.where(value < self.low, 0.0, jnp.where(value > self.high, 1.0, share))
+
+    def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
+        """Value below which a share `q` of the mass lies; NaN for q outside [0, 1].
+
+        Differentiable in q, low and high, and not in the concentrations.
+        """
+        share = self._as_value(q)
+        info = jnp.finfo(share.dtype)
+        inner = jnp.clip(share, float(info.tiny), 1.0 - float(info.epsneg))
+        value = self._place(_unit_icdf(inner, *self._concentrations()))
+        value = jnp.where(share <= 0.0, self.low, jnp.where(share >= 1.0, self.high, value))
+        return jnp.where((share >= 0.0) & (share <= 1.0), value, jnp.nan)
+
+    @property
+    def mean(self) -> Float[Array, "*batch"]:
+        """low + (high - low) c1 / (c1 + c0)."""
+        value = self.low + self._range() * self._unit_beta().mean
+        return jnp.broadcast_to(clip_straight_through(value, self.low, self.high), self.batch_shape)
+
+    @property
+    def variance(self) -> Float[Array, "*batch"]:
+        """(high - low)² c1 c0 / ((c1 + c0)² (c1 + c0 + 1))."""
+        return jnp.broadcast_to(self._range() ** 2 * self._unit_beta().variance, self.batch_shape)
+
+    @property
+    def mode(self) -> Float[Array, "*batch"]:
+        """The peak, which may be at an edge of the box; NaN where there is no single one."""
+        first, second = self._concentrations()
+        interior = (first > 1.0) & (second > 1.0)
+        position = (first - 1.0) / jnp.where(interior, first + second - 2.0, 1.0)
+        inner = self.low + self._range() * position
+        at_low = (first <= 1.0) & (second >= 1.0) & (first < second)
+        at_high = (second <= 1.0) & (first >= 1.0) & (second < first)
+        edge = jnp.where(at_low, self.low, jnp.where(at_high, self.high, jnp.nan))
+        return jnp.broadcast_to(jnp.where(interior, inner, edge), self.batch_shape)
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """Entropy in nats: H(c1) + H(c0) - H(c1 + c0) - digamma(c1 + c0) + log(high - low).
+
+        H is the entropy of a Gamma variable. Written so, float32 keeps its digits for large
+        concentrations, where the textbook form loses them all.
+        """
+        first, second = self._concentrations()
+        total = first + second
+        unit = gamma_entropy(first) + gamma_entropy(second) - gamma_entropy(total)
+        value = unit - digamma(total) + jnp.log(self._range())
+        return jnp.broadcast_to(value, self.batch_shape)
+
+    def _concentrations(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        dtype = self._dtype()
+        return jnp.asarray(self.concentration1, dtype), jnp.asarray(self.concentration0, dtype)
+
+    def _unit_beta(self) -> Beta:
+        return Beta(*self._concentrations(), validate_args=False)
+
+    def _range(self) -> Float[Array, "..."]:
+        return jnp.asarray(self.high, self._dtype()) - jnp.asarray(self.low)
+
+    def _draw_logit(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> Array:
+        """log(x / (1 - x)) as a difference of log-Gamma variables: both ends keep their digits."""
+        first, second = jax.random.split(key)
+        shape, dtype = self.shape(sample_shape), self._dtype()
+        concentration1, concentration0 = self._concentrations()
+        numerator = jax.random.loggamma(first, concentration1, shape, dtype)
+        return numerator - jax.random.loggamma(second, concentration0, shape, dtype)
+
+    def _place(self, logit: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The point of the box with this logit, measured from the nearer edge."""
+        from_low = self.low + self._range() * jax.nn.sigmoid(logit)
+        from_high = self.high - self._range() * jax.nn.sigmoid(-logit)
+        value = jnp.where(logit < 0.0, from_low, from_high)
+        return clip_straight_through(value, self.low, self.high)

@@ -1,0 +1,349 @@
+"""q-Gaussians of several dimensions: the ellipsoidal one below index 1, Student-t above it.
+
+With m² = (a - mu)' Sigma^-1 (a - mu) and h = 1 - q > 0 the ellipsoidal density is
+
+    p(a) = exp_q(-m² / 2) / Z,    zero outside the ellipsoid m² <= 2 / h.
+
+At q >= 1 + 2/n its integral diverges. The heavy-tailed counterpart is the multivariate Student-t,
+all of whose one-dimensional marginals are q-Gaussians of one index.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
+from numpyro.distributions import Distribution, MultivariateStudentT, constraints
+from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.util import not_jax_tracer
+
+from fat2thin.distributions.ellipsoid import Ellipsoid
+from fat2thin.distributions.standard import entropy_excess, log_normaliser
+from fat2thin.q_math import log1p_ratio, log_expm1_ratio
+
+_LOG_2_PI = math.log(2.0 * math.pi)
+
+
+def student_t_parameters(
+    entropic_index: ArrayLike,
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Degrees of freedom (3 - q) / (q - 1) and scale factor sqrt(2 / (3 - q)) for 1 < q < 3.
+
+    A q-Gaussian with scale sigma is the Student-t with scale sigma times this factor.
+    """
+    if not_jax_tracer(entropic_index):
+        known = np.asarray(entropic_index)
+        if np.any((known <= 1.0) | (known >= 3.0)):
+            raise ValueError(
+                "entropic_index must lie strictly between 1 and 3 to have degrees of freedom, "
+                f"got {known}."
+            )
+    index = jnp.asarray(entropic_index, jnp.result_type(entropic_index, float))
+    return (3.0 - index) / (index - 1.0), jnp.sqrt(2.0 / (3.0 - index))
+
+
+def index_from_degrees_of_freedom(degrees_of_freedom: ArrayLike) -> Float[Array, "..."]:
+    """The entropic index (nu + 3) / (nu + 1) of a Student-t with nu degrees of freedom."""
+    dtype = jnp.result_type(degrees_of_freedom, float)
+    return 1.0 + 2.0 / (jnp.asarray(degrees_of_freedom, dtype) + 1.0)
+
+
+def multivariate_student_t(
+    loc: ArrayLike,
+    scale_tril: ArrayLike,
+    entropic_index: ArrayLike,
+    *,
+    validate_args: bool | None = None,
+) -> MultivariateStudentT:
+    """The Student-t whose every one-dimensional marginal is a q-Gaussian of this index, 1 < q < 3.
+
+    Along a direction v the marginal is QGaussian(v'loc, |scale_tril' v|, entropic_index). Shapes:
+    loc (*batch, n), scale_tril (*batch, n, n), entropic_index (*batch).
+    """
+    degrees_of_freedom, factor = student_t_parameters(entropic_index)
+    scale = jnp.asarray(scale_tril) * factor[..., None, None]
+    return MultivariateStudentT(degrees_of_freedom, loc, scale, validate_args=validate_args)
+
+
+class MultivariateQGaussian(Distribution):
+    """Ellipsoidal q-Gaussian with an index below 1.
+
+    Shapes: loc (*batch, n), entropic_index (*batch), and either scale_tril (*batch, n, n), the
+    Cholesky factor of Sigma, or scale_diag (*batch, n), the roots of a diagonal one. Sigma is not
+    the covariance. Coordinates are uncorrelated for a diagonal Sigma, but never independent; their
+    marginals have the index 1 - h / (1 + h (n - 1) / 2), above that of the joint density.
+
+    An index known to be 1 or above is an error; a traced one gives NaN.
+    """
+
+    arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
+        "loc": constraints.real_vector,
+        "entropic_index": constraints.open_interval(-np.inf, 1.0),
+        "scale_tril": constraints.lower_cholesky,
+        "scale_diag": constraints.independent(constraints.positive, 1),
+    }
+    reparametrized_params = list(arg_constraints)  # noqa: RUF012
+
+    def __init__(
+        self,
+        loc: ArrayLike,
+        entropic_index: ArrayLike,
+        *,
+        scale_tril: ArrayLike | None = None,
+        scale_diag: ArrayLike | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if (scale_tril is None) == (scale_diag is None):
+            raise ValueError("Give exactly one of scale_tril and scale_diag.")
+        batch_shape, dimension = _shapes(
+            {
+                "loc": jnp.shape(loc),
+                "entropic_index": jnp.shape(entropic_index),
+                "scale_tril": None if scale_tril is None else jnp.shape(scale_tril),
+                "scale_diag": None if scale_diag is None else jnp.shape(scale_diag),
+            }
+        )
+        _refuse_index(entropic_index, dimension)
+        vector = (*batch_shape, dimension)
+        (self.loc,) = promote_shapes(loc, shape=vector)
+        (self.entropic_index,) = promote_shapes(entropic_index, shape=batch_shape)
+        self.scale_tril = self.scale_diag = None
+        if scale_tril is not None:
+            (self.scale_tril,) = promote_shapes(scale_tril, shape=(*vector, dimension))
+        else:
+            (self.scale_diag,) = promote_shapes(scale_diag, shape=vector)
+        super().__init__(
+            batch_shape=batch_shape, event_shape=(dimension,), validate_args=validate_args
+        )
+
+    def get_args(self) -> dict[str, ArrayLike]:
+        """The parameters that were given: one of the two scales is absent."""
+        return {name: value for name, value in super().get_args().items() if value is not None}
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> Ellipsoid:
+        """The ellipsoid m² <= 2 / (1 - q)."""
+        loc = jnp.asarray(self.loc, self._dtype())
+        radius = jnp.sqrt(2.0 / self._sparsity())
+        return Ellipsoid(loc, self._scale(), radius, diagonal=self._is_diagonal)
+
+    def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
+        """Where an event lies in the support, its surface included: (..., n) to (...)."""
+        return self.support(self._as_event(value))
+
+    @property
+    def half_width(self) -> Float[Array, "*batch n"]:
+        """Half the edges of the box around the support, sqrt(2 / (1 - q)) sqrt(diag Sigma)."""
+        radius = jnp.sqrt(2.0 / self._sparsity())[..., None]
+        return jnp.broadcast_to(radius * jnp.sqrt(self._diagonal()), self.shape())
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
+        """Log density; exactly -inf outside the support, with a zero gradient there.
+
+        Inside, 1 - h m² / 2 is floored at the machine epsilon, so that a point of the support
+        is never -inf by rounding.
+        """
+        value = self._as_event(value)
+        support, sparsity = self.support, self._sparsity()
+        outside = ~(support(value) | jnp.isnan(sparsity))
+        whitened = jnp.where(outside[..., None], 0.0, support.whiten(value))
+        energy = jnp.sum(whitened**2, axis=-1) / 2.0
+        floor = jnp.finfo(energy.dtype).eps - 1.0
+        kernel = -energy * log1p_ratio(jnp.maximum(-sparsity * energy, floor))
+        return jnp.where(outside, -jnp.inf, kernel - self._log_normaliser())
+
+    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
+        """Exact samples, reparametrised in every parameter; smooth in the index up to 1."""
+        direction, radial, _ = self._draw(key, sample_shape)
+        return self._place(direction, radial)
+
+    def sample_with_log_prob(
+        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
+    ) -> tuple[Array, Array]:
+        """Samples and their log density, the latter from the draw itself.
+
+        Equal to `log_prob(sample)` up to rounding, but accurate at the very edge, where the
+        distance to it is lost in the sample.
+        """
+        direction, radial, left_out = self._draw(key, sample_shape)
+        sparsity = self._sparsity()
+        energy = jnp.exp(_log_energy(radial, sparsity)) * (1.0 - left_out)
+        central = sparsity * energy < 0.5
+        inner = jnp.where(central, energy, 0.0)
+        # 1 - h m² / 2 = left_out + (1 - left_out) exp(-h radial): no subtraction.
+        remainder = jnp.logaddexp(jnp.log(left_out), jnp.log1p(-left_out) - sparsity * radial)
+        near_edge = remainder / jnp.where(central, 1.0, sparsity)
+        kernel = jnp.where(central, -inner * log1p_ratio(-sparsity * inner), near_edge)
+        return self._place(direction, radial), kernel - self._log_normaliser()
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """Shannon entropy log Z + e (digamma(e + 1 + n/2) - digamma(e + 1)), with e = 1 / h."""
+        sparsity = self._sparsity()
+        excess = jnp.sum(1.0 / (1.0 + sparsity[..., None] * self._steps()), axis=-1)
+        if self._is_odd:
+            excess = excess + entropy_excess(1.0 - sparsity)
+        return jnp.broadcast_to(self._log_normaliser() + excess, self.batch_shape)
+
+    @property
+    def mean(self) -> Float[Array, "*batch n"]:
+        """The location."""
+        return jnp.broadcast_to(jnp.asarray(self.loc, self._dtype()), self.shape())
+
+    @property
+    def mode(self) -> Float[Array, "*batch n"]:
+        """The location."""
+        return self.mean
+
+    @property
+    def variance(self) -> Float[Array, "*batch n"]:
+        """The diagonal of the covariance."""
+        return jnp.broadcast_to(self._shrinkage()[..., None] * self._diagonal(), self.shape())
+
+    @property
+    def covariance_matrix(self) -> Float[Array, "*batch n n"]:
+        """Sigma 2 / ((n + 2) h + 2)."""
+        if self._is_diagonal:
+            sigma = self._diagonal()[..., None] * jnp.eye(self.event_shape[0], dtype=self._dtype())
+        else:
+            lower = self._scale()
+            sigma = jnp.einsum("...ik,...jk->...ij", lower, lower, precision=lax.Precision.HIGHEST)
+        value = self._shrinkage()[..., None, None] * sigma
+        return jnp.broadcast_to(value, (*self.shape(), *self.event_shape))
+
+    @property
+    def _is_diagonal(self) -> bool:
+        return self.scale_tril is None
+
+    @property
+    def _is_odd(self) -> bool:
+        return self.event_shape[0] % 2 == 1
+
+    def _dtype(self) -> jnp.dtype:
+        return jnp.result_type(*self.get_args().values(), float)
+
+    def _scale(self) -> Float[Array, "..."]:
+        return jnp.asarray(
+            self.scale_diag if self.scale_tril is None else self.scale_tril, self._dtype()
+        )
+
+    def _diagonal(self) -> Float[Array, "... n"]:
+        """The diagonal of Sigma."""
+        squared = self._scale() ** 2
+        return squared if self._is_diagonal else jnp.sum(squared, axis=-1)
+
+    def _as_event(self, value: ArrayLike) -> Float[Array, "... n"]:
+        value = jnp.asarray(value, jnp.result_type(value, self._dtype()))
+        if value.shape[-1:] != self.event_shape:
+            raise ValueError(
+                f"value must have {self.event_shape[0]} coordinates in its last axis, "
+                f"got shape {value.shape}."
+            )
+        return value
+
+    def _sparsity(self) -> Float[Array, "..."]:
+        """h = 1 - q, and NaN where that is not positive."""
+        index = jnp.asarray(self.entropic_index, self._dtype())
+        return jnp.where(index < 1.0, 1.0 - index, jnp.nan)
+
+    def _steps(self) -> np.ndarray:
+        """Where the ladder of Gamma functions stops: 1, 2, ..., n/2 or 3/2, 5/2, ..., n/2."""
+        return np.arange(1, self.event_shape[0] // 2 + 1) + self._is_odd / 2
+
+    def _log_normaliser(self) -> Float[Array, "..."]:
+        """log Z by the recurrence of the Gamma function, from n = 0 or 1: smooth as h -> 0.
+
+        Z = |Sigma|^(1/2) (2 pi / h)^(n/2) Gamma(e + 1) / Gamma(e + 1 + n/2), with e = 1 / h.
+        """
+        sparsity, steps = self._sparsity(), self._steps()
+        scale = self._scale()
+        roots = scale if self._is_diagonal else jnp.diagonal(scale, axis1=-2, axis2=-1)
+        logarithms = jnp.broadcast_to(jnp.log(roots), (*roots.shape[:-1], *self.event_shape))
+        ladder = jnp.sum(jnp.log1p(sparsity[..., None] * steps), axis=-1)
+        value = jnp.sum(logarithms, axis=-1) + len(steps) * _LOG_2_PI - ladder
+        return value + log_normaliser(1.0 - sparsity) if self._is_odd else value
+
+    def _shrinkage(self) -> Float[Array, "..."]:
+        """Covariance over Sigma."""
+        return 2.0 / ((self.event_shape[0] + 2) * self._sparsity() + 2.0)
+
+    def _draw(
+        self, key: Key[Array, ""], sample_shape: tuple[int, ...]
+    ) -> tuple[Array, Array, Array]:
+        """A direction in the unit ball, `radial` > 0, and the share of the direction left out.
+
+        In an even dimension 1 - h m² / 2 = exp(-h radial) is a product of powers of uniforms:
+        Beta(e + 1, n/2) is one of Beta(e + j, 1), j = 1 ... n/2. The generalised Box-Muller map is
+        the case n = 2. An odd dimension is the even one above it, with 1/2 less in the exponent,
+        less one coordinate.
+        """
+        (dimension,) = self.event_shape
+        pairs = (dimension + 1) // 2
+        radial_key, direction_key = jax.random.split(key)
+        shape, dtype = (*sample_shape, *self.batch_shape), self._dtype()
+        tiny = jnp.finfo(dtype).tiny
+        exponentials = jax.random.exponential(radial_key, (*shape, pairs), dtype)
+        steps = np.arange(1, pairs + 1) - self._is_odd / 2
+        rates = 1.0 + self._sparsity()[..., None] * steps
+        radial = jnp.sum(jnp.maximum(exponentials, tiny) / rates, axis=-1)
+        normals = jax.random.normal(direction_key, (*shape, 2 * pairs), dtype)
+        squared = jnp.maximum(jnp.sum(normals**2, axis=-1), tiny)
+        direction = normals[..., :dimension] / jnp.sqrt(squared)[..., None]
+        left_out = jnp.sum(normals[..., dimension:] ** 2, axis=-1) / squared
+        return direction, radial, left_out
+
+    def _place(self, direction: Array, radial: Array) -> Array:
+        radius = jnp.exp((math.log(2.0) + _log_energy(radial, self._sparsity())) / 2.0)
+        return self.support.colour(direction * radius[..., None])
+
+
+def _log_energy(radial: Array, sparsity: Array) -> Array:
+    """log((1 - exp(-h radial)) / h), which is log(radial) as h -> 0."""
+    return jnp.log(radial) + log_expm1_ratio(-sparsity * radial)
+
+
+def _shapes(given: dict[str, tuple[int, ...] | None]) -> tuple[tuple[int, ...], int]:
+    """Batch shape and dimension, or an error that names the parameters and their shapes."""
+    shapes = {name: shape for name, shape in given.items() if shape is not None}
+    listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    matrix = shapes.get("scale_tril")
+    if matrix is not None and (len(matrix) < 2 or matrix[-1] != matrix[-2]):
+        raise ValueError(f"scale_tril must be a square matrix: {listed}.")
+    rows = matrix[:-1] if matrix is not None else shapes["scale_diag"]
+    try:
+        *batch_shape, dimension = np.broadcast_shapes(
+            shapes["loc"], rows, (*shapes["entropic_index"], 1)
+        )
+    except ValueError:
+        raise ValueError(f"Parameters do not broadcast to one shape: {listed}.") from None
+    if matrix is not None and dimension != matrix[-1]:
+        raise ValueError(f"scale_tril has another dimension than loc: {listed}.")
+    return tuple(batch_shape), dimension
+
+
+def _refuse_index(entropic_index: ArrayLike, dimension: int) -> None:
+    """Say why an index known to be 1 or above has no place here, and what takes it."""
+    if not not_jax_tracer(entropic_index):
+        return
+    known = np.asarray(entropic_index)
+    refused = known[known >= 1.0]
+    if refused.size == 0:
+        return
+    largest = refused.max()
+    limit = 1.0 + 2.0 / dimension
+    student_t = (
+        "use fat2thin.distributions.multivariate.multivariate_student_t(loc, scale_tril, "
+        "entropic_index), all of whose one-dimensional marginals have the index you give"
+    )
+    if largest == 1.0:
+        advice = "1 is the Gaussian: use numpyro.distributions.MultivariateNormal"
+    elif largest >= limit:
+        advice = f"at 1 + 2/n = {limit:g} and above no such density exists: {student_t}"
+    else:
+        advice = f"above 1 the index of its marginals changes with the dimension: {student_t}"
+    raise ValueError(
+        f"MultivariateQGaussian takes an entropic_index below 1, got {largest:g} "
+        f"in n = {dimension} dimensions; {advice}."
+    )

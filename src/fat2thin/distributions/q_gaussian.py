@@ -1,0 +1,238 @@
+"""The one-dimensional q-Gaussian for every entropic index below 3.
+
+Density (location mu, scale sigma, index q):
+
+    p(a) = exp_q(-(a - mu)^2 / (2 sigma^2)) / Z_q(sigma)
+
+q < 1 is sparse (zero outside mu +- sigma sqrt(2 / (1 - q))), q = 1 is the Gaussian, q = 2 the
+Cauchy with scale sqrt(2) sigma. `scale` is not the standard deviation unless q = 1.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
+from numpyro.distributions import Distribution, constraints
+from numpyro.distributions.util import promote_shapes, validate_sample
+
+from fat2thin.distributions.standard import (
+    NEAR_GAUSSIAN,
+    entropy_excess,
+    log_kernel,
+    log_normaliser,
+)
+from fat2thin.distributions.tails import standard_cdf, standard_icdf
+from fat2thin.q_math import log1p_ratio, log_expm1_ratio
+
+class _Draw(NamedTuple):
+    """Parameter-free randomness of one sample: an Exp(1) variable and a uniform angle."""
+
+    exponential: Float[Array, "..."]
+    log_sine: Float[Array, "..."]
+    log_cosine: Float[Array, "..."]
+    sign: Float[Array, "..."]
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _draw(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype) -> _Draw:
+    words = jax.random.bits(key, (4, *shape), jnp.uint32)
+
+    def fraction(high: Array, low: Array) -> Float[Array, "..."]:
+        return high.astype(dtype) * 2.0**-32 + (low.astype(dtype) + 0.5) * 2.0**-64
+
+    # Both ends of the exponential keep full relative precision: heavy tails live at one of
+    # them, the centre at the other.
+    below_half = words[0] < np.uint32(2**31)
+    remainder = fraction(jnp.where(below_half, words[0], ~words[0]), words[1])
+    exponential = jnp.where(below_half, -jnp.log(remainder), -jnp.log1p(-remainder))
+    angle = jnp.pi * (lax.bitcast_convert_type(words[2], jnp.int32).astype(dtype) * 2.0**-32)
+    angle = angle + jnp.pi * (words[3].astype(dtype) + 0.5) * 2.0**-64
+    return _Draw(
+        exponential,
+        jnp.log(jnp.abs(jnp.sin(angle))),
+        jnp.log(jnp.abs(jnp.cos(angle))),
+        jnp.sign(angle),
+    )
+
+
+def _is_known(value: ArrayLike) -> bool:
+    return not isinstance(value, jax.core.Tracer)
+
+
+class QGaussian(Distribution):
+    """q-Gaussian with location `loc`, scale `scale` and `entropic_index` below 3.
+
+    The index may be a number or an array, traced or not. `sample` is reparametrised in all
+    three; `cdf` and `icdf` are differentiable in value, loc and scale, and refuse a derivative
+    in the index. float32 is good for indices up to 2.5; above, use float64. A sample that would
+    overflow saturates at the largest finite number.
+    """
+
+    arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
+        "loc": constraints.real,
+        "scale": constraints.positive,
+        "entropic_index": constraints.less_than(3.0),
+    }
+    reparametrized_params = ["loc", "scale", "entropic_index"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        loc: ArrayLike = 0.0,
+        scale: ArrayLike = 1.0,
+        entropic_index: ArrayLike = 0.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        parameters = {"loc": loc, "scale": scale, "entropic_index": entropic_index}
+        batch_shape = broadcast_parameters(parameters)
+        self.loc, self.scale, self.entropic_index = promote_shapes(loc, scale, entropic_index)
+        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """[loc - half_width, loc + half_width] for a known index below 1, else the real line."""
+        if _is_known(self.entropic_index) and np.all(np.asarray(self.entropic_index) < 1.0):
+            return constraints.interval(*self._ends())
+        return constraints.real
+
+    @property
+    def half_width(self) -> Float[Array, "*batch"]:
+        """Half the length of the support, scale * sqrt(2 / (1 - q)); inf for q >= 1."""
+        dtype = self._dtype()
+        index = jnp.asarray(self.entropic_index, dtype)
+        sparse = index < 1.0
+        factor = jnp.sqrt(2.0 / (1.0 - jnp.where(sparse, index, 0.0)))
+        width = jnp.where(sparse, self.scale * factor, jnp.inf)
+        return jnp.broadcast_to(width, self.batch_shape).astype(dtype)
+
+    def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
+        """Where a value lies in the support, ends included."""
+        low, high = self._ends()
+        return (low <= value) & (value <= high)
+
+    @validate_sample
+    def log_prob(
+        self, value: ArrayLike, intermediates: list | None = None
+    ) -> Float[Array, "..."]:
+        """Log density; exactly -inf outside the support, with a zero gradient there."""
+        low, high = self._ends()
+        value = jnp.asarray(value, jnp.result_type(value, self._dtype()))
+        outside = (value < low) | (value > high)
+        deviation = jnp.where(outside, 0.0, value - self.loc)
+        kernel = log_kernel(deviation, self.entropic_index, self.scale)
+        inside = kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
+        return jnp.where(outside, -jnp.inf, inside)
+
+    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
+        """Exact samples for every index, by the generalised Box-Muller map."""
+        draw = _draw(key, self.shape(sample_shape), self._dtype())
+        return self._place(draw)
+
+    def sample_with_log_prob(
+        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
+    ) -> tuple[Array, Array]:
+        """Samples and their log density, the latter from the draw itself.
+
+        Equal to `log_prob(sample)` up to rounding, but finite and accurate at the very edge of
+        a sparse support, where the distance to the edge is lost in the sample.
+        """
+        draw = _draw(key, self.shape(sample_shape), self._dtype())
+        index = jnp.asarray(self.entropic_index, self._dtype())
+        near = jnp.abs(index - 1.0) < NEAR_GAUSSIAN
+        close = jnp.where(near, index, 1.0)
+        energy = jnp.exp(2.0 * (_log_radius(draw.exponential, close) + draw.log_sine)) / 2.0
+        series = -energy * log1p_ratio((close - 1.0) * energy)
+        # 1 - t^2 = cos^2 + u^kappa sin^2 for the normalised radius t: no subtraction.
+        far = jnp.where(near, 0.0, index)
+        log_remainder = jnp.logaddexp(
+            2.0 * draw.log_cosine, -_kappa(far) * draw.exponential + 2.0 * draw.log_sine
+        )
+        kernel = jnp.where(near, series, log_remainder / (1.0 - far))
+        log_density = kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
+        return self._place(draw), log_density
+
+    def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Probability of a sample at or below `value`."""
+        standardised = (jnp.asarray(value, self._dtype()) - self.loc) / self.scale
+        return standard_cdf(standardised, jnp.asarray(self.entropic_index, self._dtype()))
+
+    def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
+        """Value below which a share `q` of the mass lies."""
+        share = jnp.asarray(q, self._dtype())
+        index = jnp.asarray(self.entropic_index, self._dtype())
+        return self._within(self.loc + self.scale * standard_icdf(share, index))
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """Shannon entropy in nats."""
+        excess = log_normaliser(self.entropic_index) + entropy_excess(self.entropic_index)
+        return jnp.broadcast_to(excess + jnp.log(self.scale), self.batch_shape)
+
+    @property
+    def mean(self) -> Float[Array, "*batch"]:
+        """The location for q < 2; undefined (NaN) from 2 on."""
+        return jnp.broadcast_to(
+            jnp.where(jnp.asarray(self.entropic_index) < 2.0, self.loc, jnp.nan), self.batch_shape
+        )
+
+    @property
+    def variance(self) -> Float[Array, "*batch"]:
+        """2 scale^2 / (5 - 3 q) for q < 5/3; infinite up to 2; undefined (NaN) from 2 on."""
+        index = jnp.asarray(self.entropic_index, self._dtype())
+        finite = index < 5.0 / 3.0
+        value = 2.0 * jnp.square(self.scale) / (5.0 - 3.0 * jnp.where(finite, index, 0.0))
+        beyond = jnp.where(index < 2.0, jnp.inf, jnp.nan)
+        return jnp.broadcast_to(jnp.where(finite, value, beyond), self.batch_shape)
+
+    @property
+    def mode(self) -> Float[Array, "*batch"]:
+        """The location: peak and median for every index."""
+        return jnp.broadcast_to(jnp.asarray(self.loc, self._dtype()), self.batch_shape)
+
+    def _dtype(self) -> jnp.dtype:
+        return jnp.result_type(self.loc, self.scale, self.entropic_index, float)
+
+    def _ends(self) -> tuple[Array, Array]:
+        width = self.half_width
+        return self.loc - width, self.loc + width
+
+    def _within(self, value: Array) -> Array:
+        """Undo rounding past an end of the support; the gradient passes straight through."""
+        low, high = self._ends()
+        beyond = jnp.where(value < low, low - value, jnp.where(value > high, high - value, 0.0))
+        return value + lax.stop_gradient(beyond)
+
+    def _place(self, draw: _Draw) -> Array:
+        dtype = self._dtype()
+        index = jnp.asarray(self.entropic_index, dtype)
+        log_distance = _log_radius(draw.exponential, index) + draw.log_sine
+        # The margin covers the rounding of exp, so that scale * exp(...) stays finite.
+        largest = math.log(float(jnp.finfo(dtype).max)) - 1e-4
+        room = largest - lax.stop_gradient(jnp.maximum(jnp.log(self.scale), 0.0))
+        distance = jnp.exp(jnp.minimum(log_distance, room))
+        return self._within(self.loc + self.scale * draw.sign * distance)
+
+
+def _kappa(index: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The exponent of u in the generalised Box-Muller map, 1 - q' with q' = (1 + q) / (3 - q)."""
+    return 2.0 * (1.0 - index) / (3.0 - index)
+
+
+def _log_radius(exponential: Array, index: Float[Array, "..."]) -> Array:
+    """log of sqrt(2 / (3 - q)) sqrt(-2 log_q'(u)) with u = exp(-exponential)."""
+    stretch = jnp.log(4.0 / (3.0 - index)) + jnp.log(exponential)
+    return (stretch + log_expm1_ratio(-_kappa(index) * exponential)) / 2.0
+
+
+def broadcast_parameters(parameters: dict[str, ArrayLike]) -> tuple[int, ...]:
+    """The common shape of named parameters, or an error that names them and their shapes."""
+    shapes = {name: jnp.shape(value) for name, value in parameters.items()}
+    try:
+        return np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"Parameters do not broadcast to one shape: {listed}.") from None
