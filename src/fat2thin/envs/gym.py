@@ -1,0 +1,85 @@
+"""The treatment task for Gymnasium; importing this module registers it.
+
+`gymnasium.make("fat2thin.envs.gym:fat2thin/Treatment-v0")` imports it on the way. There is no
+`Treatment-v1` for the other reward: Gymnasium takes a higher version for a newer edition of the
+same task and would tell whoever makes `Treatment-v0` to move on to it.
+"""
+
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from fat2thin.envs import treatment
+from fat2thin.envs.treatment import State, Treatment
+
+IDENTIFIERS = {
+    "fat2thin/Treatment-v0": "treatment/cubic",
+    "fat2thin/TreatmentQuadratic-v0": "treatment/quadratic",
+}
+"""The registered identifiers and the variants they stand for."""
+
+_reset = jax.jit(treatment.reset, static_argnames="task")
+_step = jax.jit(treatment.step, static_argnames="task")
+
+
+class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One patient; `task` is a variant or its name ("treatment/cubic-fixed").
+
+    Observations have shape (8,), actions shape (1,) in the units of the task. An action outside the
+    box is clipped to it. An episode is truncated at the horizon and never terminated. `info` holds
+    the fields of `treatment.Info` after a step and is empty after a reset.
+
+    Seeded, an episode is this: `np_random` gives an integer below 2³¹, its key is split into one
+    for `treatment.reset` and one which, folded with t = 0, 1, ..., gives those of `treatment.step`.
+    """
+
+    def __init__(self, task: Treatment | str = "treatment/cubic") -> None:
+        self.task = treatment.by_name(task) if isinstance(task, str) else task
+        self.observation_space = gymnasium.spaces.Box(
+            -np.inf, np.inf, (treatment.OBSERVATION_SIZE,), np.float32
+        )
+        self.action_space = gymnasium.spaces.Box(
+            np.float32(self.task.dose_low),
+            np.float32(self.task.dose_high),
+            (treatment.ACTION_SIZE,),
+            np.float32,
+        )
+        self._state: State | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start a new patient; there are no options."""
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"the treatment task has no reset options, got {options!r}")
+        key = jax.random.key(int(self.np_random.integers(2**31)))
+        reset_key, self._noise_key = jax.random.split(key)
+        self._state, observation = _reset(reset_key, task=self.task)
+        return np.asarray(observation, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Give one dose."""
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("call reset() before step()")
+        key = jax.random.fold_in(self._noise_key, self._state.time)
+        self._state, observation, reward, info = _step(
+            key, self._state, np.asarray(action, np.float32), task=self.task
+        )
+        truncated = int(self._state.time) >= self.task.horizon
+        report = {name: value.item() for name, value in info._asdict().items()}
+        return np.asarray(observation, np.float32), float(reward), False, truncated, report
+
+
+def register() -> None:
+    """Register the identifiers with Gymnasium; a second call changes nothing."""
+    for identifier, name in IDENTIFIERS.items():
+        if identifier not in gymnasium.registry:
+            gymnasium.register(
+                identifier, entry_point="fat2thin.envs.gym:TreatmentEnv", kwargs={"task": name}
+            )
+
+
+register()
