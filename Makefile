@@ -17,8 +17,8 @@ PYTEST := $(ON_CPU) $(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --maxproces
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
 
-demo: setup ## draw the policy gallery into demo/
-	@$(ON_CPU) $(BIN)/python -m fat2thin.cli gallery --out demo
+demo: setup ## learn a dosing policy and draw it, into demo/ (about three minutes)
+	@$(ON_CPU) $(BIN)/python -m fat2thin.cli demo --out demo
 
 test: lint ## lint, then every quick test
 	@$(PYTEST)

@@ -4,20 +4,29 @@ Importing this package starts nothing and reads nothing: its parts are loaded wh
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
-_PARTS = ("distributions", "testing")
+_PARTS = ("algorithms", "data", "distributions", "envs", "evaluation", "testing", "training")
+_NAMES = {
+    "Run": "training",
+    "RunSpec": "training",
+    "TrainingDiverged": "training",
+    "load": "training",
+    "train": "training",
+}
 
-__all__ = ["__version__", "distributions", "testing"]
+__all__ = ["__version__", *_PARTS, *_NAMES]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PARTS})
+    return sorted({*globals(), *_PARTS, *_NAMES})

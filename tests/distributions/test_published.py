@@ -13,7 +13,7 @@ from fat2thin.distributions.published import (
     authors_actor,
     published_box_muller,
 )
-from test_q_gaussian import scipy_twin
+from oracles import scipy_twin
 
 
 def test_published_heavy_tail_is_a_gaussian():

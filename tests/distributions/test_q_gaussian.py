@@ -13,23 +13,12 @@ from hypothesis import strategies as st
 
 from fat2thin.distributions import QGaussian, sample_with_log_prob
 from fat2thin.distributions.standard import entropy_excess, log_normaliser
+from oracles import scipy_twin
 
 SPARSE = (-20.0, -3.0, -1.0, 0.0, 0.5, 0.8)
 HEAVY = (1.2, 1.5, 2.0, 2.5)
 NEAR_ONE = (0.89, 0.91, 0.99, 1.0 - 1e-3, 1.0 - 1e-5, 1.0, 1.0 + 1e-5, 1.0 + 1e-3, 1.01, 1.09, 1.11)
 LEVEL = 1e-6
-
-
-def scipy_twin(loc, scale, index):
-    """The same law in SciPy: a beta on the support, a Student-t, or a normal."""
-    if index < 1.0:
-        shape = 1.0 / (1.0 - index) + 1.0
-        half_width = scale * np.sqrt(2.0 / (1.0 - index))
-        return scipy.stats.beta(shape, shape, loc - half_width, 2.0 * half_width)
-    if index > 1.0:
-        freedom = (3.0 - index) / (index - 1.0)
-        return scipy.stats.t(freedom, loc, scale * np.sqrt(2.0 / (3.0 - index)))
-    return scipy.stats.norm(loc, scale)
 
 
 def gamma_formula(index):
@@ -77,7 +66,7 @@ def test_value_and_slope_are_smooth_across_one(function, wide):
 
 
 def test_known_slope_of_the_normaliser_at_one():
-    """d log Z / dq = E[y^4] / 8 = 3/8 at q = 1, from exp_q(-y^2/2) = exp(-y^2/2)(1 + (q-1)y^4/8)."""
+    """d log Z / dq = E[y^4] / 8 = 3/8 at q = 1: exp_q(-x) = exp(-x)(1 + (q - 1) x^2 / 2)."""
     np.testing.assert_allclose(jax.grad(log_normaliser)(1.0), 0.375, rtol=1e-5)
 
 
@@ -182,7 +171,9 @@ def test_own_log_density_moves_only_with_the_scale(index):
 
 def test_no_sample_leaves_the_support_however_narrow():
     loc, scale, index = jnp.meshgrid(
-        jnp.array([0.0, 0.3, 1000.0, -1e6]), jnp.array([1e-4, 1.0, 1e4]), jnp.array([-20.0, 0.0, 0.9])
+        jnp.array([0.0, 0.3, 1000.0, -1e6]),
+        jnp.array([1e-4, 1.0, 1e4]),
+        jnp.array([-20.0, 0.0, 0.9]),
     )
     distribution = QGaussian(loc, scale, index)
     values = distribution.sample(jax.random.key(0), (10_000,))
@@ -368,7 +359,8 @@ def test_family_properties(index, scale, loc, share):
         np.testing.assert_allclose(
             distribution.log_prob(quantile),
             standard.log_prob((quantile - loc) / scale) - np.log(scale),
-            rtol=1e-6, atol=1e-6,
+            rtol=1e-6,
+            atol=1e-6,
         )
         np.testing.assert_allclose(
             distribution.entropy(), standard.entropy() + np.log(scale), rtol=1e-9, atol=1e-9

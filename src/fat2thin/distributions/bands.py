@@ -6,12 +6,9 @@ sigma through r / sigma alone, so its minimiser is one number for each pair of i
 
 from functools import cache
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import scipy.special
-
-from fat2thin.distributions.tails import standard_icdf
 
 
 @cache
@@ -51,5 +48,10 @@ def half_width_for_mass(mass: float, heavy_index: float) -> float:
     """Half-width of the centred band that holds this share of a proposal of scale 1."""
     if not 0.0 < mass < 1.0:
         raise ValueError(f"the share of mass to keep must lie strictly between 0 and 1, got {mass}")
-    share = jnp.asarray((1.0 + mass) / 2.0, float)
-    return float(standard_icdf(share, jnp.asarray(heavy_index, float)))
+    if not 1.0 <= heavy_index < 3.0:
+        raise ValueError(f"heavy_index must lie in [1, 3), got {heavy_index}")
+    share = (1.0 + mass) / 2.0
+    if heavy_index == 1.0:
+        return float(scipy.special.ndtri(share))
+    freedom = (3.0 - heavy_index) / (heavy_index - 1.0)
+    return float(scipy.special.stdtrit(freedom, share)) * (2.0 / (3.0 - heavy_index)) ** 0.5

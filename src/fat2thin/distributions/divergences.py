@@ -24,9 +24,7 @@ _ARCTAN_SERIES = tuple((-1.0) ** n / (2 * n + 3) for n in range(18))
 _ARCTAN_SERIES_BELOW = 0.3
 
 
-def kl_sparse_cauchy(
-    half_width: ArrayLike, cauchy_scale: ArrayLike
-) -> Float[Array, "..."]:
+def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Array, "..."]:
     """KL(q = 0 || q = 2) with a common centre, in closed form.
 
     With k = half_width / cauchy_scale (so cauchy_scale = sqrt(2) sigma of the proposal):
@@ -73,7 +71,9 @@ def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
         return jnp.where(p.mode == r.mode, closed, kl_by_quadrature(p, r, r.mode))
     low, high = p.mode - p.half_width, p.mode + p.half_width
     covered = r.support_mask(low) & r.support_mask(high)
-    divergent = (jnp.asarray(r.entropic_index) == 1.0) & (jnp.asarray(p.entropic_index) >= 5.0 / 3.0)
+    divergent = (jnp.asarray(r.entropic_index) == 1.0) & (
+        jnp.asarray(p.entropic_index) >= 5.0 / 3.0
+    )
     return kl_by_quadrature(p, r, r.mode, covered & ~divergent)
 
 

@@ -7,7 +7,6 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Bool, Float
 from numpyro.distributions import constraints
-from numpyro.distributions.util import array_equiv
 
 
 @functools.partial(jnp.vectorize, signature="(n,n),(n)->(n)")
@@ -29,6 +28,7 @@ class Ellipsoid(constraints.Constraint):
     """
 
     event_dim = 1
+    _fields = ("loc", "scale", "radius")
 
     def __init__(
         self,
@@ -64,19 +64,18 @@ class Ellipsoid(constraints.Constraint):
         return jnp.broadcast_to(self.loc, jnp.shape(prototype))
 
     def eq(self, other: object, static: bool = False) -> ArrayLike:
-        """Whether the other is the same ellipsoid, written in the same way."""
+        """Whether the other is the same ellipsoid; `static` asks for one and the same arrays."""
         if not isinstance(other, Ellipsoid) or self.diagonal != other.diagonal:
             return False
-        same = [
-            array_equiv(getattr(self, name), getattr(other, name), static=static)
-            for name in ("loc", "scale", "radius")
-        ]
-        return same[0] & same[1] & same[2]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in self._fields]
+        if static:
+            return all(first is second for first, second in pairs)
+        return jnp.all(jnp.stack([jnp.array_equal(first, second) for first, second in pairs]))
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
         """Children and their names, as NumPyro's constraints have them."""
-        children = (self.loc, self.scale, self.radius)
-        return children, (("loc", "scale", "radius"), {"diagonal": self.diagonal})
+        children = tuple(getattr(self, name) for name in self._fields)
+        return children, (self._fields, {"diagonal": self.diagonal})
 
     def _rounding(self, x: Array, whitened: Array) -> Array:
         """Bound of the error of each whitened coordinate: |L^-1| eps (|x| + (n + 2) |L| |w|)."""

@@ -21,13 +21,15 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 
 from fat2thin.distributions.standard import (
-    NEAR_GAUSSIAN,
+    by_closeness,
     entropy_excess,
+    is_known,
     log_kernel,
     log_normaliser,
 )
 from fat2thin.distributions.tails import standard_cdf, standard_icdf
 from fat2thin.q_math import log1p_ratio, log_expm1_ratio
+
 
 class _Draw(NamedTuple):
     """Parameter-free randomness of one sample: an Exp(1) variable and a uniform angle."""
@@ -58,10 +60,6 @@ def _draw(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype) -> _Dra
         jnp.log(jnp.abs(jnp.cos(angle))),
         jnp.sign(angle),
     )
-
-
-def _is_known(value: ArrayLike) -> bool:
-    return not isinstance(value, jax.core.Tracer)
 
 
 class QGaussian(Distribution):
@@ -96,7 +94,7 @@ class QGaussian(Distribution):
     @property
     def support(self) -> constraints.Constraint:
         """[loc - half_width, loc + half_width] for a known index below 1, else the real line."""
-        if _is_known(self.entropic_index) and np.all(np.asarray(self.entropic_index) < 1.0):
+        if is_known(self.entropic_index) and np.all(np.asarray(self.entropic_index) < 1.0):
             return constraints.interval(*self._ends())
         return constraints.real
 
@@ -116,9 +114,7 @@ class QGaussian(Distribution):
         return (low <= value) & (value <= high)
 
     @validate_sample
-    def log_prob(
-        self, value: ArrayLike, intermediates: list | None = None
-    ) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there."""
         low, high = self._ends()
         value = jnp.asarray(value, jnp.result_type(value, self._dtype()))
@@ -142,17 +138,17 @@ class QGaussian(Distribution):
         a sparse support, where the distance to the edge is lost in the sample.
         """
         draw = _draw(key, self.shape(sample_shape), self._dtype())
-        index = jnp.asarray(self.entropic_index, self._dtype())
-        near = jnp.abs(index - 1.0) < NEAR_GAUSSIAN
-        close = jnp.where(near, index, 1.0)
-        energy = jnp.exp(2.0 * (_log_radius(draw.exponential, close) + draw.log_sine)) / 2.0
-        series = -energy * log1p_ratio((close - 1.0) * energy)
-        # 1 - t^2 = cos^2 + u^kappa sin^2 for the normalised radius t: no subtraction.
-        far = jnp.where(near, 0.0, index)
-        log_remainder = jnp.logaddexp(
-            2.0 * draw.log_cosine, -_kappa(far) * draw.exponential + 2.0 * draw.log_sine
-        )
-        kernel = jnp.where(near, series, log_remainder / (1.0 - far))
+
+        def near(index: Array) -> Array:
+            energy = jnp.exp(2.0 * (_log_radius(draw.exponential, index) + draw.log_sine)) / 2.0
+            return -energy * log1p_ratio((index - 1.0) * energy)
+
+        def far(index: Array) -> Array:
+            # 1 - t^2 = cos^2 + u^kappa sin^2 for the normalised radius t: no subtraction.
+            shrunk = -_kappa(index) * draw.exponential + 2.0 * draw.log_sine
+            return jnp.logaddexp(2.0 * draw.log_cosine, shrunk) / (1.0 - index)
+
+        kernel = by_closeness(jnp.asarray(self.entropic_index, self._dtype()), near, far)
         log_density = kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
         return self._place(draw), log_density
 

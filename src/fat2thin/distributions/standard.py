@@ -5,6 +5,8 @@ and cancel; there a series in (1 - q)^2 takes over, exact in value and derivativ
 """
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import NamedTuple
 
 import jax
@@ -63,7 +65,46 @@ def _log_gamma_ratio(lower: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.log(ratio) - jnp.log(centre) / 2.0 + polynomial(_GAMMA_RATIO, centre**-2.0)
 
 
-@jax.jit
+def is_known(value: ArrayLike) -> bool:
+    """Whether a value is a number now, rather than traced."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def by_closeness(
+    entropic_index: Float[Array, "..."],
+    near: Callable[[Float[Array, "..."]], Array],
+    far: Callable[[Float[Array, "..."]], Array],
+) -> Array:
+    """`near(index)` where the index is close to 1, `far(index)` elsewhere.
+
+    Each sees indices of its own side only. For a known index the other side is not computed.
+    """
+    if is_known(entropic_index):
+        close = np.abs(np.asarray(entropic_index) - 1.0) < NEAR_GAUSSIAN
+        if np.all(close):
+            return near(entropic_index)
+        if not np.any(close):
+            return far(entropic_index)
+    mask = jnp.abs(entropic_index - 1.0) < NEAR_GAUSSIAN
+    by_series = near(jnp.where(mask, entropic_index, 1.0))
+    return jnp.where(mask, by_series, far(jnp.where(mask, 0.0, entropic_index)))
+
+
+def _as_constant(function: Callable[[ArrayLike], Array]) -> Callable[[ArrayLike], Array]:
+    """Evaluate a function of a known index while tracing, so that it costs nothing afterwards."""
+    compiled = jax.jit(function)
+
+    @wraps(function)
+    def wrapped(entropic_index: ArrayLike) -> Array:
+        if not is_known(entropic_index):
+            return compiled(entropic_index)
+        with jax.ensure_compile_time_eval():
+            return compiled(entropic_index)
+
+    return wrapped
+
+
+@_as_constant
 def log_normaliser(entropic_index: ArrayLike) -> Float[Array, "..."]:
     """log Z_q for scale 1, smooth across q = 1."""
     pair = gamma_pair(entropic_index)
@@ -72,7 +113,7 @@ def log_normaliser(entropic_index: ArrayLike) -> Float[Array, "..."]:
     return _LOG_2_PI / 2.0 + jnp.where(pair.near, series, direct)
 
 
-@jax.jit
+@_as_constant
 def entropy_excess(entropic_index: ArrayLike) -> Float[Array, "..."]:
     """Shannon entropy minus log Z_q, the same for every scale; 1/2 at q = 1."""
     pair = gamma_pair(entropic_index)
@@ -82,7 +123,6 @@ def entropy_excess(entropic_index: ArrayLike) -> Float[Array, "..."]:
     return jnp.where(pair.near, series, direct)
 
 
-@jax.jit
 def log_kernel(
     deviation: Float[Array, "..."], entropic_index: ArrayLike, scale: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -92,19 +132,34 @@ def log_kernel(
     the support is never -inf by rounding. Beyond float's range of y^2 the result is -inf for
     q <= 1, and the power law takes over for q > 1, even where y itself overflows.
     """
-    index = jnp.asarray(entropic_index, deviation.dtype)
     info = jnp.finfo(deviation.dtype)
     standardised = deviation / scale
     magnitude = jnp.abs(standardised)
     representable = magnitude < float(np.sqrt(info.max)) / 8.0
-    heavy = index > 1.0
-    shift = jnp.where(heavy, index - 1.0, 1.0)
-    # Where 1 + z and z are the same number, z itself may overflow but its logarithm does not.
-    tail = heavy & (magnitude > jnp.sqrt(8.0 / (info.eps * shift)))
-    log_magnitude = jnp.log(jnp.where(tail, jnp.abs(deviation), 1.0)) - jnp.log(scale)
-    power_law = -(jnp.log(shift / 2.0) + 2.0 * log_magnitude) / shift
-    energy = jnp.where(tail | ~representable, 0.0, standardised) ** 2 / 2.0
-    argument = jnp.maximum((index - 1.0) * energy, info.eps - 1.0)
-    direct = -energy * log1p_ratio(argument)
-    too_far = ~tail & ~representable & ~jnp.isnan(standardised)
-    return jnp.where(tail, power_law, jnp.where(too_far, -jnp.inf, direct))
+
+    def tail_of(index: Array) -> tuple[Array, Array]:
+        """Where 1 + z and z are the same number: z may overflow there, its logarithm does not."""
+        heavy = index > 1.0
+        shift = jnp.where(heavy, index - 1.0, 1.0)
+        return heavy & (magnitude > jnp.sqrt(8.0 / (info.eps * shift))), shift
+
+    def near(index: Array) -> Array:
+        tail, shift = tail_of(index)
+        log_magnitude = jnp.log(jnp.where(tail, jnp.abs(deviation), 1.0)) - jnp.log(scale)
+        power_law = -(jnp.log(shift / 2.0) + 2.0 * log_magnitude) / shift
+        energy = jnp.where(tail | ~representable, 0.0, standardised) ** 2 / 2.0
+        argument = jnp.maximum((index - 1.0) * energy, info.eps - 1.0)
+        too_far = ~tail & ~representable & ~jnp.isnan(standardised)
+        inner = jnp.where(too_far, -jnp.inf, -energy * log1p_ratio(argument))
+        return jnp.where(tail, power_law, inner)
+
+    def far(index: Array) -> Array:
+        tail, shift = tail_of(index)
+        squared = jnp.where(tail | ~representable, 0.0, standardised) ** 2
+        inner = jnp.maximum(1.0 + (index - 1.0) / 2.0 * squared, info.eps)
+        outer = jnp.abs(deviation) * jnp.sqrt(shift / 2.0)
+        logarithm = jnp.log(jnp.where(tail, outer, inner))
+        doubled = jnp.where(tail, 2.0 * (logarithm - jnp.log(scale)), logarithm)
+        return doubled / (1.0 - index)
+
+    return by_closeness(jnp.asarray(entropic_index, deviation.dtype), near, far)

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
-from jax.scipy.special import betainc, betaln
+from jax.scipy.special import betainc
 from jaxtyping import Array, Float
 
+from fat2thin.distributions.special import log_beta
 from fat2thin.distributions.standard import gamma_pair, log_kernel, log_normaliser
 from fat2thin.q_math import log_expm1_ratio
 
@@ -20,6 +21,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 # A tail is cut where the density has fallen by this many e-folds.
 _FOLDS = 40.0
 _MAX_ITERATIONS = 200
+
+_Search = tuple[Array, Array, Array, Array, Array]
 
 
 def _near_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> Array:
@@ -29,9 +32,7 @@ def _near_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) ->
     squared, with d = (q - 1) folds; for q < 1 that point lies inside the support.
     """
     growth = (index - 1.0) * _FOLDS
-    end = jnp.sqrt(
-        distance**2 * jnp.exp(growth) + 2.0 * _FOLDS * jnp.exp(log_expm1_ratio(growth))
-    )
+    end = jnp.sqrt(distance**2 * jnp.exp(growth) + 2.0 * _FOLDS * jnp.exp(log_expm1_ratio(growth)))
     half = (end - distance) / 2.0
     nodes = jnp.asarray(_NODES, distance.dtype).reshape(-1, *(1,) * distance.ndim)
     weights = jnp.asarray(_WEIGHTS, distance.dtype).reshape(nodes.shape)
@@ -63,7 +64,9 @@ def _far_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> 
     tail = jnp.where(central, 1.0 - share, share) / 2.0
     # For x -> 0 the tail is x^c / (2 c B(c, 1/2)), whose logarithm never underflows.
     log_outer = -(jnp.log(gap / 2.0) + 2.0 * jnp.log(jnp.maximum(distance, 1.0)))
-    power_law = shape * log_outer - jnp.log(2.0 * shape) - betaln(shape, 0.5)
+    power_law = (
+        shape * log_outer - jnp.log(2.0 * shape) - log_beta(shape, jnp.full_like(shape, 0.5))
+    )
     extreme = ~sparse & (log_outer < np.log(jnp.finfo(distance.dtype).eps))
     return jnp.where(extreme, power_law, jnp.log(tail))
 
@@ -122,7 +125,7 @@ def standard_icdf(share: Float[Array, "..."], index: Float[Array, "..."]) -> Arr
         log_slope = log_distance + log_kernel(distance, index) - log_normaliser(index) - log_share
         return log_share - target, -jnp.exp(log_slope)
 
-    def improve(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def improve(carry: _Search) -> _Search:
         low, high, log_distance, _, iteration = carry
         difference, slope = gap(log_distance)
         low = jnp.where(difference > 0.0, log_distance, low)

@@ -1,0 +1,60 @@
+"""What an algorithm is: a named bundle of pure functions, and what goes in and out of them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, Key
+
+from fat2thin.policies import Policy
+
+
+class Batch(NamedTuple):
+    """Logged steps, one a row. Actions are in half-ranges of the box: -1 is low, 1 is high."""
+
+    observation: Float[Array, "batch observation"]
+    action: Float[Array, "batch action"]
+    reward: Float[Array, " batch"]
+    next_observation: Float[Array, "batch observation"]
+    continuation: Float[Array, " batch"]
+    """0 at a true end, 1 elsewhere, time limits included."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What an algorithm must know of its data: sizes, the action box, the discount factor."""
+
+    observation_size: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    discount: float
+
+    @property
+    def action_size(self) -> int:
+        """Number of action coordinates."""
+        return len(self.action_low)
+
+
+Metrics = dict[str, Float[Array, ""]]
+State = Any
+"""A pytree of arrays; each algorithm has its own."""
+
+
+class Algorithm(NamedTuple):
+    """Pure functions: all state goes in and comes out.
+
+    `config` is a frozen dataclass with a sentence a field. Its fields of type float may hold
+    traced numbers, so that a sweep is one program; the others are static.
+    """
+
+    name: str
+    summary: str
+    config: type
+    check: Callable[[Any], None]
+    """Raises a ValueError that names the field for a config out of range."""
+    init: Callable[[Key[Array, ""], Problem, Any], State]
+    update: Callable[[State, Batch, Key[Array, ""], Problem, Any], tuple[State, Metrics]]
+    policy: Callable[[State, Problem, Any], Policy]
+    """The policy that acts."""
+    proposal: Callable[[State, Problem, Any], Policy] | None = None
+    """The policy that only learns, where there is one."""

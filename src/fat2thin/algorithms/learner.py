@@ -1,0 +1,37 @@
+"""One network with its optimiser: parameters, Adam's moments, and a step."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import optax
+from jaxtyping import Array, Float
+
+ADAM_BETA_1 = 0.9
+
+
+class Learner(NamedTuple):
+    """A network and Adam's state for it."""
+
+    network: Any
+    moments: optax.OptState
+
+
+def start(network: eqx.Module) -> Learner:
+    """A learner with fresh moments."""
+    return Learner(network, optax.scale_by_adam().init(network))
+
+
+def descend(
+    learner: Learner,
+    loss: Callable[..., tuple[Float[Array, ""], Any]],
+    learning_rate: float | Float[Array, ""],
+    adam_beta_2: float,
+) -> tuple[Learner, Float[Array, ""], Any]:
+    """One Adam step down `loss(network) -> (value, extra)`; returns the learner and both."""
+    (value, extra), gradient = jax.value_and_grad(loss, has_aux=True)(learner.network)
+    adam = optax.scale_by_adam(b1=ADAM_BETA_1, b2=adam_beta_2)
+    direction, moments = adam.update(gradient, learner.moments)
+    network = jax.tree.map(lambda p, d: p - learning_rate * d, learner.network, direction)
+    return Learner(network, moments), value, extra

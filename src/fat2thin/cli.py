@@ -1,0 +1,239 @@
+"""The command line: a thin layer that turns arguments into calls of the package.
+
+Each command imports what it needs when it is called, so that `fat2thin --help` is quick. A new
+command is a function with a docstring and `@app.command` above it.
+"""
+
+import ast
+import contextlib
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from tyro.extras import SubcommandApp
+
+if TYPE_CHECKING:
+    from fat2thin.training import Run
+
+app = SubcommandApp()
+
+DESCRIPTION = (
+    "Offline reinforcement learning with sparse policies: "
+    "exactly zero probability outside a narrow band of actions."
+)
+
+_AlgorithmName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")]
+_RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+
+
+@app.command
+def gallery(
+    out: Path = Path("gallery"),
+    formats: tuple[Literal["png", "pdf"], ...] = ("png",),
+) -> None:
+    """Draw the policy gallery: the q-Gaussian family, fat against thin, and the published sampler.
+
+    Args:
+        out: Folder the pictures are written to; it is made when it is missing.
+        formats: File formats, one or both.
+    """
+    from fat2thin.report.figures import save_gallery
+
+    for path in save_gallery(out, formats):
+        print(path)
+
+
+@app.command
+def train(
+    algorithm: _AlgorithmName,
+    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
+    /,
+    steps: int,
+    seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1",
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
+    batch_size: int = 256,
+    evaluate_every: int = 1000,
+    episodes: int = 20,
+    log_every: int = 250,
+    snapshots: tuple[int, ...] = (),
+) -> None:
+    """Learn a policy from a data set, for several seeds at once, and show how good it is.
+
+    Example: fat2thin train fttpo treatment/quadratic --steps 20000 --seeds 10 --out runs/x
+
+    Args:
+        algorithm: Name of the algorithm, for example fttpo.
+        dataset: Name of the data set, for example treatment/quadratic.
+        steps: Updates a seed.
+        seeds: How many: 10 is seeds 0 to 9. Or which: "3," is seed 3, "3,5" is seeds 3 and 5.
+        out: Run folder. A finished run that is already there is shown and not computed again.
+        settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64.
+            `fat2thin settings fttpo` explains them all.
+        batch_size: Logged steps an update sees.
+        evaluate_every: Updates between evaluations.
+        episodes: Episodes of an evaluation, a seed and a policy each.
+        log_every: Most updates that one row of metrics is the mean of.
+        snapshots: Steps after which the policies are kept, for pictures of their evolution.
+    """
+    from fat2thin.training import OtherRunError, TrainingDiverged, execute, make_spec, progress
+
+    with _plain_errors(ValueError):
+        spec = make_spec(
+            algorithm,
+            dataset,
+            steps=steps,
+            seeds=_seeds(seeds),
+            settings=dict(_setting(one) for one in settings),
+            batch_size=batch_size,
+            evaluate_every=evaluate_every,
+            episodes=episodes,
+            log_every=log_every,
+            snapshots=snapshots,
+        )
+    with _plain_errors(TrainingDiverged, OtherRunError):
+        run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
+    _print(run)
+
+
+@app.command
+def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
+    """Judge the final policies of a run on fresh episodes, beside the reference rows.
+
+    Args:
+        folder: Run folder.
+        episodes: Episodes a seed and a policy.
+        draw: Which fresh episodes; another number, other episodes.
+    """
+    from fat2thin.training import load
+
+    with _plain_errors(ValueError):
+        print(load(folder).evaluate(episodes, draw))
+
+
+@app.command
+def show(folder: _RunFolder, /) -> None:
+    """Show a run: its last evaluation beside the reference rows, and the last metrics.
+
+    Args:
+        folder: Run folder.
+    """
+    from fat2thin.training import load
+
+    with _plain_errors(ValueError):
+        run = load(folder)
+    _print(run)
+
+
+@app.command
+def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | None = None) -> None:
+    """Draw a run: learning curves, how the policies evolved, and the doses for new patients.
+
+    Args:
+        folder: Run folder, of a run on the treatment task.
+        out: Folder the pictures are written to; it is made when it is missing.
+        seed: Whose policies are shown; the run's first seed by default.
+    """
+    from fat2thin.report.run_figures import save_run_figures
+    from fat2thin.training import load
+
+    with _plain_errors(ValueError):
+        for path in save_run_figures(load(folder), out, seed):
+            print(path)
+
+
+@app.command
+def demo(out: Path = Path("demo")) -> None:
+    """Learn to dose from 1,200 logged steps a seed, compare, and draw it: about three minutes.
+
+    A finished run that is already there is not computed again.
+
+    Args:
+        out: Folder for the run and the pictures; it is made when it is missing.
+    """
+    steps = 8000
+    train(
+        "fttpo",
+        "treatment/quadratic",
+        steps=steps,
+        seeds="5",
+        out=out / "run",
+        settings=("hidden=64,64",),
+        evaluate_every=200,
+        episodes=40,
+        log_every=100,
+        snapshots=(0, 100, 200, 300, 400, steps),
+    )
+    print("\npictures:")
+    figures(out / "run", out=out)
+
+
+@app.command
+def settings(algorithm: _AlgorithmName, /) -> None:
+    """Explain the settings of an algorithm and their defaults.
+
+    Args:
+        algorithm: Name of the algorithm, for example fttpo.
+    """
+    from fat2thin import algorithms
+    from fat2thin.training.settings import explain
+
+    with _plain_errors(ValueError):
+        chosen = algorithms.get(algorithm)
+    print(
+        f"{chosen.summary}.\nSet them with `fat2thin train {algorithm} ... --set NAME=VALUE ...`."
+    )
+    for name, default, sentence in explain(chosen.config):
+        print(f"\n{name} = {default!r}")
+        print(textwrap.fill(sentence, initial_indent="    ", subsequent_indent="    "))
+
+
+def _print(run: "Run") -> None:
+    if run.evaluations.policies:
+        print(run.table(), end="\n\n")
+    print(run.last_metrics())
+    if run.folder:
+        print(f"\nkept in {run.folder}")
+
+
+def _seeds(text: str) -> int | list[int]:
+    """`10`, or a list: `3,` `3,5` `[3, 5]`."""
+    value = _value(text)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"a setting is written NAME=VALUE, got {text!r}")
+    return name, _value(value)
+
+
+def _value(text: str) -> Any:
+    """A Python value where it reads as one, the text itself otherwise."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+@contextlib.contextmanager
+def _plain_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program with one line where the user was wrong."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"fat2thin: {error}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; what a user can mend ends it with a plain message and a non-zero status."""
+    with _plain_errors(OSError):
+        app.cli(prog="fat2thin", description=DESCRIPTION, args=arguments)
+
+
+if __name__ == "__main__":
+    main()

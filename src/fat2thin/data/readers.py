@@ -1,0 +1,74 @@
+"""Data sets by name. Each kind of name has a reader; one's own is added with `register_reader`."""
+
+import difflib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.envs import treatment
+from fat2thin.keys import Stream, stream_key
+
+
+class Reader(NamedTuple):
+    """How data sets whose names begin with `prefix` are made."""
+
+    prefix: str
+    read: Callable[[str, int], Dataset]
+    """`read(name, seed)`: the data set."""
+    names: Callable[[], tuple[str, ...]] | None = None
+    """The names there are; without it `read` is asked for any name with this prefix."""
+    one_a_seed: bool = False
+    """Whether every seed has a log of its own; otherwise `read` gets seed 0, once."""
+
+
+_READERS: dict[str, Reader] = {}
+
+
+def register_reader(new: Reader) -> Reader:
+    """Add a reader under its prefix ("hospital/"); a prefix can be taken once."""
+    if new.prefix in _READERS:
+        raise ValueError(f"data sets called {new.prefix}... have a reader already")
+    _READERS[new.prefix] = new
+    return new
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `load` knows; "prefix..." for a reader that cannot list its own."""
+    listed = (_names(reader) or (f"{reader.prefix}...",) for reader in _READERS.values())
+    return tuple(name for several in listed for name in several)
+
+
+def _names(reader: Reader) -> tuple[str, ...]:
+    return reader.names() if reader.names else ()
+
+
+def reader(name: str) -> Reader:
+    """The reader of a data set; a wrong name is an error that lists the right ones."""
+    found = [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
+    if not found or (found[0].names and name not in found[0].names()):
+        close = difflib.get_close_matches(name, names(), n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"no data set is called {name!r}{hint}; there are {', '.join(names())}")
+    return found[0]
+
+
+def load(name: str, seed: int = 0) -> Dataset:
+    """The data set of this name. Where every seed has its own log, `seed` says which."""
+    return reader(name).read(name, seed)
+
+
+def _treatment(name: str, seed: int) -> Dataset:
+    task = treatment.by_name(name)
+    log = treatment.log(stream_key(seed, Stream.LOG), task)
+    return Dataset(
+        name=name,
+        **log._asdict(),
+        action_low=(task.dose_low,),
+        action_high=(task.dose_high,),
+        discount=task.discount,
+    )
+
+
+register_reader(
+    Reader("treatment/", _treatment, lambda: tuple(treatment.VARIANTS), one_a_seed=True)
+)

@@ -1,0 +1,1 @@
+"""How good a policy is: returns, their statistics, and tables of both."""

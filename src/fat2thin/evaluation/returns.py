@@ -1,0 +1,150 @@
+"""Returns of policies on the task that their data come from.
+
+Every policy is judged in every way it can act, on the same episodes: the patients depend on the
+key alone. A task that is written in JAX is evaluated inside the graph, beside training.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+from jaxtyping import Array, Float, Key
+
+from fat2thin.envs import treatment, treatment_reference
+from fat2thin.envs.treatment import Treatment
+from fat2thin.keys import Stream, stream_key
+from fat2thin.policies import Policy
+
+REFERENCE_SEED = 0
+REFERENCE_EPISODES = 4096
+
+
+class Evaluation(NamedTuple):
+    """Raw results of one policy acting in one way."""
+
+    returns: Float[Array, "*batch episodes"]
+    """Undiscounted sums of rewards, an episode each."""
+    measures: dict[str, Float[Array, "*batch"]]
+    """What else the task reports, over all episodes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What a result is compared with."""
+
+    mean: float
+    """Mean undiscounted return."""
+    standard_error: float
+    """Of that mean."""
+    measures: dict[str, float]
+    """The same as an evaluation has."""
+    rule: str
+    """How actions are chosen, in words."""
+
+
+class Sampled(eqx.Module):
+    """Act by sampling a policy."""
+
+    policy: Policy
+
+    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+        """The action."""
+        return self.policy.act(observation, key)
+
+
+class Centred(eqx.Module):
+    """Act at the centre of a policy."""
+
+    policy: Policy
+
+    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+        """The action."""
+        return self.policy.act(observation)
+
+
+WAYS: dict[str, type[Sampled] | type[Centred]] = {"sampled": Sampled, "centre": Centred}
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Judges whoever acts; hashable, so that it can be static under `jax.jit`."""
+
+    def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
+        """Results of `act(key, observation)`; the episodes depend on the key alone."""
+        ...
+
+    def references(self) -> dict[str, Reference]:
+        """What to compare with, measured on `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TreatmentEvaluator:
+    """Patients of the treatment task."""
+
+    task: Treatment
+
+    def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
+        """One patient an episode."""
+        rollout = treatment.rollout(key, act, self.task, episodes)
+        return Evaluation(
+            returns=rollout.returns,
+            measures={
+                "dose_mean": rollout.dose_mean,
+                "dose_variance": rollout.dose_variance,
+                "dose_limit_rate": rollout.dose_limit_rate,
+                "cumulative_limit_rate": rollout.cumulative_limit_rate,
+            },
+        )
+
+    def references(self) -> dict[str, Reference]:
+        """Uniform behaviour, the best constant dose, and two that see the latent state."""
+        return _treatment_references(self.task)
+
+
+@functools.cache
+def _treatment_references(task: Treatment) -> dict[str, Reference]:
+    key = stream_key(REFERENCE_SEED, Stream.REFERENCE)
+    rows = treatment_reference.reference_rows(key, task, REFERENCE_EPISODES)
+    own = ("mean", "standard_error", "rule")
+    return {
+        name: Reference(
+            **{field: getattr(row, field) for field in own},
+            measures={field: value for field, value in row._asdict().items() if field not in own},
+        )
+        for name, row in rows.items()
+    }
+
+
+_EVALUATORS: dict[str, Callable[[str], Evaluator]] = {}
+
+
+def register_evaluator(prefix: str, make: Callable[[str], Evaluator]) -> None:
+    """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`."""
+    if prefix in _EVALUATORS:
+        raise ValueError(f"data sets called {prefix}... have an evaluator already")
+    _EVALUATORS[prefix] = make
+
+
+def evaluator(name: str) -> Evaluator | None:
+    """Who judges policies learned from this data set; None where there is only a log."""
+    for prefix, make in _EVALUATORS.items():
+        if name.startswith(prefix):
+            return make(name)
+    return None
+
+
+register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_name(name)))
+
+
+def evaluate_policies(
+    policies: dict[str, Policy], evaluator: Evaluator, key: Key[Array, ""], episodes: int
+) -> dict[str, Evaluation]:
+    """Judge each policy in each way of acting, all on the same episodes: "actor_sampled", ..."""
+    return {
+        f"{name}_{way}": evaluator.evaluate(act(policy), key, episodes)
+        for name, policy in policies.items()
+        for way, act in WAYS.items()
+    }

@@ -1,0 +1,110 @@
+"""A table of results: a row a policy, the reference rows below, printable and easy to read from."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fat2thin.evaluation.returns import Evaluation, Reference
+from fat2thin.evaluation.statistics import interquartile_mean, seed_interval
+
+_NORMAL_95 = 1.959964
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Named rows, all with the same columns; `pandas.DataFrame(table.rows)` makes a frame of it."""
+
+    title: str
+    rows: tuple[dict[str, Any], ...]
+    """The first column holds the name of a row."""
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """The row of this name."""
+        names = [next(iter(row.values())) for row in self.rows]
+        if name not in names:
+            raise KeyError(f"no row {name!r}; there are {', '.join(names)}")
+        return self.rows[names.index(name)]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        columns = list(self.rows[0])
+        headings = [column.replace("_", " ") for column in columns]
+        cells = [[_cell(row.get(column, math.nan)) for column in columns] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+        lines = [
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in [headings, ["-" * width for width in widths], *cells]
+        ]
+        return "\n".join([self.title, "", *lines, *([""] if self.notes else []), *self.notes])
+
+
+def make_table(
+    title: str, evaluations: Mapping[str, Evaluation], references: Mapping[str, Reference]
+) -> Table:
+    """Rows of evaluations of shape (seeds, episodes), then of the references.
+
+    Columns: "policy", "mean", "low", "high", "iqm" (interquartile mean over seeds), the measures.
+    Intervals hold at 95 %: for policies the percentile bootstrap over seeds, for references the
+    normal one from the standard error.
+    """
+    return Table(
+        title=title,
+        rows=(
+            *(_evaluation_row(name, evaluation) for name, evaluation in evaluations.items()),
+            *(_reference_row(name, reference) for name, reference in references.items()),
+        ),
+        notes=tuple(f"{name}: {reference.rule}" for name, reference in references.items()),
+    )
+
+
+def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
+    """Metrics of shape (seeds,): mean, lowest and highest over the seeds."""
+    return Table(
+        title=title,
+        rows=tuple(
+            {
+                "metric": name,
+                "mean": float(np.mean(values)),
+                "lowest": float(np.min(values)),
+                "highest": float(np.max(values)),
+            }
+            for name, values in metrics.items()
+        ),
+    )
+
+
+def _evaluation_row(name: str, evaluation: Evaluation) -> dict[str, Any]:
+    returns = np.asarray(evaluation.returns, np.float64)
+    interval = seed_interval(returns)
+    return {
+        "policy": name,
+        "mean": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "iqm": float(interquartile_mean(returns.mean(axis=-1))),
+        **{measure: float(np.mean(values)) for measure, values in evaluation.measures.items()},
+    }
+
+
+def _reference_row(name: str, reference: Reference) -> dict[str, Any]:
+    margin = _NORMAL_95 * reference.standard_error
+    return {
+        "policy": name,
+        "mean": reference.mean,
+        "low": reference.mean - margin,
+        "high": reference.mean + margin,
+        "iqm": math.nan,
+        **reference.measures,
+    }
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,39 @@
+"""Where random numbers come from: one stream a purpose, one key a seed, a stream and a number.
+
+What a seed draws depends on nothing else, so it does not matter which seeds run beside it.
+"""
+
+import enum
+
+import jax
+from jaxtyping import Array, Int, Key
+
+LARGEST_SEED = 2**31 - 1
+
+
+class Stream(enum.IntEnum):
+    """What random numbers are drawn for. A number keeps its meaning for ever."""
+
+    LOG = 0
+    """The log of a task that makes its own."""
+    INITIAL_STATE = 1
+    """The networks an algorithm starts with."""
+    BATCH = 2
+    """Which rows of the log an update sees."""
+    UPDATE = 3
+    """What an update draws itself."""
+    EVALUATION = 4
+    """Episodes of the evaluation after so many updates."""
+    FRESH_EVALUATION = 5
+    """Episodes of an evaluation that was asked for later."""
+    REFERENCE = 6
+    """Episodes of the reference rows."""
+
+
+def stream_key(
+    seed: int | Int[Array, ""], stream: Stream, number: int | Int[Array, ""] = 0
+) -> Key[Array, ""]:
+    """The key of a seed (0 to 2³¹ − 1) for the `number`-th draw of a stream."""
+    # Named, so that a seed means the same whatever generator JAX is set to.
+    key = jax.random.key(seed, impl="threefry2x32")
+    return jax.random.fold_in(jax.random.fold_in(key, int(stream)), number)

@@ -1,0 +1,111 @@
+"""The networks: modules whose leaves are all arrays, applied to any number of rows at once."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+_glorot = jax.nn.initializers.glorot_uniform()
+
+
+class Linear(eqx.Module):
+    """x W + b, with Xavier-uniform weights and zero biases."""
+
+    weight: Float[Array, "*stack inputs outputs"]
+    bias: Float[Array, "*stack outputs"]
+
+    def __init__(self, key: Key[Array, ""], inputs: int, outputs: int) -> None:
+        self.weight = _glorot(key, (inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+        """The layer applied to each row."""
+        return x @ self.weight + self.bias
+
+
+class Trunk(eqx.Module):
+    """Hidden layers with rectifiers: what heads are put upon."""
+
+    layers: tuple[Linear, ...]
+
+    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
+        sizes = (inputs, *hidden)
+        keys = jax.random.split(key, len(hidden))
+        pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
+        self.layers = tuple(Linear(*triple) for triple in pairs)
+
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
+        """The features of each row."""
+        for layer in self.layers:
+            x = jax.nn.relu(layer(x))
+        return x
+
+
+class ScalarNetwork(eqx.Module):
+    """A trunk and one output: a state value, or one critic."""
+
+    trunk: Trunk
+    head: Linear
+
+    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
+        trunk_key, head_key = jax.random.split(key)
+        self.trunk = Trunk(trunk_key, inputs, hidden)
+        self.head = Linear(head_key, hidden[-1], 1)
+
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
+        """One number a row."""
+        return jnp.squeeze(self.head(self.trunk(x)), axis=-1)
+
+
+class TwinCritic(eqx.Module):
+    """Two critics of (observation, action), stacked so that both are one batched product."""
+
+    members: ScalarNetwork
+
+    def __init__(
+        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
+    ) -> None:
+        inputs = observation_size + action_size
+        make = eqx.filter_vmap(lambda member_key: ScalarNetwork(member_key, inputs, hidden))
+        self.members = make(jax.random.split(key))
+
+    def __call__(
+        self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
+    ) -> Float[Array, "2 *rows"]:
+        """Both values, the twins along the first axis."""
+        inputs = jnp.concatenate([observation, action], axis=-1)
+        return eqx.filter_vmap(lambda member: member(inputs))(self.members)
+
+    def minimum(
+        self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
+    ) -> Float[Array, "*rows"]:
+        """The smaller of the two values."""
+        return jnp.min(self(observation, action), axis=0)
+
+
+class PolicyNetwork(eqx.Module):
+    """A trunk with a head for the centre and a head for the logarithm of the scale."""
+
+    trunk: Trunk
+    centre: Linear
+    log_scale: Linear
+
+    def __init__(
+        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
+    ) -> None:
+        trunk_key, centre_key, scale_key = jax.random.split(key, 3)
+        self.trunk = Trunk(trunk_key, observation_size, hidden)
+        self.centre = Linear(centre_key, hidden[-1], action_size)
+        self.log_scale = Linear(scale_key, hidden[-1], action_size)
+
+    def __call__(
+        self, observation: Float[Array, "*rows observation"]
+    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
+        """The outputs of both heads, (centre, log scale)."""
+        features = self.trunk(observation)
+        return self.centre(features), self.log_scale(features)
+
+
+def polyak(target: TwinCritic, online: TwinCritic, rate: float | Float[Array, ""]) -> TwinCritic:
+    """Move target critics a share `rate` of the way to the online ones."""
+    return jax.tree.map(lambda old, new: old + rate * (new - old), target, online)

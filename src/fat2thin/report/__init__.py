@@ -1,0 +1,1 @@
+"""Figures and pages. They read what others computed, and train nothing."""

@@ -1,0 +1,304 @@
+"""The compiled part of a run: jobs, their states, and the programs that move them on.
+
+A job is a seed and, in a sweep, the numbers of some settings. All jobs are one program. On a CPU
+they run one after the other in it, so that a job's bits do not depend on the jobs beside it;
+elsewhere they run side by side. Every random number comes from the seed, the purpose and the
+number of the update, so neither the jobs beside it nor where a run was cut matter either.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from fat2thin.algorithms.base import Algorithm, Batch, Problem, State
+from fat2thin.data import Dataset
+from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
+from fat2thin.keys import Stream, stream_key
+from fat2thin.policies import Policy, in_half_ranges
+
+STATE = "state"
+"""What is named when every metric was finite and the parameters are not."""
+
+
+class Jobs(NamedTuple):
+    """What is run side by side: a seed each, and a number each for every setting that varies."""
+
+    seed: Int[Array, " jobs"]
+    settings: dict[str, Float[Array, " jobs"]]
+
+
+class Data(NamedTuple):
+    """Logged steps on the device, with a leading axis of jobs where each job has its own."""
+
+    rows: Batch
+    row_count: Int[Array, "*jobs"]
+    """Rows that are data; what comes after them is padding."""
+
+
+class Report(NamedTuple):
+    """What a chunk says of each job."""
+
+    metrics: dict[str, Float[Array, " jobs"]]
+    """Means over the chunk's updates."""
+    bad_update: Int[Array, " jobs"]
+    """The first update (counted from 0) after which something was not finite, or -1."""
+    bad_metric: Int[Array, " jobs"]
+    """Which of the metrics that was, in sorted order; their number stands for the state."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What is compiled in: hashable, so that equal programs are compiled once."""
+
+    algorithm: Algorithm
+    problem: Problem
+    config: Any
+    batch_size: int
+    sequential: bool
+    """Jobs one after the other (CPU) or side by side."""
+
+
+def make_jobs(seeds: Sequence[int], settings: Mapping[str, Sequence[float]] | None = None) -> Jobs:
+    """Every seed with every position of the settings' lists, the seeds running fastest."""
+    columns = {name: np.asarray(values, np.float32) for name, values in (settings or {}).items()}
+    lengths = {len(values) for values in columns.values()} or {1}
+    if len(lengths) != 1:
+        raise ValueError(f"settings that vary together need lists of one length, got {lengths}")
+    (length,) = lengths
+    return Jobs(
+        seed=jnp.asarray(np.tile(np.asarray(seeds, np.int32), length)),
+        settings={
+            name: jnp.asarray(np.repeat(values, len(seeds))) for name, values in columns.items()
+        },
+    )
+
+
+def problem_of(dataset: Dataset) -> Problem:
+    """What an algorithm must know of a data set."""
+    return Problem(
+        observation_size=dataset.observation_size,
+        action_low=dataset.action_low,
+        action_high=dataset.action_high,
+        discount=dataset.discount,
+    )
+
+
+def shared_data(dataset: Dataset) -> Data:
+    """One data set for all jobs."""
+    stacked = data_of_jobs([dataset])
+    return jax.tree.map(lambda array: array[0], stacked)
+
+
+def data_of_jobs(datasets: Sequence[Dataset]) -> Data:
+    """A data set a job, shorter ones padded to the longest."""
+    longest = max(dataset.rows for dataset in datasets)
+    rows = [_padded_batch(dataset, longest) for dataset in datasets]
+    return Data(
+        rows=jax.tree.map(lambda *arrays: jnp.stack(arrays), *rows),
+        row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
+    )
+
+
+def _padded_batch(dataset: Dataset, length: int) -> Batch:
+    def pad(array: np.ndarray) -> Array:
+        end = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
+        return jnp.asarray(np.pad(array, end), jnp.float32)
+
+    low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
+    return Batch(
+        observation=pad(dataset.observation),
+        action=in_half_ranges(pad(dataset.action), low, high),
+        reward=pad(dataset.reward),
+        next_observation=pad(dataset.next_observation),
+        continuation=pad(dataset.continuation),
+    )
+
+
+def sequential_here() -> bool:
+    """Whether jobs run one after the other on this machine's default device."""
+    return jax.default_backend() == "cpu"
+
+
+def _over_jobs(function: Callable, program: Program) -> Callable:
+    """The function of one job, for all of them."""
+    if program.sequential:
+        return lambda *arguments: lax.map(lambda one: function(*one), arguments)
+    return jax.vmap(function)
+
+
+def _config(program: Program, settings: Mapping[str, Array]) -> Any:
+    return dataclasses.replace(program.config, **settings)
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def init(jobs: Jobs, *, program: Program) -> State:
+    """The states that all jobs start in."""
+
+    def one(job: Jobs) -> State:
+        key = stream_key(job.seed, Stream.INITIAL_STATE)
+        state = program.algorithm.init(key, program.problem, _config(program, job.settings))
+        # Whether a number was written as 0 or as an array must not matter to what is compiled.
+        return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
+
+    return _over_jobs(one, program)(jobs)
+
+
+@functools.partial(jax.jit, static_argnames=("program", "length"), donate_argnames="states")
+def chunk(
+    states: State, data: Data, jobs: Jobs, start: Int[Array, ""], *, program: Program, length: int
+) -> tuple[State, Report]:
+    """Updates `start` to `start + length - 1` of every job.
+
+    Should anything not be finite in any job, the states given come back unchanged.
+    """
+    shared = data.row_count.ndim == 0
+
+    def one(state: State, job: Jobs, own: Data | None) -> tuple[State, Report]:
+        return _updates(state, data if own is None else own, job, start, program, length)
+
+    moved, report = _over_jobs(one, program)(states, jobs, None if shared else data)
+    diverged = jnp.any(report.bad_update >= 0)
+    kept = jax.tree.map(lambda old, new: jnp.where(diverged, old, new), states, moved)
+    return kept, report
+
+
+def _updates(
+    state: State, data: Data, job: Jobs, start: Array, program: Program, length: int
+) -> tuple[State, Report]:
+    config = _config(program, job.settings)
+
+    def update(state: State, number: Array) -> tuple[State, dict[str, Array]]:
+        draw = jax.random.randint(
+            stream_key(job.seed, Stream.BATCH, number), (program.batch_size,), 0, data.row_count
+        )
+        batch = jax.tree.map(lambda array: array[draw], data.rows)
+        key = stream_key(job.seed, Stream.UPDATE, number)
+        return program.algorithm.update(state, batch, key, program.problem, config)
+
+    def watched(carry: tuple, number: Array) -> tuple[tuple, None]:
+        state, totals, bad_update, bad_metric = carry
+        state, metrics = update(state, number)
+        values = _stack(metrics)
+        bad = ~jnp.isfinite(values)
+        first = (bad_update < 0) & jnp.any(bad)
+        bad_update = jnp.where(first, number, bad_update)
+        bad_metric = jnp.where(first, jnp.argmax(bad), bad_metric)
+        return (state, totals + values, bad_update, bad_metric), None
+
+    _, shapes = jax.eval_shape(update, state, start)
+    names = sorted(shapes)
+    none = jnp.int32(-1)
+    carry = (state, jnp.zeros(len(names)), none, none)
+    numbers = start + jnp.arange(length, dtype=jnp.int32)
+    (state, totals, bad_update, bad_metric), _ = lax.scan(watched, carry, numbers)
+
+    lost = (bad_update < 0) & ~_all_finite(state)
+    means = dict(zip(names, totals / length, strict=True))
+    return state, Report(
+        metrics=means,
+        bad_update=jnp.where(lost, start + length - 1, bad_update),
+        bad_metric=jnp.where(lost, len(names), bad_metric),
+    )
+
+
+def _stack(metrics: dict[str, Array]) -> Float[Array, " metrics"]:
+    return jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in sorted(metrics)])
+
+
+def _all_finite(state: State) -> Bool[Array, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+
+def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
+    config = _config(program, job.settings)
+    made = {"actor": program.algorithm.policy(state, program.problem, config)}
+    if program.algorithm.proposal is not None:
+        made["proposal"] = program.algorithm.proposal(state, program.problem, config)
+    return made
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def policies(states: State, jobs: Jobs, *, program: Program) -> dict[str, Policy]:
+    """The policies of all jobs, "actor" and (where there is one) "proposal"."""
+    return _over_jobs(lambda state, job: _policies(state, job, program), program)(states, jobs)
+
+
+@functools.partial(jax.jit, static_argnames=("stream", "program", "evaluator", "episodes"))
+def evaluate(
+    states: State,
+    jobs: Jobs,
+    number: Int[Array, ""],
+    *,
+    stream: Stream,
+    program: Program,
+    evaluator: Evaluator,
+    episodes: int,
+) -> dict[str, Evaluation]:
+    """Judge the policies of all jobs, on episodes that depend on (seed, stream, number) alone."""
+
+    def one(state: State, job: Jobs) -> dict[str, Evaluation]:
+        key = stream_key(job.seed, stream, number)
+        return evaluate_policies(_policies(state, job, program), evaluator, key, episodes)
+
+    return _over_jobs(one, program)(states, jobs)
+
+
+class TrainingDiverged(RuntimeError):
+    """Something was not finite; says in which job, after which update, and what it was."""
+
+    def __init__(
+        self, *, seed: int, settings: dict[str, float], step: int, metric: str, last_good_step: int
+    ) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.step = step
+        self.metric = metric
+        self.last_good_step = last_good_step
+        setting = "".join(f", {name}={value:g}" for name, value in settings.items())
+        super().__init__(
+            f"training diverged: {metric} is not finite at step {step} (seed {seed}{setting}). "
+            f"The state after step {last_good_step} is kept. Try a smaller learning rate, a larger "
+            "temperature, or rewards and observations of a smaller scale."
+        )
+
+
+def raise_if_diverged(report: Report, jobs: Jobs, start: int) -> None:
+    """Raise `TrainingDiverged` for the job of a chunk that went wrong first."""
+    bad = np.asarray(report.bad_update)
+    if (bad < 0).all():
+        return
+    job = int(np.argmin(np.where(bad < 0, np.iinfo(np.int32).max, bad)))
+    names = [*sorted(report.metrics), STATE]
+    raise TrainingDiverged(
+        seed=int(jobs.seed[job]),
+        settings={name: float(values[job]) for name, values in jobs.settings.items()},
+        step=int(bad[job]) + 1,
+        metric=names[int(report.bad_metric[job])],
+        last_good_step=start,
+    )
+
+
+def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:
+    """Cut a run into chunks, none longer than `longest`, that end at every stop.
+
+    One length is one compiled program, so all are equal where a fitting length divides the stops;
+    only where it would be less than a quarter of what it could be do remainders get their own.
+    """
+    ends = sorted({stop for stop in stops if stop > 0})
+    divisor = int(np.gcd.reduce(ends))
+    fitting = next(n for n in range(min(longest, divisor), 0, -1) if divisor % n == 0)
+    if 4 * fitting >= min(longest, ends[-1]):
+        return [fitting] * (ends[-1] // fitting)
+    lengths = []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        whole, rest = divmod(end - begin, longest)
+        lengths += [longest] * whole + [rest] * (rest > 0)
+    return lengths

@@ -1,0 +1,239 @@
+"""What a run found, in memory or read back from its folder."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fat2thin import algorithms
+from fat2thin.algorithms.base import Problem, State
+from fat2thin.evaluation.returns import Evaluation, Evaluator, Reference, evaluator
+from fat2thin.evaluation.table import Table, make_table, metrics_table
+from fat2thin.keys import Stream
+from fat2thin.policies import Policy
+from fat2thin.training import loop
+from fat2thin.training.folder import RUNNING, MetricsRow, NoRunError, RunFolder
+from fat2thin.training.loop import Jobs, Program
+from fat2thin.training.settings import whole_number
+from fat2thin.training.spec import RunSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluations:
+    """Every evaluation of a run: raw returns, an episode each."""
+
+    steps: tuple[int, ...]
+    policies: dict[str, Evaluation]
+    """By name ("actor_sampled"): returns of shape (steps, seeds, episodes), measures of shape
+    (steps, seeds). Empty where there is only a log."""
+
+    def __getitem__(self, name: str) -> Evaluation:
+        """The evaluations of a policy in one way of acting."""
+        return self.policies[name]
+
+    def last(self) -> dict[str, Evaluation]:
+        """The last one: returns of shape (seeds, episodes), measures of shape (seeds,)."""
+        return jax.tree.map(lambda values: values[-1], self.policies)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run and everything that it found."""
+
+    spec: RunSpec
+    step: int
+    """The last step: `spec.steps`, or the last good one of a run that diverged."""
+    metrics: dict[str, np.ndarray]
+    """"step" of shape (rows,), and each metric of shape (rows, seeds): its mean over the updates
+    since the row before."""
+    evaluations: Evaluations
+    folder: Path | None
+    """Where it is kept, if anywhere."""
+    about: dict[str, Any]
+    """What run.json says: versions, hashes of the data, device, times."""
+    program: Program = dataclasses.field(repr=False)
+    """What was compiled."""
+    states: State = dataclasses.field(repr=False)
+    """The algorithm's state after the last step, with a leading axis of seeds."""
+    snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
+    """Policies with a leading axis of seeds, after the steps of `spec.snapshots`."""
+
+    def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
+        """The policy that acts, of a seed (the first by default), in the environment's units.
+
+        After the last step, or after one of `spec.snapshots`.
+        """
+        return self._policy("actor", seed, step)
+
+    def proposal(self, seed: int | None = None, step: int | None = None) -> Policy:
+        """The policy that only learns, for algorithms that have one."""
+        return self._policy("proposal", seed, step)
+
+    def _policy(self, name: str, seed: int | None, step: int | None) -> Policy:
+        seed = self.spec.seeds[0] if seed is None else seed
+        if seed not in self.spec.seeds:
+            raise ValueError(f"the run has no seed {seed}; there are {listed(self.spec.seeds)}")
+        policies = self._policies(self.step if step is None else step)
+        if name not in policies:
+            raise ValueError(f"{self.spec.algorithm} has no {name}")
+        index = self.spec.seeds.index(seed)
+        return jax.tree.map(lambda leaf: leaf[index], policies[name])
+
+    def _policies(self, step: int) -> dict[str, Policy]:
+        if step == self.step:
+            return loop.policies(self.states, self._jobs, program=self.program)
+        if step not in self.snapshots:
+            kept = sorted({*self.snapshots, self.step})
+            raise ValueError(f"no policy of step {step} is kept; there are {listed(kept)}")
+        return self.snapshots[step]
+
+    @property
+    def _jobs(self) -> Jobs:
+        return loop.make_jobs(self.spec.seeds)
+
+    @functools.cached_property
+    def references(self) -> dict[str, Reference]:
+        """What to compare with, measured on the task itself once and then kept in the folder."""
+        folder = RunFolder(self.folder) if self.folder else None
+        references = folder.references() if folder else None
+        if references is None:
+            references = self._judge.references()
+            if folder:
+                folder.write_references(references)
+        return references
+
+    def table(self) -> Table:
+        """The last evaluation of the run, with the reference rows."""
+        references = self.references
+        when = f"after step {self.evaluations.steps[-1]:,}"
+        return make_table(self._title(when), self.evaluations.last(), references)
+
+    def evaluate(self, episodes: int = 100, draw: int = 0) -> Table:
+        """Judge the final policies on fresh episodes, with the reference rows.
+
+        The episodes are those of (seed, `Stream.FRESH_EVALUATION`, `draw`): the same at every call
+        and for every algorithm, others for another `draw`, and never those seen in training.
+        """
+        evaluations = loop.evaluate(
+            self.states,
+            self._jobs,
+            jnp.int32(whole_number("draw", draw, least=0)),
+            stream=Stream.FRESH_EVALUATION,
+            program=self.program,
+            evaluator=self._judge,
+            episodes=whole_number("episodes", episodes, least=1),
+        )
+        when = f"after step {self.step:,}, {episodes} fresh episodes a seed (draw {draw})"
+        return make_table(self._title(when), evaluations, self.references)
+
+    def last_metrics(self) -> Table:
+        """The last row of metrics: mean, lowest and highest over the seeds."""
+        steps = self.metrics["step"]
+        last = {name: values[-1] for name, values in self.metrics.items() if name != "step"}
+        before = steps[-2] if len(steps) > 1 else 0
+        return metrics_table(f"means over steps {before + 1:,} to {steps[-1]:,}", last)
+
+    def _title(self, when: str) -> str:
+        spec = self.spec
+        return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}, {when}"
+
+    @property
+    def _judge(self) -> Evaluator:
+        judge = evaluator(self.spec.dataset)
+        if judge is None:
+            raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
+        return judge
+
+    def frame(self) -> dict[str, np.ndarray]:
+        """Columns "seed", "step", "quantity", "value", a row each; `pandas.DataFrame` takes it.
+
+        Quantities are the metrics, and for each policy "actor_sampled/return" (mean over episodes)
+        and the task's measures.
+        """
+        rows = [
+            (seed, step, name, float(value))
+            for name, steps, values in self._quantities()
+            for step, of_seeds in zip(steps, values, strict=True)
+            for seed, value in zip(self.spec.seeds, of_seeds, strict=True)
+        ]
+        seeds, steps, names, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return {
+            "seed": np.asarray(seeds, np.int64),
+            "step": np.asarray(steps, np.int64),
+            "quantity": np.asarray(names, np.str_),
+            "value": np.asarray(values, np.float64),
+        }
+
+    def _quantities(self) -> Iterator[tuple[str, Any, Any]]:
+        for name, values in self.metrics.items():
+            if name != "step":
+                yield name, self.metrics["step"], values
+        for name, evaluation in self.evaluations.policies.items():
+            yield f"{name}/return", self.evaluations.steps, np.mean(evaluation.returns, axis=-1)
+            for measure, measured in evaluation.measures.items():
+                yield f"{name}/{measure}", self.evaluations.steps, measured
+
+
+def listed(values: Sequence[int]) -> str:
+    """Numbers in words: "0 to 9" where they are consecutive."""
+    if len(values) > 3 and list(values) == list(range(values[0], values[0] + len(values))):
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join(map(str, values))
+
+
+def columns(rows: Sequence[MetricsRow], seeds: int) -> dict[str, np.ndarray]:
+    """Rows of metrics, the seeds of a step one after the other, as arrays of (steps, seeds)."""
+    names = [name for name in (rows[0] if rows else ()) if name not in ("step", "seed")]
+    steps = np.asarray([row["step"] for row in rows[::seeds]], np.int64)
+    values = {name: np.asarray([row[name] for row in rows]).reshape(-1, seeds) for name in names}
+    return {"step": steps, **values}
+
+
+def load(folder: str | Path) -> Run:
+    """The run that a folder holds. No data are read and nothing is trained."""
+    files = RunFolder(Path(folder))
+    about = files.about()
+    if about["status"] == RUNNING:
+        raise NoRunError(f"the run in {folder} is not finished")
+    spec = RunSpec.from_json(about["spec"])
+    program = make_program(spec, _problem(about["problem"]))
+    jobs = loop.make_jobs(spec.seeds)
+    steps, policies = files.evaluations()
+    like = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
+    like_policies = eqx.filter_eval_shape(
+        functools.partial(loop.policies, program=program), like, jobs
+    )
+    kept = [step for step in spec.snapshots if step <= about["step"]]
+    return Run(
+        spec=spec,
+        step=about["step"],
+        metrics=columns(files.metrics(), len(spec.seeds)),
+        evaluations=Evaluations(tuple(steps), policies),
+        folder=files.path,
+        about=about,
+        program=program,
+        states=files.state(like),
+        snapshots={step: files.snapshot(step, like_policies) for step in kept},
+    )
+
+
+def make_program(spec: RunSpec, problem: Problem) -> Program:
+    """What is compiled for a run on this machine."""
+    return Program(
+        algorithm=algorithms.get(spec.algorithm),
+        problem=problem,
+        config=spec.config,
+        batch_size=spec.batch_size,
+        sequential=loop.sequential_here(),
+    )
+
+
+def _problem(values: Mapping[str, Any]) -> Problem:
+    box = {name: tuple(values[name]) for name in ("action_low", "action_high")}
+    return Problem(**{**values, **box})

@@ -1,0 +1,102 @@
+"""An algorithm's settings: from names and values to a config that is right, and back to words."""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import itertools
+import numbers
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fat2thin.algorithms.base import Algorithm
+
+
+def make_config(algorithm: Algorithm, config: Any, settings: Mapping[str, Any]) -> Any:
+    """The config with the settings put in, checked by the algorithm itself."""
+    if config is not None and not isinstance(config, algorithm.config):
+        raise ValueError(
+            f"config must be a {algorithm.config.__name__} for {algorithm.name!r}, "
+            f"got a {type(config).__name__}"
+        )
+    refuse_unknown(algorithm, settings)
+    kinds = typing.get_type_hints(algorithm.config)
+    values = {name: _convert(name, value, kinds[name]) for name, value in settings.items()}
+    base: Any = algorithm.config() if config is None else config
+    made = dataclasses.replace(base, **values)
+    algorithm.check(made)
+    return made
+
+
+def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable[str] = ()) -> None:
+    """Raise a ValueError for a name that is no setting; it lists those, and what `also` is one."""
+    fields = [field.name for field in dataclasses.fields(algorithm.config)]
+    for name in settings:
+        if name not in fields:
+            names = ", ".join(closest_first(name, [*fields, *also]))
+            raise ValueError(f"{algorithm.name} has no setting {name!r}; there are {names}")
+
+
+def explain(config: type) -> list[tuple[str, Any, str]]:
+    """Name, default and explanation (the string below it in the source) of each setting."""
+    statements = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(config))))
+    body = next(node.body for node in statements if isinstance(node, ast.ClassDef))
+    sentences: dict[str, str] = {}
+    for field, below in itertools.pairwise(body):
+        match field, below:
+            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                sentences[name] = " ".join(text.split())
+    fields = dataclasses.fields(config)
+    return [(field.name, field.default, sentences.get(field.name, "")) for field in fields]
+
+
+def closest_first(name: str, names: Sequence[str]) -> list[str]:
+    """The names, those that look most like `name` first."""
+
+    def distance(other: str) -> float:
+        return -difflib.SequenceMatcher(None, name, other).ratio()
+
+    return sorted(names, key=distance)
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """The value as its field wants it: a list as a tuple, 1 as 1.0 where a float is due."""
+    options = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+    for option in options:
+        origin = typing.get_origin(option) or option
+        if origin is type(None) and value is None:
+            return None
+        if origin is tuple and isinstance(value, list | tuple):
+            item = typing.get_args(option)[0]
+            return tuple(_convert(name, entry, item) for entry in value)
+        if origin is typing.Literal and value in typing.get_args(option):
+            return value
+        # A bool is a whole number to Python, and never meant to be one here.
+        flag = isinstance(value, bool) and origin is not bool
+        if origin in _SCALARS and isinstance(value, _SCALARS[origin]) and not flag:
+            return origin(value)
+    raise ValueError(f"{name} must be {_describe(kind)}, got {value!r}")
+
+
+_UNIONS = (typing.Union, types.UnionType)
+_SCALARS: dict[Any, Any] = {
+    bool: bool,
+    int: numbers.Integral,
+    float: numbers.Real,
+    str: str,
+}
+
+
+def _describe(kind: Any) -> str:
+    plain = {float: "one number", int: "a whole number", bool: "True or False", str: "a word"}
+    return plain.get(kind, str(kind).replace("typing.", ""))
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """The value as an int, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)

@@ -1,0 +1,129 @@
+"""What a run is, before anything is computed: a frozen specification that JSON can hold."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fat2thin import algorithms, data
+from fat2thin.keys import LARGEST_SEED
+from fat2thin.training.settings import make_config, whole_number
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """Everything that settles what a run computes."""
+
+    algorithm: str
+    """Name of the algorithm."""
+    dataset: str
+    """Name of the data set."""
+    config: Any
+    """The algorithm's settings, an instance of its config class."""
+    seeds: tuple[int, ...]
+    """The seeds, each with networks, batches and evaluation episodes of its own."""
+    steps: int
+    """Updates a seed."""
+    batch_size: int = 256
+    """Logged steps an update sees, drawn with replacement."""
+    evaluate_every: int = 1000
+    """Updates between evaluations; there is one before the first update and one after the last."""
+    episodes: int = 20
+    """Episodes of an evaluation, a seed and a policy each."""
+    log_every: int = 250
+    """Most updates that one row of metrics is the mean of."""
+    snapshots: tuple[int, ...] = ()
+    """Steps after which the policies of all seeds are kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; tuples become lists."""
+        return plain(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
+        """The specification that `to_json` was called on."""
+        algorithm = algorithms.get(values["algorithm"])
+        return make_spec(
+            **{**values, "config": make_config(algorithm, None, values["config"])},
+        )
+
+    @property
+    def evaluation_steps(self) -> tuple[int, ...]:
+        """Steps after which policies are judged."""
+        return (*range(0, self.steps, self.evaluate_every), self.steps)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Steps at which the compiled loop must come up."""
+        return tuple(sorted({*self.evaluation_steps, *self.snapshots}))
+
+
+def make_spec(
+    algorithm: str,
+    dataset: str,
+    *,
+    steps: int,
+    seeds: int | Iterable[int] = 1,
+    config: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RunSpec:
+    """A specification whose names exist and whose numbers are in range; `settings` by field name.
+
+    `options` are the other fields of `RunSpec`. Nothing is loaded or compiled.
+    """
+    chosen = algorithms.get(algorithm)
+    data.reader(dataset)
+    for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
+        if name in options:
+            options[name] = whole_number(name, options[name], least=1)
+    steps = whole_number("steps", steps, least=1)
+    snapshots = [whole_number("snapshots", step, least=0) for step in options.pop("snapshots", ())]
+    if snapshots and max(snapshots) > steps:
+        raise ValueError(
+            f"snapshots must not lie beyond the last step {steps}, got {max(snapshots)}"
+        )
+    return RunSpec(
+        algorithm=algorithm,
+        dataset=dataset,
+        config=make_config(chosen, config, settings or {}),
+        seeds=expand_seeds(seeds),
+        steps=steps,
+        snapshots=tuple(sorted(set(snapshots))),
+        **options,
+    )
+
+
+def expand_seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
+    """`10` is 0 to 9, `[3]` is seed 3."""
+    if not isinstance(seeds, Iterable):
+        return tuple(range(whole_number("seeds", seeds, least=1)))
+    listed = tuple(whole_number("seeds", seed, least=0) for seed in seeds)
+    if not listed or len(set(listed)) != len(listed) or max(listed) > LARGEST_SEED:
+        raise ValueError(
+            f"seeds must be different numbers from 0 to {LARGEST_SEED}, at least one; got {listed}"
+        )
+    return listed
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON would give it back: tuples become lists."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Where two specifications (as JSON) differ, a line each."""
+    old, new = _flat(old), _flat(new)
+    return [
+        f"{name}: {old.get(name, 'nothing')!r} there, {new.get(name, 'nothing')!r} here"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    config = {f"config.{name}": value for name, value in values["config"].items()}
+    return {**{name: value for name, value in values.items() if name != "config"}, **config}

@@ -1,0 +1,222 @@
+"""FtTPO's known answers: the width the actor must learn, and regions it must never touch."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fat2thin.algorithms import Batch, Problem, fttpo, fttpo_published
+from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
+from fat2thin.algorithms.learner import descend, start
+from fat2thin.distributions import kl_sparse_cauchy
+from fat2thin.distributions.bands import optimal_half_width
+from fat2thin.networks import Linear, PolicyNetwork, TwinCritic
+
+BEST_RATIO = 3.2579
+NO_WIDTH = Linear(jax.random.key(0), 8, 1)  # the closed-form actor has none of its own
+NO_CRITIC = TwinCritic(jax.random.key(0), 2, 1, (2,))  # these losses do not ask it
+
+
+def narrow_proposal(key, size=1):
+    """A proposal whose scale varies with the state, and whose band is far from the box's edge."""
+    network = PolicyNetwork(key, 2, size, (8,))
+    heads = jnp.full(size, -6.0), network.centre.weight / 4.0
+    return eqx.tree_at(lambda n: (n.log_scale.bias, n.centre.weight), network, heads)
+
+
+def learn_width(config, network, observation, steps, rate):
+    """Adam on the actor's width alone, the proposal held still."""
+    loss = fttpo.ACTOR_LOSSES[config.actor_loss]
+    fat = fttpo._proposal(network, config)
+
+    @jax.jit
+    def run(learner):
+        def step(learner, count):
+            def objective(width):
+                thin = fttpo._actor(network, width, config)
+                key = jax.random.fold_in(jax.random.key(5), count)
+                return loss(thin, fat, NO_CRITIC, observation, key, config), None
+
+            # The step shrinks, so that the noise of sampled losses averages out.
+            shrinking = rate / (1.0 + 10.0 * count / steps)
+            return descend(learner, objective, shrinking, 0.999)[0], None
+
+        return jax.lax.scan(step, learner, jnp.arange(steps))[0]
+
+    return run(start(Linear(jax.random.key(9), 8, network.centre.bias.shape[0]))).network
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("exact", 0.04), ("sampled", 0.12)])
+def test_learned_half_width_is_the_exact_solution(kind, tolerance):
+    """r(s) = k* gamma(s) at every state where the box does not bind (spec 1.6 and 10)."""
+    config = FtTPOConfig(actor_loss=kind, proposal_scale_low=1e-4, half_width_low=1e-4)
+    network = narrow_proposal(jax.random.key(0), size=2)
+    observation = jax.random.normal(jax.random.key(1), (256, 2))
+    width = learn_width(config, network, observation, 6_000, 0.03)
+    thin = fttpo._actor(network, width, config)(observation).base_dist
+    fat = fttpo._proposal(network, config)(observation).base_dist
+    gamma = np.sqrt(2.0) * np.asarray(fat.scale)
+    # The box binds nowhere, and states must differ in scale for the test to mean anything.
+    assert np.all(np.abs(fat.loc) + 1.2 * BEST_RATIO * gamma < 1.0)
+    assert np.max(gamma) > 1.5 * np.min(gamma)
+    ratio = np.asarray(thin.half_width) / gamma
+    np.testing.assert_allclose(ratio, BEST_RATIO, rtol=tolerance)
+    np.testing.assert_allclose(np.median(ratio), BEST_RATIO, rtol=tolerance / 10.0)
+
+
+def test_closed_form_actor_is_the_exact_solution():
+    config = FtTPOConfig(actor_loss="closed_form")
+    network = narrow_proposal(jax.random.key(0))
+    observation = jax.random.normal(jax.random.key(1), (64, 2))
+    thin = fttpo._actor(network, NO_WIDTH, config)(observation).base_dist
+    gamma = np.sqrt(2.0) * fttpo._proposal(network, config)(observation).base_dist.scale
+    np.testing.assert_allclose(thin.half_width / gamma, BEST_RATIO, rtol=1e-4)
+    halved = dataclasses.replace(config, kept_mass=0.5)
+    ratio = fttpo._actor(network, NO_WIDTH, halved)(observation).base_dist.half_width / gamma
+    np.testing.assert_allclose(2 / np.pi * np.arctan(ratio), 0.5, rtol=1e-4)
+
+
+def test_student_proposal_of_one_degree_is_the_cauchy():
+    config = FtTPOConfig(actor_loss="closed_form", proposal_family="student_t")
+    np.testing.assert_allclose(fttpo.half_width_ratio(config), BEST_RATIO, rtol=1e-4)
+    plain = FtTPOConfig(actor_loss="closed_form")
+    np.testing.assert_allclose(fttpo.half_width_ratio(plain), optimal_half_width(0.0, 2.0))
+
+
+def test_exact_loss_is_the_closed_form_divergence():
+    config = FtTPOConfig()
+    network = narrow_proposal(jax.random.key(0), size=3)
+    observation = jax.random.normal(jax.random.key(1), (8, 2))
+    width = Linear(jax.random.key(2), 8, 3)
+    width = eqx.tree_at(lambda layer: layer.bias, width, jnp.full(3, -5.0))
+    thin, fat = fttpo._actor(network, width, config), fttpo._proposal(network, config)
+    loss = fttpo.exact_loss(thin, fat, NO_CRITIC, observation, jax.random.key(0), config)
+    gamma = np.sqrt(2.0) * fat(observation).base_dist.scale
+    closed = kl_sparse_cauchy(thin(observation).base_dist.half_width, gamma)
+    np.testing.assert_allclose(loss, jnp.mean(jnp.sum(closed, axis=-1)), rtol=1e-4)
+
+
+def constant_policy(log_spread):
+    """A policy network that says centre 0 and this log spread everywhere."""
+    network = PolicyNetwork(jax.random.key(0), 2, 1, (4,))
+    network = jax.tree.map(jnp.zeros_like, network)
+    return eqx.tree_at(lambda n: n.log_scale.bias, network, jnp.full(1, log_spread))
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    # As published: 2.8539 sqrt(s). With the mass alone repaired: the bound, (1.5)^(1/3).
+    [(0.0, 2.8539 * 0.1), (-np.log(2.0) / 2.0, 1.1447)],
+    ids=["published", "normaliser repaired"],
+)
+def test_published_actor_settles_where_the_specification_says(shift, expected):
+    observation = jnp.zeros((512, 2))
+    fat = fttpo_published._proposal(constant_policy(np.log(0.01)))
+
+    @jax.jit
+    def run(learner):
+        def step(learner, count):
+            def objective(network):
+                key = jax.random.fold_in(jax.random.key(1), count)
+                thin = fttpo_published._actor(network)
+                return fttpo_published.actor_loss(thin, fat, observation, key, shift), None
+
+            return descend(learner, objective, 0.01 / (1.0 + 5.0 * count / 4_000), 0.999)[0], None
+
+        return jax.lax.scan(step, learner, jnp.arange(4_000))[0]
+
+    actor = fttpo_published._actor(run(start(constant_policy(np.log(0.01)))).network)
+    np.testing.assert_allclose(actor(observation[:1]).half_width, expected, rtol=0.03)
+
+
+def train(config, problem, logged, steps):
+    """Plain updates on one fixed log, rows drawn with replacement."""
+
+    @jax.jit
+    def run(state):
+        def step(state, count):
+            row_key, key = jax.random.split(jax.random.fold_in(jax.random.key(7), count))
+            rows = jax.random.randint(row_key, (64,), 0, logged.reward.shape[0])
+            batch = jax.tree.map(lambda leaf: leaf[rows], logged)
+            return fttpo.update(state, batch, key, problem, config)
+
+        return jax.lax.scan(step, state, jnp.arange(steps))
+
+    state, metrics = run(fttpo.init(jax.random.key(0), problem, config))
+    assert all(np.all(np.isfinite(value)) for value in metrics.values())
+    return fttpo.policy(state, problem, config)
+
+
+def bandit(observation, action, reward):
+    return Batch(observation, action, reward, observation, jnp.zeros_like(reward))
+
+
+LOSSES = ["exact", "sampled", "closed_form"]
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_best_action_in_a_gap_of_the_data(kind):
+    """No logged dose lies near the best, and the forbidden ones get probability 0.0."""
+    rng = np.random.default_rng(0)
+    action = rng.uniform(-1.0, 1.0, (4_000, 1))
+    action = jnp.asarray(action[np.abs(action[:, 0] - 0.2) > 0.1])
+    reward = -4.0 * (action[:, 0] - 0.2) ** 2
+    logged = bandit(jnp.ones((len(action), 2)), action, reward)
+    problem = Problem(2, (-1.0,), (1.0,), 0.9)
+    config = FtTPOConfig(learning_rate=1e-3, temperature=0.1, actor_loss=kind, hidden=(32, 32))
+    policy = train(config, problem, logged, 2_500)
+    observation = jnp.ones(2)
+    np.testing.assert_allclose(policy.act(observation), 0.2, atol=0.15)
+    forbidden = jnp.array([[-1.0], [-0.6], [-0.5], [0.9], [1.0]])
+    density = jnp.exp(policy(observation).log_prob(forbidden))
+    assert np.all(np.asarray(density) == 0.0)
+    base = policy(observation).base_dist
+    assert base.cdf(jnp.array([-0.5]))[0] == 0.0
+    assert base.cdf(jnp.array([0.9]))[0] == 1.0
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_band_that_must_be_avoided_depends_on_the_state(kind):
+    """Half of the patients die of what saves the others; nobody gets the lethal half, ever."""
+    rng = np.random.default_rng(1)
+    side = rng.choice([-1.0, 1.0], 4_000)
+    action = rng.uniform(-1.0, 1.0, 4_000)
+    reward = np.where(side * action < 0.0, -5.0, 1.0 - 4.0 * (side * action - 0.5) ** 2)
+    observation = jnp.asarray(np.stack([side, np.ones_like(side)], axis=1))
+    logged = bandit(observation, jnp.asarray(action)[:, None], jnp.asarray(reward))
+    # The environment's units are not half-ranges: the box is +-100.
+    problem = Problem(2, (-100.0,), (100.0,), 0.9)
+    config = FtTPOConfig(learning_rate=1e-3, temperature=0.1, actor_loss=kind, hidden=(32, 32))
+    policy = train(config, problem, logged, 2_500)
+    patients = jnp.array([[-1.0, 1.0], [1.0, 1.0]])
+    low, high = policy.support(patients)
+    assert high[0, 0] < 0.0 < low[1, 0]
+    base = policy(patients).base_dist
+    lethal = jnp.array([1.0 - base.cdf(jnp.zeros((2, 1)))[0, 0], base.cdf(jnp.zeros((2, 1)))[1, 0]])
+    assert np.all(np.asarray(lethal) == 0.0)
+    np.testing.assert_allclose(policy.act(patients)[:, 0], [-50.0, 50.0], atol=15.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"proposal_index": 3.0}, "proposal_index"),
+        ({"actor_index": 1.0}, "actor_index"),
+        ({"kept_mass": 1.5, "actor_loss": "closed_form"}, "kept_mass"),
+        ({"kept_mass": 0.5}, "kept_mass is a setting of"),
+        ({"actor_loss": "best"}, "actor_loss must be one of"),
+        ({"hidden": ()}, "hidden"),
+        ({"proposal_scale_low": 20.0}, "proposal_scale_low"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"proposal_family": "squashed_gaussian", "actor_loss": "closed_form"}, "closed_form"),
+        ({"proposal_family": "squashed_gaussian", "box": "clip"}, "box='clip'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        check(FtTPOConfig(**settings))

@@ -1,0 +1,86 @@
+import matplotlib.image
+import matplotlib.style
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from fat2thin.report import figures
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Every figure of the gallery, drawn once with fewer samples."""
+    with matplotlib.style.context(figures.STYLE):
+        return {
+            "family": figures.family(),
+            "fat_and_thin": figures.fat_and_thin(),
+            "published_sampler": figures.published_sampler(sample_count=20_000),
+        }
+
+
+def test_the_gallery_is_complete(drawn):
+    assert drawn.keys() == figures.GALLERY.keys()
+
+
+def test_pictures_are_written_and_show_something(drawn, tmp_path):
+    for name, figure in drawn.items():
+        path = tmp_path / f"{name}.png"
+        figures.save_figure(figure, path)
+        pixels = matplotlib.image.imread(path)
+        width, height = figure.get_size_inches() * figure.dpi
+        assert pixels.shape[:2] == pytest.approx((height, width), abs=1)
+        assert pixels[..., :3].std() > 0.05
+        # Nothing is cut off: the outermost pixels are paper.
+        border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+        assert np.all(border[:, :3] == 1.0), name
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
+
+
+def test_the_same_figure_gives_the_same_bytes(drawn, tmp_path):
+    for kind in ("png", "pdf"):
+        first, second = tmp_path / f"first.{kind}", tmp_path / f"second.{kind}"
+        figures.save_figure(drawn["fat_and_thin"], first)
+        figures.save_figure(drawn["fat_and_thin"], second)
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_failed_write_leaves_nothing_behind(drawn, tmp_path):
+    (tmp_path / "kept.png").write_bytes(b"old picture")
+    (tmp_path / "blocked.png").mkdir()
+    with pytest.raises(OSError, match=r"blocked\.png"):
+        figures.save_figure(drawn["family"], tmp_path / "blocked.png")
+    with pytest.raises(ValueError, match="not supported"):
+        figures.save_figure(drawn["family"], tmp_path / "kept.bmp3")
+    assert {path.name for path in tmp_path.iterdir()} == {"kept.png", "blocked.png"}
+    assert (tmp_path / "kept.png").read_bytes() == b"old picture"
+
+
+def test_family_marks_the_half_widths_of_the_closed_form(drawn):
+    labels = [axes.get_xlabel() for axes in drawn["family"].axes]
+    expected = [f"zero beyond\n±{np.sqrt(2 / (1 - q)):.2f}" for q in (-10, -1, 0, 0.5)]
+    assert labels == expected + ["zero\nnowhere"] * 4
+
+
+def test_family_draws_the_laws_it_names(drawn):
+    twins = {
+        "semicircle": scipy.stats.semicircular(),
+        "Gaussian": scipy.stats.norm(),
+        "Student-t, ν = 3": scipy.stats.t(3, scale=np.sqrt(2 / 1.5)),
+        "Cauchy": scipy.stats.cauchy(scale=np.sqrt(2)),
+        "Student-t, ν = ⅓": scipy.stats.t(1 / 3, scale=2.0),
+    }
+    curves = {
+        axes.get_title().split("\n")[1]: axes.lines[0].get_data() for axes in drawn["family"].axes
+    }
+    for name, twin in twins.items():
+        points, density = curves[name]
+        np.testing.assert_allclose(density, twin.pdf(points), rtol=1e-4, atol=1e-3)
+
+
+def test_the_ratio_of_fat_and_thin_is_where_the_divergence_is_least():
+    def divergence(k):
+        return -np.log(k) + np.log1p(k**2) + 3 * np.arctan(k) / k - 1 / k**2 + np.arctan(k) / k**3
+
+    best = scipy.optimize.minimize_scalar(divergence, bounds=(1, 10), options={"xatol": 1e-9})
+    assert pytest.approx(best.x, abs=1e-4) == figures.BEST_RATIO

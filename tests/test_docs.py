@@ -1,0 +1,111 @@
+"""Every code block of the README and the documentation is run, in the order of its page."""
+
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fat2thin.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)#\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    code: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(match["language"].strip(), match["code"], text.count("\n", 0, match.start()) + 1)
+        for match in FENCE.finditer(text)
+    ]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def extras() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return set(project["optional-dependencies"])
+
+
+def check_make(words: list[str]) -> None:
+    targets = {word for word in words if "=" not in word}
+    assert targets, "make without a target"
+    assert targets <= make_targets()
+
+
+def check_pip(words: list[str]) -> None:
+    named = re.findall(r"\[([a-z,]+)\]", " ".join(words))
+    assert {extra for names in named for extra in names.split(",")} <= extras()
+    files = [words[at + 1] for at, word in enumerate(words) if word in ("-c", "--constraint")]
+    assert all((ROOT / file).is_file() for file in files)
+
+
+def run_console_line(line: str) -> None:
+    """Run a command of ours; of make and pip, which would set up the world, check the words."""
+    program, *words = shlex.split(line, comments=True)
+    match Path(program).name:
+        case "fat2thin":
+            main(words)
+        case "make":
+            check_make(words)
+        case "pip":
+            check_pip(words)
+        case _:
+            pytest.fail(f"no way to check {line!r}")
+
+
+def run_python(block: Block, page: Path, namespace: dict[str, object]) -> None:
+    # Empty lines before the code: a traceback then names the line of the page.
+    source = "\n" * block.line + block.code
+    exec(compile(source, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        match block.language:
+            case "python":
+                run_python(block, page, namespace)
+            case "console":
+                for line in filter(None, map(str.strip, block.code.splitlines())):
+                    run_console_line(line)
+            case "text" | "bibtex":
+                pass
+            case language:
+                pytest.fail(f"{page.name}:{block.line}: nobody knows how to run {language!r}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    targets = [match["target"] for match in LINK.finditer(page.read_text())]
+    inside = [target for target in targets if not target.startswith("https://")]
+    assert [target for target in inside if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "line", ["make nonsense", "pip install '.[nonsense]'", "curl x", "fat2thin nonsense"]
+)
+def test_a_wrong_command_is_noticed(line):
+    with pytest.raises((AssertionError, pytest.fail.Exception, SystemExit)):
+        run_console_line(line)
+
+
+def test_the_documentation_has_code():
+    languages = [block.language for page in PAGES for block in blocks(page)]
+    assert languages.count("python") >= 2
+    assert languages.count("console") >= 3

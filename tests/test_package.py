@@ -1,0 +1,106 @@
+import ast
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fat2thin
+from fat2thin.cli import main
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def modules_after(statement: str) -> set[str]:
+    """Names of the top-level packages that a fresh interpreter has loaded after a statement."""
+    program = f"import sys\n{statement}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return set(result.stdout.decode().split())
+
+
+def test_importing_the_package_starts_nothing():
+    assert not modules_after("import fat2thin") & {"jax", "numpy", "numpyro", "matplotlib", "tyro"}
+
+
+@pytest.mark.parametrize("name", ["fat2thin.distributions", "fat2thin.testing"])
+def test_computing_needs_no_pictures_commands_or_tasks(name):
+    loaded = modules_after(f"import {name}")
+    assert "numpyro" in loaded
+    assert not loaded & {"matplotlib", "plotly", "tyro", "gymnasium"}
+
+
+def test_parts_are_loaded_when_used():
+    loaded = modules_after("import fat2thin\nassert fat2thin.distributions.QGaussian")
+    assert "numpyro" in loaded
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'fat2thin' has no attribute 'distribution'"):
+        fat2thin.distribution  # noqa: B018
+
+
+def test_public_names_exist_and_are_listed():
+    assert set(fat2thin.__all__) <= set(dir(fat2thin))
+    assert all(hasattr(fat2thin, name) for name in fat2thin.__all__)
+
+
+def test_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert fat2thin.__version__ == project["version"] == importlib.metadata.version("fat2thin")
+    assert f"\nversion: {fat2thin.__version__}\n" in citation
+
+
+def imported_packages(source: Path) -> set[str]:
+    tree = ast.parse(source.read_text())
+    plain = (node.names for node in ast.walk(tree) if isinstance(node, ast.Import))
+    froms = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    names = [alias.name for aliases in plain for alias in aliases] + [name or "" for name in froms]
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_nothing_can_run_code_from_a_file(source):
+    assert not imported_packages(source) & {"pickle", "cloudpickle", "dill", "joblib", "shelve"}
+    assert "allow_pickle=True" not in source.read_text()
+
+
+def test_every_constraint_is_a_name_and_a_version():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    names = [line.split("==")[0] for line in lines]
+    assert all(line.count("==") == 1 and " " not in line and "/" not in line for line in lines)
+    assert names == sorted(set(names))
+
+
+def test_data_files_belong_to_the_package():
+    files = {path.as_posix() for path in importlib.resources.files("fat2thin").rglob("*")}
+    assert any(name.endswith("report/style.mplstyle") for name in files)
+    assert any(name.endswith("fat2thin/py.typed") for name in files)
+
+
+def help_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys):
+    text = help_of([], capsys)
+    assert "usage: fat2thin" in text
+    assert "gallery" in text
+
+
+def test_help_of_a_command_explains_its_options(capsys):
+    text = help_of(["gallery"], capsys)
+    assert "--out PATH" in text
+    assert "Folder the pictures are written to" in text
+
+
+def test_a_folder_that_cannot_be_made_is_a_plain_message(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"fat2thin: .*file"):
+        main(["gallery", "--out", str(tmp_path / "file" / "folder")])

@@ -1,0 +1,140 @@
+import re
+import sys
+
+import pytest
+
+from fat2thin import training
+from fat2thin.cli import main
+from fat2thin.training import load, progress
+
+TRAIN = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]
+
+
+def output(arguments, capsys):
+    main(arguments)
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path / "run")
+
+
+def test_train_show_and_evaluate(folder, capsys):
+    trained = output([*TRAIN, "--seeds", "2", "--out", folder, "--set", "noise=0.5"], capsys)
+    assert "6 steps, 2 seeds" in trained
+    lines = re.findall(r"^step (\d+): actor_centre -?[\d.]+, actor_sampled", trained, re.MULTILINE)
+    assert lines == ["0", "3", "6"]
+    shown = output(["show", folder], capsys)
+    assert "stand_in on tiny/own, seeds 0, 1, after step 6" in shown
+    assert trained.endswith(shown)
+    for row in ("actor_sampled", "proposal_centre", "nothing", "loss", "reward"):
+        assert re.search(rf"^{row} ", shown, re.MULTILINE)
+    judged = output(["evaluate", folder, "--episodes", "7"], capsys)
+    assert "7 fresh episodes a seed (draw 0)" in judged
+    assert load(folder).spec.config.noise == 0.5
+    again = output([*TRAIN, "--seeds", "2", "--out", folder, "--set", "noise=0.5"], capsys)
+    assert "6 steps" not in again and again == shown
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [("2", (0, 1)), ("3,", (3,)), ("3,5", (3, 5)), ("[4]", (4,))]
+)
+def test_seeds_are_a_count_or_a_list(seeds, expected, monkeypatch):
+    seen = []
+    monkeypatch.setattr(training, "execute", lambda spec, *_: seen.append(spec) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        main([*TRAIN, "--seeds", seeds])
+    assert seen[0].seeds == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "stand_on", "tiny/own", "--steps", "1"], "no algorithm is called 'stand_on'"),
+        (["train", "stand_in", "tny/own", "--steps", "1"], "did you mean 'tiny/own'"),
+        ([*TRAIN, "--set", "nose=1"], "no setting 'nose'; there are noise, "),
+        ([*TRAIN, "--set", "noise"], "a setting is written NAME=VALUE, got 'noise'"),
+        ([*TRAIN, "--set", "learning_rate=-1"], "learning_rate must be positive"),
+        ([*TRAIN, "--set", "learning_rate=fast"], "learning_rate must be one number, got 'fast'"),
+        ([*TRAIN, "--seeds", "0"], "seeds must be"),
+        (["show", "nowhere"], "nowhere holds no run"),
+        (["evaluate", "nowhere"], "nowhere holds no run"),
+        (["settings", "stand_on"], "no algorithm is called 'stand_on'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_status(arguments, message):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert message in end.value.code
+    assert end.value.code.startswith("fat2thin: ")
+    assert "\n" not in end.value.code
+
+
+def test_divergence_is_one_line_and_a_status(folder):
+    with pytest.raises(SystemExit, match=r"training diverged: loss .* at step \d"):
+        main([*TRAIN, "--set", "learning_rate=1e30", "--out", folder])
+
+
+def test_another_run_in_the_folder_is_one_line(folder, capsys):
+    output([*TRAIN, "--out", folder], capsys)
+    with pytest.raises(SystemExit, match=r"holds another run \(seeds: "):
+        main([*TRAIN, "--out", folder, "--seeds", "3"])
+
+
+def test_settings_are_explained(capsys):
+    text = output(["settings", "fttpo"], capsys)
+    assert "temperature = 0.5" in text
+    assert "--set NAME=VALUE" in text
+
+
+def test_help_explains_the_options(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    for word in ("ALGORITHM DATASET", "--steps INT", "--seeds COUNT|LIST", "--set NAME=VALUE"):
+        assert word in text
+
+
+class Terminal:
+    """A standard error that says it is a terminal."""
+
+    def __init__(self):
+        self.text = ""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        """Nothing is held back."""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = progress.for_terminal(otherwise=progress.Lines)
+    with shown:
+        shown.begin(1000, 3)
+        for step in (250, 500, 1000):
+            shown.advance(step)
+            shown.evaluated(step, {"actor_sampled": step / 100})
+    assert "3 seeds" in terminal.text
+    assert "1000/1000" in terminal.text
+    assert re.search(r"[\d,]+ steps/s, 0:00 left, actor 10.00", terminal.text)
+
+
+def test_speed_leaves_out_the_first_chunk(monkeypatch, capsys):
+    """Chunk one compiles for 50 s; then 100 steps take 10 s: 10 a second, 80 s for the last 800."""
+    times = iter([50.0, 60.0, 70.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
+    with progress.Lines() as shown:
+        shown.begin(1100, 1)
+        for step in (100, 200, 300):
+            shown.advance(step)
+        shown.evaluated(300, {"actor_sampled": 1.0})
+    assert "step 300: actor_sampled 1.00 (10 steps/s, 1:20 left)" in capsys.readouterr().out

@@ -1,0 +1,205 @@
+"""The compiled loop: what a job computes depends on its seed and settings, and on nothing else."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fat2thin import algorithms
+from fat2thin.keys import Stream, stream_key
+from fat2thin.training import loop
+from fat2thin.training.loop import Program, TrainingDiverged
+
+
+def make_program(world, sequential=True, batch_size=16, **settings):
+    problem = loop.problem_of(world.dataset())
+    config = world.config(**settings)
+    return Program(world.algorithm, problem, config, batch_size, sequential)
+
+
+def run(program, jobs, data, lengths):
+    states, start, reports = loop.init(jobs, program=program), 0, []
+    for length in lengths:
+        states, report = loop.chunk(
+            states, data, jobs, jnp.int32(start), program=program, length=length
+        )
+        start += length
+        reports.append(report)
+    return states, reports
+
+
+def own_data(world, seeds):
+    return loop.data_of_jobs([world.dataset(seed=seed) for seed in seeds])
+
+
+def assert_same_bits(first, second):
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def job(states, index):
+    return jax.tree.map(lambda leaf: leaf[index], states)
+
+
+def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
+    program = make_program(tiny_world)
+    pack, _ = run(program, loop.make_jobs(range(10)), own_data(tiny_world, range(10)), [20])
+    alone, _ = run(program, loop.make_jobs([3]), own_data(tiny_world, [3]), [20])
+    assert_same_bits(job(pack, 3), job(alone, 0))
+    assert not np.array_equal(pack.weight[3], pack.weight[2])
+
+
+def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
+    fttpo = algorithms.get("fttpo")
+    problem = loop.problem_of(tiny_world.dataset())
+    program = Program(fttpo, problem, fttpo.config(hidden=(8,)), 16, sequential=True)
+    pack, _ = run(program, loop.make_jobs([1, 3]), own_data(tiny_world, [1, 3]), [12])
+    alone, _ = run(program, loop.make_jobs([3]), own_data(tiny_world, [3]), [12])
+    assert_same_bits(job(pack, 1), job(alone, 0))
+
+
+def test_side_by_side_agrees_with_one_after_the_other(tiny_world):
+    jobs, data = loop.make_jobs(range(4)), loop.shared_data(tiny_world.dataset())
+    one_by_one, _ = run(make_program(tiny_world), jobs, data, [1])
+    together, _ = run(make_program(tiny_world, sequential=False), jobs, data, [1])
+    for one, other in zip(jax.tree.leaves(one_by_one), jax.tree.leaves(together), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_where_a_run_is_cut_does_not_matter(tiny_world):
+    program, jobs = make_program(tiny_world), loop.make_jobs([0, 7, 1, 2])
+    data = loop.shared_data(tiny_world.dataset())
+    whole, _ = run(program, jobs, data, [20])
+    for lengths in ([4] * 5, [1] * 12 + [4] * 2):
+        assert_same_bits(whole, run(program, jobs, data, lengths)[0])
+
+
+def test_numeric_settings_are_jobs(tiny_world):
+    rates, noises = [0.05, 0.1, 0.3], [0.0, 0.1, 0.2]
+    program, data = make_program(tiny_world), loop.shared_data(tiny_world.dataset())
+    jobs = loop.make_jobs([4, 5], {"learning_rate": rates, "noise": noises})
+    swept, _ = run(program, jobs, data, [10])
+    for index, (rate, noise) in enumerate(zip(rates, noises, strict=True)):
+        jobs = loop.make_jobs([5], {"learning_rate": [rate], "noise": [noise]})
+        separate, _ = run(program, jobs, data, [10])
+        assert_same_bits(job(swept, 2 * index + 1), job(separate, 0))
+
+
+def test_a_setting_means_the_same_compiled_in_or_as_a_job(tiny_world):
+    data = loop.shared_data(tiny_world.dataset())
+    swept, _ = run(
+        make_program(tiny_world),
+        loop.make_jobs([5], {"learning_rate": [0.3], "noise": [0.1]}),
+        data,
+        [10],
+    )
+    program = make_program(tiny_world, learning_rate=0.3, noise=0.1)
+    fixed, _ = run(program, loop.make_jobs([5]), data, [10])
+    np.testing.assert_allclose(swept.weight, fixed.weight, rtol=1e-5)
+
+
+def test_lists_of_different_length_are_no_sweep():
+    with pytest.raises(ValueError, match="one length"):
+        loop.make_jobs([0], {"a": [1.0], "b": [1.0, 2.0]})
+
+
+def test_batches_are_the_documented_draws(tiny_world):
+    dataset = tiny_world.dataset()
+    jobs = loop.make_jobs([2, 0, 1, 3])
+    _, reports = run(make_program(tiny_world), jobs, loop.shared_data(dataset), [4])
+    base = jax.random.fold_in(jax.random.key(2), int(Stream.BATCH))
+    means = [
+        dataset.reward[jax.random.randint(jax.random.fold_in(base, step), (16,), 0, 40)].mean()
+        for step in range(4)
+    ]
+    np.testing.assert_allclose(reports[0].metrics["reward"][0], np.mean(means), rtol=1e-5)
+
+
+def test_padding_is_never_drawn(tiny_world):
+    short, long = tiny_world.dataset(rows=20), tiny_world.dataset(rows=40)
+    marked = dataclasses.replace(short, reward=np.full(20, 5.0, np.float32))
+    data = loop.data_of_jobs([marked, long])
+    assert data.rows.reward.shape == (2, 40)
+    both, reports = run(make_program(tiny_world), loop.make_jobs([0, 1]), data, [20])
+    np.testing.assert_allclose(reports[0].metrics["reward"][0], 5.0, rtol=1e-6)
+    alone, _ = run(make_program(tiny_world), loop.make_jobs([0]), loop.data_of_jobs([marked]), [20])
+    assert_same_bits(job(both, 0), job(alone, 0))
+
+
+def test_actions_are_in_half_ranges(tiny_world):
+    dataset = tiny_world.dataset()
+    action = loop.shared_data(dataset).rows.action
+    np.testing.assert_allclose(action, (dataset.action - 1.0) / 3.0, atol=1e-6)
+
+
+def test_chunks_share_one_compilation(tiny_world):
+    program, jobs = make_program(tiny_world), loop.make_jobs(range(4))
+    data = loop.shared_data(tiny_world.dataset())
+    run(program, jobs, data, [4])
+    traced = len(tiny_world.traces)
+    run(program, jobs, data, [4, 4, 4])
+    assert len(tiny_world.traces) == traced
+
+
+def broken_jobs(place, update, seeds, broken_seed):
+    key = stream_key(broken_seed, Stream.INITIAL_STATE)
+    identity = float(jax.random.uniform(key, (3, 2))[0, 0])
+    planted = {"bad_identity": [identity], "bad_update": [update], "bad_place": [place]}
+    return loop.make_jobs(seeds, planted)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize(("place", "metric"), [(0, "loss"), (1, "reward"), (2, "state")])
+def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequential):
+    program, data = (
+        make_program(tiny_world, sequential),
+        loop.shared_data(tiny_world.dataset()),
+    )
+    jobs = broken_jobs(place, 7, seeds=range(4), broken_seed=2)
+    good, _ = run(program, jobs, data, [4])
+    kept, reports = run(program, jobs, data, [4, 4])
+    assert_same_bits(good, kept)
+    loop.raise_if_diverged(reports[0], jobs, 0)
+    with pytest.raises(TrainingDiverged, match=rf"{metric} is not finite at step 8 \(seed 2") as e:
+        loop.raise_if_diverged(reports[1], jobs, 4)
+    assert (e.value.seed, e.value.step, e.value.metric) == (2, 8, metric)
+    assert e.value.last_good_step == 4
+    assert "Try a smaller learning rate" in str(e.value)
+
+
+def test_a_broken_state_shows_in_the_next_metric(tiny_world):
+    jobs = broken_jobs(2, 1, seeds=range(4), broken_seed=0)
+    data = loop.shared_data(tiny_world.dataset())
+    _, (report,) = run(make_program(tiny_world), jobs, data, [4])
+    with pytest.raises(TrainingDiverged, match=r"loss is not finite at step 3 \(seed 0"):
+        loop.raise_if_diverged(report, jobs, 0)
+
+
+def test_divergence_names_the_setting(tiny_world):
+    rates = [0.1, 1e30, 0.1]
+    jobs = loop.make_jobs([0, 1], {"learning_rate": rates, "noise": [0.0] * 3})
+    data = loop.shared_data(tiny_world.dataset())
+    _, (report,) = run(make_program(tiny_world), jobs, data, [10])
+    assert report.bad_update[0] == -1
+    with pytest.raises(TrainingDiverged, match=r"seed 0, learning_rate=1e\+30, noise=0"):
+        loop.raise_if_diverged(report, jobs, 0)
+
+
+@pytest.mark.parametrize(
+    ("stops", "longest", "expected"),
+    [
+        ([0, 100, 200], 250, [100, 100]),
+        ([0, 1000, 2000], 250, [250] * 8),
+        ([100, 1000], 250, [100] * 10),
+        ([20], 250, [20]),
+        ([1009], 250, [250, 250, 250, 250, 9]),
+        ([0, 7, 1000], 250, [7, 250, 250, 250, 243]),
+        ([1], 250, [1]),
+    ],
+)
+def test_chunks_end_at_every_stop(stops, longest, expected):
+    lengths = loop.chunk_lengths(stops, longest)
+    assert lengths == expected
+    assert {stop for stop in stops if stop} <= set(np.cumsum(lengths).tolist())

@@ -1,0 +1,113 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from fat2thin import training
+from fat2thin.algorithms.fttpo_config import FtTPOConfig
+from fat2thin.training.settings import explain
+from fat2thin.training.spec import RunSpec, difference, expand_seeds, make_spec
+
+
+def spec_of(**options):
+    return make_spec("stand_in", "tiny/shared", **{"steps": 10, **options})
+
+
+def test_seeds_are_a_count_or_a_list():
+    assert expand_seeds(10) == tuple(range(10))
+    assert expand_seeds([3]) == (3,)
+    assert expand_seeds(range(4, 6)) == (4, 5)
+
+
+def test_seeds_may_be_an_array(without_type_checks):
+    assert expand_seeds(np.array([4, 2])) == (4, 2)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, [], [1, 1], [-1], [2**31]])
+def test_wrong_seeds_are_refused(seeds):
+    with pytest.raises(ValueError, match="seeds must be"):
+        expand_seeds(seeds)
+
+
+def test_a_specification_survives_json():
+    spec = spec_of(
+        seeds=[3, 1], snapshots=[5, 0], settings={"widths": [4, 2], "limit": 2, "noise": 1}
+    )
+    assert spec.seeds == (3, 1) and spec.snapshots == (0, 5)
+    assert spec.config.widths == (4, 2) and spec.config.limit == 2.0
+    assert RunSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_specification_is_hashable_and_frozen():
+    assert hash(spec_of()) == hash(spec_of())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec_of().steps = 3
+
+
+def test_stops_are_evaluations_and_snapshots():
+    spec = spec_of(steps=10, evaluate_every=4, snapshots=[3])
+    assert spec.evaluation_steps == (0, 4, 8, 10)
+    assert spec.stops == (0, 3, 4, 8, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"episodes": 0}, "episodes must be"),
+        ({"evaluate_every": -1}, "evaluate_every must be"),
+        ({"log_every": 0}, "log_every must be"),
+        ({"snapshots": [11]}, "beyond the last step 10, got 11"),
+        ({"settings": {"learning_rate": -1.0}}, "learning_rate must be positive, got -1.0"),
+        ({"settings": {"learning_rate": "fast"}}, "learning_rate must be one number, got 'fast'"),
+        ({"settings": {"learning_rate": [0.1, 0.2]}}, "learning_rate must be one number"),
+        ({"settings": {"learning_rate": True}}, "learning_rate must be one number"),
+        ({"settings": {"rounds": 1.5}}, "rounds must be a whole number"),
+        ({"settings": {"loud": 1}}, "loud must be True or False"),
+        ({"settings": {"name": 1}}, "name must be a word"),
+        ({"settings": {"widths": [1.5]}}, "widths must be a whole number"),
+        ({"settings": {"widths": 8}}, r"widths must be tuple\[int, ...\]"),
+        ({"settings": {"limit": "x"}}, r"limit must be float \| None"),
+        ({"config": FtTPOConfig()}, "config must be a Config for 'stand_in', got a FtTPOConfig"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        spec_of(**options)
+
+
+def test_settings_go_into_the_config_given(tiny_world):
+    spec = spec_of(config=tiny_world.config(noise=0.5), settings={"learning_rate": 1})
+    assert spec.config == tiny_world.config(noise=0.5, learning_rate=1.0)
+
+
+def test_wrong_names_list_the_right_ones():
+    with pytest.raises(ValueError, match=r"no algorithm is called 'stand_on'.*'stand_in'"):
+        make_spec("stand_on", "tiny/shared", steps=1)
+    with pytest.raises(ValueError, match=r"no data set is called 'tinny/shared'.*tiny/shared"):
+        make_spec("stand_in", "tinny/shared", steps=1)
+    with pytest.raises(ValueError, match="no setting 'lerning_rate'; there are learning_rate, "):
+        spec_of(settings={"lerning_rate": 0.1})
+
+
+def test_a_misspelt_option_is_found_among_settings_and_options():
+    with pytest.raises(ValueError, match="no setting 'seed'; there are seeds, "):
+        training.train("stand_in", "tiny/shared", steps=1, seed=3)
+
+
+def test_the_difference_is_told_field_by_field():
+    lines = difference(spec_of().to_json(), spec_of(steps=11, settings={"noise": 2}).to_json())
+    assert lines == ["config.noise: 0.01 there, 2.0 here", "steps: 10 there, 11 here"]
+
+
+def test_settings_are_explained_from_their_source(tiny_world):
+    explained = {name: (default, text) for name, default, text in explain(tiny_world.config)}
+    assert explained["learning_rate"] == (0.1, "Step of the descent; the usual range is wide.")
+    assert explained["widths"] == ((8,), "Not used by anything.")
+    assert explained["limit"] == (None, "")
+
+
+def test_every_setting_of_fttpo_is_explained():
+    assert all(text for _, _, text in explain(FtTPOConfig))
