@@ -95,6 +95,11 @@ class Integral:
         """How much of an expectation of |values| is below the resolution of the dtype."""
         return self.mean_of(np.abs(values) * np.minimum(self.noise, 1.0))
 
+    @property
+    def unresolved(self) -> Elements:
+        """Share of the mass that may be off because the dtype does not resolve it."""
+        return 2.0 * self.noise_of(np.ones_like(self.x))
+
     def decay(self, log_integrand: Nodes) -> tuple[Sides, Sides]:
         """log integral over the last quarter of each endless tail, and its decay since the third.
 

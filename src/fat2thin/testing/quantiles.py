@@ -31,11 +31,10 @@ def check_cdf(study: ScalarStudy, tolerance: float) -> list[Finding]:
         subject.program(subject.distribution.cdf)(values), [len(edges), len(edges) + len(fine)]
     )
     expected = np.cumsum(integral.region_masses(), 0)[:-1] / integral.mass
-    noise = 2.0 * integral.noise_of(np.ones_like(integral.x))
     return [
         Finding(
             np.abs(at_edges - expected),
-            np.broadcast_to(tolerance + noise, edges.shape),
+            np.broadcast_to(tolerance + integral.unresolved, edges.shape),
             lambda row, element: f"cdf at {edges[row, element]:.6g}",
         ),
         Finding(
@@ -64,10 +63,11 @@ def _slope(study: ScalarStudy, tolerance: float) -> list[Finding]:
     density = np.exp(log_density) / study.integral.mass
     with np.errstate(invalid="ignore"):
         noise = np.nan_to_num(np.abs(subject.log_prob(study.inwards(edges)) - log_density))
+    relative = _SLOPE_TOLERANCE * tolerance + study.integral.unresolved + 4.0 * noise
     return [
         Finding(
             np.abs(slope - density),
-            density * (_SLOPE_TOLERANCE * tolerance + 4.0 * noise) + _UNDERFLOW * density.max(0),
+            density * relative + _UNDERFLOW * density.max(0),
             lambda row, element: f"slope of the cdf at {edges[row, element]:.6g}",
         )
     ]
@@ -82,7 +82,6 @@ def check_icdf(study: ScalarStudy, tolerance: float) -> list[Finding]:
     edges = np.maximum.accumulate(np.where(known, values, study.centre), 0)
     integral = integrate(subject, study.line_at(edges), subject.log_prob)
     share = np.cumsum(integral.region_masses(), 0)[:-1] / integral.mass
-    noise = 2.0 * integral.noise_of(np.ones_like(integral.x))
     rounding = np.exp(subject.log_prob(edges)) * subject.spacing(edges)
 
     def name(row: int, element: int) -> str:
@@ -91,7 +90,7 @@ def check_icdf(study: ScalarStudy, tolerance: float) -> list[Finding]:
     return [
         Finding(
             np.where(known, np.abs(share - levels), np.nan),
-            tolerance + noise + 2.0 * np.nan_to_num(rounding, posinf=0.0),
+            tolerance + integral.unresolved + 2.0 * np.nan_to_num(rounding, posinf=0.0),
             name,
         ),
         Finding(np.maximum(-np.diff(values, axis=0), 0.0), np.zeros_like(values[1:]), name),

@@ -20,12 +20,11 @@ def check_mass(study: ScalarStudy, tolerance: float) -> list[Finding]:
     """The integral of the density is one."""
     integral = study.integral
     mass = integral.mass
-    noise = 2.0 * integral.noise_of(np.ones_like(integral.x))
     beyond = np.nan_to_num(integral.remainder(integral.log_share), posinf=0.0).sum(0)
     return [
         Finding(
             np.abs(mass - 1.0)[None],
-            (tolerance + noise + beyond)[None],
+            (tolerance + integral.unresolved + beyond)[None],
             lambda _, element: f"the integral is {mass[element]:.6g}",
         )
     ]
@@ -65,7 +64,7 @@ def check_entropy(study: ScalarStudy, tolerance: float) -> list[Finding]:
     with np.errstate(divide="ignore"):
         beyond = integral.remainder(integral.log_share + np.log(np.abs(information))).sum(0)
     noise = integral.noise_of(1.0 + np.abs(information))
-    allowed = tolerance * (1.0 + np.abs(entropy)) + 2.0 * noise + 2.0 * beyond
+    allowed = tolerance * (1.0 + np.abs(entropy)) + 4.0 * noise + 2.0 * beyond
     return [
         Finding(
             np.abs(claimed - entropy)[None],
@@ -115,7 +114,8 @@ def _moment(
     beyond = integral.remainder(log_integrand).sum(0)
     rounding = study.subject.spacing(study.centre) / study.spread
     with np.errstate(over="ignore", invalid="ignore"):
-        allowed = tolerance * (1.0 + integral.mean_of(size)) + 4.0 * integral.noise_of(size)
+        relative = tolerance + integral.unresolved
+        allowed = relative * (1.0 + integral.mean_of(size)) + 4.0 * integral.noise_of(size)
     allowed = allowed + 4.0 * rounding + 2.0 * beyond
     converges = slowest > SLOWEST_DECAY
     return [
