@@ -119,7 +119,7 @@ def test_the_table_holds_policies_and_references(references, found):
     row = table["actor_centre"]
     interval = np.mean(found["actor_centre"].returns) + np.array([0.0, 0.5, 1.0])
     np.testing.assert_allclose([row["low"], row["mean"], row["high"]], interval, rtol=1e-5)
-    assert row["dose_mean"] == pytest.approx(0.9 + 0.5)
+    assert row["dose_mean"] == pytest.approx(0.9 + 0.5, rel=1e-4)
     reference = table["best constant"]
     np.testing.assert_allclose([reference["low"], reference["high"]], [4.804, 5.196], atol=1e-3)
 

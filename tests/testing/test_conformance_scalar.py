@@ -59,11 +59,11 @@ def test_right_distributions_pass(distribution):
 
 def test_float64_passes_at_its_own_tolerance():
     with jax.enable_x64(True):
-        distribution = dist.StudentT(jnp.array([0.5, 3.0]), 0.0, jnp.array([[1e-3], [1e3]]))
+        distribution = dist.Cauchy(0.0, jnp.array([1e-3, 1.0, 1e3]))
         report = check_distribution(distribution, KEY, samples=SAMPLES)
     report.raise_if_failed()
     mass = next(check for check in report.checks if check.name == "mass")
-    assert mass.tolerance < 1e-7
+    assert mass.tolerance < 1e-8
 
 
 def test_numpyro_beta_has_one_defect_just_outside_its_support():
@@ -135,7 +135,7 @@ class WrongVariance(dist.Normal):
         return 1.001 * super().variance
 
 
-class InfiniteVariance(dist.StudentT):
+class InfiniteVariance(dist.Normal):
     @property
     def variance(self):
         return jnp.full(self.batch_shape, jnp.inf)
@@ -202,7 +202,7 @@ class HalfImproper(dist.Cauchy):
         (ShiftedIcdf(0.0, 1.0), ["icdf"]),
         (WrongEntropy(0.0, 1.0), ["entropy"]),
         (WrongVariance(0.0, 1.0), ["moments"]),
-        (InfiniteVariance(3.0), ["moments"]),
+        (InfiniteVariance(0.0, 1.0), ["moments"]),
         (FiniteVariance(0.0, 1.0), ["moments"]),
         (DetachedSampler(0.0, 1.0), ["gradients"]),
         (HalfGradient(0.0, 1.0), ["gradients"]),
@@ -253,7 +253,10 @@ def test_the_worst_element_of_a_batch_is_named():
 
 
 def test_the_same_key_gives_the_same_report():
-    first, second = (check_distribution(dist.Normal(), KEY, samples=SAMPLES) for _ in range(2))
+    quick = ["cdf", "icdf", "edges", "precision"]
+    first, second = (
+        check_distribution(dist.Normal(), KEY, samples=SAMPLES, skip=quick) for _ in range(2)
+    )
     assert first == second
     assert str(first) == str(second)
 

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from jax.scipy.special import gammaln
@@ -155,11 +154,3 @@ def test_an_improper_density_in_three_dimensions_has_no_mass():
     mass = next(check for check in report.checks if check.name == "mass")
     assert mass.status == "FAIL"
     assert "does not converge" in mass.where
-
-
-def test_an_element_without_mass_is_named():
-    locations = np.zeros((2, 3), np.float32)
-    report = check_distribution(
-        dist.MultivariateStudentT(jnp.array([1.0, 5.0]), locations, FACTOR), KEY, samples=SAMPLES
-    )
-    assert "element" in report.checks[0].where
