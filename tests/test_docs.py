@@ -53,6 +53,12 @@ def check_pip(words: list[str]) -> None:
     assert all((ROOT / file).is_file() for file in files)
 
 
+def check_script(words: list[str]) -> None:
+    """A benchmark may take hours: see that it is there, and knows the flags."""
+    script = (ROOT / words[0]).read_text(encoding="utf-8")
+    assert all(f'"{flag}"' in script for flag in words[1:])
+
+
 def run_console_line(line: str) -> None:
     """Run a command of ours; of make and pip, which would set up the world, check the words."""
     program, *words = shlex.split(line, comments=True)
@@ -61,6 +67,8 @@ def run_console_line(line: str) -> None:
             main(words)
         case "make":
             check_make(words)
+        case "python":
+            check_script(words)
         case "pip":
             check_pip(words)
         case _:
