@@ -154,7 +154,11 @@ def bandit(observation, action, reward):
     return Batch(observation, action, reward, observation, jnp.zeros_like(reward))
 
 
-LOSSES = ["exact", "sampled", "closed_form"]
+LOSSES = [
+    "exact",
+    pytest.param("sampled", marks=pytest.mark.slow),
+    pytest.param("closed_form", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("kind", LOSSES)
