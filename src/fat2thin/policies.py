@@ -208,7 +208,9 @@ class Policy(eqx.Module):
             action = self.family.centre(head, self.low, self.high)
         else:
             action = self.family.distribution(head, self.low, self.high).sample(key)
-        return jnp.clip(action, self.low, self.high)
+        # The support lies in the box; for one that does not, the box has the last word.
+        low, high = self.family.support(head, self.low, self.high)
+        return jnp.clip(jnp.clip(action, low, high), self.low, self.high)
 
     def _head(self, observation: Array) -> Head:
         return self.network(jnp.asarray(observation, self.low.dtype))

@@ -4,7 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from fat2thin.distributions import (
@@ -161,25 +160,14 @@ class ScaleForVariance(QGaussian):
     ],
     ids=["WrongNormaliser", "WrongSamplerIndex", "ScaleForVariance"],
 )
-@pytest.mark.parametrize("index", [1.0, 2.0])
-def test_planted_errors_fail_their_own_checks(family, scale, expected, index):
-    assert check_distribution(family(0.0, scale, index), KEY, samples=SAMPLES).failures == expected
+def test_planted_errors_fail_their_own_checks(family, scale, expected):
+    distribution = family(0.0, scale, jnp.array([1.0, 2.0]))
+    report = check_distribution(distribution, KEY, samples=SAMPLES, skip=["icdf", "precision"])
+    assert report.failures == expected
 
 
 def test_a_sampler_of_a_wider_sparse_law_leaves_the_support():
-    report = check_distribution(WrongSamplerIndex(0.0, 1.0, 0.0), KEY, samples=SAMPLES)
-    assert {"samples", "support"} <= set(report.failures)
-
-
-def test_one_wrong_element_of_a_grid_is_named():
-    scales = np.ones((2, 3), np.float32)
-    scales[1, 2] = 9.0
-    distribution = ScaleForVariance(0.0, jnp.asarray(scales), jnp.array([0.0, 1.0, 2.0]))
     report = check_distribution(
-        distribution, KEY, samples=SAMPLES, skip=["icdf", "cdf", "precision"]
+        WrongSamplerIndex(0.0, 1.0, 0.0), KEY, samples=SAMPLES, skip=["cdf", "icdf", "precision"]
     )
-    samples = result(report, "samples")
-    assert samples.status == "FAIL"
-    assert "element (1, 2)" in samples.where
-    assert "scale=9" in samples.where
-    assert "entropic_index=2" in samples.where
+    assert report.failures == ["samples", "gradients", "support"]

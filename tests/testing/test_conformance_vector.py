@@ -54,11 +54,14 @@ class LeakingBall(UniformBall):
 @pytest.mark.parametrize(
     "distribution",
     [
-        dist.MultivariateNormal(jnp.arange(3.0), COVARIANCE),
+        pytest.param(dist.MultivariateNormal(jnp.arange(3.0), COVARIANCE), marks=pytest.mark.slow),
         dist.MultivariateNormal(jnp.zeros(3), scale_tril=FACTOR),
         dist.MultivariateStudentT(jnp.array([1.0, 3.0]), jnp.zeros(3), FACTOR),
         dist.Normal(jnp.zeros((2, 3)), jnp.array([[1.0], [1e-3]])).to_event(1),
-        dist.Cauchy(jnp.zeros(3), jnp.array([1e-2, 1.0, 1e2])).to_event(1),
+        pytest.param(
+            dist.Cauchy(jnp.zeros(3), jnp.array([1e-2, 1.0, 1e2])).to_event(1),
+            marks=pytest.mark.slow,
+        ),
         UniformBall(),
     ],
     ids=["Covariance", "Cholesky", "StudentT", "Independent", "IndependentCauchy", "Ball"],
@@ -119,10 +122,16 @@ class InfiniteVariance(dist.MultivariateNormal):
         (WrongNormaliser(jnp.zeros(3), scale_tril=FACTOR), ["mass"]),
         (Uncorrelated(jnp.zeros(3), scale_tril=FACTOR), ["samples", "gradients"]),
         (Detached(jnp.zeros(3), scale_tril=FACTOR), ["gradients"]),
-        (WrongEntropy(jnp.zeros(3), scale_tril=FACTOR), ["entropy"]),
+        pytest.param(
+            WrongEntropy(jnp.zeros(3), scale_tril=FACTOR), ["entropy"], marks=pytest.mark.slow
+        ),
         (WrongVariance(jnp.zeros(3), scale_tril=FACTOR), ["moments"]),
-        (InfiniteVariance(jnp.zeros(3), scale_tril=FACTOR), ["moments"]),
-        (FiniteVariance(1.0, jnp.zeros(3), FACTOR), ["moments"]),
+        pytest.param(
+            InfiniteVariance(jnp.zeros(3), scale_tril=FACTOR), ["moments"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            FiniteVariance(1.0, jnp.zeros(3), FACTOR), ["moments"], marks=pytest.mark.slow
+        ),
         (LeakingBall(), ["support"]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, dist.Distribution) else "",

@@ -43,8 +43,8 @@ State = Any
 class Algorithm(NamedTuple):
     """Pure functions: all state goes in and comes out.
 
-    `config` is a frozen dataclass with a sentence a field. Its fields of type float may hold
-    traced numbers, so that a sweep is one program; the others are static.
+    `config` is a frozen dataclass with a sentence a field. Rates and temperatures may hold traced
+    numbers, so that a sweep over them is one program; what shapes the program is static.
     """
 
     name: str

@@ -266,7 +266,8 @@ def greedy_loss(
     """
     band = thin(observation)
     actions = lax.stop_gradient(band.sample(key, (config.greedy_samples,)))
-    values = jax.vmap(lambda action: critic.minimum(observation, action))(actions)
+    in_box = jnp.clip(actions, -1.0, 1.0)
+    values = jax.vmap(lambda action: critic.minimum(observation, action))(in_box)
     count = max(1, round(config.greedy_share * config.greedy_samples))
     best = jnp.argsort(values, axis=0, descending=True)[:count]
     chosen = jnp.take_along_axis(actions, best[..., None], axis=0)
@@ -380,7 +381,9 @@ def _sample(
 def _watch(thin: Policy, band: Sparse, fat: Policy, batch: Batch, action: Array) -> Metrics:
     """What one wants to see of the two policies while they learn."""
     head = thin.network(batch.observation)
-    centre, half_width = band.band(head)
+    _, half_width = band.band(head)
+    wanted = jnp.exp(head.log_scale)
+    binds = (head.centre - wanted < -1.0) | (head.centre + wanted > 1.0)
     low, high = thin.support(batch.observation)
     inside = jnp.all((low <= batch.action) & (batch.action <= high), axis=-1)
     return {
@@ -388,7 +391,7 @@ def _watch(thin: Policy, band: Sparse, fat: Policy, batch: Batch, action: Array)
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale)),
         "logged_inside_support": jnp.mean(inside),
         "actions_at_edge": jnp.mean(jnp.abs(action) >= 1.0),
-        "box_binds_share": jnp.mean(centre != head.centre),
+        "box_binds_share": jnp.mean(binds),
     }
 
 

@@ -4,10 +4,11 @@ import dataclasses
 import math
 import numbers
 
+from fat2thin.policies import BOX_RULES
+
 ACTOR_LOSSES = ("exact", "sampled", "closed_form", "spot", "greedy")
 PROPOSAL_FAMILIES = ("q_gaussian", "squashed_gaussian", "student_t")
 EVALUATED = ("actor", "proposal")
-BOX_RULES = ("inside", "clip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,8 @@ class FtTPOConfig:
 
     published: bool = False
     """Run what the authors' code computes, wrong normaliser, sampler and stop-gradient included.
-    Indices, family, box, scale bounds and actor loss are then theirs."""
+    Only learning_rate, temperature, hidden, adam_beta_2 and polyak_rate count then; all else is
+    theirs."""
 
 
 def check(config: FtTPOConfig) -> None:

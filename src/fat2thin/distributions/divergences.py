@@ -17,6 +17,7 @@ from fat2thin.distributions.q_gaussian import QGaussian
 from fat2thin.distributions.quadrature import expectation
 from fat2thin.distributions.sampling import sample_with_log_prob
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
+from fat2thin.distributions.standard import is_known
 from fat2thin.q_math import polynomial
 
 # (1 - atan(k) / k) / k^2 in powers of k^2.
@@ -78,7 +79,7 @@ def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
 
 
 def _is_number(index: ArrayLike, value: float) -> bool:
-    return isinstance(index, int | float | np.number) and float(index) == value
+    return is_known(index) and bool(np.all(np.asarray(index) == value))
 
 
 def as_q_gaussian(distribution: Distribution) -> QGaussian:

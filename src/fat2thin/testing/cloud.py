@@ -147,7 +147,8 @@ def _log_proposal(placement: Placement, points: Vectors) -> Rows:
         - half * np.log1p(radius / placement.cauchy**2)
         - log_volume
     )
-    log_distance = np.log1p(np.abs(offset) / placement.spread)
+    with np.errstate(over="ignore"):
+        log_distance = np.log1p(np.abs(offset) / placement.spread)
     product = -np.sum(
         np.log(2.0 * placement.spread) + log_distance + 2.0 * np.log1p(log_distance), axis=-1
     )

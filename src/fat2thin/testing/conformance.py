@@ -40,7 +40,8 @@ def check_distribution(
     - `cdf`: the integral of the density, 0 and 1 at the ends, the density as its derivative.
     - `icdf`: the density has mass u below icdf(u).
     - `entropy`, `moments`: -E[log p], mean, variance; not finite only where the tail diverges.
-    - `gradients`: pathwise derivatives against difference quotients of the density.
+    - `gradients`: pathwise derivatives against difference quotients of the density, so a sampler
+      of another law fails here as well as in `samples`.
     - `support`: samples are in it, and log_prob is exactly -inf outside.
     - `edges`: no NaN in log_prob or its gradient at, around and far from the ends.
     - `precision`: float32 against float64 from the same parameters.

@@ -98,7 +98,7 @@ class Integral:
     @property
     def unresolved(self) -> Elements:
         """Share of the mass that may be off because the dtype does not resolve it."""
-        return 2.0 * self.noise_of(np.ones_like(self.x))
+        return 4.0 * self.noise_of(np.ones_like(self.x))
 
     def decay(self, log_integrand: Nodes) -> tuple[Sides, Sides]:
         """log integral over the last quarter of each endless tail, and its decay since the third.

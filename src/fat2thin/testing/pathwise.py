@@ -5,7 +5,9 @@ f'(x) dx/dt over reparametrised samples, and as the difference quotient of the i
 The second knows nothing of the sampler.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from fat2thin.testing.features import names_of, slopes_of
 from fat2thin.testing.parameters import Parameters, event_dim, innermost
 from fat2thin.testing.report import Finding
 from fat2thin.testing.study import STEP, Statistics, Study
-from fat2thin.testing.subject import Subject, quick_jit
+from fat2thin.testing.subject import Subject, Values, quick_jit
 
 _SCORES = 512
 
@@ -26,20 +28,23 @@ _SCORES = 512
 def check_gradients(study: Study, key: Key[Array, ""], false_alarm: float) -> list[Finding]:
     """Pathwise derivatives are finite, and their mean is the derivative of the expectation."""
     subject = study.subject
-    names = [n for n in _reparametrised(subject) if n in subject.parameters]
+    names = [name for name in _reparametrised(subject) if name in subject.parameters]
     if not names:
         raise NotImplementedError("no parameter is reparametrised")
     labels = names_of(study.views)
     level = false_alarm / (len(names) * len(labels) * subject.elements)
     width = stats.norm.isf(level / 2.0)
-    program = Program(subject)
+    sample_key, *keys = jax.random.split(key, 1 + len(names))
+    score = _score_program(subject)
+    steps = {n: _exact_step(study, score, n, k) for n, k in zip(names, keys, strict=True)}
+    estimates = _pathwise(study, sample_key, steps)
     findings: list[Finding] = []
-    for name, keys in zip(names, jax.random.split(key, (len(names), 2)), strict=True):
-        step = _exact_step(study, program, name, keys[0])
-        expected = study.difference(partial(_moved, subject.parameters, name, step))
-        mean, standard_error, finite = _pathwise(study, program, keys[1], name, step)
-        allowed = width * np.hypot(standard_error, expected.standard_error) + expected.slack
-        findings += _compared(name, labels, np.abs(mean - expected.value), allowed, finite)
+    for name, estimate in zip(names, estimates, strict=True):
+        expected = study.difference(partial(_moved, subject.parameters, name, steps[name]))
+        error = np.abs(estimate.mean - expected.value)
+        spread = np.hypot(estimate.standard_error, expected.standard_error)
+        allowed = width * spread + expected.slack
+        findings += _compared(name, labels, error, allowed, estimate.finite)
     return findings
 
 
@@ -60,24 +65,16 @@ def _compared(
     ]
 
 
-class Program:
-    """Derivatives along tangents of all parameters at once, so that each is compiled once."""
+def _score_program(subject: Subject) -> Callable[..., Values]:
+    """Derivative of log_prob along tangents of the parameters."""
 
-    def __init__(self, subject: Subject) -> None:
-        def score(values: Array, tangents: Parameters) -> Array:
-            def log_prob(parameters: Parameters) -> Array:
-                return subject.rebuilt(parameters).log_prob(values)
+    def score(values: Array, tangents: Parameters) -> Array:
+        def log_prob(parameters: Parameters) -> Array:
+            return subject.rebuilt(parameters).log_prob(values)
 
-            return jax.jvp(log_prob, (subject.parameters,), (tangents,))[1]
+        return jax.jvp(log_prob, (subject.parameters,), (tangents,))[1]
 
-        def sample(key: Key[Array, ""], tangents: Parameters, rows: int) -> tuple[Array, Array]:
-            def draw(parameters: Parameters) -> Array:
-                return subject.rebuilt(parameters).sample(key, (rows,))
-
-            return jax.jvp(draw, (subject.parameters,), (tangents,))
-
-        self.score = subject.program(score)
-        self.sample = quick_jit(sample, static_argnums=2)
+    return subject.program(score)
 
 
 def _tangents(parameters: Parameters, name: str, tangent: ArrayLike) -> Parameters:
@@ -99,7 +96,9 @@ def _moved(parameters: Parameters, name: str, step: np.ndarray, offset: int) -> 
     return {**parameters, name: jnp.asarray(moved, value.dtype)}
 
 
-def _exact_step(study: Study, program: Program, name: str, key: Key[Array, ""]) -> np.ndarray:
+def _exact_step(
+    study: Study, score: Callable[..., Values], name: str, key: Key[Array, ""]
+) -> np.ndarray:
     """A step of the parameter that rounding leaves alone, `STEP` natural lengths long.
 
     The natural length is one over the root mean square of the score, so that a step changes the
@@ -108,7 +107,7 @@ def _exact_step(study: Study, program: Program, name: str, key: Key[Array, ""]) 
     subject = study.subject
     value = subject.parameters[name]
     direction = _direction(subject, name, key)
-    scores = program.score(study.typical(_SCORES), _tangents(subject.parameters, name, direction))
+    scores = score(study.typical(_SCORES), _tangents(subject.parameters, name, direction))
     with np.errstate(invalid="ignore", over="ignore"):
         square = np.mean(np.where(np.isfinite(scores), scores, 0.0) ** 2, axis=0)
     length = np.where((square > 0.0) & np.isfinite(square), square, 1.0) ** -0.5
@@ -138,29 +137,43 @@ def _direction(subject: Subject, name: str, key: Key[Array, ""]) -> Array:
     return jax.jvp(transform, (free,), (push,))[1]
 
 
-def _pathwise(
-    study: Study, program: Program, key: Key[Array, ""], name: str, step: np.ndarray
-) -> tuple[Statistics, Statistics, Float[np.ndarray, " elements"]]:
+class _Estimate(NamedTuple):
     """Mean and standard error of the derivatives of the features, and whether all are finite."""
+
+    mean: Statistics
+    standard_error: Statistics
+    finite: Float[np.ndarray, " elements"]
+
+
+def _pathwise(study: Study, key: Key[Array, ""], steps: dict[str, np.ndarray]) -> list[_Estimate]:
+    """Derivatives of the same samples along the steps of all parameters."""
     subject = study.subject
-    tangents = _tangents(subject.parameters, name, step / STEP)
+    tangents = [_tangents(subject.parameters, n, step / STEP) for n, step in steps.items()]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tangents)
 
+    @partial(quick_jit, static_argnums=1)
     def draw(key: Key[Array, ""], rows: int) -> tuple[Array, Array]:
-        return program.sample(key, tangents, rows)
+        def sample(parameters: Parameters) -> Array:
+            return subject.rebuilt(parameters).sample(key, (rows,))
 
-    count, finite = 0, np.ones(subject.elements)
-    shape = (len(names_of(study.views)), subject.elements)
+        # What is costly in a derivative does not depend on the direction, and is done once.
+        drawn, along = jax.linearize(sample, subject.parameters)
+        return drawn, jax.vmap(along)(stacked)
+
+    count, shape = 0, (len(steps), len(names_of(study.views)), subject.elements)
     total, squares = np.zeros(shape), np.zeros(shape)
+    finite = np.ones((len(steps), subject.elements))
     for drawn, derivatives in subject.chunks(key, subject.samples // 2, draw):
-        slopes = subject.flatten(derivatives)
-        flat = slopes.reshape(len(slopes), subject.elements, -1)
-        finite = finite * np.isfinite(flat).all((0, 2))
         z = study.standardise(np.nan_to_num(subject.flatten(drawn)))
-        dz = study.standardise_slope(np.nan_to_num(slopes))
-        for row, derivative in enumerate(slopes_of(study.views, z, dz)):
-            total[row] += derivative.sum(0)
-            squares[row] += (derivative**2).sum(0)
-        count += len(slopes)
+        count += len(z)
+        for number, derivative in enumerate(derivatives):
+            slopes = subject.flatten(derivative)
+            flat = slopes.reshape(len(slopes), subject.elements, -1)
+            finite[number] *= np.isfinite(flat).all((0, 2))
+            dz = study.standardise_slope(np.nan_to_num(slopes))
+            for row, value in enumerate(slopes_of(study.views, z, dz)):
+                total[number, row] += value.sum(0)
+                squares[number, row] += (value**2).sum(0)
     mean = total / count
-    variance = np.maximum(squares / count - mean**2, 0.0)
-    return mean, np.sqrt(variance / count), finite
+    error = np.sqrt(np.maximum(squares / count - mean**2, 0.0) / count)
+    return [_Estimate(*parts) for parts in zip(mean, error, finite, strict=True)]

@@ -75,6 +75,7 @@ def check_precision(study: Study, tolerance: float) -> list[Finding]:
         raise NotImplementedError("its parameters cannot be told")
     points = study.typical(_PRECISION_POINTS)
     largest = float(np.finfo(np.float32).max) / 4.0
+    # What float32 cannot hold at all is not a question of precision.
     in_range = (np.abs(points) < largest).reshape(*points.shape[:2], -1).all(-1)
     points = np.clip(points, -largest, largest).astype(np.float32)
     methods = ["log_prob", *(["cdf"] if _offers_cdf(subject) else [])]

@@ -70,7 +70,7 @@ class Subject:
 
     def rebuilt(self, parameters: Parameters) -> Distribution:
         """The distribution with other values of its parameters."""
-        return rebuild(self.distribution, parameters)
+        return rebuild(self.distribution, parameters) if parameters else self.distribution
 
     def program(self, function: RowFunction) -> Callable[..., Values]:
         """Compile function(values, *arguments) once, and apply it to any number of rows."""

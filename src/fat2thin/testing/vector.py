@@ -35,6 +35,7 @@ class VectorStudy:
 
     def typical(self, count: int) -> Values:
         """Samples of which each is near the middle of a few, so none far out."""
+        count = min(count, len(self.second) // 8)
         samples = self.second[: 8 * count]
         groups = samples.reshape(count, 8, *samples.shape[1:])
         radius = np.sum(np.abs(self.standardise(samples)), axis=-1).reshape(groups.shape[:-1])
