@@ -97,6 +97,23 @@ def print_tables(runs: list[dict]) -> None:
             print(f"reference, {name}: {row.mean:.2f} ± {row.standard_error:.2f}")
 
 
+def print_differences(runs: list[dict]) -> None:
+    """Seed by seed: seeds share logs and episodes, so differences say more than two intervals."""
+    by_name = {(run["reward"], run["tag"]): run for run in runs}
+    for (reward, tag), run in by_name.items():
+        best = int(np.argmax(np.mean(run["returns"]["actor_sampled"], axis=-1)))
+        print(f"{reward}, {tag}: actor best at {run['steps'][best]:,} updates")
+        for step in (step for step in (1_000, 8_000, 40_000) if step in run["steps"]):
+            at = run["steps"].index(step)
+            ours = {name: np.asarray(run["returns"][name][at]) for name in POLICIES}
+            centre = ours["actor_centre"] - ours["proposal_centre"]
+            print(f"  {step:,}: actor - proposal at their centres {cell(centre.tolist())}")
+            if tag == "corrected":
+                theirs = by_name[reward, "published"]["returns"]["actor_sampled"][at]
+                lead = ours["actor_sampled"] - np.asarray(theirs)
+                print(f"  {step:,}: corrected - published actor {cell(lead.tolist())}")
+
+
 def curves(runs: list[dict]) -> Figure:
     figure = Figure(figsize=(9.0, 4.0))
     axes = figure.subplots(1, 2)
@@ -135,6 +152,7 @@ def main() -> None:
         train_all()
     runs = json.loads(RESULTS.read_text())["runs"]
     print_tables(runs)
+    print_differences(runs)
     with matplotlib.style.context(STYLE):
         save_figure(curves(runs), CURVES)
     print(CURVES)
