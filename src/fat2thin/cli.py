@@ -55,7 +55,8 @@ def train(
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1",
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    batch_size: int = 256,
+    settings_from: Literal["default", "own", "fttpo"] = "default",
+    batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
     log_every: int = 250,
@@ -73,27 +74,35 @@ def train(
         out: Run folder. A finished run that is already there is shown and not computed again.
         settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64.
             `fat2thin settings fttpo` explains them all.
-        batch_size: Logged steps an update sees.
+        settings_from: What the other settings are: the defaults, or the published ones of the
+            method's own paper or of the FtTPO paper's runs. `fat2thin published` lists them.
+        batch_size: Logged steps an update sees; as published, or else 256.
         evaluate_every: Updates between evaluations.
         episodes: Episodes of an evaluation, a seed and a policy each.
         log_every: Most updates that one row of metrics is the mean of.
         snapshots: Steps after which the policies are kept, for pictures of their evolution.
     """
     from fat2thin.training import OtherRunError, TrainingDiverged, execute, make_spec, progress
+    from fat2thin.training.spec import find_published
 
     with _plain_errors(ValueError):
+        given = dict(_setting(one) for one in settings)
         spec = make_spec(
             algorithm,
             dataset,
             steps=steps,
             seeds=_seeds(seeds),
-            settings=dict(_setting(one) for one in settings),
+            settings=given,
+            settings_from=settings_from,
             batch_size=batch_size,
             evaluate_every=evaluate_every,
             episodes=episodes,
             log_every=log_every,
             snapshots=snapshots,
         )
+    if settings_from != "default":
+        found = find_published(algorithm, dataset, settings_from, given)
+        print(f"settings from {settings_from}: {' '.join(found.sources)}")
     with _plain_errors(TrainingDiverged, OtherRunError):
         run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
     _print(run)
@@ -189,6 +198,27 @@ def settings(algorithm: _AlgorithmName, /) -> None:
     for name, default, sentence in explain(chosen.config):
         print(f"\n{name} = {default!r}")
         print(textwrap.fill(sentence, initial_indent="    ", subsequent_indent="    "))
+
+
+@app.command
+def published(
+    algorithm: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")
+    ] = None,
+    /,
+    dataset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+) -> None:
+    """List published settings with their sources, for `fat2thin train ... --settings-from`.
+
+    Args:
+        algorithm: Name of the algorithm; all of them without.
+        dataset: Name of a data set: then the records are merged into what a run on it gets.
+    """
+    from fat2thin.experiments.published_listing import listing, rows
+
+    with _plain_errors(ValueError):
+        found = rows(algorithm, dataset)
+    print(listing(found))
 
 
 def _print(run: "Run") -> None:

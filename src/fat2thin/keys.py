@@ -28,6 +28,10 @@ class Stream(enum.IntEnum):
     """Episodes of an evaluation that was asked for later."""
     REFERENCE = 6
     """Episodes of the reference rows."""
+    PREPARATION_BATCH = 7
+    """Which rows of the log an update of the preparation sees."""
+    PREPARATION = 8
+    """What an update of the preparation draws itself."""
 
 
 def stream_key(

@@ -1,9 +1,13 @@
 """The networks: modules whose leaves are all arrays, applied to any number of rows at once."""
 
+from typing import TypeVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+
+Networks = TypeVar("Networks")
 
 _glorot = jax.nn.initializers.glorot_uniform()
 
@@ -38,6 +42,18 @@ class Trunk(eqx.Module):
         """The features of each row."""
         for layer in self.layers:
             x = jax.nn.relu(layer(x))
+        return x
+
+    def with_dropout(
+        self, x: Float[Array, "*rows inputs"], key: Key[Array, ""], rate: float
+    ) -> Float[Array, "*rows features"]:
+        """The features, each hidden unit left out with probability `rate`, the others scaled up."""
+        for layer, layer_key in zip(
+            self.layers, jax.random.split(key, len(self.layers)), strict=True
+        ):
+            hidden = jax.nn.relu(layer(x))
+            kept = jax.random.bernoulli(layer_key, 1.0 - rate, hidden.shape)
+            x = jnp.where(kept, hidden / (1.0 - rate), 0.0)
         return x
 
 
@@ -102,10 +118,15 @@ class PolicyNetwork(eqx.Module):
         self, observation: Float[Array, "*rows observation"]
     ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
         """The outputs of both heads, (centre, log scale)."""
-        features = self.trunk(observation)
+        return self.heads(self.trunk(observation))
+
+    def heads(
+        self, features: Float[Array, "*rows features"]
+    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
+        """The outputs of both heads upon features of the trunk."""
         return self.centre(features), self.log_scale(features)
 
 
-def polyak(target: TwinCritic, online: TwinCritic, rate: float | Float[Array, ""]) -> TwinCritic:
-    """Move target critics a share `rate` of the way to the online ones."""
+def polyak(target: Networks, online: Networks, rate: float | Float[Array, ""]) -> Networks:
+    """Move target networks a share `rate` of the way to the online ones."""
     return jax.tree.map(lambda old, new: old + rate * (new - old), target, online)

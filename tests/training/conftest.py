@@ -16,7 +16,8 @@ from fat2thin.algorithms import Algorithm
 from fat2thin.data import Dataset, Reader, readers
 from fat2thin.evaluation import returns
 from fat2thin.evaluation.returns import Evaluation, Reference
-from fat2thin.policies import Head, Policy, Squashed
+from fat2thin.families import Head, Squashed
+from fat2thin.policies import Policy
 
 TRACES: list[str] = []
 """Grows whenever an update is traced."""

@@ -5,6 +5,7 @@ import pytest
 
 from fat2thin import training
 from fat2thin.cli import main
+from fat2thin.experiments import published_settings
 from fat2thin.training import load, progress
 
 TRAIN = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]
@@ -37,6 +38,31 @@ def test_train_show_and_evaluate(folder, capsys):
     assert "6 steps" not in again and again == shown
 
 
+def test_published_settings_are_used_and_their_source_shown(folder, capsys, monkeypatch):
+    record = published_settings.Record(
+        "stand_in", "own", ("tiny/own",), {"noise": 0.5, "learning_rate": 0.2}, "A paper.",
+        batch_size=8,
+    )  # fmt: skip
+    monkeypatch.setattr(published_settings, "records", lambda: (record,))
+    arguments = [*TRAIN, "--settings-from", "own", "--out", folder, "--set", "noise=0.25"]
+    assert "\nsettings from own: A paper.\n" in "\n" + output(arguments, capsys)
+    spec = load(folder).spec
+    assert (spec.settings_from, spec.batch_size) == ("own", 8)
+    assert (spec.config.noise, spec.config.learning_rate) == (0.25, 0.2)
+    with pytest.raises(SystemExit, match="there are: 'own' on tiny/own"):
+        main([*TRAIN, "--settings-from", "fttpo"])
+
+
+def test_published_settings_are_listed(capsys):
+    text = output(["published", "fttpo", "--dataset", "treatment/quadratic"], capsys)
+    assert "temperature 0.01" in text and "batch_size 256" in text
+    assert re.search(r"^\[\d\] +FtTPO authors' code.* SimEnv3", text, re.MULTILINE)
+    assert "halfcheetah" not in text
+    every = output(["published", "iql"], capsys)
+    assert "iql, from fttpo, policy beta\n" in every
+    assert "ikostrikov/implicit_q_learning" in every
+
+
 @pytest.mark.parametrize(
     ("seeds", "expected"), [("2", (0, 1)), ("3,", (3,)), ("3,5", (3, 5)), ("[4]", (4,))]
 )
@@ -61,6 +87,7 @@ def test_seeds_are_a_count_or_a_list(seeds, expected, monkeypatch):
         (["show", "nowhere"], "nowhere holds no run"),
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["settings", "stand_on"], "no algorithm is called 'stand_on'"),
+        (["published", "stand_on"], "no settings of 'stand_on' are known"),
     ],
 )
 def test_a_mistake_is_one_line_and_a_status(arguments, message):

@@ -40,6 +40,14 @@ State = Any
 """A pytree of arrays; each algorithm has its own."""
 
 
+class Preparation(NamedTuple):
+    """Updates that come before the first, for algorithms that learn a model of the log first."""
+
+    update: Callable[[State, Batch, Key[Array, ""], Problem, Any], tuple[State, Metrics]]
+    steps: Callable[[Any], int]
+    """How many, by the config."""
+
+
 class Algorithm(NamedTuple):
     """Pure functions: all state goes in and comes out.
 
@@ -58,3 +66,28 @@ class Algorithm(NamedTuple):
     """The policy that acts."""
     proposal: Callable[[State, Problem, Any], Policy] | None = None
     """The policy that only learns, where there is one."""
+    preparation: Preparation | None = None
+    """What is learned first, where there is something."""
+    variant_of: str | None = None
+    """The algorithm that this is, with other defaults, where it is a variant."""
+
+
+def with_published(corrected: Algorithm, published: Algorithm) -> Algorithm:
+    """One algorithm whose setting `published` chooses between the two.
+
+    They share name, settings and check, and have the same kinds of policy.
+    """
+
+    def choose(part: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            chosen = published if arguments[-1].published else corrected
+            return getattr(chosen, part)(*arguments)
+
+        return call
+
+    return corrected._replace(
+        init=choose("init"),
+        update=choose("update"),
+        policy=choose("policy"),
+        proposal=choose("proposal") if corrected.proposal else None,
+    )

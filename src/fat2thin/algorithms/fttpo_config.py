@@ -2,21 +2,26 @@
 
 import dataclasses
 import math
-import numbers
 
-from fat2thin.policies import BOX_RULES
+from fat2thin.algorithms.checks import between, one_of, only_with, whole
+from fat2thin.algorithms.config import COVERING, CriticConfig, check_learning
+from fat2thin.families import BOX_RULES
 
 ACTOR_LOSSES = ("exact", "sampled", "closed_form", "spot", "greedy")
-PROPOSAL_FAMILIES = ("q_gaussian", "squashed_gaussian", "student_t")
 EVALUATED = ("actor", "proposal")
+BOUNDED = ("squashed_gaussian", "beta")
+"""Families with no density outside the box."""
+THEIRS = (
+    "weight_index", "weight_limit", "proposal_index", "actor_index", "kept_mass",
+    "degrees_of_freedom", "value_under", "critic_under", "box", "proposal_scale_low",
+    "proposal_scale_high", "half_width_low", "half_width_high", "greedy_samples", "greedy_share",
+)  # fmt: skip
+"""Settings that `published=True` has values of its own for."""
 
 
 @dataclasses.dataclass(frozen=True)
-class FtTPOConfig:
+class FtTPOConfig(CriticConfig):
     """Settings of FtTPO. Lengths are in half-ranges of the action box."""
-
-    learning_rate: float = 3e-4
-    """Adam's step for every network; the paper sweeps 1e-3 to 3e-5."""
 
     temperature: float = 0.5
     """tau: actions with an advantage below -tau / (1 - weight_index) are dropped; the paper sweeps
@@ -30,7 +35,7 @@ class FtTPOConfig:
     """Largest weight of a logged action, as in the authors' code."""
 
     proposal_index: float = 2.0
-    """Index of the heavy-tailed proposal, from 1 (Gaussian) to below 3; 2 is the Cauchy."""
+    """Index of a "q_gaussian" proposal, from 1 (Gaussian) to below 3; 2 is the Cauchy."""
 
     actor_index: float = 0.0
     """Index of the sparse actor, below 1; the lower, the flatter the band."""
@@ -45,10 +50,11 @@ class FtTPOConfig:
     minimises the reverse KL, 81 % for indices 0 and 2."""
 
     proposal_family: str = "q_gaussian"
-    """"q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper) or "student_t"."""
+    """Family of the proposal: "q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper),
+    "clipped_gaussian", "student_t" or "beta"."""
 
-    degrees_of_freedom: float = 1.0
-    """Of the "student_t" proposal."""
+    degrees_of_freedom: float | None = None
+    """Of a "student_t" proposal; None is 1."""
 
     value_under: str = "actor"
     """Policy whose value V estimates: "actor" or "proposal"."""
@@ -71,15 +77,6 @@ class FtTPOConfig:
     half_width_high: float = 1.0
     """Largest half-width of the actor's band; 1 is the whole box."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of every network."""
-
-    adam_beta_2: float = 0.999
-    """Adam's second decay rate; the paper says .99, its code uses .999."""
-
-    polyak_rate: float = 0.005
-    """Share of the way that the target critics move at each update."""
-
     greedy_samples: int = 10
     """For "greedy": actions drawn a state."""
 
@@ -87,76 +84,68 @@ class FtTPOConfig:
     """For "greedy": share of them that is kept."""
 
     published: bool = False
-    """Run what the authors' code computes, wrong normaliser, sampler and stop-gradient included.
-    Only learning_rate, temperature, hidden, adam_beta_2 and polyak_rate count then; all else is
-    theirs."""
+    """Run what the authors' code computes, wrong normaliser, sampler and stop-gradient included,
+    for actor_loss "exact" (theirs is then the biased estimator) or "spot" and proposal_family
+    "q_gaussian" or "squashed_gaussian"."""
 
 
 def check(config: FtTPOConfig) -> None:
     """Refuse a setting out of range, naming the field and the range."""
-    _between(config, "learning_rate", 0.0, 1.0)
-    _between(config, "temperature", 0.0, math.inf)
-    _between(config, "weight_index", -math.inf, 2.0)
-    _between(config, "weight_limit", 0.0, math.inf)
-    _between(config, "proposal_index", 1.0, 3.0, closed_low=True)
-    _between(config, "actor_index", -math.inf, 1.0)
-    _between(config, "degrees_of_freedom", 0.0, math.inf)
-    _between(config, "adam_beta_2", 0.0, 1.0)
-    _between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
-    _between(config, "greedy_share", 0.0, 1.0, closed_high=True)
-    _between(config, "proposal_scale_low", 0.0, config.proposal_scale_high)
-    _between(config, "proposal_scale_high", 0.0, math.inf)
-    _between(config, "half_width_low", 0.0, config.half_width_high)
-    _between(config, "half_width_high", 0.0, 1.0, closed_high=True)
-    if config.kept_mass is not None:
-        _between(config, "kept_mass", 0.0, 1.0)
-    _one_of(config, "actor_loss", ACTOR_LOSSES)
-    _one_of(config, "proposal_family", PROPOSAL_FAMILIES)
-    _one_of(config, "value_under", EVALUATED)
-    _one_of(config, "critic_under", EVALUATED)
-    _one_of(config, "box", BOX_RULES)
-    if not config.hidden or not all(isinstance(n, int) and n > 0 for n in config.hidden):
-        raise ValueError(f"hidden must be positive layer widths, got {config.hidden}")
-    if not isinstance(config.greedy_samples, int) or config.greedy_samples < 1:
-        raise ValueError(f"greedy_samples must be a positive integer, got {config.greedy_samples}")
+    check_learning(config)
+    between(config, "temperature", 0.0, math.inf)
+    between(config, "weight_index", -math.inf, 2.0)
+    between(config, "weight_limit", 0.0, math.inf)
+    between(config, "proposal_index", 1.0, 3.0, closed_low=True)
+    between(config, "actor_index", -math.inf, 1.0)
+    between(config, "degrees_of_freedom", 0.0, math.inf)
+    between(config, "greedy_share", 0.0, 1.0, closed_high=True)
+    between(config, "proposal_scale_low", 0.0, config.proposal_scale_high)
+    between(config, "proposal_scale_high", 0.0, math.inf)
+    between(config, "half_width_low", 0.0, config.half_width_high)
+    between(config, "half_width_high", 0.0, 1.0, closed_high=True)
+    between(config, "kept_mass", 0.0, 1.0)
+    one_of(config, "actor_loss", ACTOR_LOSSES)
+    one_of(config, "proposal_family", COVERING)
+    one_of(config, "value_under", EVALUATED)
+    one_of(config, "critic_under", EVALUATED)
+    one_of(config, "box", BOX_RULES)
+    whole(config, "greedy_samples")
     _combinations(config)
 
 
 def _combinations(config: FtTPOConfig) -> None:
-    squashed = config.proposal_family == "squashed_gaussian"
-    if squashed and config.actor_loss == "closed_form":
+    bounded = config.proposal_family in BOUNDED
+    if bounded and config.actor_loss == "closed_form":
         raise ValueError(
             "actor_loss='closed_form' needs a proposal of the location-scale kind: the best band "
-            "of a squashed Gaussian is not a constant times its scale. Use actor_loss='exact'."
+            f"of a {config.proposal_family!r} is not a constant times its scale. Use "
+            "actor_loss='exact'."
         )
-    if squashed and config.box == "clip":
+    if bounded and config.box == "clip":
         raise ValueError(
-            "box='clip' lets the band leave the box, where a squashed Gaussian has no density and "
-            "the reverse KL is infinite. Use box='inside'."
+            f"box='clip' lets the band leave the box, where a {config.proposal_family!r} has no "
+            "density and the reverse KL is infinite. Use box='inside'."
         )
-    if config.kept_mass is not None and config.actor_loss != "closed_form":
-        raise ValueError("kept_mass is a setting of actor_loss='closed_form' alone.")
-
-
-def _between(
-    config: FtTPOConfig,
-    name: str,
-    low: float,
-    high: float,
-    *,
-    closed_low: bool = False,
-    closed_high: bool = False,
-) -> None:
-    value = getattr(config, name)
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    above = number and (value >= low if closed_low else value > low)
-    below = number and (value <= high if closed_high else value < high)
-    if not (above and below):
-        brackets = f"{'[' if closed_low else '('}{low}, {high}{']' if closed_high else ')'}"
-        raise ValueError(f"{name} must lie in {brackets}, got {value!r}")
-
-
-def _one_of(config: FtTPOConfig, name: str, choices: tuple[str, ...]) -> None:
-    if getattr(config, name) not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}, got {getattr(config, name)!r}")
+    only_with(
+        config, ("kept_mass",), config.actor_loss == "closed_form",
+        "it is a setting of actor_loss='closed_form' alone",
+    )  # fmt: skip
+    only_with(
+        config, ("greedy_samples", "greedy_share"), config.actor_loss == "greedy",
+        "it is a setting of actor_loss='greedy' alone",
+    )  # fmt: skip
+    only_with(
+        config, ("proposal_index",), config.proposal_family == "q_gaussian",
+        "only a 'q_gaussian' proposal has an index",
+    )  # fmt: skip
+    only_with(
+        config, ("degrees_of_freedom",), config.proposal_family == "student_t",
+        "only a 'student_t' proposal has degrees of freedom",
+    )  # fmt: skip
+    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+    if config.published and config.actor_loss not in ("exact", "spot"):
+        raise ValueError("published=True knows actor_loss='exact' and 'spot' alone.")
+    if config.published and config.proposal_family not in ("q_gaussian", "squashed_gaussian"):
+        raise ValueError(
+            "published=True knows proposal_family='q_gaussian' and 'squashed_gaussian' alone."
+        )

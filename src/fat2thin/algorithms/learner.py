@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
@@ -15,7 +16,7 @@ class Learner(NamedTuple):
     """A network and Adam's state for it."""
 
     network: Any
-    moments: optax.OptState
+    moments: optax.ScaleByAdamState
 
 
 def start(network: eqx.Module) -> Learner:
@@ -27,7 +28,7 @@ def descend(
     learner: Learner,
     loss: Callable[..., tuple[Float[Array, ""], Any]],
     learning_rate: float | Float[Array, ""],
-    adam_beta_2: float,
+    adam_beta_2: float | Float[Array, ""],
 ) -> tuple[Learner, Float[Array, ""], Any]:
     """One Adam step down `loss(network) -> (value, extra)`; returns the learner and both."""
     (value, extra), gradient = jax.value_and_grad(loss, has_aux=True)(learner.network)
@@ -35,3 +36,18 @@ def descend(
     direction, moments = adam.update(gradient, learner.moments)
     network = jax.tree.map(lambda p, d: p - learning_rate * d, learner.network, direction)
     return Learner(network, moments), value, extra
+
+
+def cosine_decay(
+    learner: Learner, learning_rate: float | Float[Array, ""], steps: int | None
+) -> float | Float[Array, ""]:
+    """The learning rate of the learner's next step: along half a cosine to zero at `steps`."""
+    if steps is None:
+        return learning_rate
+    share = jnp.minimum(learner.moments.count / steps, 1.0)
+    return learning_rate * (1.0 + jnp.cos(jnp.pi * share)) / 2.0
+
+
+def keep_if(due: Array, new: Any, old: Any) -> Any:
+    """`new` where it is due, else `old`, leaf by leaf."""
+    return jax.tree.map(lambda fresh, kept: jnp.where(due, fresh, kept), new, old)

@@ -150,18 +150,28 @@ def init(jobs: Jobs, *, program: Program) -> State:
     return _over_jobs(one, program)(jobs)
 
 
-@functools.partial(jax.jit, static_argnames=("program", "length"), donate_argnames="states")
+@functools.partial(
+    jax.jit, static_argnames=("program", "length", "preparing"), donate_argnames="states"
+)
 def chunk(
-    states: State, data: Data, jobs: Jobs, start: Int[Array, ""], *, program: Program, length: int
+    states: State,
+    data: Data,
+    jobs: Jobs,
+    start: Int[Array, ""],
+    *,
+    program: Program,
+    length: int,
+    preparing: bool = False,
 ) -> tuple[State, Report]:
-    """Updates `start` to `start + length - 1` of every job.
+    """Updates `start` to `start + length - 1` of every job, or of its preparation.
 
     Should anything not be finite in any job, the states given come back unchanged.
     """
     shared = data.row_count.ndim == 0
 
     def one(state: State, job: Jobs, own: Data | None) -> tuple[State, Report]:
-        return _updates(state, data if own is None else own, job, start, program, length)
+        rows = data if own is None else own
+        return _updates(state, rows, job, start, program, length, preparing)
 
     moved, report = _over_jobs(one, program)(states, jobs, None if shared else data)
     diverged = jnp.any(report.bad_update >= 0)
@@ -170,17 +180,24 @@ def chunk(
 
 
 def _updates(
-    state: State, data: Data, job: Jobs, start: Array, program: Program, length: int
+    state: State,
+    data: Data,
+    job: Jobs,
+    start: Array,
+    program: Program,
+    length: int,
+    preparing: bool,
 ) -> tuple[State, Report]:
     config = _config(program, job.settings)
+    step, draws, choices = _phase(program.algorithm, preparing)
 
     def update(state: State, number: Array) -> tuple[State, dict[str, Array]]:
         draw = jax.random.randint(
-            stream_key(job.seed, Stream.BATCH, number), (program.batch_size,), 0, data.row_count
+            stream_key(job.seed, choices, number), (program.batch_size,), 0, data.row_count
         )
         batch = jax.tree.map(lambda array: array[draw], data.rows)
-        key = stream_key(job.seed, Stream.UPDATE, number)
-        return program.algorithm.update(state, batch, key, program.problem, config)
+        key = stream_key(job.seed, draws, number)
+        return step(state, batch, key, program.problem, config)
 
     def watched(carry: tuple, number: Array) -> tuple[tuple, None]:
         state, totals, bad_update, bad_metric = carry
@@ -206,6 +223,13 @@ def _updates(
         bad_update=jnp.where(lost, start + length - 1, bad_update),
         bad_metric=jnp.where(lost, len(names), bad_metric),
     )
+
+
+def _phase(algorithm: Algorithm, preparing: bool) -> tuple[Callable, Stream, Stream]:
+    """An update, where its random numbers come from, and where its choice of rows does."""
+    if preparing and algorithm.preparation is not None:
+        return algorithm.preparation.update, Stream.PREPARATION, Stream.PREPARATION_BATCH
+    return algorithm.update, Stream.UPDATE, Stream.BATCH
 
 
 def _stack(metrics: dict[str, Array]) -> Float[Array, " metrics"]:

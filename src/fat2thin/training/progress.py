@@ -35,8 +35,8 @@ class Silent:
     ) -> None:
         """End it."""
 
-    def begin(self, steps: int, seeds: int) -> None:
-        """A run of so many steps, for so many seeds at once, starts."""
+    def begin(self, steps: int, seeds: int, part: str = "") -> None:
+        """A run of so many steps, for so many seeds at once, starts, or a part of it."""
 
     def advance(self, step: int) -> None:
         """So many steps are done."""
@@ -71,10 +71,10 @@ class _Clock:
 class Lines(Silent):
     """One line an evaluation, for logs."""
 
-    def begin(self, steps: int, seeds: int) -> None:
+    def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Say what starts."""
         self._steps, self._clock = steps, _Clock()
-        print(f"{steps:,} steps, {_count(seeds)}", flush=True)
+        print(f"{part + ': ' if part else ''}{steps:,} steps, {_count(seeds)}", flush=True)
 
     def advance(self, step: int) -> None:
         """Take the time."""
@@ -107,7 +107,6 @@ class Bar(Silent):
             _Pace(),
             console=Console(stderr=True),
         )
-        self._clock = _Clock()
         self._score = ""
 
     def __enter__(self) -> "Silent":
@@ -123,10 +122,11 @@ class Bar(Silent):
         """Leave the last state of the bar on the screen."""
         self._bar.stop()
 
-    def begin(self, steps: int, seeds: int) -> None:
+    def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Show an empty bar."""
-        self._steps = steps
-        self._task = self._bar.add_task(_count(seeds), total=steps, pace="compiling")
+        self._steps, self._clock = steps, _Clock()
+        title = f"{_count(seeds)}{', ' + part if part else ''}"
+        self._task = self._bar.add_task(title, total=steps, pace="compiling")
 
     def advance(self, step: int) -> None:
         """Move the bar."""

@@ -39,7 +39,8 @@ def train(
     seeds: int | Iterable[int] = 1,
     out: str | Path | None = None,
     config: Any = None,
-    batch_size: int = 256,
+    settings_from: str = "default",
+    batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
     log_every: int = 250,
@@ -50,8 +51,10 @@ def train(
     """Learn from a data set, for one or several seeds at once.
 
     `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
-    config by name (`temperature=0.5`), put into `config` or into its defaults; the other options
-    are explained in `RunSpec`. With `out`, everything is written to that folder, and a run that is
+    config by name (`temperature=0.5`), put into `config`, into the defaults, or with
+    `settings_from="own"` or `"fttpo"` into the published settings; without a `batch_size`, that of
+    the published settings is taken, or else 256. The other options are explained in `RunSpec`. With
+    `out`, everything is written to that folder, and a run that is
     already there is loaded instead. Without `progress`, a bar is shown on a terminal.
     """
     options = inspect.signature(train).parameters
@@ -63,6 +66,7 @@ def train(
         seeds=seeds,
         config=config,
         settings=settings,
+        settings_from=settings_from,
         batch_size=batch_size,
         evaluate_every=evaluate_every,
         episodes=episodes,
@@ -107,10 +111,11 @@ class _Training:
     def run(self, on_device: Data, progress: Silent) -> Run:
         """All chunks, and what is due between them."""
         began = time.perf_counter()
-        progress.begin(self.spec.steps, len(self.spec.seeds))
         states, step = loop.init(self.jobs, program=self.program), 0
-        self._keep_policies(step, states, progress)
         try:
+            states = self._prepare(states, on_device, progress)
+            progress.begin(self.spec.steps, len(self.spec.seeds))
+            self._keep_policies(step, states, progress)
             for length in loop.chunk_lengths(self.spec.stops, self.spec.log_every):
                 states, report = loop.chunk(
                     states, on_device, self.jobs, jnp.int32(step),
@@ -136,6 +141,26 @@ class _Training:
             states=states,
             snapshots=self.snapshots,
         )
+
+    def _prepare(self, states: State, on_device: Data, progress: Silent) -> State:
+        """What the algorithm learns first, where it does; the mean metrics go to run.json."""
+        preparation = self.program.algorithm.preparation
+        if preparation is None:
+            return states
+        steps, done, means = preparation.steps(self.spec.config), 0, []
+        progress.begin(steps, len(self.spec.seeds), "preparation")
+        for length in loop.chunk_lengths([steps], self.spec.log_every):
+            states, report = loop.chunk(
+                states, on_device, self.jobs, jnp.int32(done),
+                program=self.program, length=length, preparing=True,
+            )  # fmt: skip
+            loop.raise_if_diverged(report, self.jobs, done)
+            done += length
+            found = jax.device_get(report.metrics)
+            means.append({name: float(np.mean(values)) for name, values in found.items()})
+            progress.advance(done)
+        self.about["preparation"] = {"steps": steps, "first": means[0], "last": means[-1]}
+        return states
 
     def _keep_metrics(self, step: int, report: Report) -> None:
         metrics = jax.device_get(report.metrics)

@@ -42,15 +42,27 @@ def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable
 
 def explain(config: type) -> list[tuple[str, Any, str]]:
     """Name, default and explanation (the string below it in the source) of each setting."""
-    statements = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(config))))
-    body = next(node.body for node in statements if isinstance(node, ast.ClassDef))
     sentences: dict[str, str] = {}
+    for part in reversed(config.__mro__[:-1]):
+        sentences |= _sentences(part)
+    fields = dataclasses.fields(config)
+    return [(field.name, field.default, sentences.get(field.name, "")) for field in fields]
+
+
+def _sentences(config: type) -> dict[str, str]:
+    """The strings below the fields that this very class names in its source."""
+    try:
+        source = inspect.getsource(config)
+    except (OSError, TypeError):
+        return {}  # a class made at run time, as those of variants are, has no source
+    statements = ast.walk(ast.parse(textwrap.dedent(source)))
+    body = next(node.body for node in statements if isinstance(node, ast.ClassDef))
+    found = {}
     for field, below in itertools.pairwise(body):
         match field, below:
             case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                sentences[name] = " ".join(text.split())
-    fields = dataclasses.fields(config)
-    return [(field.name, field.default, sentences.get(field.name, "")) for field in fields]
+                found[name] = " ".join(text.split())
+    return found
 
 
 def closest_first(name: str, names: Sequence[str]) -> list[str]:

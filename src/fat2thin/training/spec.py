@@ -5,8 +5,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fat2thin import algorithms, data
+from fat2thin.experiments.published_settings import ORIGINS, Found, published_settings
 from fat2thin.keys import LARGEST_SEED
 from fat2thin.training.settings import make_config, whole_number
+
+DEFAULT = "default"
+"""Settings are the algorithm's own defaults."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +37,9 @@ class RunSpec:
     """Most updates that one row of metrics is the mean of."""
     snapshots: tuple[int, ...] = ()
     """Steps after which the policies of all seeds are kept."""
+    settings_from: str = DEFAULT
+    """What the settings that nobody gave are: the algorithm's "default" ones, those of the method's
+    "own" paper or repository, or those of the runs of the "fttpo" paper."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; tuples become lists."""
@@ -40,11 +47,13 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The specification that `to_json` was called on."""
+        """The specification that `to_json` was called on, perhaps by an older version."""
         algorithm = algorithms.get(values["algorithm"])
-        return make_spec(
-            **{**values, "config": make_config(algorithm, None, values["config"])},
-        )
+        config = make_config(algorithm, None, values["config"])
+        # The config already holds what was published then; it must not change with a later file.
+        known = {name: value for name, value in values.items() if name != "settings_from"}
+        spec = make_spec(**{**known, "config": config})
+        return dataclasses.replace(spec, settings_from=values.get("settings_from", DEFAULT))
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
@@ -65,14 +74,27 @@ def make_spec(
     seeds: int | Iterable[int] = 1,
     config: Any = None,
     settings: Mapping[str, Any] | None = None,
+    settings_from: str = DEFAULT,
+    batch_size: int | None = None,
     **options: Any,
 ) -> RunSpec:
     """A specification whose names exist and whose numbers are in range; `settings` by field name.
 
-    `options` are the other fields of `RunSpec`. Nothing is loaded or compiled.
+    `options` are the other fields of `RunSpec`. Published settings come first, `settings` override
+    them; without a `batch_size` the published one is taken, or else 256. Nothing is loaded or
+    compiled.
     """
     chosen = algorithms.get(algorithm)
     data.reader(dataset)
+    settings = settings or {}
+    if settings_from != DEFAULT:
+        if config is not None:
+            raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
+        found = find_published(algorithm, dataset, settings_from, settings)
+        settings = {**found.values, **settings}
+        batch_size = found.batch_size if batch_size is None else batch_size
+    if batch_size is not None:
+        options["batch_size"] = batch_size
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
@@ -89,8 +111,19 @@ def make_spec(
         seeds=expand_seeds(seeds),
         steps=steps,
         snapshots=tuple(sorted(set(snapshots))),
+        settings_from=settings_from,
         **options,
     )
+
+
+def find_published(
+    algorithm: str, dataset: str, settings_from: str, settings: Mapping[str, Any]
+) -> Found:
+    """The published settings for a run whose other `settings` may choose a family of policies."""
+    if settings_from not in ORIGINS:
+        choices = ", ".join(map(repr, (DEFAULT, *ORIGINS)))
+        raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
+    return published_settings(algorithm, dataset, settings_from, settings.get("policy"))
 
 
 def expand_seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
@@ -126,4 +159,5 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {f"config.{name}": value for name, value in values["config"].items()}
-    return {**{name: value for name, value in values.items() if name != "config"}, **config}
+    others = {name: value for name, value in values.items() if name != "config"}
+    return {"settings_from": DEFAULT, **others, **config}

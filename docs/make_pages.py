@@ -1,0 +1,145 @@
+"""Fill in what the algorithm pages say of settings, metrics and scores.
+
+    python docs/make_pages.py            writes what stands between the markers of every page
+    python docs/make_pages.py --check    only says which pages are not as they would be written
+
+Settings come from the configs' own sentences, metrics from `fat2thin.algorithms.metrics`, scores
+from docs/results/treatment_methods.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fat2thin import algorithms
+from fat2thin.algorithms import Algorithm, Batch, Problem
+from fat2thin.algorithms.config import CriticConfig, LearningConfig, PolicyConfig
+from fat2thin.algorithms.metrics import METRICS
+from fat2thin.evaluation.statistics import seed_interval
+from fat2thin.training.settings import explain
+
+PAGES = Path(__file__).parent / "algorithms"
+RESULTS = Path(__file__).parent / "results" / "treatment_methods.json"
+COMMAND = "python benchmarks/treatment_methods.py"
+
+
+def settings_table(algorithm: Algorithm) -> str:
+    rows = [f"| `{name}` | `{default!r}` | {text} |" for name, default, text in own(algorithm)]
+    return "\n".join(["| setting | default | what it does |", "|---|---|---|", *rows])
+
+
+def own(algorithm: Algorithm) -> list[tuple]:
+    """The settings that are not those of every algorithm, which the index page explains."""
+    shared = {(name, default) for name, default, _ in explain(LearningConfig)}
+    shared |= {(name, default) for name, default, _ in explain(CriticConfig)}
+    shared |= {(name, default) for name, default, _ in explain(PolicyConfig)}
+    return [row for row in explain(algorithm.config) if row[:2] not in shared]
+
+
+def shared_table() -> str:
+    rows = {row[0]: row for config in (LearningConfig, CriticConfig, PolicyConfig)
+            for row in explain(config)}  # fmt: skip
+    lines = [f"| `{name}` | `{default!r}` | {text} |" for name, default, text in rows.values()]
+    return "\n".join(["| setting | default | what it does |", "|---|---|---|", *lines])
+
+
+def reported(algorithm: Algorithm) -> list[str]:
+    """Names of what an update, and the preparation where there is one, reports."""
+    problem = Problem(observation_size=2, action_low=(-1.0,), action_high=(1.0,), discount=0.9)
+    config = algorithm.config(hidden=(4,))
+    rows = jnp.zeros((4, 2))
+    batch = Batch(rows, jnp.zeros((4, 1)), jnp.zeros(4), rows, jnp.ones(4))
+
+    def metrics(update):
+        def one(key):
+            state = algorithm.init(key, problem, config)
+            return update(state, batch, key, problem, config)[1]
+
+        return jax.eval_shape(one, jax.random.key(0))
+
+    found = set(metrics(algorithm.update))
+    if algorithm.preparation:
+        found |= set(metrics(algorithm.preparation.update))
+    return [name for name in METRICS if name in found]
+
+
+def metrics_table(algorithm: Algorithm) -> str:
+    rows = [
+        f"| `{name}` | {METRICS[name].what} | {METRICS[name].look_for} |"
+        for name in reported(algorithm)
+    ]
+    return "\n".join(["| metric | what it is | what to look for |", "|---|---|---|", *rows])
+
+
+def scores_table(algorithm: Algorithm) -> str:
+    """The method's rows, and its variants', of the treatment comparison."""
+    content = json.loads(RESULTS.read_text())
+    wanted = [algorithm.name, *(name for name in algorithms.names()
+                                if algorithms.get(name).variant_of == algorithm.name)]  # fmt: skip
+    lines = [
+        "| method | reward | sampled | at its centre | dose variance |",
+        "|---|---|---|---|---|",
+    ]
+    for method in content["methods"]:
+        if method["algorithm"] in wanted:
+            cells = [interval(method["final"][way]["returns"]) for way in ("sampled", "centre")]
+            variance = np.mean(method["final"]["sampled"]["dose_variance"])
+            lines.append(
+                f"| {method['label']} | {method['reward']} | {cells[0]} | {cells[1]} "
+                f"| {variance:.3f} |"
+            )
+    return "\n".join([*lines, "", f"From `{COMMAND}`; see [results](../results.md)."])
+
+
+def interval(of_seeds: list[float]) -> str:
+    found = seed_interval(np.asarray(of_seeds)[:, None])
+    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
+
+
+def index_table() -> str:
+    rows = []
+    for name in algorithms.names():
+        algorithm = algorithms.get(name)
+        page = algorithm.variant_of or name
+        rows.append(f"| [`{name}`]({page}.md) | {algorithm.summary} |")
+    return "\n".join(["| name | what it is |", "|---|---|", *rows])
+
+
+def fill(text: str, block: str, content: str) -> str:
+    start, end = f"<!-- {block} -->", f"<!-- end of {block} -->"
+    before, found, rest = text.partition(start)
+    if not found:
+        return text
+    after = rest.partition(end)[2]
+    return f"{before}{start}\n\n{content}\n\n{end}{after}"
+
+
+def written(page: Path) -> str:
+    text = page.read_text()
+    if page.stem == "index":
+        return fill(fill(text, "algorithms", index_table()), "shared settings", shared_table())
+    algorithm = algorithms.get(page.stem)
+    text = fill(text, "settings", settings_table(algorithm))
+    text = fill(text, "metrics", metrics_table(algorithm))
+    return fill(text, "scores", scores_table(algorithm)) if RESULTS.exists() else text
+
+
+def main() -> None:
+    stale = []
+    for page in sorted(PAGES.glob("*.md")):
+        text = written(page)
+        if text != page.read_text():
+            stale.append(page.name)
+            if "--check" not in sys.argv:
+                page.write_text(text)
+    print("\n".join(stale) or "nothing to do")
+    if "--check" in sys.argv and stale:
+        sys.exit("run python docs/make_pages.py")
+
+
+if __name__ == "__main__":
+    main()

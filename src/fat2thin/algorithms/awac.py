@@ -1,0 +1,123 @@
+"""Advantage Weighted Actor-Critic (Nair et al. 2020).
+
+No value network: the value of a state is Q at actions of the policy. With slow targets of Q and
+temperature lambda:
+
+    Q       (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2                a' ~ policy
+    policy  -exp((min Q(s, a) - V(s)) / lambda) log policy(a | s)           a from the log
+            V(s) = mean min Q(s, b)                                         b ~ policy
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between, one_of, only_with, whole
+from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.parts import (
+    acting_policy,
+    fit_critic,
+    fit_policy,
+    learned_policy,
+    sample_action,
+    start_critic,
+    start_policy,
+)
+from fat2thin.losses import q_exponential_weight
+from fat2thin.networks import TwinCritic, polyak
+
+WEIGHTS = ("exponential", "batch_softmax")
+
+
+@dataclasses.dataclass(frozen=True)
+class AWACConfig(ActorCriticConfig):
+    """Settings of AWAC."""
+
+    temperature: float = 1.0
+    """lambda: the lower, the more the policy keeps to the best logged actions."""
+
+    weights: str = "exponential"
+    """"exponential" as in the paper, or "batch_softmax": the same, divided by its mean over the
+    batch, as in the code that the FtTPO authors used."""
+
+    weight_limit: float = 100.0
+    """Largest weight of a logged action, for "exponential"."""
+
+    value_samples: int = 1
+    """Actions of the policy that the value of a state is the mean over."""
+
+
+class State(NamedTuple):
+    """Everything that changes during training."""
+
+    actor: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+def check(config: AWACConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+    between(config, "temperature", 0.0, math.inf)
+    one_of(config, "weights", WEIGHTS)
+    between(config, "weight_limit", 0.0, math.inf)
+    whole(config, "value_samples")
+    only_with(
+        config, ("weight_limit",), config.weights == "exponential",
+        "weights='batch_softmax' are at most the size of the batch",
+    )  # fmt: skip
+
+
+def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> State:
+    """Fresh networks and optimisers."""
+    actor_key, critic_key = jax.random.split(key)
+    critic = start_critic(critic_key, problem, config)
+    return State(start_policy(actor_key, problem, config), critic, critic.network)
+
+
+def update(
+    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: AWACConfig
+) -> tuple[State, Metrics]:
+    """One update of critics and policy, in this order, then of the targets."""
+    critic_key, value_key, actor_key = jax.random.split(key, 3)
+    policy = learned_policy(state.actor.network, config)
+
+    # Critics: one step of the log, then the policy.
+    next_action = sample_action(policy, batch.next_observation, critic_key)
+    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Policy: regression with exponential weights.
+    keys = jax.random.split(value_key, config.value_samples)
+    actions = jax.vmap(functools.partial(sample_action, policy, batch.observation))(keys)
+    values = jax.vmap(functools.partial(critic.network.minimum, batch.observation))(actions)
+    value = jnp.mean(values, axis=0)
+    advantage = critic.network.minimum(batch.observation, batch.action) - value
+    if config.weights == "exponential":
+        weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
+    else:
+        weight = advantage.size * jax.nn.softmax(advantage / config.temperature)
+    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {"v_mean": jnp.mean(value), **critic_metrics, **actor_metrics}
+    return State(actor, critic, target_critic), metrics
+
+
+ALGORITHM = Algorithm(
+    name="awac",
+    summary="Advantage Weighted Actor-Critic: exponential weights under the policy's own value",
+    config=AWACConfig,
+    check=check,
+    init=init,
+    update=update,
+    policy=acting_policy,
+)

@@ -1,0 +1,57 @@
+"""Behaviour cloning: the likelihood of logged actions, whatever they led to.
+
+policy  -log policy(a | s)                                              a from the log
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.config import ActorConfig, check_learning, check_regression
+from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.parts import acting_policy, fit_policy, start_policy
+
+
+@dataclasses.dataclass(frozen=True)
+class BCConfig(ActorConfig):
+    """Settings of behaviour cloning."""
+
+
+class State(NamedTuple):
+    """Everything that changes during training."""
+
+    actor: Learner
+
+
+def check(config: BCConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+
+
+def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> State:
+    """A fresh network and optimiser."""
+    return State(start_policy(key, problem, config))
+
+
+def update(
+    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: BCConfig
+) -> tuple[State, Metrics]:
+    """One update of the policy: regression with equal weights."""
+    weight = jnp.ones_like(batch.reward)
+    actor, metrics = fit_policy(state.actor, batch, weight, key, config)
+    return State(actor), metrics
+
+
+ALGORITHM = Algorithm(
+    name="bc",
+    summary="Behaviour cloning: what the log did, whatever it led to",
+    config=BCConfig,
+    check=check,
+    init=init,
+    update=update,
+    policy=acting_policy,
+)

@@ -1,0 +1,63 @@
+"""What a setting may be, and the sentence that refuses what it may not."""
+
+import dataclasses
+import numbers
+from typing import Any
+
+
+def between(
+    config: Any,
+    name: str,
+    low: float,
+    high: float,
+    *,
+    closed_low: bool = False,
+    closed_high: bool = False,
+) -> None:
+    """Refuse a number outside the interval; None passes where the field allows it by default."""
+    value = getattr(config, name)
+    if value is None and _default(config, name) is None:
+        return
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    above = number and (value >= low if closed_low else value > low)
+    below = number and (value <= high if closed_high else value < high)
+    if not (above and below):
+        brackets = f"{'[' if closed_low else '('}{low}, {high}{']' if closed_high else ')'}"
+        raise ValueError(f"{name} must lie in {brackets}, got {value!r}")
+
+
+def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is no choice; None passes where the field allows it by default."""
+    value = getattr(config, name)
+    if value is None and _default(config, name) is None:
+        return
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+
+
+def whole(config: Any, name: str, least: int = 1) -> None:
+    """Refuse what is no whole number of at least `least`; None passes as above."""
+    value = getattr(config, name)
+    if value is None and _default(config, name) is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def layer_widths(config: Any, name: str) -> None:
+    """Refuse what is no list of positive layer widths."""
+    value = getattr(config, name)
+    if not value or not all(isinstance(n, int) and n > 0 for n in value):
+        raise ValueError(f"{name} must be positive layer widths, got {value}")
+
+
+def only_with(config: Any, names: tuple[str, ...], holds: bool, reason: str) -> None:
+    """Refuse settings that were given although they have no effect; `reason` says why."""
+    for name in names:
+        if not holds and getattr(config, name) != _default(config, name):
+            raise ValueError(f"{name}={getattr(config, name)!r} has no effect: {reason}.")
+
+
+def _default(config: Any, name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(config) if field.name == name)

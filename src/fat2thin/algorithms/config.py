@@ -1,0 +1,192 @@
+"""Settings that algorithms share: how networks learn, and what kind of policy is learned."""
+
+import dataclasses
+import math
+
+from fat2thin.algorithms.checks import between, layer_widths, one_of, only_with, whole
+from fat2thin.algorithms.support import OUTSIDE_RULES
+from fat2thin.families import (
+    BOX_RULES,
+    Beta,
+    Deterministic,
+    Family,
+    HeavyStudent,
+    HeavyTailed,
+    Sparse,
+    Squashed,
+)
+
+POLICIES = (
+    "squashed_gaussian",
+    "clipped_gaussian",
+    "q_gaussian",
+    "student_t",
+    "beta",
+    "sparse_q_gaussian",
+    "deterministic",
+)
+COVERING = POLICIES[:5]
+"""Families with a density wherever an action can be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningConfig:
+    """How networks learn."""
+
+    learning_rate: float = 3e-4
+    """Adam's step for every network; usually 1e-3 to 3e-5."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of every network."""
+
+    adam_beta_2: float = 0.999
+    """Adam's second decay rate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig(LearningConfig):
+    """How networks learn, slow target critics among them."""
+
+    polyak_rate: float = 0.005
+    """Share of the way that the target networks move at each update."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+    """What kind of policy is learned. Lengths are in half-ranges of the action box."""
+
+    policy: str = "squashed_gaussian"
+    """Family of the policy: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t",
+    "beta", "sparse_q_gaussian" or, where the loss needs no density, "deterministic"."""
+
+    entropic_index: float | None = None
+    """Index of a "q_gaussian" (1 to below 3; None is 2, the Cauchy) or of a "sparse_q_gaussian"
+    (below 1; None is 0)."""
+
+    degrees_of_freedom: float | None = None
+    """Of a "student_t" policy; None is 1."""
+
+    box: str | None = None
+    """How the band of a "sparse_q_gaussian" meets the action box: "inside" (None is this) or
+    "clip"."""
+
+    outside_support: str | None = None
+    """What regression does with logged actions outside the band of a "sparse_q_gaussian", where
+    their log density is -inf: "replace" each by the nearest of 100 samples of the policy (random
+    action replacement), or "project" it to the nearest point of 90 % of the band. One of them has
+    to be named."""
+
+    scale_low: float = 1e-3
+    """Smallest scale of the policy (half-width of a "sparse_q_gaussian")."""
+
+    scale_high: float = 10.0
+    """Largest scale of the policy; a sparse band is never wider than the box."""
+
+    state_dependent_scale: bool = True
+    """Whether the scale is a function of the state, or one number a coordinate."""
+
+    actor_decay_steps: int | None = None
+    """The policy's learning rate falls to zero along a cosine over so many updates; None keeps it
+    constant."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorConfig(PolicyConfig, LearningConfig):
+    """How networks learn, and what kind of policy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticConfig(ActorConfig, CriticConfig):
+    """How networks learn, slow target critics among them, and what kind of policy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BehaviourConfig(ActorCriticConfig):
+    """The same, with a model of the policy that made the log."""
+
+    behaviour: str = "squashed_gaussian"
+    """Family of the model of the log's behaviour: any that has a density wherever a logged action
+    can be, so neither "sparse_q_gaussian" nor "deterministic"."""
+
+
+def check_learning(config: LearningConfig) -> None:
+    """Refuse what no network can learn with."""
+    between(config, "learning_rate", 0.0, 1.0)
+    between(config, "adam_beta_2", 0.0, 1.0)
+    layer_widths(config, "hidden")
+    if isinstance(config, CriticConfig):
+        between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
+
+
+def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -> None:
+    """Refuse a family that the loss cannot be computed with, and settings of another family."""
+    one_of(config, "policy", POLICIES)
+    if config.policy not in families:
+        raise ValueError(f"policy={config.policy!r} has no meaning here: {reason}.")
+    sparse = config.policy == "sparse_q_gaussian"
+    only_with(
+        config, ("entropic_index",), sparse or config.policy == "q_gaussian",
+        "only 'q_gaussian' and 'sparse_q_gaussian' policies have an index",
+    )  # fmt: skip
+    only_with(
+        config, ("degrees_of_freedom",), config.policy == "student_t",
+        "only a 'student_t' policy has degrees of freedom",
+    )  # fmt: skip
+    only_with(
+        config, ("box", "outside_support"), sparse,
+        "only a 'sparse_q_gaussian' policy has a band that ends",
+    )  # fmt: skip
+    only_with(
+        config, ("scale_low", "scale_high", "state_dependent_scale"),
+        config.policy != "deterministic", "a deterministic policy has no scale",
+    )  # fmt: skip
+    bounds = (-math.inf, 1.0) if sparse else (1.0, 3.0)
+    between(config, "entropic_index", *bounds, closed_low=not sparse)
+    between(config, "degrees_of_freedom", 0.0, math.inf)
+    between(config, "scale_low", 0.0, config.scale_high)
+    between(config, "scale_high", 0.0, math.inf)
+    one_of(config, "box", BOX_RULES)
+    one_of(config, "outside_support", OUTSIDE_RULES)
+    whole(config, "actor_decay_steps")
+
+
+def check_regression(config: PolicyConfig) -> None:
+    """Refuse a family that logged actions cannot be regressed on."""
+    check_policy(
+        config, (*COVERING, "sparse_q_gaussian"),
+        "the loss asks for the log density of logged actions, and a deterministic policy has none; "
+        "td3_bc and spot learn one",
+    )  # fmt: skip
+    if config.policy == "sparse_q_gaussian" and config.outside_support is None:
+        raise ValueError(
+            "policy='sparse_q_gaussian' needs outside_support='replace' or 'project': logged "
+            "actions outside the band have log density -inf. (Leaving them out would be no answer: "
+            "the likelihood of what remains grows without bound as the band shrinks.)"
+        )
+
+
+def check_behaviour(config: BehaviourConfig) -> None:
+    """Refuse a family that cannot model a log."""
+    one_of(config, "behaviour", COVERING)
+
+
+def make_family(
+    name: str,
+    entropic_index: float | None = None,
+    degrees_of_freedom: float | None = None,
+    box: str | None = None,
+) -> Family:
+    """The family of this name; None takes its own default."""
+    if name == "squashed_gaussian":
+        return Squashed()
+    if name == "clipped_gaussian":
+        return HeavyTailed(1.0)
+    if name == "q_gaussian":
+        return HeavyTailed(2.0 if entropic_index is None else entropic_index)
+    if name == "student_t":
+        return HeavyStudent(1.0 if degrees_of_freedom is None else degrees_of_freedom)
+    if name == "beta":
+        return Beta()
+    if name == "sparse_q_gaussian":
+        return Sparse(0.0 if entropic_index is None else entropic_index, box or "inside")
+    return Deterministic()

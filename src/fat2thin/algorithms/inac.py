@@ -1,0 +1,154 @@
+"""In-sample Actor-Critic (Xiao et al., ICLR 2023): a soft maximum over actions that the log has.
+
+A model of the behaviour takes its probability out of the weights, so that rare good actions count
+as much as frequent ones. With slow targets of Q and temperature tau:
+
+    behaviour  -log behaviour(a | s)                                               a from the log
+    V          (V(s) - [min target Q(s, a) - tau log policy(a | s)])^2 / 2         a ~ policy
+    Q          (Q(s, a) - r - gamma [min target Q(s', a') - tau log policy(a' | s')])^2 / 2
+                                                                                   a' ~ policy
+    policy     -exp((min Q(s, a) - V(s)) / tau - log behaviour(a | s)) log policy(a | s)
+                                                                                   a from the log
+
+Densities are per half-range of the action box.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between
+from fat2thin.algorithms.config import (
+    BehaviourConfig,
+    check_behaviour,
+    check_learning,
+    check_regression,
+)
+from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.parts import (
+    acting_policy,
+    behaviour_policy,
+    fit_behaviour,
+    fit_critic,
+    fit_policy,
+    fit_value,
+    learned_policy,
+    start_critic,
+    start_policy,
+    start_value,
+)
+from fat2thin.distributions import sample_with_log_prob
+from fat2thin.losses import half_squared_error
+from fat2thin.networks import TwinCritic, polyak
+from fat2thin.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class InACConfig(BehaviourConfig):
+    """Settings of InAC."""
+
+    temperature: float = 0.1
+    """tau, of the entropy and of the weights; the paper takes 0.01 to 1, by the task."""
+
+    weight_limit: float = 1e4
+    """Largest weight of a logged action."""
+
+
+class State(NamedTuple):
+    """Everything that changes during training."""
+
+    actor: Learner
+    behaviour: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+def check(config: InACConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+    check_behaviour(config)
+    between(config, "temperature", 0.0, math.inf)
+    between(config, "weight_limit", 0.0, math.inf)
+
+
+def init(key: Key[Array, ""], problem: Problem, config: InACConfig) -> State:
+    """Fresh networks and optimisers."""
+    actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
+    critic = start_critic(critic_key, problem, config)
+    return State(
+        actor=start_policy(actor_key, problem, config),
+        behaviour=start_policy(behaviour_key, problem, config),
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def update(
+    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: InACConfig
+) -> tuple[State, Metrics]:
+    """One update of behaviour, value, critics and policy, in this order, then of the targets."""
+    value_key, critic_key, actor_key = jax.random.split(key, 3)
+    policy = learned_policy(state.actor.network, config)
+
+    # Behaviour: what the log does.
+    behaviour, behaviour_metrics = fit_behaviour(state.behaviour, batch, config)
+
+    # Value: what the policy gets here, its entropy included.
+    value_target = _soft_value(policy, state.target_critic, batch.observation, value_key, config)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: half_squared_error(prediction, value_target),
+        config,
+    )
+
+    # Critics: one step of the log, then the policy, its entropy included.
+    next_value = _soft_value(
+        policy, state.target_critic, batch.next_observation, critic_key, config
+    )
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Policy: regression with weights that take the behaviour's probability out.
+    advantage = critic.network.minimum(batch.observation, batch.action)
+    advantage -= value.network(batch.observation)
+    likelihood = behaviour_policy(behaviour.network, config)(batch.observation)
+    log_weight = advantage / config.temperature - likelihood.log_prob(batch.action)
+    weight = jnp.exp(jnp.minimum(log_weight, jnp.log(config.weight_limit)))
+    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {**behaviour_metrics, **value_metrics, **critic_metrics, **actor_metrics}
+    return State(actor, behaviour, value, critic, target_critic), metrics
+
+
+def _soft_value(
+    policy: Policy,
+    critic: TwinCritic,
+    observation: Float[Array, "batch observation"],
+    key: Key[Array, ""],
+    config: InACConfig,
+) -> Float[Array, " batch"]:
+    """min Q(s, a) - tau log policy(a | s) at a sample of the policy."""
+    action, log_density = sample_with_log_prob(policy(observation), key)
+    return (
+        critic.minimum(observation, jnp.clip(action, -1.0, 1.0)) - config.temperature * log_density
+    )
+
+
+ALGORITHM = Algorithm(
+    name="inac",
+    summary="In-sample Actor-Critic: a soft maximum over actions that the log has",
+    config=InACConfig,
+    check=check,
+    init=init,
+    update=update,
+    policy=acting_policy,
+)

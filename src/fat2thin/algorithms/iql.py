@@ -1,0 +1,91 @@
+"""Implicit Q-Learning (Kostrikov, Nair and Levine, ICLR 2022).
+
+The best value that logged actions support is an upper expectile of Q over them; no action is asked
+for that the log does not have. With slow targets of Q, expectile kappa and temperature tau:
+
+    V       |kappa - 1(u < 0)| u^2,  u = min target Q(s, a) - V(s)          a from the log
+    Q       (Q(s, a) - r - gamma V(s'))^2 / 2                               a from the log
+    policy  -exp((min target Q(s, a) - V(s)) / tau) log policy(a | s)       a from the log
+"""
+
+import dataclasses
+import math
+
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between
+from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms.parts import (
+    ValueState,
+    acting_policy,
+    fit_critic,
+    fit_policy,
+    fit_value,
+    start_value_state,
+)
+from fat2thin.losses import expectile_loss, q_exponential_weight
+from fat2thin.networks import polyak
+
+
+@dataclasses.dataclass(frozen=True)
+class IQLConfig(ActorCriticConfig):
+    """Settings of IQL."""
+
+    expectile: float = 0.7
+    """kappa: which expectile of Q over logged actions V is; 0.5 is their mean, towards 1 their
+    best."""
+
+    temperature: float = 1.0 / 3.0
+    """tau: the lower, the more the policy keeps to the best logged actions; 1 / beta in the
+    paper."""
+
+    weight_limit: float = 100.0
+    """Largest weight of a logged action."""
+
+
+def check(config: IQLConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+    between(config, "expectile", 0.0, 1.0)
+    between(config, "temperature", 0.0, math.inf)
+    between(config, "weight_limit", 0.0, math.inf)
+
+
+def update(
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: IQLConfig
+) -> tuple[ValueState, Metrics]:
+    """One update of value, critics and policy, in this order, then of the targets."""
+    # Value: an upper expectile of Q over the logged actions.
+    logged_value = state.target_critic.minimum(batch.observation, batch.action)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: expectile_loss(logged_value - prediction, config.expectile),
+        config,
+    )
+
+    # Critics: one step of the log, then that value.
+    next_value = value.network(batch.next_observation)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Policy: regression with exponential weights.
+    advantage = logged_value - value.network(batch.observation)
+    weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
+    actor, actor_metrics = fit_policy(state.actor, batch, weight, key, config)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {**value_metrics, **critic_metrics, **actor_metrics}
+    return ValueState(actor, value, critic, target_critic), metrics
+
+
+ALGORITHM = Algorithm(
+    name="iql",
+    summary="Implicit Q-Learning: an expectile of Q, and exponential weights",
+    config=IQLConfig,
+    check=check,
+    init=start_value_state,
+    update=update,
+    policy=acting_policy,
+)

@@ -1,0 +1,197 @@
+"""What algorithms have in common: the networks they start with, and one step of each of them.
+
+A step takes a learner and a batch and gives the learner back with what it reports. What differs
+between algorithms (targets, row losses, weights) is handed in.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms.config import (
+    ActorConfig,
+    BehaviourConfig,
+    LearningConfig,
+    PolicyConfig,
+    make_family,
+)
+from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
+from fat2thin.algorithms.support import inside_support, regressed_action
+from fat2thin.families import Deterministic
+from fat2thin.losses import (
+    temporal_difference_target,
+    twin_critic_loss,
+    weighted_regression,
+)
+from fat2thin.networks import PolicyNetwork, ScalarNetwork, TwinCritic
+from fat2thin.policies import Policy, unit_policy
+
+RowLoss = Callable[[Float[Array, " batch"]], Float[Array, " batch"]]
+
+
+class ValueState(NamedTuple):
+    """Everything that changes while a policy, a value and critics are learned."""
+
+    actor: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+    """A fresh policy network."""
+    return start(PolicyNetwork(key, problem.observation_size, problem.action_size, config.hidden))
+
+
+def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+    """Fresh twin critics; their targets start as a copy."""
+    return start(TwinCritic(key, problem.observation_size, problem.action_size, config.hidden))
+
+
+def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+    """A fresh state value."""
+    return start(ScalarNetwork(key, problem.observation_size, config.hidden))
+
+
+def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
+    """Fresh networks and optimisers of a policy, a value and critics."""
+    actor_key, value_key, critic_key = jax.random.split(key, 3)
+    critic = start_critic(critic_key, problem, config)
+    return ValueState(
+        actor=start_policy(actor_key, problem, config),
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:
+    """The policy of a network, in half-ranges of the box."""
+    family = make_family(
+        config.policy, config.entropic_index, config.degrees_of_freedom, config.box
+    )
+    # Beyond the whole box a wider band is the same band, and its gradient lost.
+    widest = (
+        min(config.scale_high, 1.0) if config.policy == "sparse_q_gaussian" else config.scale_high
+    )
+    bounds = (config.scale_low, widest)
+    return unit_policy(network, family, bounds, config.state_dependent_scale)
+
+
+def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
+    """The learned policy in the environment's units."""
+    unit = learned_policy(state.actor.network, config)
+    return unit.in_box(problem.action_low, problem.action_high)
+
+
+def sample_action(
+    policy: Policy, observation: Float[Array, "batch observation"], key: Key[Array, ""]
+) -> Float[Array, "batch action"]:
+    """Actions in the box for critics to judge, without a gradient."""
+    return lax.stop_gradient(policy.act(observation, key))
+
+
+def fit_value(
+    learner: Learner, batch: Batch, row_loss: RowLoss, config: LearningConfig
+) -> tuple[Learner, Metrics]:
+    """One step down the mean of `row_loss(V(s))`."""
+
+    def loss(network: ScalarNetwork) -> tuple[Array, Array]:
+        prediction = network(batch.observation)
+        return jnp.mean(row_loss(prediction)), jnp.mean(prediction)
+
+    learner, error, mean = descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return learner, {"value_loss": error, "v_mean": mean}
+
+
+def fit_critic(
+    learner: Learner,
+    batch: Batch,
+    next_value: Float[Array, " batch"],
+    problem: Problem,
+    config: LearningConfig,
+    row_loss: Callable[[Array, Array], Array] = twin_critic_loss,
+) -> tuple[Learner, Metrics]:
+    """One step of both critics towards r + gamma * next value."""
+    target = temporal_difference_target(
+        batch.reward, batch.continuation, problem.discount, next_value
+    )
+
+    def loss(network: TwinCritic) -> tuple[Array, Array]:
+        values = network(batch.observation, batch.action)
+        return jnp.mean(row_loss(values, target)), jnp.mean(values)
+
+    learner, error, mean = descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return learner, {"critic_loss": error, "q_mean": mean}
+
+
+def fit_policy(
+    learner: Learner,
+    batch: Batch,
+    weight: Float[Array, " batch"],
+    key: Key[Array, ""],
+    config: ActorConfig,
+) -> tuple[Learner, Metrics]:
+    """One step of weighted regression on logged actions."""
+    before = learned_policy(learner.network, config)
+    action = regressed_action(before, batch.observation, batch.action, config.outside_support, key)
+
+    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+        log_density = learned_policy(network, config)(batch.observation).log_prob(action)
+        return jnp.mean(weighted_regression(weight, log_density)), None
+
+    rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
+    learner, error, _ = descend(learner, loss, rate, config.adam_beta_2)
+    return learner, {"actor_loss": error, **watch_weight(weight), **watch_policy(before, batch)}
+
+
+def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
+    """The model of the log's behaviour, in half-ranges of the box."""
+    bounds = (config.scale_low, config.scale_high)
+    return unit_policy(network, make_family(config.behaviour), bounds)
+
+
+def fit_behaviour(
+    learner: Learner, batch: Batch, config: BehaviourConfig
+) -> tuple[Learner, Metrics]:
+    """One step of maximum likelihood on logged actions."""
+
+    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+        return -jnp.mean(
+            behaviour_policy(network, config)(batch.observation).log_prob(batch.action)
+        ), None
+
+    learner, error, _ = descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return learner, {"behaviour_loss": error}
+
+
+def watched_actions(
+    action: Float[Array, "batch action"], key: Key[Array, ""], random_actions: int, noise: float
+) -> Float[Array, "actions batch action"]:
+    """The logged action and so many uniform ones a state, all with noise cut at 0.5, in the box."""
+    random_key, noise_key = jax.random.split(key)
+    uniform = jax.random.uniform(random_key, (random_actions, *action.shape), minval=-1.0)
+    actions = jnp.concatenate([action[None], uniform])
+    shift = jnp.clip(noise * jax.random.normal(noise_key, actions.shape), -0.5, 0.5)
+    return jnp.clip(actions + shift, -1.0, 1.0)
+
+
+def watch_weight(weight: Float[Array, " batch"]) -> Metrics:
+    """How much of the log counts."""
+    return {"weight_mean": jnp.mean(weight), "zero_weight_share": jnp.mean(weight == 0.0)}
+
+
+def watch_policy(policy: Policy, batch: Batch) -> Metrics:
+    """How wide a policy is, and how much of the log it could have done."""
+    if isinstance(policy.family, Deterministic):
+        return {}
+    inside = inside_support(policy, batch.observation, batch.action)
+    return {
+        "policy_scale": jnp.mean(jnp.exp(policy.network(batch.observation).log_scale)),
+        "logged_inside_support": jnp.mean(inside),
+    }

@@ -1,0 +1,96 @@
+"""The policies of the FtTPO authors' code: what their heads, densities and samplers mean."""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.distributions import Distribution
+
+from fat2thin.distributions import MultivariateQGaussian
+from fat2thin.distributions.published import AuthorsProposal, authors_actor
+from fat2thin.families import Head, Squashed
+from fat2thin.networks import PolicyNetwork
+from fat2thin.policies import Policy, unit_policy
+
+EDGE = 1.0 - 1e-6
+SPARSE_LOG_BOUNDS = (-14.0, 0.0)
+HEAVY_LOG_BOUNDS = (-6.907755, 6.907755)
+SQUASHED_BOUNDS = (math.exp(-20.0), math.exp(2.0))
+WEIGHT_BOUNDS = (1e-8, 1e4)
+WEIGHT_INDEX = 0.0
+
+
+class AuthorsNetwork(eqx.Module):
+    """Observation to a head whose log scale is the log of the authors' s, clipped."""
+
+    network: PolicyNetwork
+    log_bounds: tuple[float, float] = eqx.field(static=True)
+
+    def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
+        """The head, in their meaning."""
+        centre, log_spread = self.network(observation)
+        return Head(EDGE * jnp.tanh(centre), jnp.clip(log_spread, *self.log_bounds))
+
+
+@dataclasses.dataclass(frozen=True)
+class AuthorsSparseFamily:
+    """Their actor: a q = 0 ellipsoid of implicit width, clipped to the box when it acts."""
+
+    def distribution(self, head: Head, low: Array, high: Array) -> MultivariateQGaussian:
+        """The ellipsoid, in the environment's units."""
+        half_range = (high - low) / 2.0
+        unit = authors_actor(head.centre, jnp.exp(head.log_scale))
+        scale = half_range * unit.half_width / math.sqrt(2.0)
+        return MultivariateQGaussian(
+            self.centre(head, low, high), 0.0, scale_diag=scale, validate_args=False
+        )
+
+    def centre(self, head: Head, low: Array, high: Array) -> Array:
+        """Its middle."""
+        return (low + high) / 2.0 + (high - low) / 2.0 * head.centre
+
+    def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
+        """The box around the ellipsoid, cut at the action box."""
+        ellipsoid = self.distribution(head, low, high)
+        ends = ellipsoid.mean - ellipsoid.half_width, ellipsoid.mean + ellipsoid.half_width
+        return jnp.clip(ends[0], low, high), jnp.clip(ends[1], low, high)
+
+
+@dataclasses.dataclass(frozen=True)
+class AuthorsHeavyFamily:
+    """Their proposal: an improper density, and Gaussian samples."""
+
+    def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
+        """What they take for a heavy-tailed density, in the environment's units."""
+        squared_scale = ((high - low) / 2.0) ** 2 * jnp.exp(head.log_scale)
+        return AuthorsProposal(self.centre(head, low, high), squared_scale, validate_args=False)
+
+    def centre(self, head: Head, low: Array, high: Array) -> Array:
+        """Its middle."""
+        return (low + high) / 2.0 + (high - low) / 2.0 * head.centre
+
+    def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
+        """The real line."""
+        return jnp.full_like(head.centre, -jnp.inf), jnp.full_like(head.centre, jnp.inf)
+
+
+def sparse_policy(network: PolicyNetwork) -> Policy:
+    """Their sparse policy, in half-ranges of the box."""
+    return _unit(AuthorsNetwork(network, SPARSE_LOG_BOUNDS), AuthorsSparseFamily())
+
+
+def heavy_policy(network: PolicyNetwork) -> Policy:
+    """Their heavy-tailed policy, in half-ranges of the box."""
+    return _unit(AuthorsNetwork(network, HEAVY_LOG_BOUNDS), AuthorsHeavyFamily())
+
+
+def squashed_policy(network: PolicyNetwork) -> Policy:
+    """Their squashed Gaussian, which is right, in half-ranges of the box."""
+    return unit_policy(network, Squashed(), SQUASHED_BOUNDS)
+
+
+def _unit(network: AuthorsNetwork, family: AuthorsSparseFamily | AuthorsHeavyFamily) -> Policy:
+    size = network.network.centre.bias.shape[-1]
+    return Policy(network, -jnp.ones(size), jnp.ones(size), family)

@@ -1,0 +1,206 @@
+"""FtTPO as the authors' code computes it, for comparison only (`published=True`).
+
+The same five steps as in `fttpo`, with the defects kept in place: the proposal's density has the
+wrong mass and its samples are Gaussian, the actor's width is implicit, V is evaluated under the
+actor and Q under the proposal, weights are floored at 1e-8, the actor's loss is the biased
+estimator r - 1 - log r with the proposal's density detached, and one Adam drives all of the
+actor's parameters although trunk and centre are overwritten at every update. In the SPOT variant Q
+is divided by V(s), whose sign flips the loss. Not reproduced: coordinates dropped for a relatively
+small scale, and NaN by rounding.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from fat2thin.algorithms import fttpo
+from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms.fttpo_config import FtTPOConfig
+from fat2thin.algorithms.learner import Learner, descend
+from fat2thin.algorithms.parts import (
+    fit_critic,
+    fit_value,
+    start_critic,
+    start_policy,
+    start_value,
+)
+from fat2thin.algorithms.published.families import (
+    EDGE,
+    WEIGHT_BOUNDS,
+    WEIGHT_INDEX,
+    heavy_policy,
+    sparse_policy,
+    squashed_policy,
+)
+from fat2thin.algorithms.support import inside_support
+from fat2thin.losses import half_squared_error, q_exponential_weight
+from fat2thin.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies import Policy
+
+RATIO_LIMIT = 1e4
+
+
+class State(NamedTuple):
+    """Everything that changes during training."""
+
+    proposal: Learner
+    actor: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
+    """Fresh networks; proposal and actor start as copies of each other."""
+    critic_key, policy_key, value_key = jax.random.split(key, 3)
+    critic, fresh = (
+        start_critic(critic_key, problem, config),
+        start_policy(policy_key, problem, config),
+    )
+    return State(
+        proposal=fresh,
+        actor=fresh,
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def update(
+    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
+) -> tuple[State, Metrics]:
+    """One update in the authors' order: value, critics, proposal, actor, targets."""
+    value_key, critic_key, actor_key = jax.random.split(key, 3)
+
+    # Value: under the actor.
+    thin = sparse_policy(state.actor.network)
+    action = jnp.clip(thin(batch.observation).sample(value_key), -EDGE, EDGE)
+    value_target = state.target_critic.minimum(batch.observation, action)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: half_squared_error(prediction, value_target),
+        config,
+    )
+
+    # Critics: under the proposal.
+    fat = proposal_policy(state.proposal.network, config)
+    next_action = jnp.clip(fat(batch.next_observation).sample(critic_key), -EDGE, EDGE)
+    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Proposal: regression with floored weights.
+    advantage = critic.network.minimum(batch.observation, batch.action)
+    advantage -= value.network(batch.observation)
+    weight = floored_weight(advantage, config.temperature)
+    rates = (config.learning_rate, config.adam_beta_2)
+
+    def proposal_loss(network: PolicyNetwork) -> tuple[Array, None]:
+        density = proposal_policy(network, config)(batch.observation)
+        return -jnp.mean(weight * density.log_prob(jnp.clip(batch.action, -EDGE, EDGE))), None
+
+    proposal, proposal_error, _ = descend(state.proposal, proposal_loss, *rates)
+
+    # Actor: the proposal's trunk and centre are copied, then all of it takes a step.
+    copied = eqx.tree_at(
+        lambda network: (network.trunk, network.centre),
+        state.actor.network,
+        (proposal.network.trunk, proposal.network.centre),
+    )
+    fat = proposal_policy(proposal.network, config)
+
+    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+        thin = sparse_policy(network)
+        if config.actor_loss == "spot":
+            baseline = value.network(batch.observation)
+            judge = (critic.network, baseline, config.temperature)
+            return spot_loss(thin, fat, *judge, batch.observation, actor_key), None
+        return actor_loss(thin, fat, batch.observation, actor_key), None
+
+    actor, actor_error, _ = descend(state.actor._replace(network=copied), loss, *rates)
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+
+    thin = sparse_policy(actor.network)
+    low, high = thin.support(batch.observation)
+    metrics = {
+        **value_metrics,
+        **critic_metrics,
+        "proposal_loss": proposal_error,
+        "actor_loss": actor_error,
+        "weight_mean": jnp.mean(weight),
+        "zero_weight_share": jnp.mean(weight <= WEIGHT_BOUNDS[0]),
+        "half_width": jnp.mean(thin(batch.observation).half_width),
+        "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale / 2.0)),
+        "logged_inside_support": jnp.mean(inside_support(thin, batch.observation, batch.action)),
+        "actions_at_edge": jnp.mean(jnp.abs(action) >= EDGE),
+        "box_binds_share": jnp.mean((low <= -1.0) | (high >= 1.0)),
+    }
+    return State(proposal, actor, value, critic, target_critic), metrics
+
+
+def floored_weight(
+    advantage: Float[Array, " batch"], temperature: float | Float[Array, ""]
+) -> Float[Array, " batch"]:
+    """max(0, 1 + advantage / temperature), but 1e-8 for zero and at most 1e4."""
+    low, high = WEIGHT_BOUNDS
+    return jnp.maximum(q_exponential_weight(advantage, temperature, WEIGHT_INDEX, high), low)
+
+
+def actor_loss(
+    thin: Policy,
+    fat: Policy,
+    observation: Float[Array, "batch observation"],
+    key: Key[Array, ""],
+    log_density_shift: float = 0.0,
+) -> Float[Array, ""]:
+    """Mean of min(r, 1e4) - 1 - log r at samples of the actor, log proposal detached.
+
+    `log_density_shift` is added to the proposal's log density: -log(2) / 2 repairs its mass in
+    one dimension, and with that alone the actor grows to its bound.
+    """
+    action = jnp.clip(thin(observation).sample(key), -EDGE, EDGE)
+    reference = lax.stop_gradient(fat(observation).log_prob(action)) + log_density_shift
+    log_ratio = reference - thin(observation).log_prob(action)
+    return jnp.mean(jnp.minimum(jnp.exp(log_ratio), RATIO_LIMIT) - 1.0 - log_ratio)
+
+
+def spot_loss(
+    thin: Policy,
+    fat: Policy,
+    critic: TwinCritic,
+    baseline: Float[Array, " batch"],
+    temperature: float | Float[Array, ""],
+    observation: Float[Array, "batch observation"],
+    key: Key[Array, ""],
+) -> Float[Array, ""]:
+    """-Q / V(s) - tau log proposal at samples of the actor, V and log proposal detached.
+
+    Where V(s) is negative the actor goes downhill on Q.
+    """
+    action = jnp.clip(thin(observation).sample(key), -EDGE, EDGE)
+    reference = lax.stop_gradient(fat(observation).log_prob(action))
+    return jnp.mean(-critic.minimum(observation, action) / baseline - temperature * reference)
+
+
+def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
+    """Their proposal, in half-ranges of the box."""
+    squashed = config.proposal_family == "squashed_gaussian"
+    return squashed_policy(network) if squashed else heavy_policy(network)
+
+
+def policy(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+    """Their sparse actor, as it stands after its own Adam step."""
+    return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
+
+
+def proposal(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+    """Their proposal."""
+    unit = proposal_policy(state.proposal.network, config)
+    return unit.in_box(problem.action_low, problem.action_high)
+
+
+ALGORITHM = fttpo.ALGORITHM._replace(init=init, update=update, policy=policy, proposal=proposal)

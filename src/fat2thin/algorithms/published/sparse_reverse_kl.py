@@ -1,0 +1,94 @@
+"""The sparse reverse KL as the FtTPO authors' code computes it (`published=True`).
+
+The behaviour is modelled by the same sparse family, with random action replacement, and its log
+density and the advantage are detached from the action. What is left to the gradient is
+log policy(a | s) at the policy's own samples: its entropy is maximised, whatever the log says.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms import sparse_reverse_kl
+from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms.learner import descend
+from fat2thin.algorithms.parts import fit_critic, fit_value, watch_policy
+from fat2thin.algorithms.published.families import EDGE, WEIGHT_BOUNDS, sparse_policy
+from fat2thin.algorithms.published.fttpo import floored_weight
+from fat2thin.algorithms.published.tawac import log_density
+from fat2thin.algorithms.sparse_reverse_kl import SparseReverseKLConfig, State
+from fat2thin.algorithms.support import regressed_action
+from fat2thin.losses import half_squared_error
+from fat2thin.networks import PolicyNetwork, polyak
+from fat2thin.policies import Policy
+
+
+def update(
+    state: State,
+    batch: Batch,
+    key: Key[Array, ""],
+    problem: Problem,
+    config: SparseReverseKLConfig,
+) -> tuple[State, Metrics]:
+    """One update of behaviour, value, critics and policy, in this order, then of the targets."""
+    behaviour_key, value_key, critic_key, actor_key = jax.random.split(key, 4)
+    rates = (config.learning_rate, config.adam_beta_2)
+    before = sparse_policy(state.actor.network)
+
+    logged = jnp.clip(batch.action, -EDGE, EDGE)
+    model = sparse_policy(state.behaviour.network)
+    regressed = regressed_action(model, batch.observation, logged, "replace", behaviour_key)
+
+    def behaviour_loss(network: PolicyNetwork) -> tuple[Array, None]:
+        return -jnp.mean(log_density(sparse_policy(network), batch.observation, regressed)), None
+
+    behaviour, behaviour_error, _ = descend(state.behaviour, behaviour_loss, *rates)
+
+    action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
+    value_target = state.target_critic.minimum(batch.observation, action)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: half_squared_error(prediction, value_target),
+        config,
+    )
+
+    next_action = jnp.clip(before(batch.next_observation).sample(critic_key), -EDGE, EDGE)
+    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    def loss(network: PolicyNetwork) -> tuple[Array, Array]:
+        policy = sparse_policy(network)
+        action = jnp.clip(policy(batch.observation).sample(actor_key), -EDGE, EDGE)
+        detached = lax.stop_gradient(action)
+        advantage = critic.network.minimum(batch.observation, detached)
+        advantage -= value.network(batch.observation)
+        weight = floored_weight(advantage, config.temperature)
+        counts = weight > WEIGHT_BOUNDS[0]
+        model = sparse_policy(behaviour.network)
+        reference = log_density(model, batch.observation, detached) + jnp.log(weight)
+        terms = log_density(policy, batch.observation, action) - reference
+        share = jnp.mean(counts)
+        kept = jnp.where(counts, terms, 0.0)
+        return jnp.sum(kept) / jnp.maximum(jnp.sum(counts), 1), 1.0 - share
+
+    actor, actor_error, dropped = descend(state.actor, loss, *rates)
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {
+        "actor_loss": actor_error,
+        "samples_below_floor": dropped,
+        "behaviour_loss": behaviour_error,
+        **value_metrics,
+        **critic_metrics,
+        **watch_policy(before, batch),
+    }
+    return State(actor, behaviour, value, critic, target_critic), metrics
+
+
+def policy(state: State, problem: Problem, config: SparseReverseKLConfig) -> Policy:
+    """Their policy."""
+    return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
+
+
+ALGORITHM = sparse_reverse_kl.ALGORITHM._replace(update=update, policy=policy)

@@ -1,0 +1,190 @@
+"""A sparse policy learned directly, by the reverse KL to the weighted behaviour.
+
+The target is behaviour(a | s) exp_q(A(s, a) / tau). A sparse policy cannot be regressed on the
+log, but its own samples can be judged, with gradients through the action in every term:
+
+    behaviour  -log behaviour(a | s)                                               a from the log
+    V          (V(s) - min target Q(s, a))^2 / 2                                   a ~ policy
+    Q          (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2                    a' ~ policy
+    policy     log policy(a | s) - log behaviour(a | s) - log exp_q((min Q(s, a) - V(s)) / tau)
+                                                                                   a ~ policy
+
+exp_q is zero for bad actions and its logarithm -inf; below `weight_floor` it is continued by its
+tangent, so that a sample among bad actions is pulled out of them.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between, only_with
+from fat2thin.algorithms.config import (
+    COVERING,
+    BehaviourConfig,
+    check_behaviour,
+    check_learning,
+    check_policy,
+)
+from fat2thin.algorithms.learner import Learner, cosine_decay, descend
+from fat2thin.algorithms.parts import (
+    acting_policy,
+    behaviour_policy,
+    fit_behaviour,
+    fit_critic,
+    fit_value,
+    learned_policy,
+    sample_action,
+    start_critic,
+    start_policy,
+    start_value,
+    watch_policy,
+)
+from fat2thin.distributions import sample_with_log_prob
+from fat2thin.losses import half_squared_error, log_weight
+from fat2thin.networks import PolicyNetwork, TwinCritic, polyak
+
+THEIRS = (
+    "entropic_index", "box", "behaviour", "weight_floor", "scale_low", "scale_high",
+    "state_dependent_scale", "actor_decay_steps",
+)  # fmt: skip
+"""Settings that `published=True` has values of its own for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseReverseKLConfig(BehaviourConfig):
+    """Settings of the sparse reverse KL."""
+
+    policy: str = "sparse_q_gaussian"
+    """Family of the policy: "sparse_q_gaussian", for which this was made, or any other that has a
+    density."""
+
+    behaviour: str = "q_gaussian"
+    """Family of the model of the log's behaviour: any that has a density wherever a logged action
+    can be, so neither "sparse_q_gaussian" nor "deterministic"."""
+
+    temperature: float = 0.5
+    """tau: actions with an advantage below -tau / (1 - weight_index) have no weight."""
+
+    weight_index: float = 0.0
+    """Index of the q-exponential weight; 1 is the usual exponential."""
+
+    weight_floor: float = 0.01
+    """Weight below which its logarithm is continued by the tangent."""
+
+    published: bool = False
+    """Run what the FtTPO authors' code computes: a sparse model of the behaviour, and no gradient
+    but that of the policy's own log density, which is entropy maximisation."""
+
+
+class State(NamedTuple):
+    """Everything that changes during training."""
+
+    actor: Learner
+    behaviour: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+def check(config: SparseReverseKLConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_policy(
+        config, (*COVERING, "sparse_q_gaussian"),
+        "the loss asks for a density, and a deterministic policy has none",
+    )  # fmt: skip
+    check_behaviour(config)
+    only_with(
+        config, ("outside_support",), False,
+        "the loss asks for no density of logged actions, so none can be outside",
+    )  # fmt: skip
+    between(config, "temperature", 0.0, math.inf)
+    between(config, "weight_index", -math.inf, 2.0)
+    between(config, "weight_floor", 0.0, 1.0)
+    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+
+
+def init(key: Key[Array, ""], problem: Problem, config: SparseReverseKLConfig) -> State:
+    """Fresh networks and optimisers."""
+    actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
+    critic = start_critic(critic_key, problem, config)
+    return State(
+        actor=start_policy(actor_key, problem, config),
+        behaviour=start_policy(behaviour_key, problem, config),
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def update(
+    state: State,
+    batch: Batch,
+    key: Key[Array, ""],
+    problem: Problem,
+    config: SparseReverseKLConfig,
+) -> tuple[State, Metrics]:
+    """One update of behaviour, value, critics and policy, in this order, then of the targets."""
+    value_key, critic_key, actor_key = jax.random.split(key, 3)
+    policy = learned_policy(state.actor.network, config)
+
+    # Behaviour: what the log does.
+    behaviour, behaviour_metrics = fit_behaviour(state.behaviour, batch, config)
+
+    # Value: what the policy gets here.
+    action = sample_action(policy, batch.observation, value_key)
+    value_target = state.target_critic.minimum(batch.observation, action)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: half_squared_error(prediction, value_target),
+        config,
+    )
+
+    # Critics: one step of the log, then the policy.
+    next_action = sample_action(policy, batch.next_observation, critic_key)
+    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Policy: its own samples, judged by the behaviour and by the critics.
+    likelihood = behaviour_policy(behaviour.network, config)(batch.observation)
+    baseline = value.network(batch.observation)
+
+    def loss(network: PolicyNetwork) -> tuple[Array, Array]:
+        density = learned_policy(network, config)(batch.observation)
+        action, log_density = sample_with_log_prob(density, actor_key)
+        in_box = jnp.clip(action, -1.0, 1.0)
+        advantage = critic.network.minimum(batch.observation, in_box) - baseline
+        weight = log_weight(advantage, config.temperature, config.weight_index, config.weight_floor)
+        dropped = weight < jnp.log(config.weight_floor)
+        return jnp.mean(log_density - likelihood.log_prob(in_box) - weight), jnp.mean(dropped)
+
+    rate = cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
+    actor, actor_error, dropped = descend(state.actor, loss, rate, config.adam_beta_2)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {
+        "actor_loss": actor_error,
+        "samples_below_floor": dropped,
+        **behaviour_metrics,
+        **value_metrics,
+        **critic_metrics,
+        **watch_policy(policy, batch),
+    }
+    return State(actor, behaviour, value, critic, target_critic), metrics
+
+
+ALGORITHM = Algorithm(
+    name="sparse_reverse_kl",
+    summary="A sparse policy by the reverse KL to the weighted behaviour, without a proposal",
+    config=SparseReverseKLConfig,
+    check=check,
+    init=init,
+    update=update,
+    policy=acting_policy,
+)

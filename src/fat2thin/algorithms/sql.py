@@ -1,0 +1,97 @@
+"""Sparse Q-Learning (Xu et al., ICLR 2023): implicit value regularisation with a chi-square term.
+
+The value is the sparse conjugate of Q over logged actions, and the policy drops those whose
+advantage is below -2 alpha. With slow targets of Q and temperature alpha:
+
+    V       [1 + (min target Q(s, a) - V(s)) / (2 alpha)]_+^2 + V(s) / alpha    a from the log
+    Q       (Q(s, a) - r - gamma V(s'))^2 / 2                                   a from the log
+    policy  -[1 + (min target Q(s, a) - V(s)) / (2 alpha)]_+ log policy(a | s)  a from the log
+"""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between, one_of
+from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms.parts import (
+    ValueState,
+    acting_policy,
+    fit_critic,
+    fit_policy,
+    fit_value,
+    start_value_state,
+)
+from fat2thin.losses import q_exponential_weight, sparse_value_loss
+from fat2thin.networks import polyak
+
+WEIGHTS = ("sparse", "positive_part")
+
+
+@dataclasses.dataclass(frozen=True)
+class SQLConfig(ActorCriticConfig):
+    """Settings of SQL."""
+
+    temperature: float = 1.0
+    """alpha: how dear it is to leave the log; actions with an advantage below -2 alpha are
+    dropped."""
+
+    weights: str = "sparse"
+    """Weights of the policy: "sparse", [1 + A / (2 alpha)]_+ as the paper derives, or
+    "positive_part", max(A, 0) as its code has."""
+
+    weight_limit: float = 100.0
+    """Largest weight of a logged action."""
+
+
+def check(config: SQLConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+    between(config, "temperature", 0.0, math.inf)
+    one_of(config, "weights", WEIGHTS)
+    between(config, "weight_limit", 0.0, math.inf)
+
+
+def update(
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SQLConfig
+) -> tuple[ValueState, Metrics]:
+    """One update of value, critics and policy, in this order, then of the targets."""
+    # Value: the sparse conjugate of Q over the logged actions.
+    logged_value = state.target_critic.minimum(batch.observation, batch.action)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: sparse_value_loss(logged_value, prediction, config.temperature),
+        config,
+    )
+
+    # Critics: one step of the log, then that value.
+    next_value = value.network(batch.next_observation)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Policy: regression with sparse weights.
+    advantage = logged_value - value.network(batch.observation)
+    if config.weights == "sparse":
+        weight = q_exponential_weight(advantage, 2.0 * config.temperature, 0.0, config.weight_limit)
+    else:
+        weight = jnp.clip(advantage, 0.0, config.weight_limit)
+    actor, actor_metrics = fit_policy(state.actor, batch, weight, key, config)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {**value_metrics, **critic_metrics, **actor_metrics}
+    return ValueState(actor, value, critic, target_critic), metrics
+
+
+ALGORITHM = Algorithm(
+    name="sql",
+    summary="Sparse Q-Learning: the sparse conjugate of Q, and weights that drop bad actions",
+    config=SQLConfig,
+    check=check,
+    init=start_value_state,
+    update=update,
+    policy=acting_policy,
+)

@@ -1,0 +1,125 @@
+"""Tsallis Advantage Weighted Actor-Critic (Zhu et al. 2024): AWAC with q-exponential weights.
+
+With slow targets of Q and temperature tau:
+
+    V       (V(s) - min target Q(s, a))^2 / 2                               a ~ policy
+    Q       (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2                a' ~ policy
+    policy  -exp_q((min Q(s, a) - V(s)) / tau) log policy(a | s)            a from the log
+
+The weight exp_q with q < 1 is exactly zero for actions with an advantage below -tau / (1 - q).
+FtTPO's proposal is learned in the same way, beside an actor that V and Q are evaluated under.
+"""
+
+import dataclasses
+import math
+
+import jax
+from jaxtyping import Array, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between, only_with
+from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms.parts import (
+    ValueState,
+    acting_policy,
+    fit_critic,
+    fit_policy,
+    fit_value,
+    learned_policy,
+    sample_action,
+    start_value_state,
+)
+from fat2thin.losses import half_squared_error, q_exponential_weight
+from fat2thin.networks import polyak
+
+THEIRS = (
+    "entropic_index", "box", "weight_index", "weight_limit", "scale_low", "scale_high",
+    "state_dependent_scale", "actor_decay_steps",
+)  # fmt: skip
+"""Settings that `published=True` has values of its own for."""
+THEIR_FAMILIES = ("q_gaussian", "sparse_q_gaussian")
+
+
+@dataclasses.dataclass(frozen=True)
+class TAWACConfig(ActorCriticConfig):
+    """Settings of TAWAC."""
+
+    temperature: float = 0.5
+    """tau: actions with an advantage below -tau / (1 - weight_index) are dropped; the FtTPO paper
+    sweeps 1, 0.5 and 0.01."""
+
+    weight_index: float = 0.0
+    """Index of the q-exponential weight: below 1 it drops bad actions, 1 is AWAC's."""
+
+    weight_limit: float = 1e4
+    """Largest weight of a logged action, as in the FtTPO authors' code."""
+
+    published: bool = False
+    """Run what the FtTPO authors' code computes for a "q_gaussian" policy (TAWAC-HT) or a
+    "sparse_q_gaussian" one (random action replacement): their densities, samplers and bounds."""
+
+
+def check(config: TAWACConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+    between(config, "temperature", 0.0, math.inf)
+    between(config, "weight_index", -math.inf, 2.0)
+    between(config, "weight_limit", 0.0, math.inf)
+    only_with(
+        config, THEIRS, not config.published,
+        "published=True has the authors' own",
+    )  # fmt: skip
+    if config.published and config.policy not in THEIR_FAMILIES:
+        raise ValueError(
+            f"published=True is for policy='q_gaussian' and 'sparse_q_gaussian': the authors' "
+            f"{config.policy!r} policy needs no form of its own."
+        )
+    if config.published and config.outside_support == "project":
+        raise ValueError("published=True replaces actions: use outside_support='replace'.")
+
+
+def update(
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TAWACConfig
+) -> tuple[ValueState, Metrics]:
+    """One update of value, critics and policy, in this order, then of the targets."""
+    value_key, critic_key, actor_key = jax.random.split(key, 3)
+    policy = learned_policy(state.actor.network, config)
+
+    # Value: what the policy gets here.
+    action = sample_action(policy, batch.observation, value_key)
+    value_target = state.target_critic.minimum(batch.observation, action)
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: half_squared_error(prediction, value_target),
+        config,
+    )
+
+    # Critics: one step of the log, then the policy.
+    next_action = sample_action(policy, batch.next_observation, critic_key)
+    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+
+    # Policy: regression on logged actions, the bad ones at exactly zero weight.
+    advantage = critic.network.minimum(batch.observation, batch.action)
+    advantage -= value.network(batch.observation)
+    weight = q_exponential_weight(
+        advantage, config.temperature, config.weight_index, config.weight_limit
+    )
+    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {**value_metrics, **critic_metrics, **actor_metrics}
+    return ValueState(actor, value, critic, target_critic), metrics
+
+
+ALGORITHM = Algorithm(
+    name="tawac",
+    summary="Tsallis AWAC: q-exponential weights that drop bad actions",
+    config=TAWACConfig,
+    check=check,
+    init=start_value_state,
+    update=update,
+    policy=acting_policy,
+)

@@ -1,0 +1,142 @@
+"""Extreme Q-Learning (Garg et al., ICLR 2023): the soft maximum of Q by Gumbel regression.
+
+With slow targets of Q, Gumbel temperature beta and the policy's temperature tau:
+
+    V       e^z - z - 1,  z = (min target Q(s, a) - V(s)) / beta            a from the log
+    Q       Huber(Q(s, a) - r - gamma V(s'))                                a from the log
+    policy  -exp((min target Q(s, a) - V(s)) / tau) log policy(a | s)       a from the log
+
+The value loss is divided by the batch's largest e^z, which is no function of V to the gradient.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms.checks import between, only_with, whole
+from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms.parts import (
+    ValueState,
+    acting_policy,
+    fit_critic,
+    fit_policy,
+    fit_value,
+    start_value_state,
+    watched_actions,
+)
+from fat2thin.losses import gumbel_loss, q_exponential_weight, twin_huber_loss
+from fat2thin.networks import polyak
+
+LEAST_SHIFT = -1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class XQLConfig(ActorCriticConfig):
+    """Settings of XQL."""
+
+    value_temperature: float = 2.0
+    """beta of the Gumbel regression: V is beta log mean e^(Q / beta) over logged actions; the
+    paper takes 1 to 10, by the task."""
+
+    value_clip: float = 7.0
+    """Largest exponent z that counts; the paper takes 5 or 7."""
+
+    temperature: float = 1.0 / 3.0
+    """tau: the lower, the more the policy keeps to the best logged actions."""
+
+    weight_limit: float = 100.0
+    """Largest weight of a logged action."""
+
+    huber_limit: float = 20.0
+    """Errors of the critics beyond this count by their size and not by their square."""
+
+    action_noise: float = 0.0
+    """Standard deviation of noise (cut at 0.5) on the actions that V looks at."""
+
+    random_actions: int = 0
+    """Uniform actions a state that V looks at beside the logged one."""
+
+    published: bool = False
+    """Run what the FtTPO authors' code calls XQL: expectile regression (expectile 0.8) with one
+    random action a state and noise on all of them."""
+
+
+def check(config: XQLConfig) -> None:
+    """Refuse a setting out of range."""
+    check_learning(config)
+    check_regression(config)
+    between(config, "value_temperature", 0.0, math.inf)
+    between(config, "value_clip", 0.0, math.inf)
+    between(config, "temperature", 0.0, math.inf)
+    between(config, "weight_limit", 0.0, math.inf)
+    between(config, "huber_limit", 0.0, math.inf)
+    between(config, "action_noise", 0.0, math.inf, closed_low=True)
+    whole(config, "random_actions", least=0)
+    only_with(
+        config, ("value_temperature", "value_clip", "action_noise", "random_actions"),
+        not config.published, "published=True has an expectile and noise of its own",
+    )  # fmt: skip
+
+
+def update(
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: XQLConfig
+) -> tuple[ValueState, Metrics]:
+    """One update of value, critics and policy, in this order, then of the targets."""
+    value_key, actor_key = jax.random.split(key)
+
+    # Value: the soft maximum of Q over the logged actions.
+    watched = watched_actions(batch.action, value_key, config.random_actions, config.action_noise)
+    watched_value = jax.vmap(functools.partial(state.target_critic.minimum, batch.observation))(
+        watched
+    )
+    value, value_metrics = fit_value(
+        state.value,
+        batch,
+        lambda prediction: soft_maximum_loss(watched_value, prediction, config),
+        config,
+    )
+
+    # Critics: one step of the log, then that value.
+    next_value = value.network(batch.next_observation)
+    critic, critic_metrics = fit_critic(
+        state.critic, batch, next_value, problem, config,
+        functools.partial(twin_huber_loss, limit=config.huber_limit),
+    )  # fmt: skip
+
+    # Policy: regression with exponential weights.
+    advantage = state.target_critic.minimum(batch.observation, batch.action)
+    advantage -= value.network(batch.observation)
+    weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
+    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {**value_metrics, **critic_metrics, **actor_metrics}
+    return ValueState(actor, value, critic, target_critic), metrics
+
+
+def soft_maximum_loss(
+    values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
+) -> Float[Array, " batch"]:
+    """Mean Gumbel loss of each state's actions, all divided by the largest e^z there is."""
+    residual = values - prediction
+    largest = jnp.minimum(jnp.max(residual) / config.value_temperature, config.value_clip)
+    shift = jnp.broadcast_to(lax.stop_gradient(jnp.maximum(largest, LEAST_SHIFT)), residual.shape)
+    loss = gumbel_loss(residual, config.value_temperature, config.value_clip, shift)
+    return jnp.mean(loss, axis=0)
+
+
+ALGORITHM = Algorithm(
+    name="xql",
+    summary="Extreme Q-Learning: the soft maximum of Q by Gumbel regression",
+    config=XQLConfig,
+    check=check,
+    init=start_value_state,
+    update=update,
+    policy=acting_policy,
+)

@@ -1,0 +1,1 @@
+"""Experiments: the settings that papers published, with their sources."""

@@ -1,0 +1,385 @@
+"""The file of published settings against tables written down once more, in another form."""
+
+import itertools
+
+import pytest
+
+from fat2thin import algorithms
+from fat2thin.experiments import published_settings as module
+from fat2thin.experiments.published_listing import listing, rows, sources
+from fat2thin.experiments.published_settings import (
+    ORIGINS,
+    families,
+    origins,
+    parse,
+    published_settings,
+    records,
+)
+from fat2thin.training.settings import make_config
+
+TASKS = [
+    f"{robot}-{kind}"
+    for robot in ("halfcheetah", "hopper", "walker2d")
+    for kind in ("medium-expert", "medium-replay", "medium")
+]
+"""The order of the rows of every table below."""
+
+# Learning rate / tau of the FtTPO authors' tuned settings.
+FTTPO = """
+    fttpo      fttpo-sg   fttpo-spot
+    1e-3/1     1e-3/1     1e-3/1
+    1e-3/0.5   1e-3/0.5   1e-3/0.01
+    1e-3/0.01  1e-3/0.01  1e-3/0.01
+    1e-3/1     1e-3/1     1e-3/1
+    1e-3/1     3e-4/0.5   3e-4/0.01
+    1e-3/0.01  1e-3/0.01  1e-3/0.01
+    1e-3/0.5   1e-3/1     3e-4/1
+    1e-3/0.01  1e-3/1     3e-4/0.01
+    1e-3/1     1e-3/1     1e-3/0.5
+"""
+SQUASHED = """
+    iql        inac       tawac      awac      td3_bc    sql     xql
+    3e-4/0.333 1e-3/0.1   1e-3/1     3e-4/1    3e-4/2.5  2e-4/5  2e-4/2
+    3e-4/0.333 1e-3/0.5   1e-3/0.01  3e-4/1    3e-3/2.5  2e-4/5  2e-4/2
+    1e-3/0.333 1e-3/0.33  1e-3/0.01  3e-4/0.5  3e-4/2.5  2e-4/5  2e-4/2
+    1e-3/0.333 1e-3/0.01  1e-3/0.5   1e-3/1    1e-4/2.5  2e-4/2  2e-4/2
+    1e-3/0.333 3e-4/0.5   1e-4/0.5   3e-4/0.5  1e-3/2.5  2e-4/2  2e-4/2
+    1e-3/0.333 3e-4/0.1   1e-3/0.5   3e-4/0.5  1e-4/2.5  2e-4/5  2e-4/2
+    3e-4/0.333 1e-3/0.1   1e-3/0.01  1e-3/0.1  3e-4/2.5  2e-4/5  2e-4/2
+    3e-4/0.333 1e-3/0.5   1e-3/0.5   3e-4/0.1  1e-3/2.5  2e-4/5  2e-4/2
+    1e-3/0.333 1e-3/0.33  1e-3/1     1e-3/0.1  1e-4/2.5  2e-4/5  2e-4/2
+"""
+HEAVY = """
+    tawac      iql        inac       awac      td3_bc
+    1e-3/1     1e-3/0.333 1e-3/0.1   1e-3/1    1e-3/2.5
+    1e-3/0.01  1e-3/0.333 1e-3/0.5   1e-3/1    3e-3/2.5
+    1e-3/0.01  1e-3/0.333 1e-3/0.33  1e-3/0.5  1e-3/2.5
+    1e-3/0.5   1e-3/0.333 1e-3/0.01  3e-4/1    1e-3/2.5
+    1e-3/0.5   1e-3/0.333 3e-4/0.5   3e-3/0.5  3e-4/2.5
+    3e-3/0.01  3e-3/0.333 3e-3/0.1   3e-4/0.5  1e-4/2.5
+    3e-4/0.01  1e-3/0.333 3e-4/0.1   1e-3/0.1  3e-4/2.5
+    1e-3/0.5   3e-4/0.333 3e-4/0.5   1e-3/0.1  3e-3/2.5
+    1e-3/0.01  1e-3/0.333 1e-3/0.33  3e-4/0.1  1e-4/2.5
+"""
+# Learning rates alone: of iql, inac, tawac, awac, td3_bc for each family.
+OTHERS = """
+    clipped_gaussian          student_t                 beta
+    3e-4,3e-4,3e-4,1e-4,3e-4  3e-4,1e-3,1e-3,1e-3,3e-4  1e-3,1e-3,1e-3,3e-4,3e-4
+    3e-4,1e-3,1e-3,1e-4,1e-3  3e-4,1e-3,1e-3,3e-4,3e-4  3e-4,1e-3,1e-3,3e-4,1e-3
+    3e-4,1e-3,3e-4,1e-4,1e-3  1e-3,1e-3,1e-3,3e-4,3e-4  1e-3,1e-3,1e-3,1e-3,3e-4
+    1e-3,1e-3,3e-4,3e-4,1e-4  1e-3,1e-3,1e-3,1e-3,1e-4  1e-3,3e-3,1e-3,1e-3,3e-4
+    1e-3,3e-4,3e-4,3e-4,1e-3  1e-3,3e-4,3e-4,3e-4,1e-3  3e-4,3e-3,1e-4,3e-4,1e-3
+    3e-4,1e-3,1e-3,1e-3,1e-3  1e-3,3e-3,1e-3,3e-4,1e-4  3e-3,1e-3,1e-3,1e-3,1e-3
+    3e-4,1e-3,3e-4,1e-4,1e-3  3e-4,1e-3,1e-3,3e-4,3e-4  1e-3,1e-3,1e-3,3e-4,1e-3
+    3e-4,1e-3,1e-3,3e-4,3e-3  3e-4,1e-3,1e-3,3e-4,3e-4  3e-4,1e-3,1e-3,3e-4,3e-4
+    1e-3,1e-3,1e-3,1e-4,1e-4  1e-3,1e-3,1e-3,3e-4,1e-4  3e-3,1e-3,1e-3,3e-4,1e-4
+"""
+# From the scripts of Div99/XQL: Gumbel temperature, largest exponent, batch.
+XQL = [
+    (1, 5, 1024), (1, 5, 256), (1, 7, 1024),
+    (2, 7, 1024), (2, 7, 256), (5, 7, 1024),
+    (2, 5, 256), (5, 5, 1024), (10, 7, 1024),
+]  # fmt: skip
+INAC = [0.1, 0.5, 0.33, 0.01, 0.5, 0.1, 0.1, 0.5, 0.33]
+SPOT = [1.0, 0.05, 0.05, 0.2, 0.1, 0.1, 0.5, 0.2, 0.2]
+
+
+def columns(table):
+    head, *body = [line.split() for line in table.strip().splitlines()]
+    assert len(body) == len(TASKS)
+    return {name: [row[at] for row in body] for at, name in enumerate(head)}
+
+
+def both_names(task):
+    return f"d4rl/{task}-v2", f"regenerated/{task}"
+
+
+def their_tau(values):
+    """tau as the FtTPO authors' code counts it: for TD3+BC it is alpha."""
+    return values["q_weight"] if "q_weight" in values else values["temperature"]
+
+
+@pytest.mark.parametrize(
+    ("table", "policy"), [(FTTPO, None), (SQUASHED, None), (HEAVY, "q_gaussian")]
+)
+def test_the_tuned_settings_of_fttpos_runs(table, policy):
+    for algorithm, cells in columns(table).items():
+        for task, cell in zip(TASKS, cells, strict=True):
+            rate, tau = map(float, cell.split("/"))
+            # XQL's is an inverse temperature.
+            tau = 1.0 / tau if algorithm == "xql" else tau
+            for name in both_names(task):
+                values = published_settings(algorithm, name, "fttpo", policy).values
+                assert values["learning_rate"] == rate
+                assert their_tau(values) == pytest.approx(tau, rel=2e-3)
+
+
+def test_the_learning_rates_of_the_other_families():
+    usual = columns(SQUASHED)
+    for policy, cells in columns(OTHERS).items():
+        for at, task in enumerate(TASKS):
+            rates = map(float, cells[at].split(","))
+            for algorithm, rate in zip(list(usual)[:5], rates, strict=True):
+                tau = float(usual[algorithm][at].split("/")[1])
+                for name in both_names(task):
+                    values = published_settings(algorithm, name, "fttpo", policy).values
+                    assert values["learning_rate"] == rate
+                    assert their_tau(values) == pytest.approx(tau, rel=2e-3)
+
+
+def test_the_heavy_tailed_tawac_has_a_name_of_its_own():
+    for task in TASKS:
+        for name in both_names(task):
+            alone = published_settings("tawac-ht", name, "fttpo")
+            assert alone == published_settings("tawac-ht", name, "fttpo", "q_gaussian")
+            assert alone.values == published_settings("tawac", name, "fttpo", "q_gaussian").values
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("fttpo", {"learning_rate": 3e-4, "temperature": 0.01}),
+        ("fttpo-sg", {"learning_rate": 3e-5, "temperature": 0.5}),
+        ("fttpo-spot", {"learning_rate": 3e-5, "temperature": 0.5}),
+        ("iql", {"learning_rate": 1e-4, "temperature": 0.7, "expectile": 0.9}),
+        ("sql", {"learning_rate": 3e-3, "temperature": 5.0}),
+        ("xql", {"learning_rate": 1e-4, "temperature": 1 / 5}),
+        ("tawac", {"learning_rate": 3e-5}),
+        ("spot", {"learning_rate": 1e-3, "support_weight": 0.05, "vae_hidden": [256, 256]}),
+    ],
+)
+def test_the_treatment_task(algorithm, expected):
+    for variant in ("quadratic", "cubic"):
+        found = published_settings(algorithm, f"treatment/{variant}", "fttpo")
+        assert expected.items() <= found.values.items()
+        assert found.batch_size == 256
+
+
+def test_of_two_records_of_iql_one_is_chosen_and_the_other_told():
+    told = " ".join(published_settings("iql", "treatment/quadratic", "fttpo").caveats)
+    assert "two records" in told and "3e-5" in told
+
+
+def test_the_methods_own_settings_by_task():
+    for task, (beta, clip, batch), tau, support in zip(TASKS, XQL, INAC, SPOT, strict=True):
+        for name in both_names(task):
+            xql = published_settings("xql", name, "own")
+            assert (xql.values["value_temperature"], xql.values["value_clip"]) == (beta, clip)
+            assert xql.batch_size == batch
+            assert xql.values["temperature"] * 3 == pytest.approx(1)
+            assert xql.values["action_noise"] == (0.1 if task == "halfcheetah-medium" else 0)
+            assert xql.values["random_actions"] == (task == "hopper-medium-expert")
+            assert published_settings("inac", name, "own").values["temperature"] == tau
+            assert published_settings("spot", name, "own").values["support_weight"] == support
+            assert published_settings("td3_bc", name, "own").values["q_weight"] == 2.5
+            iql = published_settings("iql", name, "own").values
+            assert iql["expectile"] == 0.7 and iql["temperature"] * 3 == pytest.approx(1)
+            assert published_settings("sql", name, "own").values["temperature"] == 1
+
+
+def every_data_set():
+    """All full names in the file, and one for each beginning of names."""
+    named = {name for record in records() for name in record.datasets}
+    return sorted(name.replace("*", "quadratic") for name in named)
+
+
+def every_case():
+    for algorithm in sorted({record.algorithm for record in records()}):
+        for dataset in every_data_set():
+            for origin in origins(algorithm, dataset):
+                for policy in families(algorithm, dataset, origin):
+                    yield algorithm, dataset, origin, policy
+
+
+def test_every_record_is_one_that_an_algorithm_takes():
+    cases = list(every_case())
+    assert len(cases) > 500
+    for algorithm, dataset, origin, policy in cases:
+        values = published_settings(algorithm, dataset, origin, policy).values
+        chosen = {**values, "policy": policy} if policy else values
+        config = make_config(algorithms.get(algorithm), None, chosen)
+        assert config.learning_rate == values["learning_rate"]
+
+
+def test_every_record_is_well_formed():
+    for record in records():
+        assert record.origin in ORIGINS and record.values and record.source.endswith(".")
+        assert record.caveat is None or record.caveat.endswith(".")
+        # A name that no case above has met would be a record that nobody can reach.
+        assert any(record.fits(dataset) for dataset in every_data_set())
+        assert record.completes or origins(record.algorithm, record.datasets[0])
+        assert record.batch_size is None or record.batch_size in (256, 1024)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dataset"),
+    [
+        ("fttpo", "treatment/quadratic"),
+        ("xql", "treatment/quadratic"),
+        ("spot", "treatment/quadratic"),
+        ("tawac-ht", "d4rl/hopper-medium-v2"),
+    ],
+)
+def test_the_authors_form_takes_their_settings(algorithm, dataset):
+    values = published_settings(algorithm, dataset, "fttpo").values
+    assert make_config(algorithms.get(algorithm), None, {**values, "published": True}).published
+
+
+def conflicts(all_records, dataset):
+    """Fields that two records for the same case and on the same level give different values."""
+    alike = itertools.groupby(
+        sorted(
+            (record for record in all_records if record.fits(dataset)),
+            key=lambda record: (record.algorithm, record.origin, record.policy or ""),
+        ),
+        key=lambda record: (record.algorithm, record.origin, record.policy),
+    )
+    return [
+        (case, name)
+        for case, group in alike
+        for one, other in itertools.combinations(list(group), 2)
+        if one.level(dataset) == other.level(dataset)
+        for name in {*one.values, "batch_size"} & {*other.values, "batch_size"}
+        if _value(one, name) != _value(other, name)
+        and None not in (_value(one, name), _value(other, name))
+    ]
+
+
+def _value(record, name):
+    return record.batch_size if name == "batch_size" else record.values[name]
+
+
+def test_no_two_records_contradict_each_other():
+    for dataset in every_data_set():
+        assert conflicts(records(), dataset) == []
+
+
+SMALL = """
+    [[settings]]
+    algorithm = "iql"
+    origin = "own"
+    datasets = ["log/*"]
+    batch_size = 32
+    values = { learning_rate = 0.1, temperature = 1.0 }
+    source = "General."
+    caveat = "Beware."
+
+    [[settings]]
+    algorithm = "iql"
+    origin = "own"
+    policy = "*"
+    datasets = ["log/one", "log/two"]
+    values = { temperature = 9.0, expectile = 0.6 }
+    source = "Every family."
+
+    [[settings]]
+    algorithm = "iql"
+    origin = "own"
+    datasets = ["log/one"]
+    batch_size = 64
+    values = { temperature = 2.0 }
+    source = "Specific."
+
+    [[settings]]
+    algorithm = "iql"
+    origin = "own"
+    policy = "beta"
+    datasets = ["log/one"]
+    values = { learning_rate = 0.3 }
+    source = "Beta."
+
+    [[settings]]
+    algorithm = "iql"
+    origin = "fttpo"
+    policy = "*"
+    datasets = ["log/one"]
+    values = { expectile = 0.9 }
+    source = "Alone."
+"""
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(module, "records", lambda: parse(SMALL))
+
+
+def test_a_contradiction_is_noticed():
+    more = parse(SMALL.replace('"log/two"', '"log/1"').replace("Specific", "S").replace("2.0", "3"))
+    assert conflicts(parse(SMALL) + more, "log/one") != []
+    assert conflicts(parse(SMALL), "log/one") == []
+
+
+@pytest.mark.usefixtures("small")
+def test_the_specific_holds_before_the_general():
+    one = published_settings("iql", "log/one", "own")
+    assert one.values == {"learning_rate": 0.1, "temperature": 2.0, "expectile": 0.6}
+    assert one.batch_size == 64
+    assert one.sources == ("Every family.", "General.", "Specific.")
+    assert one.caveats == ("Beware.",)
+    two = published_settings("iql", "log/two", "own")
+    assert two.values == {"learning_rate": 0.1, "temperature": 1.0, "expectile": 0.6}
+    three = published_settings("iql", "log/three", "own")
+    assert three.values == {"learning_rate": 0.1, "temperature": 1.0}
+    assert three.batch_size == 32
+
+
+@pytest.mark.usefixtures("small")
+def test_a_family_by_name_has_its_own_records():
+    beta = published_settings("iql", "log/one", "own", "beta")
+    assert beta.values == {"learning_rate": 0.3, "temperature": 9.0, "expectile": 0.6}
+    assert beta.batch_size is None
+    default = published_settings("iql", "log/one", "own", "squashed_gaussian")
+    assert default == published_settings("iql", "log/one", "own")
+    with pytest.raises(ValueError, match=r"'own' on .*log/one.* with policy beta"):
+        published_settings("iql", "log/one", "own", "student_t")
+
+
+@pytest.mark.usefixtures("small")
+def test_what_only_completes_is_no_setting():
+    assert origins("iql", "log/one") == ("own",)
+    with pytest.raises(ValueError, match="from 'fttpo'; there are: 'own' on log/"):
+        published_settings("iql", "log/one", "fttpo")
+
+
+def test_a_family_in_the_values_is_the_one_without_a_name():
+    name = "d4rl/hopper-medium-v2"
+    own = published_settings("iql", name, "own")
+    assert own == published_settings("iql", name, "own", "clipped_gaussian")
+    with pytest.raises(ValueError, match="policy='squashed_gaussian'"):
+        published_settings("iql", name, "own", "squashed_gaussian")
+    assert published_settings("td3_bc", name, "fttpo").values["policy"] == "squashed_gaussian"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("iql", "treatment/quadratic", "own"), "'fttpo' on .*treatment/"),
+        (("rar", "treatment/quadratic", "fttpo"), "none of rar, but some of awac, fttpo, "),
+        (("fttpo", "d4rl/hopper-medium-v0", "fttpo"), "'fttpo' on d4rl/halfcheetah-medium-expert"),
+        (("iql", "treatment/quadratic", "paper"), "origin must be one of 'own', 'fttpo'"),
+    ],
+)
+def test_what_is_not_there_is_said(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        published_settings(*arguments)
+
+
+def test_origins():
+    assert origins("iql", "d4rl/hopper-medium-v2") == ("own", "fttpo")
+    assert origins("iql", "treatment/cubic") == ("fttpo",)
+    assert origins("bc", "treatment/cubic") == ()
+
+
+def test_the_list_has_every_record_or_what_a_run_gets():
+    assert len(rows()) == len(records())
+    (row,) = rows("fttpo", "treatment/quadratic")
+    assert row.values["temperature"] == 0.01 and row.values["batch_size"] == 256
+    assert any("SimEnv3" in note for note in sources([row]))
+    text = listing([row])
+    assert text.startswith("fttpo, from fttpo\n    treatment/quadratic\n")
+    assert "temperature 0.01" in text and "[1] [2] [3] [4]\n\n[1]   FtTPO paper" in text
+    assert max(map(len, listing(rows()).splitlines())) <= 100
+    with pytest.raises(ValueError, match="no settings of 'rar' are known"):
+        rows("rar")
+    with pytest.raises(ValueError, match="no settings of awac are known for 'treat"):
+        rows("awac", "treatment/quadratic")

@@ -1,0 +1,111 @@
+"""Published settings on their way into runs, on the tiny world."""
+
+import json
+
+import pytest
+
+from fat2thin.experiments import published_settings as published
+from fat2thin.training import OtherRunError, RunSpec, load, make_spec, train
+
+RECORDS = """
+    [[settings]]
+    algorithm = "stand_in"
+    origin = "own"
+    datasets = ["tiny/own"]
+    batch_size = 8
+    values = { learning_rate = 0.25, noise = 0.5, widths = [4, 4] }
+    source = "The paper of the stand-in."
+
+    [[settings]]
+    algorithm = "stand_in"
+    origin = "fttpo"
+    datasets = ["tiny/*"]
+    values = { learning_rate = 0.75 }
+    source = "Another paper."
+"""
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    records = published.parse(RECORDS)
+    monkeypatch.setattr(published, "records", lambda: records)
+
+
+def spec_of(**options):
+    return make_spec("stand_in", "tiny/own", **{"steps": 4, **options})
+
+
+def test_published_settings_come_first_and_given_ones_override_them():
+    spec = spec_of(settings_from="own", settings={"noise": 0.125})
+    assert (spec.config.learning_rate, spec.config.noise) == (0.25, 0.125)
+    assert spec.config.widths == (4, 4)
+    assert spec_of(settings_from="fttpo").config.learning_rate == 0.75
+    assert spec_of().config.learning_rate == 0.1
+
+
+def test_the_batch_is_the_given_one_the_published_one_or_256():
+    assert spec_of(settings_from="own").batch_size == 8
+    assert spec_of(settings_from="own", batch_size=16).batch_size == 16
+    assert spec_of(settings_from="fttpo").batch_size == 256
+    assert spec_of().batch_size == spec_of(batch_size=None).batch_size == 256
+    with pytest.raises(ValueError, match="batch_size must be"):
+        spec_of(settings_from="own", batch_size=0)
+
+
+def test_a_run_says_where_its_settings_are_from(tmp_path):
+    options = {"steps": 4, "evaluate_every": 4, "out": tmp_path, "settings_from": "own"}
+    run = train("stand_in", "tiny/own", **options)
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["spec"]["settings_from"] == run.spec.settings_from == "own"
+    assert about["spec"]["config"]["learning_rate"] == 0.25
+    assert load(tmp_path).spec == run.spec
+    with pytest.raises(OtherRunError, match="settings_from: 'own' there, 'default' here"):
+        train(
+            "stand_in", "tiny/own", **{**options, "settings_from": "default"},
+            learning_rate=0.25, noise=0.5, widths=(4, 4), batch_size=8,
+        )  # fmt: skip
+
+
+def test_a_folder_keeps_its_settings_when_the_file_changes(monkeypatch):
+    before = spec_of(settings_from="own")
+    later = published.parse(RECORDS.replace("0.25", "0.5"))
+    monkeypatch.setattr(published, "records", lambda: later)
+    assert RunSpec.from_json(before.to_json()) == before
+    monkeypatch.setattr(published, "records", lambda: ())
+    assert RunSpec.from_json(before.to_json()) == before
+
+
+def test_a_folder_from_before_there_were_published_settings(tmp_path):
+    options = {"steps": 4, "evaluate_every": 4, "out": tmp_path}
+    run = train("stand_in", "tiny/own", **options)
+    about = json.loads((tmp_path / "run.json").read_text())
+    del about["spec"]["settings_from"]
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    assert load(tmp_path).spec == run.spec
+    assert train("stand_in", "tiny/own", **options).about == about
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "message"),
+    [
+        ("tiny/shared", {"settings_from": "own"}, "from 'own'; there are: 'own' on tiny/own; 'ftt"),
+        (
+            "tiny/own",
+            {"settings_from": "paper"},
+            "must be one of 'default', 'own', 'fttpo', got 'p",
+        ),
+        ("tiny/own", {"settings_from": "own", "noise": "x"}, "noise must be one number"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_read(dataset, options, message, monkeypatch):
+    def read(*arguments):
+        raise AssertionError("data were read")
+
+    monkeypatch.setattr("fat2thin.data.load", read)
+    with pytest.raises(ValueError, match=message):
+        train("stand_in", dataset, steps=1, **options)
+
+
+def test_a_config_and_published_settings_are_refused_together(tiny_world):
+    with pytest.raises(ValueError, match="a config or settings_from='own', not both"):
+        spec_of(settings_from="own", config=tiny_world.config())
