@@ -203,7 +203,7 @@ def settings(algorithm: _AlgorithmName, /) -> None:
 @app.command
 def published(
     algorithm: Annotated[
-        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ALGORITHM]")
     ] = None,
     /,
     dataset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,

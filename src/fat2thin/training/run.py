@@ -52,10 +52,10 @@ def train(
 
     `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
     config by name (`temperature=0.5`), put into `config`, into the defaults, or with
-    `settings_from="own"` or `"fttpo"` into the published settings; without a `batch_size`, that of
+    `settings_from="own"` or `"fttpo"` into the published settings. Without a `batch_size`, that of
     the published settings is taken, or else 256. The other options are explained in `RunSpec`. With
-    `out`, everything is written to that folder, and a run that is
-    already there is loaded instead. Without `progress`, a bar is shown on a terminal.
+    `out`, everything is written to that folder, and a run that is already there is loaded instead.
+    Without `progress`, a bar is shown on a terminal.
     """
     options = inspect.signature(train).parameters
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])

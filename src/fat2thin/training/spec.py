@@ -160,4 +160,5 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {f"config.{name}": value for name, value in values["config"].items()}
     others = {name: value for name, value in values.items() if name != "config"}
+    # Folders from before there were published settings do not name them.
     return {"settings_from": DEFAULT, **others, **config}
