@@ -1,5 +1,7 @@
 """Policies: what comes out lies in the box, whatever the box and the head."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,16 +11,17 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.policies import (
+from fat2thin.families import (
+    Beta,
+    Deterministic,
     Head,
     HeavyStudent,
     HeavyTailed,
-    Policy,
     Sparse,
     Squashed,
-    clip_inward,
-    in_half_ranges,
 )
+from fat2thin.networks import PolicyNetwork
+from fat2thin.policies import BoundedNetwork, Policy, clip_inward, in_half_ranges, unit_policy
 
 
 class Constant(eqx.Module):
@@ -40,7 +43,34 @@ def make(family, centre, scale, low, high):
     return Policy(Constant(centre, jnp.log(scale)), low, high, family)
 
 
-FAMILIES = [HeavyTailed(2.0), HeavyStudent(3.0), Squashed(), Sparse(0.0), Sparse(0.0, "clip")]
+FAMILIES = [
+    HeavyTailed(2.0),
+    HeavyTailed(1.0),
+    HeavyStudent(3.0),
+    Squashed(),
+    Beta(),
+    Sparse(0.0),
+    Sparse(0.0, "clip"),
+    Deterministic(),
+]
+
+
+class Seen(NamedTuple):
+    """What a policy does at 500 rows."""
+
+    support: tuple[jax.Array, jax.Array]
+    centre: jax.Array
+    sample: jax.Array
+    log_density: jax.Array
+
+
+@eqx.filter_jit
+def see(policy):
+    """One program a family, for all its boxes and heads of two coordinates."""
+    observation = jnp.zeros((500, 3))
+    sample = policy.act(observation, jax.random.key(1))
+    log_density = policy(observation).log_prob(sample)
+    return Seen(policy.support(observation), policy.act(observation), sample, log_density)
 
 
 @eqx.filter_jit
@@ -82,38 +112,48 @@ def test_a_band_slides_along_an_edge_and_does_not_collapse():
 def test_clip_puts_an_atom_on_the_edge():
     policy = make(Sparse(0.0, "clip"), 0.9, 0.4, -1.0, 1.0)
     keys = jax.random.split(jax.random.key(0), 20_000)
-    actions = np.asarray(jax.vmap(lambda key: policy.act(jnp.zeros(2), key))(keys))[:, 0]
+    act = eqx.filter_jit(jax.vmap(lambda key: policy.act(jnp.zeros(2), key)))
+    actions = np.asarray(act(keys))[:, 0]
     shape = scipy.stats.beta(2, 2, 0.5, 0.8)
     share, expected = np.mean(actions == 1.0), shape.sf(1.0)
     assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / actions.size)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
-def test_a_box_of_a_hundred_is_a_box_of_one_stretched(family):
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_another_box_is_the_unit_box_moved_and_stretched(family):
     unit = make(family, [0.3, -0.2], [0.2, 0.4], [-1.0, -1.0], [1.0, 1.0])
-    large = make(family, [0.3, -0.2], [0.2, 0.4], [-100.0, 0.0], [100.0, 4.0])
-    observation, key = jnp.zeros(3), jax.random.key(1)
-    stretch = np.array([100.0, 2.0])
-    small, big = unit.act(observation, key), large.act(observation, key)
-    np.testing.assert_allclose(in_half_ranges(big, large.low, large.high), small, atol=1e-5)
-    log_small = unit(observation).log_prob(small)
+    large = unit.in_box((-100.0, 0.0), (100.0, 4.0))
+    small, big = see(unit), see(large)
+    middle, half_range = np.array([0.0, 2.0]), np.array([100.0, 2.0])
+    pairs = zip((small.centre, small.sample, *small.support),
+                (big.centre, big.sample, *big.support), strict=True)  # fmt: skip
+    for before, after in pairs:
+        expected = middle + half_range * np.asarray(before)
+        np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
-        large(observation).log_prob(big), log_small - np.sum(np.log(stretch)), rtol=1e-3
+        in_half_ranges(big.sample, large.low, large.high), small.sample, atol=1e-5
     )
+    if not isinstance(family, Deterministic):
+        per_unit = np.asarray(small.log_density) - np.sum(np.log(half_range))
+        np.testing.assert_allclose(big.log_density, per_unit, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
-def test_support_holds_every_sample_and_the_centre(family):
-    policy = make(family, 0.7, 0.5, -2.0, 1.0)
-    low, high = policy.support(jnp.zeros((4, 3)))
-    assert low.shape == high.shape == (4, 1)
-    actions = jax.vmap(lambda key: policy.act(jnp.zeros((4, 3)), key))(
-        jax.random.split(jax.random.key(0), 500)
-    )
-    assert np.all((low <= actions) & (actions <= high))
-    centre = policy.act(jnp.zeros((4, 3)))
-    assert np.all((low <= centre) & (centre <= high))
-    assert np.all((policy.low <= centre) & (centre <= policy.high))
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_box_and_support_hold_every_sample_and_the_centre(family):
+    policy = make(family, [0.7, -0.95], [0.5, 0.3], [-2.0, 0.0], [1.0, 10.0])
+    seen = see(policy)
+    for low, high in (seen.support, (policy.low, policy.high)):
+        for action in (seen.centre, seen.sample):
+            assert np.all((low <= action) & (action <= high))
+    assert seen.centre.shape == seen.support[0].shape == seen.support[1].shape == (500, 2)
+    # Samples differ from row to row, unless the policy has but one action.
+    assert (len(np.unique(seen.sample[:, 0])) == 1) == isinstance(family, Deterministic)
+
+
+def test_a_deterministic_policy_acts_alike_with_and_without_a_key():
+    seen = see(make(Deterministic(), [0.3, -0.2], [0.2, 0.4], [-1.0, 0.0], [1.0, 4.0]))
+    for action in (seen.centre, seen.sample, *seen.support):
+        np.testing.assert_allclose(action, np.broadcast_to([0.3, 1.6], (500, 2)), rtol=1e-6)
 
 
 def test_supports_by_family():
@@ -141,3 +181,62 @@ def test_clip_inward_blocks_only_what_leads_outside():
     assert gradient(-2.0, -3.0) == 0.0
     assert gradient(-2.0, 0.0) < 0.0
     np.testing.assert_allclose(gradient(0.5, 0.0), 1.0)
+
+
+def bounded(bounds, **settings):
+    network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
+    return BoundedNetwork(network, bounds, squashed=False, **settings)
+
+
+def test_the_head_stays_within_its_bounds():
+    head = bounded((0.1, 2.0))(1e3 * jax.random.normal(jax.random.key(1), (200, 3)))
+    assert np.max(np.abs(head.centre)) <= 1.0
+    np.testing.assert_allclose(np.exp(head.log_scale).min(), 0.1, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(head.log_scale).max(), 2.0, rtol=1e-5)
+
+
+def test_only_a_squashing_family_gets_its_centre_unsquashed():
+    network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
+    observation = 10.0 * jax.random.normal(jax.random.key(1), (20, 3))
+    raw = np.asarray(network(observation)[0])
+    assert np.max(np.abs(raw)) > 1.0
+    for family in (Squashed(), HeavyTailed(2.0), Deterministic()):
+        policy = unit_policy(network, family, (1e-3, 10.0))
+        # Whoever squashes, it happens once.
+        np.testing.assert_allclose(policy.act(observation), np.tanh(raw), rtol=1e-5, atol=1e-6)
+
+
+def test_a_scale_that_is_the_same_everywhere_is_learned_by_its_bias_alone():
+    network = eqx.tree_at(
+        lambda whole: whole.network.log_scale.bias,
+        bounded((0.1, 2.0), state_dependent_scale=False),
+        jnp.array([-0.5, 0.25]),
+    )
+    observation = jax.random.normal(jax.random.key(1), (20, 3))
+    scale = network(observation).log_scale
+    np.testing.assert_allclose(scale, np.broadcast_to([-0.5, 0.25], (20, 2)), rtol=1e-6)
+
+    slope = jax.jit(jax.grad(lambda net: jnp.mean(net(observation).log_scale)))
+    gradient = slope(network).network
+    np.testing.assert_allclose(gradient.log_scale.bias, 0.5, rtol=1e-6)
+    others = eqx.tree_at(lambda net: net.log_scale.bias, gradient, replace_fn=jnp.zeros_like)
+    assert all(np.all(np.asarray(leaf) == 0.0) for leaf in jax.tree.leaves(others))
+
+
+def test_a_scale_beyond_its_bound_finds_back():
+    network = eqx.tree_at(
+        lambda whole: whole.network.log_scale.bias,
+        bounded((0.1, 2.0), state_dependent_scale=False),
+        jnp.array([5.0, -5.0]),
+    )
+    observation = jnp.zeros((4, 3))
+
+    def pull(wanted):
+        def loss(net):
+            return jnp.mean((net(observation).log_scale - jnp.log(wanted)) ** 2)
+
+        return jax.jit(jax.grad(loss))(network).network.log_scale.bias
+
+    # Half of 2 (log 2 - log 1) and of 2 (log 0.1 - log 1), as if the head were at its bound.
+    np.testing.assert_allclose(pull(1.0), [np.log(2.0), np.log(0.1)], rtol=1e-5)
+    np.testing.assert_array_equal(pull(jnp.array([3.0, 0.01])), 0.0)

@@ -78,7 +78,8 @@ def test_log_q_at_and_below_zero():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_ratios_agree_with_extended_precision(dtype):
-    magnitudes = np.concatenate([np.logspace(-8, -0.01, 200), [0.2499, 0.2501, 0.41418, 0.99, 1.01]])
+    around_switches = [0.2499, 0.2501, 0.41418, 0.99, 1.01]
+    magnitudes = np.concatenate([np.logspace(-8, -0.01, 200), around_switches])
     x = np.concatenate([-magnitudes[magnitudes < 0.99], magnitudes]).astype(dtype)
     exact = x.astype(np.longdouble)
     tolerance = 20.0 * np.finfo(dtype).eps

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fat2thin.q_math import exp_q, log_q
+from fat2thin.q_math import exp_q, log1p_ratio, log_q
 
 Rows = Float[Array, "*rows"]
 Setting = float | Float[Array, ""]
@@ -64,7 +64,7 @@ def sparse_value_loss(target: Rows, prediction: Rows, temperature: Setting) -> R
 def log_weight(
     advantage: Rows, temperature: Setting, entropic_index: Setting, floor: float
 ) -> Rows:
-    """log exp_q(advantage / temperature), continued by its tangent where exp_q is below `floor`.
+    """log exp_q(advantage / temperature), q at most 1, continued by its tangent below `floor`.
 
     Where the weight is zero its logarithm is -inf and its slope lost; the tangent leads back.
     """
@@ -73,7 +73,9 @@ def log_weight(
     inner = jnp.maximum(scaled, edge)
     # d/dx log exp_q(x) = exp_q(x)^(q - 1).
     slope = floor ** (entropic_index - 1.0)
-    return jnp.log(exp_q(inner, entropic_index)) + slope * (scaled - inner)
+    # log exp_q(x), written so that a large x does not overflow on the way.
+    exact = inner * log1p_ratio((1.0 - entropic_index) * inner)
+    return exact + slope * (scaled - inner)
 
 
 def q_exponential_weight(

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fat2thin.algorithms import Batch, Problem, fttpo, fttpo_published
+from fat2thin.algorithms import Batch, Problem, fttpo
+from fat2thin.algorithms.fttpo import Scene, actor_policy, proposal_policy
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import descend, start
+from fat2thin.algorithms.published import fttpo as published_fttpo
+from fat2thin.algorithms.published.families import heavy_policy, sparse_policy
 from fat2thin.distributions import kl_sparse_cauchy
 from fat2thin.distributions.bands import optimal_half_width
 from fat2thin.networks import Linear, PolicyNetwork, TwinCritic
@@ -30,15 +33,15 @@ def narrow_proposal(key, size=1):
 def learn_width(config, network, observation, steps, rate):
     """Adam on the actor's width alone, the proposal held still."""
     loss = fttpo.ACTOR_LOSSES[config.actor_loss]
-    fat = fttpo._proposal(network, config)
+    fat = proposal_policy(network, config)
 
     @jax.jit
     def run(learner):
         def step(learner, count):
             def objective(width):
-                thin = fttpo._actor(network, width, config)
+                thin = actor_policy(network, width, config)
                 key = jax.random.fold_in(jax.random.key(5), count)
-                return loss(thin, fat, NO_CRITIC, observation, key, config), None
+                return loss(Scene(thin, fat, NO_CRITIC, observation, key), config), None
 
             # The step shrinks, so that the noise of sampled losses averages out.
             shrinking = rate / (1.0 + 10.0 * count / steps)
@@ -51,13 +54,13 @@ def learn_width(config, network, observation, steps, rate):
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("exact", 0.04), ("sampled", 0.12)])
 def test_learned_half_width_is_the_exact_solution(kind, tolerance):
-    """r(s) = k* gamma(s) at every state where the box does not bind (spec 1.6 and 10)."""
+    """r(s) = k* gamma(s) at every state where the box does not bind ."""
     config = FtTPOConfig(actor_loss=kind, proposal_scale_low=1e-4, half_width_low=1e-4)
     network = narrow_proposal(jax.random.key(0), size=2)
     observation = jax.random.normal(jax.random.key(1), (256, 2))
     width = learn_width(config, network, observation, 6_000, 0.03)
-    thin = fttpo._actor(network, width, config)(observation).base_dist
-    fat = fttpo._proposal(network, config)(observation).base_dist
+    thin = actor_policy(network, width, config)(observation).base_dist
+    fat = proposal_policy(network, config)(observation).base_dist
     gamma = np.sqrt(2.0) * np.asarray(fat.scale)
     # The box binds nowhere, and states must differ in scale for the test to mean anything.
     assert np.all(np.abs(fat.loc) + 1.2 * BEST_RATIO * gamma < 1.0)
@@ -71,11 +74,11 @@ def test_closed_form_actor_is_the_exact_solution():
     config = FtTPOConfig(actor_loss="closed_form")
     network = narrow_proposal(jax.random.key(0))
     observation = jax.random.normal(jax.random.key(1), (64, 2))
-    thin = fttpo._actor(network, NO_WIDTH, config)(observation).base_dist
-    gamma = np.sqrt(2.0) * fttpo._proposal(network, config)(observation).base_dist.scale
+    thin = actor_policy(network, NO_WIDTH, config)(observation).base_dist
+    gamma = np.sqrt(2.0) * proposal_policy(network, config)(observation).base_dist.scale
     np.testing.assert_allclose(thin.half_width / gamma, BEST_RATIO, rtol=1e-4)
     halved = dataclasses.replace(config, kept_mass=0.5)
-    ratio = fttpo._actor(network, NO_WIDTH, halved)(observation).base_dist.half_width / gamma
+    ratio = actor_policy(network, NO_WIDTH, halved)(observation).base_dist.half_width / gamma
     np.testing.assert_allclose(2 / np.pi * np.arctan(ratio), 0.5, rtol=1e-4)
 
 
@@ -92,8 +95,8 @@ def test_exact_loss_is_the_closed_form_divergence():
     observation = jax.random.normal(jax.random.key(1), (8, 2))
     width = Linear(jax.random.key(2), 8, 3)
     width = eqx.tree_at(lambda layer: layer.bias, width, jnp.full(3, -5.0))
-    thin, fat = fttpo._actor(network, width, config), fttpo._proposal(network, config)
-    loss = fttpo.exact_loss(thin, fat, NO_CRITIC, observation, jax.random.key(0), config)
+    thin, fat = actor_policy(network, width, config), proposal_policy(network, config)
+    loss = fttpo.exact_loss(Scene(thin, fat, NO_CRITIC, observation, jax.random.key(0)), config)
     gamma = np.sqrt(2.0) * fat(observation).base_dist.scale
     closed = kl_sparse_cauchy(thin(observation).base_dist.half_width, gamma)
     np.testing.assert_allclose(loss, jnp.mean(jnp.sum(closed, axis=-1)), rtol=1e-4)
@@ -112,23 +115,23 @@ def constant_policy(log_spread):
     [(0.0, 2.8539 * 0.1), (-np.log(2.0) / 2.0, 1.1447)],
     ids=["published", "normaliser repaired"],
 )
-def test_published_actor_settles_where_the_specification_says(shift, expected):
+def test_published_actor_settles_where_the_algebra_says(shift, expected):
     observation = jnp.zeros((512, 2))
-    fat = fttpo_published._proposal(constant_policy(np.log(0.01)))
+    fat = heavy_policy(constant_policy(np.log(0.01)))
 
     @jax.jit
     def run(learner):
         def step(learner, count):
             def objective(network):
                 key = jax.random.fold_in(jax.random.key(1), count)
-                thin = fttpo_published._actor(network)
-                return fttpo_published.actor_loss(thin, fat, observation, key, shift), None
+                thin = sparse_policy(network)
+                return published_fttpo.actor_loss(thin, fat, observation, key, shift), None
 
             return descend(learner, objective, 0.01 / (1.0 + 5.0 * count / 4_000), 0.999)[0], None
 
         return jax.lax.scan(step, learner, jnp.arange(4_000))[0]
 
-    actor = fttpo_published._actor(run(start(constant_policy(np.log(0.01)))).network)
+    actor = sparse_policy(run(start(constant_policy(np.log(0.01)))).network)
     np.testing.assert_allclose(actor(observation[:1]).half_width, expected, rtol=0.03)
 
 
@@ -204,6 +207,24 @@ def test_a_band_that_must_be_avoided_depends_on_the_state(kind):
     np.testing.assert_allclose(policy.act(patients)[:, 0], [-50.0, 50.0], atol=15.0)
 
 
+def test_the_actors_loss_teaches_the_proposal_nothing():
+    network, width = narrow_proposal(jax.random.key(0)), Linear(jax.random.key(2), 8, 1)
+    observation = jax.random.normal(jax.random.key(1), (4, 2))
+    config = FtTPOConfig()
+
+    def loss(network, width):
+        fat = proposal_policy(network, config)
+        fat = jax.tree.map(jax.lax.stop_gradient, fat)
+        scene = Scene(
+            actor_policy(network, width, config), fat, NO_CRITIC, observation, jax.random.key(0)
+        )
+        return fttpo.exact_loss(scene, config)
+
+    of_network, of_width = jax.jit(jax.grad(loss, argnums=(0, 1)))(network, width)
+    assert all(np.all(np.asarray(leaf) == 0.0) for leaf in jax.tree.leaves(of_network))
+    assert all(np.any(np.asarray(leaf) != 0.0) for leaf in jax.tree.leaves(of_width))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -212,7 +233,13 @@ def test_a_band_that_must_be_avoided_depends_on_the_state(kind):
         ({"proposal_index": 3.0}, "proposal_index"),
         ({"actor_index": 1.0}, "actor_index"),
         ({"kept_mass": 1.5, "actor_loss": "closed_form"}, "kept_mass"),
-        ({"kept_mass": 0.5}, "kept_mass is a setting of"),
+        ({"kept_mass": 0.5}, "kept_mass=0.5 has no effect: it is a setting of"),
+        ({"greedy_samples": 3}, "greedy_samples=3 has no effect"),
+        ({"degrees_of_freedom": 3.0}, "degrees_of_freedom=3.0 has no effect"),
+        ({"proposal_family": "beta", "proposal_index": 1.5}, "proposal_index=1.5 has no effect"),
+        ({"proposal_family": "beta", "actor_loss": "closed_form"}, "closed_form"),
+        ({"published": True, "box": "clip"}, "box='clip' has no effect: published=True"),
+        ({"published": True, "actor_loss": "greedy"}, "published=True knows actor_loss"),
         ({"actor_loss": "best"}, "actor_loss must be one of"),
         ({"hidden": ()}, "hidden"),
         ({"proposal_scale_low": 20.0}, "proposal_scale_low"),

@@ -172,7 +172,7 @@ def test_expectation_of_the_square_is_the_variance():
 
 
 def test_plain_estimator_is_unbiased_and_k3_is_not():
-    """E[k3] = KL - (1 - M) with M the mass of r inside the support of p (spec 1.6)."""
+    """E[k3] = KL - (1 - M) with M the mass of r inside the support of p."""
     half_width, samples = 2.3009, 400_000
     sparse = QGaussian(0.0, half_width / np.sqrt(2.0), 0.0)
     cauchy = Cauchy(0.0, 1.0)

@@ -48,7 +48,8 @@ def whole(config: Any, name: str, least: int = 1) -> None:
 def layer_widths(config: Any, name: str) -> None:
     """Refuse what is no list of positive layer widths."""
     value = getattr(config, name)
-    if not value or not all(isinstance(n, int) and n > 0 for n in value):
+    listed = isinstance(value, tuple | list) and len(value) > 0
+    if not listed or not all(type(width) is int and width > 0 for width in value):
         raise ValueError(f"{name} must be positive layer widths, got {value}")
 
 

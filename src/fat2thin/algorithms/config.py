@@ -132,10 +132,12 @@ def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -
         config, ("degrees_of_freedom",), config.policy == "student_t",
         "only a 'student_t' policy has degrees of freedom",
     )  # fmt: skip
-    only_with(
-        config, ("box", "outside_support"), sparse,
-        "only a 'sparse_q_gaussian' policy has a band that ends",
-    )  # fmt: skip
+    only_with(config, ("box",), sparse, "only a 'sparse_q_gaussian' policy has a band that ends")
+    if config.outside_support is not None and not sparse:
+        raise ValueError(
+            f"outside_support={config.outside_support!r} has no effect: only a 'sparse_q_gaussian' "
+            "policy has a band that logged actions can be outside of. Set it to None."
+        )
     only_with(
         config, ("scale_low", "scale_high", "state_dependent_scale"),
         config.policy != "deterministic", "a deterministic policy has no scale",
@@ -143,7 +145,7 @@ def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -
     bounds = (-math.inf, 1.0) if sparse else (1.0, 3.0)
     between(config, "entropic_index", *bounds, closed_low=not sparse)
     between(config, "degrees_of_freedom", 0.0, math.inf)
-    between(config, "scale_low", 0.0, config.scale_high)
+    between(config, "scale_low", 0.0, min(config.scale_high, 1.0) if sparse else config.scale_high)
     between(config, "scale_high", 0.0, math.inf)
     one_of(config, "box", BOX_RULES)
     one_of(config, "outside_support", OUTSIDE_RULES)

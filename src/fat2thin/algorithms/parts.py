@@ -153,7 +153,8 @@ def fit_policy(
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
     """The model of the log's behaviour, in half-ranges of the box."""
     bounds = (config.scale_low, config.scale_high)
-    return unit_policy(network, make_family(config.behaviour), bounds)
+    family = make_family(config.behaviour)
+    return unit_policy(network, family, bounds, config.state_dependent_scale)
 
 
 def fit_behaviour(

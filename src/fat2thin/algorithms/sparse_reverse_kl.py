@@ -71,7 +71,7 @@ class SparseReverseKLConfig(BehaviourConfig):
     """tau: actions with an advantage below -tau / (1 - weight_index) have no weight."""
 
     weight_index: float = 0.0
-    """Index of the q-exponential weight; 1 is the usual exponential."""
+    """Index of the q-exponential weight, at most 1, which is the usual exponential."""
 
     weight_floor: float = 0.01
     """Weight below which its logarithm is continued by the tangent."""
@@ -104,7 +104,7 @@ def check(config: SparseReverseKLConfig) -> None:
         "the loss asks for no density of logged actions, so none can be outside",
     )  # fmt: skip
     between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_index", -math.inf, 2.0)
+    between(config, "weight_index", -math.inf, 1.0, closed_high=True)
     between(config, "weight_floor", 0.0, 1.0)
     only_with(config, THEIRS, not config.published, "published=True has the authors' own")
 

@@ -1,7 +1,8 @@
 """Sparse Q-Learning (Xu et al., ICLR 2023): implicit value regularisation with a chi-square term.
 
-The value is the sparse conjugate of Q over logged actions, and the policy drops those whose
-advantage is below -2 alpha. With slow targets of Q and temperature alpha:
+The value is what makes the weights [1 + (Q - V) / (2 alpha)]_+ of logged actions average to 1; the
+policy drops actions whose advantage is below -2 alpha. With slow targets of Q and temperature
+alpha:
 
     V       [1 + (min target Q(s, a) - V(s)) / (2 alpha)]_+^2 + V(s) / alpha    a from the log
     Q       (Q(s, a) - r - gamma V(s'))^2 / 2                                   a from the log
@@ -60,7 +61,7 @@ def update(
     state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SQLConfig
 ) -> tuple[ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
-    # Value: the sparse conjugate of Q over the logged actions.
+    # Value: where the sparse weights of the logged actions average to 1.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = fit_value(
         state.value,
@@ -88,7 +89,7 @@ def update(
 
 ALGORITHM = Algorithm(
     name="sql",
-    summary="Sparse Q-Learning: the sparse conjugate of Q, and weights that drop bad actions",
+    summary="Sparse Q-Learning: a sparse value of Q, and weights that drop bad actions",
     config=SQLConfig,
     check=check,
     init=start_value_state,

@@ -39,7 +39,8 @@ def regressed_action(
 
 
 def _nearest_sample(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
-    samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
+    low, high = policy.support(observation)
+    samples = jnp.clip(policy(observation).sample(key, (REPLACEMENT_SAMPLES,)), low, high)
     nearest = jnp.argmin(jnp.sum((samples - action) ** 2, axis=-1), axis=0)
     return jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
 

@@ -1,0 +1,279 @@
+"""What updates are made of: the rule for actions outside a band, Adam's step, TD3's targets."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+
+from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
+from fat2thin.algorithms.smoothing import SmoothedTargetConfig, scaled_value, smoothed_next_value
+from fat2thin.algorithms.support import OUTSIDE_RULES, inside_support, regressed_action
+from fat2thin.families import Deterministic, Sparse
+from fat2thin.networks import Linear, PolicyNetwork, TwinCritic
+from fat2thin.policies import unit_policy
+
+ROWS = 40
+RANDOM = np.random.default_rng(0)
+OBSERVATION = RANDOM.normal(size=(ROWS, 3)).astype(np.float32)
+ACTION = RANDOM.uniform(-1.0, 1.0, (ROWS, 2)).astype(np.float32)
+
+
+def policy_of(family):
+    network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
+    return unit_policy(network, family, (0.1, 0.9))
+
+
+class Regressed(NamedTuple):
+    """What becomes of `ACTION` by either rule, and what of the policy it is judged by."""
+
+    box: str
+    actions: dict[str, jax.Array]
+    gradients: dict[str, tuple[object, jax.Array]]
+    log_densities: dict[str, jax.Array]
+    found_inside: jax.Array
+    support: tuple[jax.Array, jax.Array]
+    samples: jax.Array
+
+
+@eqx.filter_jit
+def compiled(policy):
+    key, observation = jax.random.key(3), jnp.asarray(OBSERVATION)
+
+    def total(arguments, rule):
+        actions = regressed_action(arguments[0], observation, arguments[1], rule, key)
+        return jnp.sum(actions), actions
+
+    logged = jnp.asarray(ACTION)
+    slopes = {rule: jax.grad(total, has_aux=True)((policy, logged), rule) for rule in OUTSIDE_RULES}
+    return Regressed(
+        box=policy.family.box,
+        actions={rule: actions for rule, (_, actions) in slopes.items()},
+        gradients={rule: gradient for rule, (gradient, _) in slopes.items()},
+        log_densities={
+            rule: policy(observation).log_prob(actions) for rule, (_, actions) in slopes.items()
+        },
+        found_inside=inside_support(policy, observation, logged),
+        support=policy.support(observation),
+        samples=policy(observation).sample(key, (100,)),
+    )
+
+
+@pytest.fixture(scope="module", params=["inside", "clip"])
+def regressed(request):
+    return compiled(policy_of(Sparse(0.0, request.param)))
+
+
+def inside_rows(regressed):
+    low, high = (np.asarray(end) for end in regressed.support)
+    return np.array(
+        [
+            all(low[row, i] <= ACTION[row, i] <= high[row, i] for i in range(2))
+            for row in range(ROWS)
+        ]
+    )
+
+
+def test_without_a_rule_logged_actions_are_what_they_are():
+    action = jnp.asarray(ACTION)
+    policy = policy_of(Sparse(0.0))
+    key = jax.random.key(0)
+    assert regressed_action(policy, jnp.asarray(OBSERVATION), action, None, key) is action
+
+
+@pytest.mark.parametrize("rule", ["replace", "project"])
+def test_only_actions_outside_the_support_are_changed_and_no_gradient_flows(regressed, rule):
+    inside = inside_rows(regressed)
+    # The case is worth its name only with both kinds of rows.
+    assert 5 < np.sum(inside) < ROWS - 5
+    np.testing.assert_array_equal(regressed.found_inside, inside)
+    actions = regressed.actions[rule]
+    np.testing.assert_array_equal(np.any(np.asarray(actions) != ACTION, axis=1), ~inside)
+    assert all(
+        np.all(np.asarray(leaf) == 0.0) for leaf in jax.tree.leaves(regressed.gradients[rule])
+    )
+    assert np.all(np.isfinite(regressed.log_densities[rule]))
+
+
+def test_what_is_regressed_on_lies_in_the_support(regressed):
+    low, high = regressed.support
+    for rule, actions in regressed.actions.items():
+        # Samples of a band that the box has yet to cut may lie beyond the box.
+        if rule == "project" or regressed.box == "inside":
+            assert np.all((low <= actions) & (actions <= high))
+
+
+def test_project_is_the_nearest_point_of_nine_tenths_of_the_band(regressed):
+    outside = ~inside_rows(regressed)
+    low, high = regressed.support
+    width = high - low
+    expected = np.clip(ACTION, low + 0.05 * width, high - 0.05 * width)
+    actions = regressed.actions["project"]
+    np.testing.assert_allclose(actions[outside], expected[outside], rtol=1e-5, atol=1e-6)
+
+
+def test_replace_is_the_nearest_of_a_hundred_samples(regressed):
+    samples = np.asarray(regressed.samples)
+    for row in np.flatnonzero(~inside_rows(regressed)):
+        best, shortest = None, np.inf
+        for sample in samples[:, row]:
+            distance = sum((float(sample[i]) - float(ACTION[row, i])) ** 2 for i in range(2))
+            if distance < shortest:
+                best, shortest = sample, distance
+        np.testing.assert_allclose(regressed.actions["replace"][row], best, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_the_cosine_is_that_of_optax(steps):
+    learner = start(Linear(jax.random.key(0), 1, 1))
+    schedule = optax.cosine_decay_schedule(0.3, steps)
+    for count in (0, 1, 3, 7, 50):
+        moved = learner._replace(moments=learner.moments._replace(count=jnp.asarray(count)))
+        np.testing.assert_allclose(
+            cosine_decay(moved, 0.3, steps), schedule(count), rtol=1e-5, atol=1e-7
+        )
+    assert cosine_decay(learner, 0.3, None) == 0.3
+
+
+def test_keep_if_takes_all_of_one_or_all_of_the_other():
+    new, old = ((jnp.full(3, number), {"b": jnp.asarray(number)}) for number in (1.0, 2.0))
+    for due, chosen in ((True, 1.0), (False, 2.0)):
+        kept = keep_if(jnp.asarray(due), new, old)
+        assert jax.tree.structure(kept) == jax.tree.structure(old)
+        assert all(np.all(np.asarray(leaf) == chosen) for leaf in jax.tree.leaves(kept))
+
+
+def test_a_step_is_adams():
+    """Five steps on a regression with a minimum of its own, beside optax.adam."""
+    network = Linear(jax.random.key(0), 3, 2)
+
+    def loss(layer):
+        error = layer(jnp.asarray(OBSERVATION)) - ACTION
+        return jnp.mean(error**2), jnp.max(jnp.abs(error))
+
+    adam = optax.adam(0.05, b1=0.9, b2=0.95)
+
+    @jax.jit
+    def both(learner, theirs, moments):
+        learner, value, extra = descend(learner, loss, 0.05, 0.95)
+        (expected, expected_extra), gradient = jax.value_and_grad(loss, has_aux=True)(theirs)
+        updates, moments = adam.update(gradient, moments)
+        return (
+            learner,
+            (value - expected, extra - expected_extra),
+            (
+                optax.apply_updates(theirs, updates),
+                moments,
+            ),
+        )
+
+    learner, theirs, moments = start(network), network, adam.init(network)
+    for count in range(1, 6):
+        learner, differences, (theirs, moments) = both(learner, theirs, moments)
+        np.testing.assert_allclose(differences, 0.0, atol=1e-6)
+        assert learner.moments.count == count
+    np.testing.assert_allclose(learner.network.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(learner.network.bias, theirs.bias, rtol=1e-5, atol=1e-6)
+    assert np.min(np.abs(learner.network.bias)) > 0.01
+
+
+def numpy_critic(critic, index, action):
+    """One critic's values at `OBSERVATION`, in float64."""
+    member = jax.tree.map(lambda leaf: np.asarray(leaf[index], float), critic.members)
+    x = np.concatenate([np.asarray(OBSERVATION, float), action], axis=1)
+    for layer in member.trunk.layers:
+        x = np.maximum(x @ layer.weight + layer.bias, 0.0)
+    return (x @ member.head.weight + member.head.bias)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def critic():
+    return TwinCritic(jax.random.key(4), 3, 2, (8, 8))
+
+
+next_value = eqx.filter_jit(smoothed_next_value)
+
+
+def test_without_noise_the_next_value_is_that_of_the_policys_action(critic):
+    policy = policy_of(Deterministic())
+    config = SmoothedTargetConfig(target_noise=0.0)
+    observation = jnp.asarray(OBSERVATION)
+    found = next_value(policy, critic, observation, jax.random.key(0), config)
+    action = np.tanh(np.asarray(policy.network.network(observation)[0], float))
+    both = [numpy_critic(critic, index, action) for index in range(2)]
+    assert not np.allclose(*both)
+    np.testing.assert_allclose(found, np.minimum(*both), rtol=1e-4, atol=1e-5)
+
+
+def identity_critic():
+    """Twins that say the action itself: relu(a + 10) - 10."""
+    blank = jax.tree.map(jnp.zeros_like, TwinCritic(jax.random.key(0), 1, 1, (1,)))
+    layer, head = blank.members.trunk.layers[0], blank.members.head
+    return eqx.tree_at(
+        lambda twins: (
+            twins.members.trunk.layers[0].weight,
+            twins.members.trunk.layers[0].bias,
+            twins.members.head.weight,
+            twins.members.head.bias,
+        ),
+        blank,
+        (
+            layer.weight.at[:, 1].set(1.0),
+            layer.bias + 10.0,
+            head.weight + 1.0,
+            head.bias - 10.0,
+        ),
+    )
+
+
+@pytest.mark.parametrize(("centre", "deviation", "limit"), [(0.1, 0.2, 0.3), (0.8, 0.4, 0.5)])
+def test_the_noise_is_gaussian_cut_at_its_limit_and_the_action_at_the_box(centre, deviation, limit):
+    """A normal cut at the limit has two atoms; the box takes what lies beyond 1."""
+    network = jax.tree.map(jnp.zeros_like, PolicyNetwork(jax.random.key(0), 1, 1, (1,)))
+    network = eqx.tree_at(lambda net: net.centre.bias, network, jnp.array([np.arctanh(centre)]))
+    config = SmoothedTargetConfig(target_noise=deviation, noise_clip=limit)
+    rows = 20_000
+    action = np.asarray(
+        next_value(
+            unit_policy(network, Deterministic(), (0.1, 1.0)),
+            identity_critic(),
+            jnp.zeros((rows, 1)),
+            jax.random.key(0),
+            config,
+        )
+    )
+    low, high = centre - limit, min(centre + limit, 1.0)
+    np.testing.assert_allclose([action.min(), action.max()], [low, high], atol=1e-5)
+    noise = scipy.stats.norm(centre, deviation)
+    for end, share in ((low, noise.cdf(low)), (high, noise.sf(high))):
+        found = np.mean(np.abs(action - end) < 1e-5)
+        assert abs(found - share) < 5 * np.sqrt(share * (1 - share) / rows)
+    between = action[(action > low + 1e-4) & (action < high - 1e-4)]
+    ends = noise.cdf([low + 1e-4, high - 1e-4])
+    result = scipy.stats.kstest(between, lambda x: (noise.cdf(x) - ends[0]) / (ends[1] - ends[0]))
+    assert result.pvalue > 1e-4
+
+
+def test_the_scaled_values_gradient_takes_the_mean_size_as_a_constant(critic):
+    """Finite differences of mean Q1, over mean |Q1| where it stands."""
+    value, gradient = jax.jit(
+        jax.value_and_grad(lambda action: scaled_value(critic, jnp.asarray(OBSERVATION), action))
+    )(jnp.asarray(ACTION))
+    action = np.asarray(ACTION, float)
+    here = numpy_critic(critic, 0, action)
+    size = np.mean(np.abs(here))
+    assert np.any(here > 0.0) and np.any(here < 0.0)
+    np.testing.assert_allclose(value, np.mean(here) / size, rtol=1e-4)
+    step = 1e-6
+    for row, column in [(0, 0), (7, 1), (39, 0), (20, 1)]:
+        ahead, behind = action.copy(), action.copy()
+        ahead[row, column] += step
+        behind[row, column] -= step
+        rise = np.mean(numpy_critic(critic, 0, ahead)) - np.mean(numpy_critic(critic, 0, behind))
+        np.testing.assert_allclose(
+            gradient[row, column], rise / (2 * step) / size, rtol=1e-3, atol=1e-7
+        )
