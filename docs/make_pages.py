@@ -28,8 +28,12 @@ COMMAND = "python benchmarks/treatment_methods.py"
 
 
 def settings_table(algorithm: Algorithm) -> str:
-    rows = [f"| `{name}` | `{default!r}` | {text} |" for name, default, text in own(algorithm)]
+    rows = [f"| `{name}` | {shown(default)} | {text} |" for name, default, text in own(algorithm)]
     return "\n".join(["| setting | default | what it does |", "|---|---|---|", *rows])
+
+
+def shown(default: object) -> str:
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default!r}`"
 
 
 def own(algorithm: Algorithm) -> list[tuple]:
@@ -43,7 +47,7 @@ def own(algorithm: Algorithm) -> list[tuple]:
 def shared_table() -> str:
     rows = {row[0]: row for config in (LearningConfig, CriticConfig, PolicyConfig)
             for row in explain(config)}  # fmt: skip
-    lines = [f"| `{name}` | `{default!r}` | {text} |" for name, default, text in rows.values()]
+    lines = [f"| `{name}` | {shown(default)} | {text} |" for name, default, text in rows.values()]
     return "\n".join(["| setting | default | what it does |", "|---|---|---|", *lines])
 
 
@@ -64,6 +68,9 @@ def reported(algorithm: Algorithm) -> list[str]:
     found = set(metrics(algorithm.update))
     if algorithm.preparation:
         found |= set(metrics(algorithm.preparation.update))
+    unexplained = found - set(METRICS)
+    if unexplained:
+        sys.exit(f"{algorithm.name} reports what nothing explains: {', '.join(sorted(unexplained))}")
     return [name for name in METRICS if name in found]
 
 

@@ -180,6 +180,16 @@ def demo(out: Path = Path("demo")) -> None:
     figures(out / "run", out=out)
 
 
+@app.command(name="algorithms")
+def list_algorithms() -> None:
+    """List the algorithms with a line each; `fat2thin settings NAME` explains one of them."""
+    from fat2thin import algorithms
+
+    width = max(map(len, algorithms.names()))
+    for name in algorithms.names():
+        print(f"{name:{width}}  {algorithms.get(name).summary}")
+
+
 @app.command
 def settings(algorithm: _AlgorithmName, /) -> None:
     """Explain the settings of an algorithm and their defaults.

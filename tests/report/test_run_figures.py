@@ -153,6 +153,48 @@ def test_dose_band_marks_box_limits_and_the_best_constant_dose(drawn):
         assert flat == [-1.0, 1.0, -0.88, 0.88, 0.44]
 
 
+def tiny(algorithm, folder, **settings):
+    training.train(
+        algorithm, "treatment/quadratic", steps=2, seeds=[3], out=folder, hidden=(8,),
+        evaluate_every=2, episodes=2, batch_size=8, **settings,
+    )  # fmt: skip
+    RunFolder(folder).write_references(REFERENCES)
+    return training.load(folder)
+
+
+def test_a_policy_without_a_proposal_has_one_panel(tmp_path):
+    run = tiny("bc", tmp_path)
+    assert [axes.get_title() for axes in run_figures.learning_curves(run).axes] == ["policy"]
+    (axes,) = run_figures.dose_band(run, 3).axes
+    observations = run_figures.patients(treatment.by_name("treatment/quadratic"))
+    order = np.argsort(np.asarray(run.policy().act(observations))[:, 0], kind="stable")
+    head = run.policy().network(observations[order])
+    normal = scipy.stats.norm(
+        np.asarray(head.centre)[:, 0], np.exp(np.asarray(head.log_scale))[:, 0]
+    )
+    for label, tail in (("policy: central 50 %", 0.25), ("policy: central 90 %", 0.05)):
+        low, high = (np.tanh(normal.ppf(share)) for share in (tail, 1.0 - tail))
+        assert_fills(axes, label, low, high)
+    (axes,) = run_figures.policy_evolution(run, 3).axes
+    doses, density = labelled(axes, "policy")
+    assert (doses[0], doses[-1]) == (-1.0, 1.0) and density.max() == pytest.approx(1.0)
+
+
+def test_a_deterministic_policy_is_a_line(tmp_path):
+    run = tiny("td3_bc", tmp_path)
+    (axes,) = run_figures.policy_evolution(run, 3).axes
+    doses, heights = labelled(axes, "policy")
+    action = float(run.policy().act(jnp.zeros(8))[0])
+    assert doses.tolist() == pytest.approx([action, action]) and heights.tolist() == [0.0, 1.0]
+    assert len(run_figures.save_run_figures(run, tmp_path / "pictures")) == 3
+
+
+@pytest.mark.slow
+def test_published_policies_are_drawn(tmp_path):
+    run = tiny("fttpo", tmp_path, published=True)
+    assert len(run_figures.save_run_figures(run, tmp_path / "pictures")) == 3
+
+
 def test_axes_have_labels_and_figures_a_legend(drawn):
     for name, figure in drawn.items():
         assert figure.axes[0].get_ylabel(), name

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, Independent
 
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
@@ -37,7 +37,8 @@ class _Way(NamedTuple):
     dashes: str | tuple[int, tuple[float, ...]]
 
 
-_POLICIES = {"actor": "thin actor", "proposal": "fat proposal"}
+_DRAWS = 1000
+"""Samples of a policy that its central ranges are taken from, where it has no quantiles."""
 _WAYS = {
     "sampled": _Way("sampled", {"actor": BLUE, "proposal": ORANGE}, "-"),
     "centre": _Way("at its centre", {"actor": "#56B4E9", "proposal": "#E69F00"}, (0, (4.0, 1.5))),
@@ -48,12 +49,13 @@ _REFERENCES = ("best latent", "best constant", "uniform")
 def learning_curves(run: Run) -> Figure:
     """Mean return over the seeds after each evaluation, with its 95 % bootstrap interval.
 
-    Actor and proposal side by side, each sampled and at its centre, and horizontal lines for the
-    reference rows.
+    The policy that acts and (where there is one) its proposal side by side, each sampled and at its
+    centre, and horizontal lines for the reference rows.
     """
-    figure = Figure(figsize=(10.4, 5.0))
-    row = figure.subplots(1, len(_POLICIES), sharex=True, sharey=True)
-    for axes, (policy, title) in zip(row, _POLICIES.items(), strict=True):
+    titles = _titles(run)
+    figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.0))
+    row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
+    for axes, (policy, title) in zip(row, titles.items(), strict=True):
         for way, style in _WAYS.items():
             label, colour = f"{policy}, {style.label}", style.colours[policy]
             intervals = map(seed_interval, run.evaluations[f"{policy}_{way}"].returns)
@@ -76,8 +78,15 @@ def learning_curves(run: Run) -> Figure:
         _name_line(row[-1], run.references[name].mean, name)
     seeds = "one seed" if len(run.spec.seeds) == 1 else f"mean of {len(run.spec.seeds)} seeds"
     figure.suptitle(f"{_name(run)}: {seeds}, with 95 % bootstrap intervals")
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=2 * len(titles))
     return figure
+
+
+def _titles(run: Run) -> dict[str, str]:
+    """The policies that a run has, and what they are called in its pictures."""
+    if "proposal_sampled" in run.evaluations.policies:
+        return {"actor": "thin actor", "proposal": "fat proposal"}
+    return {"actor": "policy"}
 
 
 def _name_line(axes: Axes, value: float, name: str) -> None:
@@ -94,7 +103,7 @@ def _name_line(axes: Axes, value: float, name: str) -> None:
 
 
 def policy_evolution(run: Run, seed: int) -> Figure:
-    """Densities of proposal and actor for one patient, after each step that policies are kept of.
+    """Densities of all policies for one patient, after each step that policies are kept of.
 
     The patient is the one whose measurements are all 0, the mean of all patients. Each density is
     divided by its own maximum: the two differ in height by far more than a page can show.
@@ -106,7 +115,10 @@ def policy_evolution(run: Run, seed: int) -> Figure:
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
     for axes, step in zip(panels, steps, strict=False):
-        _draw_policies(axes, run.policy(seed, step), run.proposal(seed, step))
+        titles = _titles(run)
+        if "proposal" in titles:
+            _draw_proposal(axes, run.proposal(seed, step), titles["proposal"])
+        _draw_actor(axes, run.policy(seed, step), titles["actor"])
         axes.set_title("before training" if step == 0 else f"after {step:,} updates")
     for axes in panels[len(steps) :]:
         axes.set_axis_off()
@@ -119,28 +131,43 @@ def policy_evolution(run: Run, seed: int) -> Figure:
     return figure
 
 
-def _draw_policies(axes: Axes, actor: Policy, proposal: Policy) -> None:
-    low, high = _box(actor)
-    middle, half_range = (low + high) / 2.0, (high - low) / 2.0
-    left, right = middle - _VIEW * half_range, middle + _VIEW * half_range
-    patient = jnp.zeros(treatment.OBSERVATION_SIZE)
-    band_low, band_high = (float(end[0]) for end in actor.support(patient))
-    for ends, label in (((left, band_low), "actor: exactly zero"), ((band_high, right), None)):
-        axes.axvspan(*ends, color=SHADE, linewidth=0, label=label)
-    everywhere = np.linspace(left, right, 1201)
-    band = np.linspace(band_low, band_high, 401)
-    axes.plot(
-        everywhere, _relative_density(proposal(patient), everywhere),
-        color=ORANGE, linestyle=_DASHED, linewidth=1.6, label="fat proposal",
-    )  # fmt: skip
-    density = _relative_density(actor(patient), band)
-    axes.fill_between(band, density, color=BLUE, alpha=0.25, linewidth=0)
-    # Down to zero at both ends, whatever the density does there.
-    outline = np.pad(band, 1, mode="edge"), np.pad(density, 1)
-    axes.plot(*outline, color=BLUE, linewidth=1.6, label="thin actor")
-    for edge, label in ((low, "end of the dose box"), (high, None)):
+def _draw_proposal(axes: Axes, proposal: Policy, title: str) -> None:
+    doses = np.linspace(*_view(proposal), 1201)
+    density = _relative_density(proposal(_mean_patient()), doses)
+    axes.plot(doses, density, color=ORANGE, linestyle=_DASHED, linewidth=1.6, label=title)
+
+
+def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
+    """The density, from zero to zero where the support ends; an arrow up for a single dose."""
+    left, right = _view(actor)
+    low, high = (float(end[0]) for end in actor.support(_mean_patient()))
+    if left < low:
+        zero = f"{title.split()[-1]}: exactly zero"
+        for ends, label in (((left, low), zero), ((high, right), None)):
+            axes.axvspan(*ends, color=SHADE, linewidth=0, label=label)
+    if low == high:
+        axes.plot([low, low], [0.0, 1.0], color=BLUE, linewidth=2.4, label=title)
+    else:
+        doses = np.linspace(max(low, left), min(high, right), 401)
+        density = _relative_density(actor(_mean_patient()), doses)
+        axes.fill_between(doses, density, color=BLUE, alpha=0.25, linewidth=0)
+        # Down to zero at both ends, whatever the density does there.
+        outline = np.pad(doses, 1, mode="edge"), np.pad(density, 1)
+        axes.plot(*outline, color=BLUE, linewidth=1.6, label=title)
+    for edge, label in zip(_box(actor), ("end of the dose box", None), strict=True):
         axes.axvline(edge, color="black", linewidth=1.0, linestyle=_DOTTED, label=label)
     axes.set(xlim=(left, right), ylim=(0.0, 1.08), yticks=[0.0, 0.5, 1.0])
+
+
+def _mean_patient() -> Float[Array, " observation"]:
+    return jnp.zeros(treatment.OBSERVATION_SIZE)
+
+
+def _view(policy: Policy) -> tuple[float, float]:
+    """The doses shown: somewhat more than the box."""
+    low, high = _box(policy)
+    middle, half_range = (low + high) / 2.0, (high - low) / 2.0
+    return middle - _VIEW * half_range, middle + _VIEW * half_range
 
 
 def _relative_density(
@@ -152,41 +179,53 @@ def _relative_density(
 
 
 def dose_band(run: Run, seed: int) -> Figure:
-    """Doses for each of `PATIENTS` new patients, sorted by the centre of the actor's band.
+    """Doses for each of `PATIENTS` new patients, sorted by the centre of the policy that acts.
 
-    On the left every dose that the actor can give, on the right the central half and nine tenths of
-    the proposal, cut at the dose box.
+    For a sparse policy every dose that it can give, for the others the central half and nine tenths
+    of them, cut at the dose box.
     """
     task = treatment.by_name(run.spec.dataset)
-    actor, proposal = run.policy(seed), run.proposal(seed)
+    titles = _titles(run)
+    policies = [run.policy(seed), *([run.proposal(seed)] if "proposal" in titles else [])]
     observations = patients(task)
-    observations = observations[jnp.argsort(actor.act(observations)[:, 0])]
+    observations = observations[jnp.argsort(policies[0].act(observations)[:, 0])]
     rank = np.arange(1, PATIENTS + 1)
 
-    figure = Figure(figsize=(10.4, 5.2))
-    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-    low, high = (np.asarray(end)[:, 0] for end in actor.support(observations))
-    label = "actor: every dose it can give"
-    left.fill_between(rank, low, high, color=BLUE, alpha=0.4, linewidth=0, step="mid", label=label)
-    for share, alpha in ((0.9, 0.25), (0.5, 0.45)):
-        low, high = _central_range(proposal, observations, share)
-        label = f"proposal: central {100 * share:.0f} %"
-        right.fill_between(
-            rank, low, high, color=ORANGE, alpha=alpha, linewidth=0, step="mid", label=label
-        )
-    for axes, policy, title in zip(
-        (left, right), (actor, proposal), _POLICIES.values(), strict=True
-    ):
+    figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.2))
+    row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
+    panels = zip(row, policies, titles.values(), (BLUE, ORANGE), strict=False)
+    for axes, policy, title, colour in panels:
+        _fill_doses(axes, policy, observations, rank, title.split()[-1], colour)
         centre = np.asarray(policy.act(observations))[:, 0]
         # One name for each line: the legend is that of the whole figure.
-        prefix = "" if axes is left else "_"
+        prefix = "" if axes is row[0] else "_"
         axes.plot(rank, centre, color="black", linewidth=1.4, label=f"{prefix}centre")
         _mark_doses(axes, task, run.references["best constant"].measures["dose_mean"], prefix)
-        axes.set(title=title, xlabel="patient, in the order of the actor's centres")
-    left.set(xlim=(0.5, PATIENTS + 0.5), ylabel="dose")
+        axes.set(title=title, xlabel="patient, in the order of the centres")
+    row[0].set(xlim=(0.5, PATIENTS + 0.5), ylabel="dose")
     figure.suptitle(f"{_name(run, seed)}, after {run.step:,} updates: {PATIENTS} new patients")
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=2 * len(titles))
     return figure
+
+
+def _fill_doses(
+    axes: Axes, policy: Policy, observations: Array, rank: np.ndarray, title: str, colour: str
+) -> None:
+    """The band of a sparse policy, or the central ranges of another."""
+    low, high = (np.asarray(end)[:, 0] for end in policy.support(observations))
+    ends = _box(policy)
+    if np.any((low > ends[0]) | (high < ends[1])):
+        shades = [(low, high, 0.4, f"{title}: every dose it can give")]
+    else:
+        shades = [
+            (*_central_range(policy, observations, share), alpha,
+             f"{title}: central {100 * share:.0f} %")
+            for share, alpha in ((0.9, 0.25), (0.5, 0.45))
+        ]  # fmt: skip
+    for low, high, alpha, label in shades:
+        axes.fill_between(
+            rank, low, high, color=colour, alpha=alpha, linewidth=0, step="mid", label=label
+        )
 
 
 def _mark_doses(axes: Axes, task: Treatment, constant_dose: float, prefix: str) -> None:
@@ -219,11 +258,17 @@ def patients(task: Treatment) -> Float[Array, "patients 8"]:
 
 def _central_range(
     policy: Policy, observations: Float[Array, "rows observation"], share: float
-) -> list[Float[np.ndarray, " rows"]]:
-    """Ends of the central share of the mass of a policy of one coordinate, cut at its box."""
-    of_coordinate = policy(observations).base_dist
-    tails = (1.0 - share) / 2.0, (1.0 + share) / 2.0
-    return [np.clip(np.asarray(of_coordinate.icdf(tail))[:, 0], *_box(policy)) for tail in tails]
+) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
+    """Ends of the central share of what a policy of one coordinate does, cut at its box."""
+    law, shares = policy(observations), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
+    if isinstance(law, Independent):
+        ends = [np.asarray(law.base_dist.icdf(tail))[:, 0] for tail in shares]
+    else:
+        # The published proposal has no quantile function: its samples are not of its density.
+        doses = law.sample(jax.random.key(PATIENT_SEED), (_DRAWS,))
+        ends = list(np.quantile(np.asarray(doses)[..., 0], shares, axis=0))
+    low, high = (np.clip(end, *_box(policy)) for end in ends)
+    return low, high
 
 
 def _box(policy: Policy) -> tuple[float, float]:

@@ -102,6 +102,7 @@ class _Training:
         self.jobs = loop.make_jobs(spec.seeds)
         self.evaluator = evaluator(spec.dataset)
         self.about = _about(spec, problem, hashes)
+        self.states: State = None
         self.rows: list[MetricsRow] = []
         self.evaluated: dict[int, dict[str, Evaluation]] = {}
         self.snapshots: dict[int, dict[str, Policy]] = {}
@@ -111,25 +112,25 @@ class _Training:
     def run(self, on_device: Data, progress: Silent) -> Run:
         """All chunks, and what is due between them."""
         began = time.perf_counter()
-        states, step = loop.init(self.jobs, program=self.program), 0
+        self.states, step = loop.init(self.jobs, program=self.program), 0
         try:
-            states = self._prepare(states, on_device, progress)
+            self._prepare(on_device, progress)
             progress.begin(self.spec.steps, len(self.spec.seeds))
-            self._keep_policies(step, states, progress)
+            self._keep_policies(step, progress)
             for length in loop.chunk_lengths(self.spec.stops, self.spec.log_every):
-                states, report = loop.chunk(
-                    states, on_device, self.jobs, jnp.int32(step),
+                self.states, report = loop.chunk(
+                    self.states, on_device, self.jobs, jnp.int32(step),
                     program=self.program, length=length,
                 )  # fmt: skip
                 loop.raise_if_diverged(report, self.jobs, step)
                 step += length
                 self._keep_metrics(step, report)
                 progress.advance(step)
-                self._keep_policies(step, states, progress)
+                self._keep_policies(step, progress)
         except TrainingDiverged as error:
-            self._end(states, step, began, status=DIVERGED, diverged=str(error))
+            self._end(step, began, status=DIVERGED, diverged=str(error))
             raise
-        self._end(states, step, began, status=FINISHED)
+        self._end(step, began, status=FINISHED)
         return Run(
             spec=self.spec,
             step=step,
@@ -138,20 +139,20 @@ class _Training:
             folder=self.folder.path if self.folder else None,
             about=self.about,
             program=self.program,
-            states=states,
+            states=self.states,
             snapshots=self.snapshots,
         )
 
-    def _prepare(self, states: State, on_device: Data, progress: Silent) -> State:
+    def _prepare(self, on_device: Data, progress: Silent) -> None:
         """What the algorithm learns first, where it does; the mean metrics go to run.json."""
         preparation = self.program.algorithm.preparation
         if preparation is None:
-            return states
+            return
         steps, done, means = preparation.steps(self.spec.config), 0, []
         progress.begin(steps, len(self.spec.seeds), "preparation")
         for length in loop.chunk_lengths([steps], self.spec.log_every):
-            states, report = loop.chunk(
-                states, on_device, self.jobs, jnp.int32(done),
+            self.states, report = loop.chunk(
+                self.states, on_device, self.jobs, jnp.int32(done),
                 program=self.program, length=length, preparing=True,
             )  # fmt: skip
             loop.raise_if_diverged(report, self.jobs, done)
@@ -160,7 +161,6 @@ class _Training:
             means.append({name: float(np.mean(values)) for name, values in found.items()})
             progress.advance(done)
         self.about["preparation"] = {"steps": steps, "first": means[0], "last": means[-1]}
-        return states
 
     def _keep_metrics(self, step: int, report: Report) -> None:
         metrics = jax.device_get(report.metrics)
@@ -173,15 +173,15 @@ class _Training:
         if self.folder:
             self.folder.append_metrics(rows)
 
-    def _keep_policies(self, step: int, states: State, progress: Silent) -> None:
+    def _keep_policies(self, step: int, progress: Silent) -> None:
         """Snapshot and evaluation, where they are due."""
         if step in self.spec.snapshots:
-            self.snapshots[step] = loop.policies(states, self.jobs, program=self.program)
+            self.snapshots[step] = loop.policies(self.states, self.jobs, program=self.program)
             if self.folder:
                 self.folder.write_snapshot(step, self.snapshots[step])
         if self.evaluator is not None and step in self.spec.evaluation_steps:
             found = loop.evaluate(
-                states, self.jobs, jnp.int32(step), stream=Stream.EVALUATION,
+                self.states, self.jobs, jnp.int32(step), stream=Stream.EVALUATION,
                 program=self.program, evaluator=self.evaluator, episodes=self.spec.episodes,
             )  # fmt: skip
             self.evaluated[step] = jax.device_get(found)
@@ -196,10 +196,10 @@ class _Training:
             return {}
         return jax.tree.map(lambda *values: np.stack(values), *self.evaluated.values())
 
-    def _end(self, states: State, step: int, began: float, **status: str) -> None:
+    def _end(self, step: int, began: float, **status: str) -> None:
         self.about |= {"step": step, "seconds": round(time.perf_counter() - began, 3), **status}
         if self.folder:
-            self.folder.write_state(states)
+            self.folder.write_state(self.states)
             self.folder.write_about(self.about)
 
 
