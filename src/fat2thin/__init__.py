@@ -8,7 +8,9 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PARTS = ("algorithms", "data", "distributions", "envs", "evaluation", "testing", "training")
+_PARTS = (
+    "algorithms", "data", "distributions", "envs", "evaluation", "experiments", "testing", "training",
+)  # fmt: skip
 _NAMES = {
     "Run": "training",
     "RunSpec": "training",
