@@ -70,7 +70,7 @@ def reported(algorithm: Algorithm) -> list[str]:
         found |= set(metrics(algorithm.preparation.update))
     unexplained = found - set(METRICS)
     if unexplained:
-        sys.exit(f"{algorithm.name} reports what nothing explains: {', '.join(sorted(unexplained))}")
+        sys.exit(f"{algorithm.name} reports what nothing explains: {sorted(unexplained)}")
     return [name for name in METRICS if name in found]
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.distributions import Delta, Distribution, StudentT
 
+from fat2thin.clipping import slide_inside
 from fat2thin.distributions import BoxBeta, QGaussian, SquashedGaussian
 
 BOX_RULES = ("inside", "clip")
@@ -126,7 +127,7 @@ class Sparse:
         if self.box == "clip":
             return head.centre, half_width
         half_width = jnp.minimum(half_width, 1.0)
-        return jnp.clip(head.centre, half_width - 1.0, 1.0 - half_width), half_width
+        return slide_inside(head.centre, half_width), half_width
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
         """A product of sparse q-Gaussians."""

@@ -70,12 +70,13 @@ def log_weight(
     """
     scaled = advantage / temperature
     edge = log_q(floor, entropic_index)
-    inner = jnp.maximum(scaled, edge)
-    # d/dx log exp_q(x) = exp_q(x)^(q - 1).
-    slope = floor ** (entropic_index - 1.0)
+    below = scaled < edge
+    inner = jnp.where(below, 0.0, scaled)
     # log exp_q(x), written so that a large x does not overflow on the way.
     exact = inner * log1p_ratio((1.0 - entropic_index) * inner)
-    return exact + slope * (scaled - inner)
+    # d/dx log exp_q(x) = exp_q(x)^(q - 1).
+    tangent = jnp.log(floor) + floor ** (entropic_index - 1.0) * (scaled - edge)
+    return jnp.where(below, tangent, exact)
 
 
 def q_exponential_weight(

@@ -3,37 +3,15 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
+from fat2thin.clipping import clip_inward
 from fat2thin.families import Family, Head, Squashed
 from fat2thin.networks import PolicyNetwork
-
-
-@jax.custom_vjp
-def clip_inward(x: Float[Array, "..."], low: Array, high: Array) -> Float[Array, "..."]:
-    """Clip, but let a gradient through that pulls a value beyond a bound back inside.
-
-    With a plain clip a head that has once overstepped a bound would stay there for ever.
-    """
-    return jnp.clip(x, low, high)
-
-
-def _clip_forward(x: Array, low: Array, high: Array) -> tuple[Array, tuple[Array, Array]]:
-    return clip_inward(x, low, high), (x > high, x < low)
-
-
-def _clip_backward(residual: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
-    above, below = residual
-    blocked = (above & (gradient < 0.0)) | (below & (gradient > 0.0))
-    return jnp.where(blocked, 0.0, gradient), None, None
-
-
-clip_inward.defvjp(_clip_forward, _clip_backward)
 
 
 class BoundedNetwork(eqx.Module):
@@ -114,5 +92,9 @@ def unit_policy(
 
 
 def in_half_ranges(action: Array, low: Array, high: Array) -> Array:
-    """Actions in half-ranges of the box: -1 at its low end, 1 at its high end."""
-    return lax.stop_gradient((action - (low + high) / 2.0) / ((high - low) / 2.0))
+    """Actions of the box in its half-ranges: -1 at its low end, 1 at its high end.
+
+    An action at an end is not carried beyond it by rounding, where some families have no density.
+    """
+    placed = (action - (low + high) / 2.0) / ((high - low) / 2.0)
+    return lax.stop_gradient(jnp.clip(placed, -1.0, 1.0))

@@ -6,6 +6,7 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -178,6 +179,35 @@ def test_every_setting_is_explained(name):
     explained = explain(config)
     assert [row[0] for row in explained] == [field.name for field in dataclasses.fields(config)]
     assert all(sentence.endswith(".") for _, _, sentence in explained)
+
+
+TRACED = {
+    "fttpo": ("learning_rate", "temperature", "polyak_rate"),
+    "iql": ("learning_rate", "temperature", "expectile", "weight_limit", "adam_beta_2"),
+    "xql": ("learning_rate", "temperature", "value_temperature", "value_clip", "huber_limit"),
+    "sql": ("learning_rate", "temperature"),
+    "inac": ("learning_rate", "temperature", "weight_limit"),
+    "td3_bc": ("learning_rate", "q_weight", "target_noise", "noise_clip"),
+    "spot": ("learning_rate", "support_weight", "vae_beta"),
+    "sparse_reverse_kl": ("learning_rate", "temperature", "weight_index"),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_rates_and_temperatures_may_be_traced(name, monkeypatch):
+    """A sweep over them is one program."""
+    # As users run it: the tests' own type checks want the numbers that the fields are declared as.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    algorithm, config, state = prepare(name, {})
+    logged = batch(jax.random.key(1))
+
+    def step(values):
+        traced = dataclasses.replace(config, **values)
+        return algorithm.update(state, logged, jax.random.key(2), PROBLEM, traced)
+
+    values = {field: jnp.float32(getattr(config, field)) for field in TRACED[name]}
+    after, _ = jax.eval_shape(step, values)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
 
 
 def test_a_variant_is_its_base_with_other_defaults():

@@ -10,13 +10,18 @@ import optax
 import pytest
 import scipy.stats
 
+from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.bc import BCConfig
 from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
+from fat2thin.algorithms.parts import fit_policy, learned_policy, start_policy
+from fat2thin.algorithms.published.families import sparse_policy
 from fat2thin.algorithms.smoothing import SmoothedTargetConfig, scaled_value, smoothed_next_value
 from fat2thin.algorithms.support import OUTSIDE_RULES, inside_support, regressed_action
 from fat2thin.families import Deterministic, Sparse
 from fat2thin.networks import Linear, PolicyNetwork, TwinCritic
 from fat2thin.policies import unit_policy
 
+PROBLEM = Problem(observation_size=3, action_low=(-1.0, -1.0), action_high=(1.0, 1.0), discount=0.9)
 ROWS = 40
 RANDOM = np.random.default_rng(0)
 OBSERVATION = RANDOM.normal(size=(ROWS, 3)).astype(np.float32)
@@ -277,3 +282,35 @@ def test_the_scaled_values_gradient_takes_the_mean_size_as_a_constant(critic):
         np.testing.assert_allclose(
             gradient[row, column], rise / (2 * step) / size, rtol=1e-3, atol=1e-7
         )
+
+
+@pytest.mark.parametrize("rule", OUTSIDE_RULES)
+def test_actions_at_the_very_ends_of_a_band_never_break_the_loss(rule):
+    """Ends that a policy names and ends that its density knows may differ by rounding."""
+    config = BCConfig(hidden=(8,), policy="sparse_q_gaussian", outside_support=rule)
+    learner = start_policy(jax.random.key(3), PROBLEM, config)
+    policy = learned_policy(learner.network, config)
+    observation = jax.random.normal(jax.random.key(4), (20_000, 3))
+    low, high = eqx.filter_jit(policy.support)(observation)
+    # Half of the rows at an end of the first coordinate, the other in the middle.
+    action = jnp.stack([jnp.where(observation[:, 0] > 0.0, high[:, 0], low[:, 0]),
+                        (low[:, 1] + high[:, 1]) / 2.0], axis=-1)  # fmt: skip
+    rows = jnp.ones(len(action))
+    batch = Batch(observation, action, rows, observation, rows)
+    moved, metrics = jax.jit(fit_policy, static_argnums=4)(
+        learner, batch, rows, jax.random.key(5), config
+    )
+    assert np.isfinite(metrics["actor_loss"])
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(moved.network))
+
+
+def test_the_density_decides_who_is_outside_and_not_the_box_around_it():
+    """Corners of the box around the published ellipsoid have no density."""
+    network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
+    policy = sparse_policy(network)
+    observation = jnp.asarray(OBSERVATION)
+    low, high = policy.support(observation)
+    corner = low + 0.98 * (high - low)
+    assert np.all(np.asarray(inside_support(policy, observation, corner)))
+    chosen = regressed_action(policy, observation, corner, "replace", jax.random.key(1))
+    assert np.all(np.isfinite(policy(observation).log_prob(chosen)))

@@ -174,7 +174,7 @@ def test_the_methods_own_settings_by_task():
             assert published_settings("td3_bc", name, "own").values["q_weight"] == 2.5
             iql = published_settings("iql", name, "own").values
             assert iql["expectile"] == 0.7 and iql["temperature"] * 3 == pytest.approx(1)
-            assert published_settings("sql", name, "own").values["temperature"] == 1
+            assert published_settings("sql", name, "own").values["temperature"] == 0.25
 
 
 def every_data_set():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import numbers
+import typing
 from typing import Any
 
 
@@ -14,9 +15,9 @@ def between(
     closed_low: bool = False,
     closed_high: bool = False,
 ) -> None:
-    """Refuse a number outside the interval; None passes where the field allows it by default."""
+    """Refuse a number outside the interval; None passes where the field allows it."""
     value = getattr(config, name)
-    if value is None and _default(config, name) is None:
+    if value is None and _may_be_none(config, name):
         return
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     above = number and (value >= low if closed_low else value > low)
@@ -27,9 +28,9 @@ def between(
 
 
 def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is no choice; None passes where the field allows it by default."""
+    """Refuse a word that is no choice; None passes where the field allows it."""
     value = getattr(config, name)
-    if value is None and _default(config, name) is None:
+    if value is None and _may_be_none(config, name):
         return
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
@@ -39,7 +40,7 @@ def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
 def whole(config: Any, name: str, least: int = 1) -> None:
     """Refuse what is no whole number of at least `least`; None passes as above."""
     value = getattr(config, name)
-    if value is None and _default(config, name) is None:
+    if value is None and _may_be_none(config, name):
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -58,6 +59,10 @@ def only_with(config: Any, names: tuple[str, ...], holds: bool, reason: str) -> 
     for name in names:
         if not holds and getattr(config, name) != _default(config, name):
             raise ValueError(f"{name}={getattr(config, name)!r} has no effect: {reason}.")
+
+
+def _may_be_none(config: Any, name: str) -> bool:
+    return type(None) in typing.get_args(typing.get_type_hints(type(config))[name])
 
 
 def _default(config: Any, name: str) -> Any:

@@ -28,7 +28,7 @@ from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.parts import (
     fit_critic,
-    fit_value,
+    regress_value,
     sample_action,
     start_critic,
     start_policy,
@@ -36,12 +36,13 @@ from fat2thin.algorithms.parts import (
     watch_weight,
 )
 from fat2thin.algorithms.support import inside_support
+from fat2thin.clipping import clip_inward
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
 from fat2thin.families import Head, Sparse
-from fat2thin.losses import half_squared_error, q_exponential_weight, weighted_regression
+from fat2thin.losses import q_exponential_weight, weighted_regression
 from fat2thin.networks import Linear, PolicyNetwork, TwinCritic, polyak
-from fat2thin.policies import BoundedNetwork, Policy, clip_inward, unit_policy
+from fat2thin.policies import BoundedNetwork, Policy, unit_policy
 
 
 class State(NamedTuple):
@@ -115,12 +116,7 @@ def update(
     evaluated = _policy_under(config.value_under, state, config)
     action = sample_action(evaluated, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the evaluated policy.
     evaluated = _policy_under(config.critic_under, state, config)

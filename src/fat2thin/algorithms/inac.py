@@ -15,7 +15,6 @@ Densities are per half-range of the action box.
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,21 +28,18 @@ from fat2thin.algorithms.config import (
     check_learning,
     check_regression,
 )
-from fat2thin.algorithms.learner import Learner
 from fat2thin.algorithms.parts import (
+    BehaviourState,
     acting_policy,
     behaviour_policy,
     fit_behaviour,
     fit_critic,
     fit_policy,
-    fit_value,
     learned_policy,
-    start_critic,
-    start_policy,
-    start_value,
+    regress_value,
+    start_behaviour_state,
 )
 from fat2thin.distributions import sample_with_log_prob
-from fat2thin.losses import half_squared_error
 from fat2thin.networks import TwinCritic, polyak
 from fat2thin.policies import Policy
 
@@ -59,16 +55,6 @@ class InACConfig(BehaviourConfig):
     """Largest weight of a logged action."""
 
 
-class State(NamedTuple):
-    """Everything that changes during training."""
-
-    actor: Learner
-    behaviour: Learner
-    value: Learner
-    critic: Learner
-    target_critic: TwinCritic
-
-
 def check(config: InACConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
@@ -78,22 +64,9 @@ def check(config: InACConfig) -> None:
     between(config, "weight_limit", 0.0, math.inf)
 
 
-def init(key: Key[Array, ""], problem: Problem, config: InACConfig) -> State:
-    """Fresh networks and optimisers."""
-    actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
-    critic = start_critic(critic_key, problem, config)
-    return State(
-        actor=start_policy(actor_key, problem, config),
-        behaviour=start_policy(behaviour_key, problem, config),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
-
-
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: InACConfig
-) -> tuple[State, Metrics]:
+    state: BehaviourState, batch: Batch, key: Key[Array, ""], problem: Problem, config: InACConfig
+) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = learned_policy(state.actor.network, config)
@@ -103,12 +76,7 @@ def update(
 
     # Value: what the policy gets here, its entropy included.
     value_target = _soft_value(policy, state.target_critic, batch.observation, value_key, config)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the policy, its entropy included.
     next_value = _soft_value(
@@ -126,7 +94,7 @@ def update(
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**behaviour_metrics, **value_metrics, **critic_metrics, **actor_metrics}
-    return State(actor, behaviour, value, critic, target_critic), metrics
+    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
 def _soft_value(
@@ -148,7 +116,7 @@ ALGORITHM = Algorithm(
     summary="In-sample Actor-Critic: a soft maximum over actions that the log has",
     config=InACConfig,
     check=check,
-    init=init,
+    init=start_behaviour_state,
     update=update,
     policy=acting_policy,
 )

@@ -39,12 +39,12 @@ def descend(
 
 
 def cosine_decay(
-    learner: Learner, learning_rate: float | Float[Array, ""], steps: int | None
+    counted: Learner, learning_rate: float | Float[Array, ""], steps: int | None
 ) -> float | Float[Array, ""]:
-    """The learning rate of the learner's next step: along half a cosine to zero at `steps`."""
+    """The learning rate after as many updates as `counted` has had: half a cosine to zero."""
     if steps is None:
         return learning_rate
-    share = jnp.minimum(learner.moments.count / steps, 1.0)
+    share = jnp.minimum(counted.moments.count / steps, 1.0)
     return learning_rate * (1.0 + jnp.cos(jnp.pi * share)) / 2.0
 
 

@@ -24,6 +24,7 @@ from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
 from fat2thin.algorithms.support import inside_support, regressed_action
 from fat2thin.families import Deterministic
 from fat2thin.losses import (
+    half_squared_error,
     temporal_difference_target,
     twin_critic_loss,
     weighted_regression,
@@ -31,6 +32,8 @@ from fat2thin.losses import (
 from fat2thin.networks import PolicyNetwork, ScalarNetwork, TwinCritic
 from fat2thin.policies import Policy, unit_policy
 
+BEHAVIOUR_SCALES = (1e-3, 10.0)
+"""Bounds of the behaviour's scale; the policy's own may be those of a narrow band."""
 RowLoss = Callable[[Float[Array, " batch"]], Float[Array, " batch"]]
 
 
@@ -38,6 +41,16 @@ class ValueState(NamedTuple):
     """Everything that changes while a policy, a value and critics are learned."""
 
     actor: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+class BehaviourState(NamedTuple):
+    """The same, and a model of the log's behaviour."""
+
+    actor: Learner
+    behaviour: Learner
     value: Learner
     critic: Learner
     target_critic: TwinCritic
@@ -64,6 +77,21 @@ def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningCon
     critic = start_critic(critic_key, problem, config)
     return ValueState(
         actor=start_policy(actor_key, problem, config),
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def start_behaviour_state(
+    key: Key[Array, ""], problem: Problem, config: LearningConfig
+) -> BehaviourState:
+    """The same, and of a model of the log's behaviour."""
+    actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
+    critic = start_critic(critic_key, problem, config)
+    return BehaviourState(
+        actor=start_policy(actor_key, problem, config),
+        behaviour=start_policy(behaviour_key, problem, config),
         value=start_value(value_key, problem, config),
         critic=critic,
         target_critic=critic.network,
@@ -109,6 +137,15 @@ def fit_value(
     return learner, {"value_loss": error, "v_mean": mean}
 
 
+def regress_value(
+    learner: Learner, batch: Batch, target: Float[Array, " batch"], config: LearningConfig
+) -> tuple[Learner, Metrics]:
+    """One step down the mean of (V(s) - target)^2 / 2."""
+    return fit_value(
+        learner, batch, lambda prediction: half_squared_error(prediction, target), config
+    )
+
+
 def fit_critic(
     learner: Learner,
     batch: Batch,
@@ -143,7 +180,9 @@ def fit_policy(
 
     def loss(network: PolicyNetwork) -> tuple[Array, None]:
         log_density = learned_policy(network, config)(batch.observation).log_prob(action)
-        return jnp.mean(weighted_regression(weight, log_density)), None
+        # An action at the very end of a band may be outside it by rounding: it sits this one out.
+        counts = jnp.isfinite(log_density) if config.outside_support else True
+        return jnp.mean(weighted_regression(jnp.where(counts, weight, 0.0), log_density)), None
 
     rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
     learner, error, _ = descend(learner, loss, rate, config.adam_beta_2)
@@ -152,9 +191,8 @@ def fit_policy(
 
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
     """The model of the log's behaviour, in half-ranges of the box."""
-    bounds = (config.scale_low, config.scale_high)
     family = make_family(config.behaviour)
-    return unit_policy(network, family, bounds, config.state_dependent_scale)
+    return unit_policy(network, family, BEHAVIOUR_SCALES, config.state_dependent_scale)
 
 
 def fit_behaviour(

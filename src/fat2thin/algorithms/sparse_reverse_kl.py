@@ -15,7 +15,6 @@ tangent, so that a sample among bad actions is pulled out of them.
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,27 +29,26 @@ from fat2thin.algorithms.config import (
     check_learning,
     check_policy,
 )
-from fat2thin.algorithms.learner import Learner, cosine_decay, descend
+from fat2thin.algorithms.learner import cosine_decay, descend
 from fat2thin.algorithms.parts import (
+    BehaviourState,
     acting_policy,
     behaviour_policy,
     fit_behaviour,
     fit_critic,
-    fit_value,
     learned_policy,
+    regress_value,
     sample_action,
-    start_critic,
-    start_policy,
-    start_value,
+    start_behaviour_state,
     watch_policy,
 )
 from fat2thin.distributions import sample_with_log_prob
-from fat2thin.losses import half_squared_error, log_weight
-from fat2thin.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.losses import log_weight
+from fat2thin.networks import PolicyNetwork, polyak
 
 THEIRS = (
-    "entropic_index", "box", "behaviour", "weight_floor", "scale_low", "scale_high",
-    "state_dependent_scale", "actor_decay_steps",
+    "policy", "entropic_index", "box", "behaviour", "weight_index", "weight_floor", "scale_low",
+    "scale_high", "state_dependent_scale", "actor_decay_steps",
 )  # fmt: skip
 """Settings that `published=True` has values of its own for."""
 
@@ -81,16 +79,6 @@ class SparseReverseKLConfig(BehaviourConfig):
     but that of the policy's own log density, which is entropy maximisation."""
 
 
-class State(NamedTuple):
-    """Everything that changes during training."""
-
-    actor: Learner
-    behaviour: Learner
-    value: Learner
-    critic: Learner
-    target_critic: TwinCritic
-
-
 def check(config: SparseReverseKLConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
@@ -109,26 +97,13 @@ def check(config: SparseReverseKLConfig) -> None:
     only_with(config, THEIRS, not config.published, "published=True has the authors' own")
 
 
-def init(key: Key[Array, ""], problem: Problem, config: SparseReverseKLConfig) -> State:
-    """Fresh networks and optimisers."""
-    actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
-    critic = start_critic(critic_key, problem, config)
-    return State(
-        actor=start_policy(actor_key, problem, config),
-        behaviour=start_policy(behaviour_key, problem, config),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
-
-
 def update(
-    state: State,
+    state: BehaviourState,
     batch: Batch,
     key: Key[Array, ""],
     problem: Problem,
     config: SparseReverseKLConfig,
-) -> tuple[State, Metrics]:
+) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = learned_policy(state.actor.network, config)
@@ -139,12 +114,7 @@ def update(
     # Value: what the policy gets here.
     action = sample_action(policy, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the policy.
     next_action = sample_action(policy, batch.next_observation, critic_key)
@@ -176,7 +146,7 @@ def update(
         **critic_metrics,
         **watch_policy(policy, batch),
     }
-    return State(actor, behaviour, value, critic, target_critic), metrics
+    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(
@@ -184,7 +154,7 @@ ALGORITHM = Algorithm(
     summary="A sparse policy by the reverse KL to the weighted behaviour, without a proposal",
     config=SparseReverseKLConfig,
     check=check,
-    init=init,
+    init=start_behaviour_state,
     update=update,
     policy=acting_policy,
 )

@@ -8,7 +8,7 @@ lower bound in place of log behaviour(b | s), weight lambda and mean |Q| as a co
     policy  -Q1(s, b) / mean |Q1| + lambda model loss(s, b)       b = policy(s)
 
 with n action coordinates and m latent ones: the model loss is the negative bound for a decoder
-variance beta m / (2 n), but for a factor and a constant. The policy and the targets move at every
+variance beta n / (2 m), but for a factor and a constant. The policy and the targets move at every
 second update.
 """
 
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Preparation, Problem
-from fat2thin.algorithms.checks import between, layer_widths, whole
+from fat2thin.algorithms.checks import between, layer_widths, only_with, whole
 from fat2thin.algorithms.config import check_learning
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if, start
 from fat2thin.algorithms.parts import (
@@ -113,6 +113,10 @@ def check(config: SPOTConfig) -> None:
     between(config, "vae_learning_rate", 0.0, 1.0)
     whole(config, "latent_size")
     between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
+    only_with(
+        config, ("delay", "actor_dropout", "actor_decay_steps"), not config.published,
+        "published=True never moves the policy",
+    )  # fmt: skip
 
 
 def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> State:
@@ -171,14 +175,13 @@ def update(
         climb = scaled_value(critic.network, batch.observation, action)
         return config.support_weight * outside - climb, outside
 
-    rate = cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
+    rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
     actor, actor_error, outside = descend(state.actor, loss, rate, config.adam_beta_2)
 
-    due = critic.moments.count % config.delay == 0
-    actor = keep_if(due, actor, state.actor)
     targets = (state.target_actor, state.target_critic)
     moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)
-    target_actor, target_critic = keep_if(due, moved, targets)
+    due = critic.moments.count % config.delay == 0
+    actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
     metrics = {
         "actor_loss": actor_error,

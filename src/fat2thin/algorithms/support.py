@@ -14,7 +14,7 @@ PROJECTED_SHARE = 0.9
 def inside_support(
     policy: Policy, observation: Float[Array, "batch observation"], action: Array
 ) -> Bool[Array, " batch"]:
-    """Which actions the policy could take."""
+    """Which actions lie between the ends of the policy's support."""
     low, high = policy.support(observation)
     return jnp.all((low <= action) & (action <= high), axis=-1)
 
@@ -34,13 +34,13 @@ def regressed_action(
     if rule is None:
         return action
     instead = _REPLACEMENTS[rule](policy, observation, action, key)
-    inside = inside_support(policy, observation, action)
+    # The density itself is asked: it knows an ellipsoid from its box, and its own rounding.
+    inside = jnp.isfinite(policy(observation).log_prob(action))
     return lax.stop_gradient(jnp.where(inside[:, None], action, instead))
 
 
 def _nearest_sample(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
-    low, high = policy.support(observation)
-    samples = jnp.clip(policy(observation).sample(key, (REPLACEMENT_SAMPLES,)), low, high)
+    samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
     nearest = jnp.argmin(jnp.sum((samples - action) ** 2, axis=-1), axis=0)
     return jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
 

@@ -24,12 +24,12 @@ from fat2thin.algorithms.parts import (
     acting_policy,
     fit_critic,
     fit_policy,
-    fit_value,
     learned_policy,
+    regress_value,
     sample_action,
     start_value_state,
 )
-from fat2thin.losses import half_squared_error, q_exponential_weight
+from fat2thin.losses import q_exponential_weight
 from fat2thin.networks import polyak
 
 THEIRS = (
@@ -89,12 +89,7 @@ def update(
     # Value: what the policy gets here.
     action = sample_action(policy, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the policy.
     next_action = sample_action(policy, batch.next_observation, critic_key)

@@ -90,14 +90,13 @@ def update(
         climb = scaled_value(critic.network, batch.observation, action)
         return distance - config.q_weight * climb, None
 
-    rate = cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
+    rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
     actor, actor_error, _ = descend(state.actor, loss, rate, config.adam_beta_2)
 
-    due = critic.moments.count % config.delay == 0
-    actor = keep_if(due, actor, state.actor)
     targets = (state.target_actor, state.target_critic)
     moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)
-    target_actor, target_critic = keep_if(due, moved, targets)
+    due = critic.moments.count % config.delay == 0
+    actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
     metrics = {
         "actor_loss": actor_error,

@@ -227,7 +227,9 @@ def _updates(
 
 def _phase(algorithm: Algorithm, preparing: bool) -> tuple[Callable, Stream, Stream]:
     """An update, where its random numbers come from, and where its choice of rows does."""
-    if preparing and algorithm.preparation is not None:
+    if preparing:
+        if algorithm.preparation is None:
+            raise ValueError(f"{algorithm.name} has no preparation")
         return algorithm.preparation.update, Stream.PREPARATION, Stream.PREPARATION_BATCH
     return algorithm.update, Stream.UPDATE, Stream.BATCH
 

@@ -23,7 +23,7 @@ from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.algorithms.learner import Learner, descend
 from fat2thin.algorithms.parts import (
     fit_critic,
-    fit_value,
+    regress_value,
     start_critic,
     start_policy,
     start_value,
@@ -37,7 +37,7 @@ from fat2thin.algorithms.published.families import (
     squashed_policy,
 )
 from fat2thin.algorithms.support import inside_support
-from fat2thin.losses import half_squared_error, q_exponential_weight
+from fat2thin.losses import q_exponential_weight
 from fat2thin.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies import Policy
 
@@ -80,12 +80,7 @@ def update(
     thin = sparse_policy(state.actor.network)
     action = jnp.clip(thin(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     # Critics: under the proposal.
     fat = proposal_policy(state.proposal.network, config)

@@ -13,24 +13,23 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms import sparse_reverse_kl
 from fat2thin.algorithms.base import Batch, Metrics, Problem
 from fat2thin.algorithms.learner import descend
-from fat2thin.algorithms.parts import fit_critic, fit_value, watch_policy
+from fat2thin.algorithms.parts import BehaviourState, fit_critic, regress_value, watch_policy
 from fat2thin.algorithms.published.families import EDGE, WEIGHT_BOUNDS, sparse_policy
 from fat2thin.algorithms.published.fttpo import floored_weight
 from fat2thin.algorithms.published.tawac import log_density
-from fat2thin.algorithms.sparse_reverse_kl import SparseReverseKLConfig, State
+from fat2thin.algorithms.sparse_reverse_kl import SparseReverseKLConfig
 from fat2thin.algorithms.support import regressed_action
-from fat2thin.losses import half_squared_error
 from fat2thin.networks import PolicyNetwork, polyak
 from fat2thin.policies import Policy
 
 
 def update(
-    state: State,
+    state: BehaviourState,
     batch: Batch,
     key: Key[Array, ""],
     problem: Problem,
     config: SparseReverseKLConfig,
-) -> tuple[State, Metrics]:
+) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     behaviour_key, value_key, critic_key, actor_key = jax.random.split(key, 4)
     rates = (config.learning_rate, config.adam_beta_2)
@@ -47,12 +46,7 @@ def update(
 
     action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     next_action = jnp.clip(before(batch.next_observation).sample(critic_key), -EDGE, EDGE)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
@@ -83,10 +77,10 @@ def update(
         **critic_metrics,
         **watch_policy(before, batch),
     }
-    return State(actor, behaviour, value, critic, target_critic), metrics
+    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
-def policy(state: State, problem: Problem, config: SparseReverseKLConfig) -> Policy:
+def policy(state: BehaviourState, problem: Problem, config: SparseReverseKLConfig) -> Policy:
     """Their policy."""
     return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
 

@@ -16,7 +16,7 @@ from fat2thin.algorithms.learner import descend
 from fat2thin.algorithms.parts import (
     ValueState,
     fit_critic,
-    fit_value,
+    regress_value,
     watch_policy,
     watch_weight,
 )
@@ -24,7 +24,6 @@ from fat2thin.algorithms.published.families import EDGE, heavy_policy, sparse_po
 from fat2thin.algorithms.published.fttpo import floored_weight
 from fat2thin.algorithms.support import regressed_action
 from fat2thin.algorithms.tawac import TAWACConfig
-from fat2thin.losses import half_squared_error
 from fat2thin.networks import PolicyNetwork, polyak
 from fat2thin.policies import Policy
 
@@ -40,12 +39,7 @@ def update(
 
     action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: half_squared_error(prediction, value_target),
-        config,
-    )
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
 
     next_action = jnp.clip(before(batch.next_observation).sample(critic_key), -EDGE, EDGE)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
