@@ -3,7 +3,7 @@
     python benchmarks/treatment_methods.py --run     tunes and trains (two hours on two cores)
     python benchmarks/treatment_methods.py           prints the tables and draws the picture
 
-Tuning: six settings a method (two learning rates and three values of its own knob; six learning
+Tuning: six settings a method (two learning rates and three values of its own knobs; six learning
 rates where it has none), three seeds each that are used for nothing else, judged by the mean
 return of the sampling policy over all evaluations. Then ten fresh seeds with the best setting. The
 runs go to runs/treatment_methods, a folder each; what the documentation needs of them is kept in
@@ -44,14 +44,15 @@ HIDDEN = (64, 64)
 TUNING_SEEDS, TUNING_EPISODES = (100, 101, 102), 20
 SEEDS, EPISODES = 10, 100
 LEARNING_RATES = (1e-3, 3e-4)
-TEMPERATURES = ("temperature", (1.0, 0.1, 0.01))
+TEMPERATURES = {"temperature": (1.0, 0.1, 0.01)}
 SMALL_MODEL = {"vae_hidden": (64, 64), "vae_steps": 3_000}
 
 
 class Method(NamedTuple):
     label: str
     algorithm: str
-    knob: tuple[str, tuple[float, ...]] | None
+    knobs: dict[str, tuple[float, ...]]
+    """Three values each, which vary together."""
     settings: dict[str, Any] = {}  # noqa: RUF012
 
 
@@ -64,19 +65,19 @@ METHODS = (
     Method("tawac", "tawac", TEMPERATURES),
     Method("tawac-ht", "tawac-ht", TEMPERATURES),
     Method("awac", "awac", TEMPERATURES),
-    Method("iql", "iql", ("expectile", (0.7, 0.8, 0.9))),
-    Method("sql", "sql", ("temperature", (1.0, 2.0, 5.0))),
-    Method("xql", "xql", ("value_temperature", (1.0, 2.0, 5.0))),
+    Method("iql", "iql", {"expectile": (0.7, 0.7, 0.9), "temperature": (1.0 / 3.0, 0.1, 0.1)}),
+    Method("sql", "sql", TEMPERATURES),
+    Method("xql", "xql", {"value_temperature": (2.0, 2.0, 0.5), "temperature": (1.0 / 3, 0.1, 0.1)}),
     Method("inac", "inac", TEMPERATURES),
-    Method("td3_bc", "td3_bc", ("q_weight", (1.0, 2.5, 5.0))),
-    Method("spot", "spot", ("support_weight", (0.05, 0.2, 1.0)), SMALL_MODEL),
-    Method("bc", "bc", None),
+    Method("td3_bc", "td3_bc", {"q_weight": (1.0, 2.5, 5.0)}),
+    Method("spot", "spot", {"support_weight": (0.05, 0.2, 1.0)}, SMALL_MODEL),
+    Method("bc", "bc", {}),
     Method("rar", "rar", TEMPERATURES),
     Method("sparse_reverse_kl", "sparse_reverse_kl", TEMPERATURES),
     Method("fttpo, published", "fttpo", TEMPERATURES, PUBLISHED),
     Method("tawac-ht, published", "tawac-ht", TEMPERATURES, PUBLISHED),
-    Method("xql, published", "xql", ("temperature", (0.5, 0.2, 1.0 / 3.0)), PUBLISHED),
-    Method("spot, published", "spot", ("support_weight", (0.05, 0.2, 1.0)),
+    Method("xql, published", "xql", {"temperature": (0.5, 0.2, 1.0 / 3.0)}, PUBLISHED),
+    Method("spot, published", "spot", {"support_weight": (0.05, 0.2, 1.0)},
            SMALL_MODEL | PUBLISHED | {"policy": "squashed_gaussian"}),
     Method("rar, published", "rar", TEMPERATURES, PUBLISHED),
     Method("sparse_reverse_kl, published", "sparse_reverse_kl", TEMPERATURES, PUBLISHED),
@@ -84,14 +85,11 @@ METHODS = (
 
 
 def grid(method: Method) -> dict[str, list[float]]:
-    """Six settings: every learning rate with every value of the knob."""
-    if method.knob is None:
+    """Six settings: every learning rate with every value of the knobs."""
+    if not method.knobs:
         return {"learning_rate": [3e-3, 2e-3, 1e-3, 6e-4, 3e-4, 1e-4]}
-    name, values = method.knob
-    return {
-        "learning_rate": [rate for rate in LEARNING_RATES for _ in values],
-        name: [value for _ in LEARNING_RATES for value in values],
-    }
+    knobs = {name: [*values] * len(LEARNING_RATES) for name, values in method.knobs.items()}
+    return {"learning_rate": [rate for rate in LEARNING_RATES for _ in range(3)], **knobs}
 
 
 def tune(method: Method, reward: str) -> dict[str, Any]:
