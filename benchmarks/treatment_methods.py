@@ -14,7 +14,7 @@ side; `--gather` puts their results together.
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ SMALL_MODEL = {"vae_hidden": (64, 64), "vae_steps": 3_000}
 class Method(NamedTuple):
     label: str
     algorithm: str
-    knobs: dict[str, tuple[float, ...]]
+    knobs: Mapping[str, tuple[float, ...]]
     """Three values each, which vary together."""
     settings: dict[str, Any] = {}  # noqa: RUF012
 
@@ -67,7 +67,8 @@ METHODS = (
     Method("awac", "awac", TEMPERATURES),
     Method("iql", "iql", {"expectile": (0.7, 0.7, 0.9), "temperature": (1.0 / 3.0, 0.1, 0.1)}),
     Method("sql", "sql", TEMPERATURES),
-    Method("xql", "xql", {"value_temperature": (2.0, 2.0, 0.5), "temperature": (1.0 / 3, 0.1, 0.1)}),
+    Method("xql", "xql",
+           {"value_temperature": (2.0, 2.0, 0.5), "temperature": (1.0 / 3.0, 0.1, 0.1)}),
     Method("inac", "inac", TEMPERATURES),
     Method("td3_bc", "td3_bc", {"q_weight": (1.0, 2.5, 5.0)}),
     Method("spot", "spot", {"support_weight": (0.05, 0.2, 1.0)}, SMALL_MODEL),
