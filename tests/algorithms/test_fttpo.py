@@ -164,6 +164,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOSSES)
 def test_best_action_in_a_gap_of_the_data(kind):
     """No logged dose lies near the best, and the forbidden ones get probability 0.0."""
