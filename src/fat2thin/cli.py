@@ -5,20 +5,22 @@ command is a function with a docstring and `@app.command` above it.
 """
 
 import ast
-import contextlib
-import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.extras import SubcommandApp
 
+from fat2thin import data_cli
+from fat2thin.plain_errors import plain_errors
+
 if TYPE_CHECKING:
     from fat2thin.training import Run
 
 app = SubcommandApp()
+app.command(data_cli.app, name="data", help=data_cli.DESCRIPTION)
 
 DESCRIPTION = (
     "Offline reinforcement learning with sparse policies: "
@@ -85,7 +87,7 @@ def train(
     from fat2thin.training import OtherRunError, TrainingDiverged, execute, make_spec, progress
     from fat2thin.training.spec import find_published
 
-    with _plain_errors(ValueError):
+    with plain_errors(ValueError):
         given = dict(_setting(one) for one in settings)
         spec = make_spec(
             algorithm,
@@ -103,7 +105,7 @@ def train(
     if settings_from != "default":
         found = find_published(algorithm, dataset, settings_from, given)
         print(f"settings from {settings_from}: {' '.join(found.sources)}")
-    with _plain_errors(TrainingDiverged, OtherRunError):
+    with plain_errors(TrainingDiverged, OtherRunError):
         run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
     _print(run)
 
@@ -119,7 +121,7 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
     """
     from fat2thin.training import load
 
-    with _plain_errors(ValueError):
+    with plain_errors(ValueError):
         print(load(folder).evaluate(episodes, draw))
 
 
@@ -132,7 +134,7 @@ def show(folder: _RunFolder, /) -> None:
     """
     from fat2thin.training import load
 
-    with _plain_errors(ValueError):
+    with plain_errors(ValueError):
         run = load(folder)
     _print(run)
 
@@ -149,7 +151,7 @@ def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | Non
     from fat2thin.report.run_figures import save_run_figures
     from fat2thin.training import load
 
-    with _plain_errors(ValueError):
+    with plain_errors(ValueError):
         for path in save_run_figures(load(folder), out, seed):
             print(path)
 
@@ -200,7 +202,7 @@ def settings(algorithm: _AlgorithmName, /) -> None:
     from fat2thin import algorithms
     from fat2thin.training.settings import explain
 
-    with _plain_errors(ValueError):
+    with plain_errors(ValueError):
         chosen = algorithms.get(algorithm)
     print(
         f"{chosen.summary}.\nSet them with `fat2thin train {algorithm} ... --set NAME=VALUE ...`."
@@ -226,7 +228,7 @@ def published(
     """
     from fat2thin.experiments.published_listing import listing, rows
 
-    with _plain_errors(ValueError):
+    with plain_errors(ValueError):
         found = rows(algorithm, dataset)
     print(listing(found))
 
@@ -260,18 +262,9 @@ def _value(text: str) -> Any:
         return text
 
 
-@contextlib.contextmanager
-def _plain_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program with one line where the user was wrong."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"fat2thin: {error}")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; what a user can mend ends it with a plain message and a non-zero status."""
-    with _plain_errors(OSError):
+    with plain_errors(OSError):
         app.cli(prog="fat2thin", description=DESCRIPTION, args=arguments)
 
 

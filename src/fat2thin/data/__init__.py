@@ -1,6 +1,34 @@
-"""Logged data: what a data set is, and how one is found by its name."""
+"""Logged data: what a data set is, how one is found by its name, and readers of files."""
 
+from fat2thin.data.d4rl import read_hdf5
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.readers import Reader, load, names, reader, register_reader
+from fat2thin.data.errors import DataFileError
+from fat2thin.data.npz_files import read_npz, save_npz
+from fat2thin.data.raw import Box, RawLog, assemble
+from fat2thin.data.readers import (
+    Reader,
+    load,
+    names,
+    reader,
+    register_reader,
+    register_suffix,
+)
+from fat2thin.data.scores import normalised_score
 
-__all__ = ["Dataset", "Reader", "load", "names", "reader", "register_reader"]
+__all__ = [
+    "Box",
+    "DataFileError",
+    "Dataset",
+    "RawLog",
+    "Reader",
+    "assemble",
+    "load",
+    "names",
+    "normalised_score",
+    "read_hdf5",
+    "read_npz",
+    "reader",
+    "register_reader",
+    "register_suffix",
+    "save_npz",
+]

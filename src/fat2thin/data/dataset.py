@@ -46,6 +46,9 @@ class Dataset:
         """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""
         for field in _SHAPES:
             object.__setattr__(self, field, np.asarray(getattr(self, field)))
+        if self.episode_start.dtype.kind in "iu":
+            # One type, so that a log has one hash whatever file it came from.
+            object.__setattr__(self, "episode_start", self.episode_start.astype(np.int64))
         self._check_shapes()
         self._check_numbers()
         self._check_box()

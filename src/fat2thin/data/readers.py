@@ -1,7 +1,11 @@
-"""Data sets by name. Each kind of name has a reader; one's own is added with `register_reader`."""
+"""Data sets by name. Each kind of name has a reader; one's own is added with `register_reader`.
+
+A name that ends in a known suffix (.npz) is the path of a file; `register_suffix` adds a kind.
+"""
 
 import difflib
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from fat2thin.data.dataset import Dataset
@@ -22,6 +26,7 @@ class Reader(NamedTuple):
 
 
 _READERS: dict[str, Reader] = {}
+_SUFFIXES: dict[str, Reader] = {}
 
 
 def register_reader(new: Reader) -> Reader:
@@ -30,6 +35,15 @@ def register_reader(new: Reader) -> Reader:
         raise ValueError(f"data sets called {new.prefix}... have a reader already")
     _READERS[new.prefix] = new
     return new
+
+
+def register_suffix(suffix: str, read: Callable[[str, int], Dataset]) -> None:
+    """Let `load` take paths that end in `suffix` (".npz"); a suffix can be taken once."""
+    if not suffix.startswith(".") or suffix != suffix.lower():
+        raise ValueError(f"a suffix starts with a dot and is in lower case, unlike {suffix!r}")
+    if suffix in _SUFFIXES:
+        raise ValueError(f"paths that end in {suffix} have a reader already")
+    _SUFFIXES[suffix] = Reader("", read)
 
 
 def names() -> tuple[str, ...]:
@@ -43,17 +57,23 @@ def _names(reader: Reader) -> tuple[str, ...]:
 
 
 def reader(name: str) -> Reader:
-    """The reader of a data set; a wrong name is an error that lists the right ones."""
+    """The reader of a name or a path; a wrong name is an error that lists the right ones."""
+    for suffix, of_paths in _SUFFIXES.items():
+        if name.lower().endswith(suffix):
+            return of_paths
     found = [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
     if not found or (found[0].names and name not in found[0].names()):
         close = difflib.get_close_matches(name, names(), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"no data set is called {name!r}{hint}; there are {', '.join(names())}")
+        raise ValueError(
+            f"no data set is called {name!r}{hint}; there are {', '.join(names())}, and paths that "
+            f"end in {', '.join(_SUFFIXES)}"
+        )
     return found[0]
 
 
 def load(name: str, seed: int = 0) -> Dataset:
-    """The data set of this name. Where every seed has its own log, `seed` says which."""
+    """The data set of this name, or at this path. `seed` says which log, where each has its own."""
     return reader(name).read(name, seed)
 
 
@@ -72,3 +92,14 @@ def _treatment(name: str, seed: int) -> Dataset:
 register_reader(
     Reader("treatment/", _treatment, lambda: tuple(treatment.VARIANTS), one_a_seed=True)
 )
+
+
+def _table(path: str, seed: int) -> Dataset:
+    # Here, so that Arrow is loaded only where a table is read.
+    from fat2thin.data.table import load
+
+    return load(Path(path))
+
+
+for _suffix in (".toml", ".csv", ".parquet"):
+    register_suffix(_suffix, _table)

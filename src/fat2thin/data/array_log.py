@@ -1,0 +1,245 @@
+"""From the arrays of a file to a data set, whatever the file's format and names are."""
+
+import warnings
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.raw import Box, RawLog, assemble
+
+DISCOUNT = 0.99
+
+
+@runtime_checkable
+class ArrayFile(Protocol):
+    """A file of named arrays of numbers, none of them read before it is asked for."""
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+
+    def has(self, field: str) -> bool:
+        """Whether there is an array of this name."""
+
+    def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
+        """An array in this type, whatever type the file keeps it in."""
+
+    def setting(self, name: str) -> np.ndarray | None:
+        """A small array that says how the log is used (the box, the discount), if there is one."""
+
+
+class Layout(NamedTuple):
+    """What a format calls the columns of a log."""
+
+    observation: str
+    action: str
+    reward: str
+    terminal: str
+    cut: str
+    next_observation: str
+    episode_start: str | None = None
+
+
+def read_dataset(file: ArrayFile, layout: Layout, name: str, box: Box | None = None) -> Dataset:
+    """The data set in a file. A box given here goes before the file's own, and that before ±1."""
+    raw = _raw_log(file, layout)
+    box = box or _box(file, raw.action.shape[1])
+    _settle(file, layout.action, raw.action, box)
+    try:
+        return assemble(name, raw, box)
+    except ValueError as error:
+        raise file_error(file.path, f"holds no usable log: {error}", "Correct the file.") from error
+
+
+def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
+    columns = (layout.observation, layout.action, layout.reward, layout.terminal)
+    for field in columns:
+        if not file.has(field):
+            raise file_error(
+                file.path,
+                "is missing",
+                f"A log needs the arrays {', '.join(columns)}.",
+                field,
+            )
+    observation = _table(file, layout.observation)
+    rows, observation_size = observation.shape
+    action = _table(file, layout.action, rows)
+    reward = _column(file, layout.reward, rows)
+    terminal = _flags(file, layout.terminal, rows)
+    following = None
+    if file.has(layout.next_observation):
+        following = _table(file, layout.next_observation, rows, observation_size)
+    cut = _cuts(file, layout, observation, following)
+    return RawLog(observation, action, reward, terminal, cut, following)
+
+
+def _cuts(
+    file: ArrayFile, layout: Layout, observation: np.ndarray, following: np.ndarray | None
+) -> np.ndarray:
+    rows = len(observation)
+    cut = np.zeros(rows, bool)
+    told = False
+    if file.has(layout.cut):
+        told = True
+        cut |= _flags(file, layout.cut, rows)
+    if layout.episode_start and file.has(layout.episode_start):
+        told = True
+        cut[_starts(file, layout.episode_start, rows)[1:] - 1] = True
+    if told:
+        return cut
+    if following is None:
+        warnings.warn(
+            f"{file.path} has neither {layout.cut!r} nor {layout.next_observation!r}: only "
+            f"{layout.terminal!r} ends its episodes, and the rows on both sides of a time limit "
+            "are taken for neighbours",
+            stacklevel=2,
+        )
+    else:
+        cut[:-1] = (following[:-1] != observation[1:]).any(axis=1)
+    return cut
+
+
+def _table(
+    file: ArrayFile, field: str, rows: int | None = None, columns: int | None = None
+) -> np.ndarray:
+    array = file.read(field)
+    expected = f"({'rows' if rows is None else rows}, {'columns' if columns is None else columns})"
+    fits = array.ndim == 2 and 0 not in array.shape
+    if not fits or rows not in (None, len(array)) or columns not in (None, array.shape[1]):
+        raise _misshapen(file, field, expected, array)
+    _check_finite(file, field, array)
+    return array
+
+
+def _column(file: ArrayFile, field: str, rows: int) -> np.ndarray:
+    array = file.read(field)
+    if array.shape not in ((rows,), (rows, 1)):
+        raise _misshapen(file, field, f"({rows},)", array)
+    _check_finite(file, field, array)
+    return array.reshape(rows)
+
+
+def _flags(file: ArrayFile, field: str, rows: int) -> np.ndarray:
+    column = _column(file, field, rows)
+    wrong = (column != 0) & (column != 1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise file_error(
+            file.path,
+            f"must hold 0 or 1 (no or yes), not {column[row]}",
+            "Write the flags as booleans.",
+            field,
+            row,
+        )
+    return column.astype(bool)
+
+
+def _starts(file: ArrayFile, field: str, rows: int) -> np.ndarray:
+    array = file.read(field, np.float64)
+    if array.ndim != 1 or not 0 < array.size <= rows:
+        raise _misshapen(file, field, "(episodes,)", array)
+    _check_finite(file, field, array)
+    rising = array[0] == 0 and (np.diff(array) > 0).all() and array[-1] < rows
+    if not rising or (array != np.floor(array)).any():
+        raise file_error(
+            file.path,
+            f"must hold rising row numbers that begin with 0 and stay below {rows}",
+            "Each number is the row that an episode starts at.",
+            field,
+        )
+    return array.astype(np.int64)
+
+
+def _check_finite(file: ArrayFile, field: str, array: np.ndarray) -> None:
+    finite = np.isfinite(array)
+    if not finite.all():
+        raise file_error(
+            file.path,
+            f"is NaN, infinite or beyond 32 bits {int(finite.size - finite.sum())} times",
+            "Remove the episodes that hold these rows, or fill the values in.",
+            field,
+            int(finite.reshape(len(array), -1).all(axis=1).argmin()),
+        )
+
+
+def _misshapen(file: ArrayFile, field: str, expected: str, array: np.ndarray) -> DataFileError:
+    return file_error(
+        file.path,
+        f"must have shape {expected}, not {array.shape}",
+        "Every array of a log has a row a step, and at least one.",
+        field,
+    )
+
+
+def _box(file: ArrayFile, size: int) -> Box:
+    low, high = file.setting("action_low"), file.setting("action_high")
+    discount = file.setting("discount")
+    if (low is None) != (high is None):
+        raise file_error(
+            file.path,
+            "is there without its other end",
+            "Give both action_low and action_high, or neither.",
+            "action_high" if low is None else "action_low",
+        )
+    low = np.array(-1.0) if low is None else low
+    high = np.array(1.0) if high is None else high
+    for name, end in (("action_low", low), ("action_high", high)):
+        if end.shape not in ((), (1,), (size,)) or not np.isfinite(end).all():
+            raise file_error(
+                file.path,
+                f"must be one finite number or {size}, not {end.tolist()}",
+                "It is an end of the action box, a number a coordinate.",
+                name,
+            )
+    low, high = np.broadcast_to(low, size), np.broadcast_to(high, size)
+    if not (low < high).all():
+        raise file_error(
+            file.path,
+            f"{low.tolist()} must lie below action_high {high.tolist()}",
+            "Correct the box in the file, or give one.",
+            "action_low",
+        )
+    discount = np.array(DISCOUNT) if discount is None else discount
+    if discount.size != 1 or not 0 <= discount.item() <= 1:
+        raise file_error(
+            file.path,
+            f"must be one number in [0, 1], not {discount.tolist()}",
+            "Correct it in the file, or give a box with a discount.",
+            "discount",
+        )
+    return Box(tuple(low.tolist()), tuple(high.tolist()), discount.item())
+
+
+def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
+    """Refuse actions outside the box, and bring back what only rounding to 32 bits put there."""
+    if not len(box.low) == len(box.high) == action.shape[1]:
+        raise file_error(
+            file.path,
+            f"has {action.shape[1]} coordinates and the action box {len(box.low)} and "
+            f"{len(box.high)}",
+            "Give a box with a low and a high end for each coordinate.",
+            field,
+        )
+    low, high = np.array(box.low), np.array(box.high)
+    slack = np.finfo(np.float32).eps * np.maximum(abs(low), abs(high))
+    with np.errstate(over="ignore"):
+        outside = ((action < low - slack) | (action > high + slack)).any(axis=1)
+        inner_low, inner_high = low.astype(np.float32), high.astype(np.float32)
+    if outside.any():
+        raise file_error(
+            file.path,
+            f"leaves the action box {low.tolist()} to {high.tolist()} in {int(outside.sum())} "
+            f"rows, ranging from {action.min(axis=0).tolist()} to {action.max(axis=0).tolist()}",
+            "Give the box that the actions were made for, or store it as action_low and "
+            "action_high.",
+            field,
+            int(outside.argmax()),
+        )
+    inner_low = np.where(inner_low < low, np.nextafter(inner_low, np.float32(np.inf)), inner_low)
+    inner_high = np.where(
+        inner_high > high, np.nextafter(inner_high, np.float32(-np.inf)), inner_high
+    )
+    np.clip(action, inner_low, inner_high, out=action)

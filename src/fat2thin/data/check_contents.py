@@ -1,0 +1,294 @@
+"""What is wrong or odd about the contents of a log whose form is right.
+
+Every threshold is a constant with its reason. A finding is one line however many rows or columns it
+concerns.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from fat2thin.data.findings import Finding, first_rows, name_columns
+from fat2thin.data.raw import Box
+
+OTHER_UNIT = 1.0
+"""Widths of the box by which an action leaves it before another unit is the likely cause. Noise and
+rounding leave a box by a part of its width."""
+
+NARROW_SHARE = 0.01
+"""Share of the box's width below which logged actions hardly use it: percent against fractions is
+a factor of 100."""
+
+EDGE_WIDTH = 1e-3
+"""Part of the box's width that counts as its edge: a tanh in float32 does not reach ±1 exactly, and
+uniform actions fall that near to an end in two of a thousand cases."""
+
+EDGE_SHARE = 0.05
+"""Share of actions at one edge from which on it is worth a word: 50 times what uniform actions have
+there. A pile on a point has no density, and a policy family with one cannot fit it."""
+
+CONSTANT_SPREAD = 1e-6
+"""Range of a column, beside its magnitude, up to which it is constant: float32 has seven digits."""
+
+DUPLICATE_SHARE = 0.01
+"""Share of repeated rows from which on a file was joined to itself more likely than by chance: with
+real-valued columns chance gives none."""
+
+REWARD_RATIO = 1000.0
+"""Largest reward over the median of those that are not 0, in size: squared errors then differ by a
+million, and a critic learns the few large ones alone."""
+
+OBSERVATION_MAGNITUDE = 1e4
+"""Size of an observation from which on a network's first layer sees little else."""
+
+OBSERVATION_RATIO = 100.0
+"""Size of a column over that of the smallest other one: below it one learning rate serves both."""
+
+CHAIN_TOLERANCE = 1e-4
+"""Part of a column's range by which a next observation may differ from the observation in the row
+below: files are rounded, and a step of a task moves further than that."""
+
+SHORT_EPISODE_SHARE = 0.01
+"""Part of the median length below which an episode is very short: an interrupted recording."""
+
+
+class Log(NamedTuple):
+    """The finite rows of a log whose shapes and types are right."""
+
+    row: np.ndarray
+    """Their numbers in the log."""
+    arrays: dict[str, np.ndarray]
+    """observation, action, reward and, where there is one, next_observation; floating point."""
+    follows: np.ndarray
+    """Whether the row after this one, in the log, belongs to the same episode."""
+    lengths: np.ndarray
+    """Rows of the episodes of the whole log."""
+    starts: np.ndarray
+    """Rows that the episodes of the whole log start at."""
+    ends: int
+    """Number of true ends in the whole log."""
+    box: Box | None
+
+
+def _outside_box(log: Log) -> Iterator[Finding]:
+    if log.box is None:
+        return
+    low, high = np.asarray(log.box.low), np.asarray(log.box.high)
+    action = log.arrays["action"]
+    excess = np.maximum(low - action, action - high)
+    far = np.flatnonzero(excess.max(axis=0) > OTHER_UNIT * (high - low))
+    near = np.setdiff1d(np.flatnonzero(excess.max(axis=0) > 0), far)
+    for code, columns, way_out in (
+        (
+            "other_unit",
+            far,
+            "Actions and box seem to be in different units: bring both into the same, or correct "
+            "the box.",
+        ),
+        (
+            "outside_box",
+            near,
+            "Widen the box if such actions are allowed, correct them if they are mistakes; "
+            "clip them only where they are rounding.",
+        ),
+    ):
+        if not columns.size:
+            continue
+        wrong = (excess[:, columns] > 0).any(axis=1)
+        seen = action[:, columns]
+        yield Finding(
+            code, name_columns("action", columns.tolist()), int(wrong.sum()), _rows(log, wrong),
+            f"leaves the box in {int(wrong.sum())} of {log.row.size} rows: logged from "
+            f"{seen.min():g} to {seen.max():g}, box from {low[columns].min():g} to "
+            f"{high[columns].max():g}",
+            way_out,
+        )  # fmt: skip
+
+
+def _constant(log: Log) -> Iterator[Finding]:
+    for name in ("observation", "action", "reward"):
+        columns = np.flatnonzero(never_changes(log.arrays[name]))
+        if not columns.size or log.row.size == 1:
+            continue
+        label = "reward" if name == "reward" else name_columns(name, columns.tolist())
+        way_out = {
+            "observation": "It tells a policy nothing; leave it out, or look why it was not "
+            "recorded.",
+            "action": "Nothing can be learned about what was never tried; leave it out, or look "
+            "for the column that was varied.",
+            "reward": "Every policy is as good as any other; look for the right column.",
+        }[name]
+        first = log.arrays[name].reshape(log.row.size, -1)[0, columns[0]]
+        value = f"is {first:g} in every row" if columns.size == 1 else "never change"
+        value += ", to six digits"
+        yield Finding("constant", label, columns.size, (), value, way_out)
+
+
+def _narrow(log: Log) -> Iterator[Finding]:
+    if log.box is None:
+        return
+    action = log.arrays["action"]
+    width = np.asarray(log.box.high) - np.asarray(log.box.low)
+    used = np.ptp(action, axis=0) / width
+    narrow = np.flatnonzero((used < NARROW_SHARE) & ~never_changes(action))
+    if narrow.size:
+        yield Finding(
+            "narrow_actions", name_columns("action", narrow.tolist()), narrow.size, (),
+            f"uses {100 * used[narrow].max():.2g} % of the box at most",
+            "Look whether actions and box are in the same unit; else narrow the box to what may "
+            "be done.",
+        )  # fmt: skip
+
+
+def _edges(log: Log) -> Iterator[Finding]:
+    if log.box is None:
+        return
+    action = log.arrays["action"]
+    low, high = np.asarray(log.box.low), np.asarray(log.box.high)
+    margin = EDGE_WIDTH * (high - low)
+    varied = ~never_changes(action)
+    for edge, at_edge in (
+        ("low", (action <= low + margin) & (action >= low)),
+        ("high", (action >= high - margin) & (action <= high)),
+    ):
+        share = at_edge.mean(axis=0)
+        columns = np.flatnonzero((share >= EDGE_SHARE) & varied)
+        if columns.size:
+            wrong = at_edge[:, columns].any(axis=1)
+            yield Finding(
+                "at_edge", name_columns("action", columns.tolist()), int(wrong.sum()),
+                _rows(log, wrong),
+                f"lies at the {edge} edge of the box in {100 * share[columns].max():.3g} % of "
+                "the rows",
+                "Say so where results are shown: a policy whose support lies inside the box puts "
+                "a band there, not a point. If actions were clipped to the box, widen it.",
+            )  # fmt: skip
+
+
+def _chain(log: Log) -> Iterator[Finding]:
+    if "next_observation" not in log.arrays:
+        return
+    observation, following = log.arrays["observation"], log.arrays["next_observation"]
+    row = np.flatnonzero(log.follows)
+    allowed = CHAIN_TOLERANCE * np.ptp(observation, axis=0)
+    broken = np.zeros(log.row.size, bool)
+    broken[row] = (np.abs(following[row] - observation[row + 1]) > allowed).any(axis=1)
+    if broken.any():
+        yield Finding(
+            "broken_chain", "next_observation", int(broken.sum()), _rows(log, broken),
+            f"is not the observation of the row below in {int(broken.sum())} of {row.size} steps "
+            "inside episodes",
+            "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
+            "them, or mark where an episode is cut.",
+        )  # fmt: skip
+
+
+def _duplicates(log: Log) -> Iterator[Finding]:
+    columns = [array.reshape(log.row.size, -1) for array in log.arrays.values()]
+    # The sum turns −0 into 0: equal numbers, different bytes.
+    table = np.ascontiguousarray(np.concatenate(columns, axis=1, dtype=np.float32) + 0.0)
+    seen: set[bytes] = set()
+    repeated = np.zeros(log.row.size, bool)
+    for number, row in enumerate(table):
+        contents = row.tobytes()
+        repeated[number] = contents in seen
+        seen.add(contents)
+    if repeated.mean() >= DUPLICATE_SHARE:
+        yield Finding(
+            "duplicates", "all columns", int(repeated.sum()), _rows(log, repeated),
+            f"repeat an earlier row in {100 * repeated.mean():.3g} % of the rows",
+            "Look whether a file was joined to itself, and drop the copies: they count twice in "
+            "every mean.",
+        )  # fmt: skip
+
+
+def _no_end(log: Log) -> Iterator[Finding]:
+    # A time limit makes all episodes equally long; where recording stopped, the last is shorter.
+    limit = log.lengths.max()
+    time_limit = (
+        log.lengths.size > 1 and (log.lengths[:-1] == limit).all() and log.lengths[-1] <= limit
+    )
+    if not log.ends and not time_limit:
+        episodes = log.lengths.size
+        yield Finding(
+            "no_end", "terminal", episodes, (),
+            "is never true, and no time limit explains where "
+            + ("the only episode stops" if episodes == 1 else f"{episodes} episodes stop"),
+            "Mark the rows with which the task truly ended: without them the value of what comes "
+            "after an end is learned as if there were one. A task without ends is right as it is.",
+        )  # fmt: skip
+
+
+def _short_episodes(log: Log) -> Iterator[Finding]:
+    median = float(np.median(log.lengths))
+    short = log.lengths <= max(1.0, SHORT_EPISODE_SHARE * median)
+    if short.any():
+        count = int(short.sum())
+        yield Finding(
+            "short_episodes", "episodes", count,
+            tuple(log.starts[short][: len(first_rows(short))].tolist()),
+            f"are very short {count} times of {short.size}: {int(log.lengths[short].max())} rows "
+            f"or fewer, the median is {median:g}",
+            "Look whether recordings were interrupted or episodes marked wrongly; a task of one "
+            "step is right as it is.",
+        )  # fmt: skip
+
+
+def _reward_scale(log: Log) -> Iterator[Finding]:
+    size = np.abs(log.arrays["reward"])
+    if not size.any():
+        return
+    median = float(np.median(size[size > 0]))
+    wrong = size > REWARD_RATIO * median
+    if wrong.any():
+        yield Finding(
+            "reward_scale", "reward", int(wrong.sum()), _rows(log, wrong),
+            f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
+            "Look whether units were mixed or a code stands for a missing value; else scale or "
+            "clip rewards by a rule that you state.",
+        )  # fmt: skip
+
+
+def _observation_scale(log: Log) -> Iterator[Finding]:
+    observation = log.arrays["observation"]
+    size = np.abs(observation).max(axis=0)
+    varied = ~never_changes(observation)
+    if not varied.any():
+        return
+    smallest = size[varied].min()
+    large = np.flatnonzero(
+        varied & (size > OBSERVATION_MAGNITUDE) & (size > OBSERVATION_RATIO * smallest)
+    )
+    if large.size:
+        yield Finding(
+            "observation_scale", name_columns("observation", large.tolist()), large.size, (),
+            f"reaches {size[large].max():.3g}, another column {smallest:.3g} at most",
+            "Standardise the observations, or choose units that make the columns alike; a time "
+            "stamp or a number of a patient is no observation.",
+        )  # fmt: skip
+
+
+_Look = Callable[[Log], Iterator[Finding]]
+ERRORS: tuple[_Look, ...] = (_outside_box,)
+WARNINGS: tuple[_Look, ...] = (
+    _constant,
+    _narrow,
+    _edges,
+    _chain,
+    _duplicates,
+    _no_end,
+    _short_episodes,
+    _reward_scale,
+    _observation_scale,
+)
+
+
+def never_changes(array: np.ndarray) -> np.ndarray:
+    """Which columns are constant, shape (columns,)."""
+    columns = array.reshape(len(array), -1)
+    return np.ptp(columns, axis=0) <= CONSTANT_SPREAD * np.abs(columns).max(axis=0)
+
+
+def _rows(log: Log, wrong: np.ndarray) -> tuple[int, ...]:
+    return tuple(log.row[list(first_rows(wrong))].tolist())

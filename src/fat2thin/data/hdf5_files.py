@@ -1,0 +1,215 @@
+"""HDF5 files from anywhere: arrays of numbers at the top of the file, and nothing else.
+
+A file may lead out of itself (links, external storage, virtual arrays), ask for code (filters that
+are loaded as plug-ins) or declare more than it holds. Only plain arrays are read, chunk by chunk:
+the library hands over a chunk's bytes, and gzip is undone here, where its output has a limit.
+"""
+
+import contextlib
+import itertools
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.limits import MemoryBudget
+
+_BLOCK = 2**22
+_LARGEST_SETTING = 4096
+_NAMES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+_TYPES = tuple(np.dtype(order + name) for order in "<>" for name in _NAMES)
+_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}
+_LAYOUTS = {h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED}
+_RESAVE = "Save it anew as a plain array (compression 'gzip' or none) in a file of its own."
+_DAMAGED = "Fetch or write the file again."
+
+
+@contextlib.contextmanager
+def open_hdf5(path: str | Path, memory_limit: int | None = None) -> Iterator["Hdf5File"]:
+    """An HDF5 file, safe to read; its arrays together may take `memory_limit` bytes."""
+    path = Path(path)
+    if not path.is_file():
+        raise file_error(path, "there is no such file", "Check the path.")
+    with _explained(path):
+        file = h5py.File(path, "r", locking="best-effort")
+    try:
+        yield Hdf5File(path, file, MemoryBudget(path, memory_limit))
+    finally:
+        with _explained(path):
+            file.close()
+
+
+class Hdf5File:
+    """The arrays at the top of an HDF5 file; groups and their contents are never looked at."""
+
+    def __init__(self, path: Path, file: h5py.File, budget: MemoryBudget) -> None:
+        self.path = path
+        self._file = file
+        self._budget = budget
+
+    def has(self, field: str) -> bool:
+        """Whether there is something of this name at the top of the file."""
+        with _explained(self.path, field):
+            return self._file.id.links.exists(field.encode())
+
+    def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
+        """An array in this type, whatever type the file keeps it in."""
+        with _explained(self.path, field):
+            stored = self._open(field)
+            kept_as = self._number_type(field, stored.get_type())
+            shape = self._shape(field, stored.get_space())
+            if not shape:
+                raise self._refused(field, "is a single number, not an array")
+            self._budget.take(field, shape, max(kept_as.itemsize, np.dtype(dtype).itemsize))
+            array = np.empty(shape, dtype)
+            for place, block in self._blocks(field, stored, shape, kept_as):
+                # What is too large for the type becomes infinite, and is refused as such later.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    array[place] = block
+            return array
+
+    def setting(self, name: str) -> np.ndarray | None:
+        """A small attribute of the file, as float64; None where there is none."""
+        with _explained(self.path, name):
+            if not h5py.h5a.exists(self._file.id, name.encode()):
+                return None
+            attribute = h5py.h5a.open(self._file.id, name.encode())
+            kept_as = self._number_type(name, attribute.get_type())
+            shape = self._shape(name, attribute.get_space())
+            if math.prod(shape) > _LARGEST_SETTING:
+                raise file_error(
+                    self.path, f"has shape {shape}", "A setting is a number a coordinate.", name
+                )
+            value = np.empty(shape, kept_as)
+            attribute.read(value)
+            return value.astype(np.float64)
+
+    def _open(self, field: str) -> h5py.h5d.DatasetID:
+        """The array itself, after the link to it and before anything that it refers to."""
+        link = self._file.id.links.get_info(field.encode())
+        if link.type != h5py.h5l.TYPE_HARD:
+            raise self._refused(field, "is a link, which may lead out of the file")
+        stored = h5py.h5o.open(self._file.id, field.encode())
+        if not isinstance(stored, h5py.h5d.DatasetID):
+            raise self._refused(field, "is a group or a type, not an array")
+        how = stored.get_create_plist()
+        if how.get_layout() not in _LAYOUTS:
+            raise self._refused(field, "is a virtual array, made of other files")
+        if how.get_external_count():
+            raise self._refused(field, "keeps its numbers in other files")
+        for number in range(how.get_nfilters()):
+            code, _, _, name = how.get_filter(number)
+            if code not in _FILTERS:
+                called = name.decode("ascii", "replace") or "without a name"
+                raise self._refused(field, f"is packed by filter {code} ({called}), not by gzip")
+        return stored
+
+    def _number_type(self, field: str, stored_as: h5py.h5t.TypeID) -> np.dtype:
+        # h5py keeps a bool as an enumeration of bytes.
+        number = stored_as.get_super() if isinstance(stored_as, h5py.h5t.TypeEnumID) else stored_as
+        for dtype in _TYPES:
+            if number.equal(h5py.h5t.py_create(dtype)):
+                return dtype
+        raise self._refused(field, "holds objects, references, text or the like, not plain numbers")
+
+    def _shape(self, field: str, space: h5py.h5s.SpaceID) -> tuple[int, ...]:
+        if space.get_simple_extent_type() == h5py.h5s.NULL:
+            raise self._refused(field, "is empty")
+        return tuple(space.get_simple_extent_dims())
+
+    def _blocks(
+        self, field: str, stored: h5py.h5d.DatasetID, shape: tuple[int, ...], dtype: np.dtype
+    ) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+        """The parts of an array and where they belong."""
+        if 0 in shape:
+            return
+        how = stored.get_create_plist()
+        if how.get_layout() == h5py.h5d.CHUNKED:
+            yield from self._chunks(field, stored, shape, dtype)
+            return
+        declared = math.prod(shape) * dtype.itemsize
+        if stored.get_storage_size() != declared:
+            raise self._cut_short(field, stored.get_storage_size(), declared)
+        if how.get_layout() == h5py.h5d.CONTIGUOUS:
+            end = (stored.get_offset() or 0) + declared
+            if stored.get_offset() is None or end > self.path.stat().st_size:
+                raise self._cut_short(field, self.path.stat().st_size, end)
+        rows, space = shape[0], stored.get_space()
+        step = max(1, _BLOCK * rows // declared)
+        for first in range(0, rows, step):
+            block = np.empty((min(step, rows - first), *shape[1:]), dtype)
+            space.select_hyperslab((first,) + (0,) * (len(shape) - 1), block.shape)
+            stored.read(h5py.h5s.create_simple(block.shape), space, block)
+            yield (slice(first, first + len(block)),), block
+
+    def _chunks(
+        self, field: str, stored: h5py.h5d.DatasetID, shape: tuple[int, ...], dtype: np.dtype
+    ) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+        how = stored.get_create_plist()
+        chunk = tuple(how.get_chunk())
+        size = math.prod(chunk) * dtype.itemsize
+        self._budget.check(field, 3 * size, f"in chunks of shape {chunk}")
+        filters = [how.get_filter(number)[0] for number in range(how.get_nfilters())]
+        for corner in itertools.product(*map(range, (0,) * len(shape), shape, chunk)):
+            about = stored.get_chunk_info_by_coord(corner)
+            if about.byte_offset is None:
+                raise self._cut_short(field, 0, size)
+            # Bytes that gzip cannot pack grow by less than this.
+            if about.size > size + size // 1000 + 64:
+                raise self._refused(field, f"has a chunk of {about.size} bytes that must be {size}")
+            _, packed = stored.read_direct_chunk(corner)
+            for number in reversed(range(len(filters))):
+                if not about.filter_mask >> number & 1:
+                    packed = self._unpacked(field, filters[number], packed, size, dtype)
+            if len(packed) != size:
+                raise self._cut_short(field, len(packed), size)
+            place = tuple(
+                slice(first, min(first + step, end))
+                for first, step, end in zip(corner, chunk, shape, strict=True)
+            )
+            inside = tuple(slice(part.stop - part.start) for part in place)
+            yield place, np.frombuffer(packed, dtype).reshape(chunk)[inside]
+
+    def _unpacked(self, field: str, code: int, packed: bytes, size: int, dtype: np.dtype) -> bytes:
+        if code == h5py.h5z.FILTER_SHUFFLE:
+            if len(packed) != size:
+                raise self._cut_short(field, len(packed), size)
+            return np.frombuffer(packed, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+        stream = zlib.decompressobj()
+        plain = stream.decompress(packed, size)
+        if stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
+            raise self._refused(field, f"has a chunk that unpacks to other than {size} bytes")
+        return plain
+
+    def _refused(self, field: str, complaint: str) -> DataFileError:
+        return file_error(self.path, complaint, _RESAVE, field)
+
+    def _cut_short(self, field: str, found: int, declared: int) -> DataFileError:
+        return file_error(
+            self.path,
+            f"is cut short or was never written: {found:,} of {declared:,} bytes are there",
+            _DAMAGED,
+            field,
+        )
+
+
+@contextlib.contextmanager
+def _explained(path: Path, field: str = "") -> Iterator[None]:
+    """Whatever the library says about a damaged file, as one kind of error."""
+    try:
+        yield
+    except DataFileError:
+        raise
+    # A damaged file makes the library raise nearly every kind of error there is.
+    except Exception as error:
+        text = " ".join(str(error).split())
+        complaint = f"is damaged: {text or type(error).__name__}"
+        if "truncated file" in text:
+            complaint = f"is truncated: {text}"
+        elif "file signature not found" in text:
+            complaint = "is not an HDF5 file, or its beginning is damaged"
+        raise file_error(path, complaint, _DAMAGED, field) from error

@@ -1,0 +1,124 @@
+"""Scales of observations and rewards: computed from a log, applied to one, kept as plain values."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.operations import episode_returns
+
+SMALLEST_SCALE = 1e-3
+"""What a column of observations is divided by at least. A column that never changes in the log has
+no scale of its own; divided by nearly nothing, a hair's difference in use would become a huge
+number. TD3+BC adds the same number to every standard deviation (sfujim/TD3_BC)."""
+
+IQL_RETURN_RANGE = 1000.0
+"""Difference between the best and the worst return of an episode after IQL's scaling of rewards
+(ikostrikov/implicit_q_learning, train_offline.py)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Standardisation:
+    """Observations become (observation − mean) / scale, a number a column each."""
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be applied."""
+        if len(self.mean) != len(self.scale):
+            raise ValueError(
+                f"{len(self.mean)} means and {len(self.scale)} scales do not go together"
+            )
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.scale).all()):
+            raise ValueError("means and scales must be finite")
+        if not all(scale > 0 for scale in self.scale):
+            raise ValueError(f"scales must be positive, got {self.scale}")
+
+    def apply(self, dataset: Dataset) -> Dataset:
+        """The data set with observations and next observations on the new scale."""
+        if dataset.observation_size != len(self.mean):
+            raise ValueError(
+                f"data set {dataset.name!r} has observations of {dataset.observation_size} "
+                f"columns, the standardisation is for {len(self.mean)}"
+            )
+        return dataclasses.replace(
+            dataset,
+            name=f"{dataset.name}[standardised]",
+            observation=self._observations(dataset.observation),
+            next_observation=self._observations(dataset.next_observation),
+        )
+
+    def to_json(self) -> dict[str, list[float]]:
+        """Plain lists for a file."""
+        return {"mean": list(self.mean), "scale": list(self.scale)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Standardisation":
+        """What `to_json` was called on."""
+        return cls(tuple(values["mean"]), tuple(values["scale"]))
+
+    def _observations(self, observation: np.ndarray) -> np.ndarray:
+        # In float64, for a large mean would take the digits that the difference needs.
+        scaled = (observation.astype(np.float64) - np.array(self.mean)) / np.array(self.scale)
+        return scaled.astype(_real(observation))
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardScaling:
+    """Rewards become (reward + shift) · factor; a positive factor keeps the better the better."""
+
+    shift: float = 0.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be applied."""
+        if not (np.isfinite(self.shift) and np.isfinite(self.factor) and self.factor > 0):
+            raise ValueError(
+                "a shift must be finite and a factor finite and positive, "
+                f"got {self.shift} and {self.factor}"
+            )
+
+    def apply(self, dataset: Dataset) -> Dataset:
+        """The data set with rewards on the new scale."""
+        scaled = (dataset.reward.astype(np.float64) + self.shift) * self.factor
+        return dataclasses.replace(
+            dataset,
+            name=f"{dataset.name}[rewards scaled]",
+            reward=scaled.astype(_real(dataset.reward)),
+        )
+
+    def to_json(self) -> dict[str, float]:
+        """Plain numbers for a file."""
+        return {"shift": self.shift, "factor": self.factor}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "RewardScaling":
+        """What `to_json` was called on."""
+        return cls(float(values["shift"]), float(values["factor"]))
+
+
+def standardisation(dataset: Dataset, smallest_scale: float = SMALLEST_SCALE) -> Standardisation:
+    """Mean and standard deviation of every column of the observations of a log."""
+    observation = dataset.observation.astype(np.float64)
+    scale = np.maximum(observation.std(axis=0), smallest_scale)
+    return Standardisation(tuple(observation.mean(axis=0).tolist()), tuple(scale.tolist()))
+
+
+def iql_reward_scaling(dataset: Dataset) -> RewardScaling:
+    """IQL's factor for locomotion: 1000 / (best − worst undiscounted return of an episode)."""
+    returns = episode_returns(dataset)
+    difference = float(returns.max() - returns.min())
+    if not difference > 0:
+        raise ValueError(
+            f"data set {dataset.name!r}: every episode has the return {returns[0]:g}, so rewards "
+            "have no scale in the best and the worst; give a factor of your own"
+        )
+    return RewardScaling(factor=IQL_RETURN_RANGE / difference)
+
+
+def _real(array: np.ndarray) -> np.dtype:
+    """The array's own type where it holds fractions, float32 for integers."""
+    return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)

@@ -1,0 +1,173 @@
+"""What is in a data set, on one screen: episodes, returns, where actions and observations lie."""
+
+import dataclasses
+
+import numpy as np
+
+from fat2thin.data.check_contents import EDGE_WIDTH, never_changes
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.operations import episode_lengths, episode_returns
+from fat2thin.evaluation.table import Table
+
+HISTOGRAM_BINS = 16
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_LISTED_COLUMNS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Where the values of one column lie."""
+
+    low: float
+    percentile_5: float
+    median: float
+    percentile_95: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionColumn(Column):
+    """Where the actions of one coordinate lie in the box."""
+
+    box: tuple[float, float]
+    share_at_low_edge: float
+    """Share of rows within a thousandth of the box's width from its lower end."""
+    share_at_high_edge: float
+    histogram: tuple[int, ...]
+    """Rows in equal parts of the box, from its lower to its upper end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What `summarise` found; printing it gives a page of text."""
+
+    name: str
+    rows: int
+    episodes: int
+    lengths: tuple[int, float, int]
+    """Rows of an episode: fewest, median, most."""
+    return_mean: float
+    return_quartiles: tuple[float, float, float, float, float]
+    """Undiscounted return of an episode: worst, quarter, median, three quarters, best."""
+    discount: float
+    discounted_return_mean: float
+    true_ends: float
+    """Share of episodes that truly ended; the others were cut."""
+    actions: tuple[ActionColumn, ...]
+    observations: tuple[Column, ...]
+    constant_observations: tuple[int, ...]
+    """Columns of the observations that never change."""
+    sha256: str
+
+    def __str__(self) -> str:
+        fewest, middle, most = self.lengths
+        worst, quarter, median, three_quarters, best = self.return_quartiles
+        facts = [
+            f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
+            f"median {middle:,g}",
+            f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
+            f"return      mean {self.return_mean:.4g}, best {best:.4g}, worst {worst:.4g}, "
+            f"quartiles {quarter:.4g} / {median:.4g} / {three_quarters:.4g}",
+            f"discounted  mean {self.discounted_return_mean:.4g}, factor {self.discount:g}",
+            f"sha256      {self.sha256}",
+        ]
+        return "\n".join([self.name, *facts, "", self._action_text(), "", self._observation_text()])
+
+    def _action_text(self) -> str:
+        rows = tuple(
+            {
+                "action": f"[{number}]",
+                **_spread(column),
+                "at low": f"{100 * column.share_at_low_edge:.3g} %",
+                "at high": f"{100 * column.share_at_high_edge:.3g} %",
+                "box": f"{column.box[0]:g} to {column.box[1]:g}",
+                "histogram": f"|{histogram_text(column.histogram)}|",
+            }
+            for number, column in enumerate(self.actions[:_LISTED_COLUMNS])
+        )
+        return str(Table("actions", rows, _left_out(len(self.actions))))
+
+    def _observation_text(self) -> str:
+        rows = tuple(
+            {
+                "observation": f"[{number}]",
+                **_spread(column),
+                "constant": "yes" if number in self.constant_observations else "-",
+            }
+            for number, column in enumerate(self.observations[:_LISTED_COLUMNS])
+        )
+        size, constant = len(self.observations), len(self.constant_observations)
+        title = f"observations: {size} column{'s' * (size != 1)}, {constant} of them constant"
+        return str(Table(title, rows, _left_out(size)))
+
+
+def summarise(dataset: Dataset) -> Summary:
+    """Sizes, returns, and where actions and observations lie."""
+    lengths, returns = episode_lengths(dataset), episode_returns(dataset)
+    last_rows = dataset.episode_start + lengths - 1
+    return Summary(
+        name=dataset.name,
+        rows=dataset.rows,
+        episodes=lengths.size,
+        lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())),
+        return_mean=float(returns.mean()),
+        return_quartiles=tuple(np.quantile(returns, (0, 0.25, 0.5, 0.75, 1)).tolist()),
+        discount=dataset.discount,
+        discounted_return_mean=float(episode_returns(dataset, dataset.discount).mean()),
+        true_ends=float(np.mean(dataset.continuation[last_rows] == 0)),
+        actions=tuple(
+            _action_column(column, low, high)
+            for column, low, high in zip(
+                dataset.action.astype(np.float64).T,
+                dataset.action_low,
+                dataset.action_high,
+                strict=True,
+            )
+        ),
+        observations=tuple(
+            Column(*_quantiles(column)) for column in dataset.observation.astype(np.float64).T
+        ),
+        constant_observations=tuple(np.flatnonzero(never_changes(dataset.observation)).tolist()),
+        sha256=dataset.sha256,
+    )
+
+
+def histogram_text(counts: tuple[int, ...]) -> str:
+    """A block a count, the largest a full one; what is not empty is never blank."""
+    largest = max(*counts, 1)
+    return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // largest)] for count in counts)
+
+
+def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
+    margin = EDGE_WIDTH * (high - low)
+    counts, _ = np.histogram(column, HISTOGRAM_BINS, (low, high))
+    return ActionColumn(
+        *_quantiles(column),
+        box=(low, high),
+        share_at_low_edge=float(np.mean(column <= low + margin)),
+        share_at_high_edge=float(np.mean(column >= high - margin)),
+        histogram=tuple(counts.tolist()),
+    )
+
+
+def _quantiles(column: np.ndarray) -> tuple[float, float, float, float, float]:
+    low, percentile_5, median, percentile_95, high = np.quantile(
+        column, (0, 0.05, 0.5, 0.95, 1)
+    ).tolist()
+    return low, percentile_5, median, percentile_95, high
+
+
+def _spread(column: Column) -> dict[str, str]:
+    return {
+        "min": f"{column.low:.3g}",
+        "5 %": f"{column.percentile_5:.3g}",
+        "median": f"{column.median:.3g}",
+        "95 %": f"{column.percentile_95:.3g}",
+        "max": f"{column.high:.3g}",
+    }
+
+
+def _left_out(columns: int) -> tuple[str, ...]:
+    left = columns - _LISTED_COLUMNS
+    return (f"and {left} more columns",) if left > 0 else ()

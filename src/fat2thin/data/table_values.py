@@ -1,0 +1,182 @@
+"""What the cells of a table mean: numbers, flags, labels and times out of Arrow's columns."""
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Kind = Literal["number", "flag", "label", "time"]
+
+_FALSE, _TRUE = ("false", "0", "no"), ("true", "1", "yes")
+_FLAGS = pa.array(_FALSE + _TRUE)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_MOMENTS = (pa.float64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+_COMPLETE = "Fill in the value, or leave out the row."
+
+
+class BadCellsError(Exception):
+    """Cells of a column that do not hold what they should; whoever knows the file says where."""
+
+    def __init__(self, bad: np.ndarray, what: str, way_out: str) -> None:
+        super().__init__(what)
+        self.offsets = np.flatnonzero(bad)
+        self.what = what
+        self.way_out = way_out
+
+
+def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
+    """Why a typed column cannot hold values of this kind, and the way out; None where it can."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    flag = pa.types.is_boolean(type_)
+    date = pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+    text = _is_text(type_)
+    accepted = {
+        "number": number or flag,
+        "flag": number or flag or text,
+        "label": number or flag or text or date,
+        "time": number or text or date,
+    }
+    if accepted[kind] or pa.types.is_null(type_):
+        return None
+    if pa.types.is_decimal(type_):
+        return f"holds decimals ({type_})", "Write it as float64."
+    if pa.types.is_nested(type_):
+        return f"holds several values a row ({type_})", "Give each of them a column of its own."
+    if text:
+        return f"holds text ({type_})", "Write it as numbers."
+    return f"holds {type_}, which cannot be read as a {kind}", "Write it in another type."
+
+
+def numbers(column: pa.Array) -> np.ndarray:
+    """The column in float64; every number is finite and fits in float32."""
+    column = _complete(column)
+    values = _parsed(column) if _is_text(column.type) else _floats(column)
+    # Written so that it is true of NaN as well.
+    bad = ~(np.abs(values) <= _FLOAT32_MAX)
+    if bad.any():
+        raise BadCellsError(
+            bad, f"has {values[bad.argmax()]}, which is no finite float32 number", _COMPLETE
+        )
+    return values
+
+
+def flags(column: pa.Array) -> np.ndarray:
+    """The column as booleans: true/false, 1/0 or yes/no."""
+    column = _complete(column)
+    if _is_text(column.type):
+        place = pc.index_in(pc.utf8_lower(column), value_set=_FLAGS)
+        bad = _bools(pc.is_null(place))
+        values = pc.fill_null(place, 0).to_numpy() >= len(_FALSE)
+    else:
+        floats = _floats(column)
+        values = floats == 1
+        bad = ~values & (floats != 0)
+    if bad.any():
+        raise BadCellsError(
+            bad,
+            f"has {column[int(bad.argmax())].as_py()!r}, which is neither true nor false",
+            "Write true or false, 1 or 0, yes or no.",
+        )
+    return values
+
+
+def labels(column: pa.Array) -> pa.Array:
+    """The column as text."""
+    return _complete(column).cast(pa.string())
+
+
+def times(column: pa.Array) -> np.ndarray:
+    """The column in float64, to be compared; dates are microseconds since 1970."""
+    column = _complete(column)
+    if _is_text(column.type):
+        column = _moments(column)
+    if pa.types.is_temporal(column.type):
+        return column.to_numpy(zero_copy_only=False).astype("datetime64[us]").astype(np.float64)
+    return numbers(column)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or type_ == pa.string_view()
+
+
+def _bools(mask: pa.Array) -> np.ndarray:
+    return mask.to_numpy(zero_copy_only=False)
+
+
+def _complete(column: pa.Array) -> pa.Array:
+    """The column without dictionary and blanks around text, refused where a value is missing."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    missing = _bools(column.is_null())
+    if _is_text(column.type):
+        column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        missing |= _bools(pc.fill_null(pc.equal(column, ""), False))
+    if missing.any():
+        raise BadCellsError(missing, "has no value", _COMPLETE)
+    return column
+
+
+def _floats(column: pa.Array) -> np.ndarray:
+    return column.to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def _parsed(column: pa.Array) -> np.ndarray:
+    try:
+        return column.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        return _parsed_one_by_one(column.to_pylist())
+
+
+def _parsed_one_by_one(texts: list[str]) -> np.ndarray:
+    """The slow way, which knows the cell that is wrong."""
+    parsed = [_number_or_none(text) for text in texts]
+    bad = np.array([number is None for number in parsed])
+    if bad.any():
+        text = texts[int(bad.argmax())]
+        what = f"has {_shortened(text)!r}, which is no number"
+        if _number_or_none(text.replace(",", ".", 1)) is not None:
+            raise BadCellsError(bad, what, "Write numbers with a decimal point, not a comma.")
+        raise BadCellsError(bad, what, _COMPLETE)
+    return np.array(parsed, np.float64)
+
+
+def _number_or_none(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """Text as numbers, or else as dates without or with a time zone."""
+    for type_ in _MOMENTS:
+        if _casts(column, type_):
+            return column.cast(type_)
+    ways = np.array([_way(column[row : row + 1]) for row in range(len(column))])
+    unreadable = ways == len(_MOMENTS)
+    bad = unreadable if unreadable.any() else ways != ways[0]
+    text = _shortened(column[int(bad.argmax())].as_py())
+    raise BadCellsError(
+        bad,
+        f"has {text!r}, which is no number and no date, or not written as in the rows above",
+        "Write numbers, or dates such as 2024-05-31 14:00, all in one way.",
+    )
+
+
+def _way(cell: pa.Array) -> int:
+    return next((i for i, type_ in enumerate(_MOMENTS) if _casts(cell, type_)), len(_MOMENTS))
+
+
+def _casts(column: pa.Array, type_: pa.DataType) -> bool:
+    try:
+        column.cast(type_)
+    except pa.ArrowInvalid:
+        return False
+    return True

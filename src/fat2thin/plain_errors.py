@@ -1,0 +1,14 @@
+"""How a command ends where its user was wrong."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program with one line, and a status that is not 0, where the user was wrong."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"fat2thin: {error}")

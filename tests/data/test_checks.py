@@ -1,0 +1,233 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fat2thin import data
+from fat2thin.data.checks import Order, check
+from fat2thin.data.raw import Box, RawLog, assemble
+
+BOX = Box((-1.0, 0.0), (1.0, 10.0), 0.9)
+LENGTHS = (6, 5, 7, 6)
+ROWS = sum(LENGTHS)
+ENDS = np.cumsum(LENGTHS) - 1
+
+
+def clean() -> RawLog:
+    """Four episodes that truly end, numbers of ordinary size, actions all over the box."""
+    draw = np.random.default_rng(0)
+    observation = draw.normal(size=(ROWS, 3))
+    following = np.concatenate([observation[1:], draw.normal(size=(1, 3))])
+    following[ENDS] = draw.normal(size=(len(ENDS), 3))
+    terminal = np.isin(np.arange(ROWS), ENDS)
+    action = draw.uniform((-0.9, 1), (0.9, 9), (ROWS, 2))
+    return RawLog(observation, action, draw.normal(size=ROWS), terminal, terminal.copy(), following)
+
+
+def changed(field: str, place, value) -> RawLog:
+    array = getattr(clean(), field).copy()
+    array[place] = value
+    return clean()._replace(**{field: array})
+
+
+def scaled(field: str, place, factor: float) -> RawLog:
+    return changed(field, place, factor * getattr(clean(), field)[place])
+
+
+def without_ends() -> RawLog:
+    return clean()._replace(terminal=np.zeros(ROWS, bool))
+
+
+def repeated() -> RawLog:
+    """The first episode again at the end of the log."""
+    again = {
+        field: np.concatenate([array, array[:6]]) for field, array in clean()._asdict().items()
+    }
+    return RawLog(**again)
+
+
+def swapped() -> RawLog:
+    order = np.arange(ROWS)
+    order[[1, 2]] = 2, 1
+    return RawLog(*(array[order] for array in clean()))
+
+
+def test_a_clean_log_has_no_findings():
+    for log in (clean(), clean()._replace(next_observation=None)):
+        report = check(log, BOX)
+        assert report.codes == ()
+        assert str(report) == "0 errors, 0 warnings"
+    assert check(assemble("x", clean(), BOX)).codes == ()
+
+
+@pytest.mark.parametrize("name", ["treatment/cubic", "treatment/quadratic"])
+def test_the_treatment_log_is_clean(name):
+    assert check(data.load(name)).codes == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "column", "count", "rows"),
+    [
+        ("type", clean()._replace(reward=np.array(["a"] * ROWS)), "reward", ROWS, ()),
+        ("length", clean()._replace(action=clean().action[:-2]), "action", 2, ()),
+        ("length", clean()._replace(reward=clean().reward[:, None]), "reward", 0, ()),
+        (
+            "length",
+            clean()._replace(next_observation=clean().next_observation[:, :2]),
+            "next_observation",
+            1,
+            (),
+        ),
+        ("empty", RawLog(*(array[:0] for array in clean())), "reward", 0, ()),
+        ("box", clean()._replace(action=clean().action[:, :1]), "action", 1, ()),
+        ("flag", clean()._replace(cut=np.full(ROWS, 2)), "cut", ROWS, (0, 1, 2, 3, 4)),
+        ("not_finite", changed("reward", [3, 9], np.nan), "reward", 2, (3, 9)),
+        ("not_finite", changed("observation", ([7, 7], [0, 2]), np.inf),
+         "observation[0], observation[2]", 1, (7,)),
+        ("too_large", changed("next_observation", (5, 1), 1e39), "next_observation[1]", 1, (5,)),
+        ("outside_box", changed("action", (4, 0), -1.5), "action[0]", 1, (4,)),
+        ("outside_box", changed("action", ([2, 8], [0, 1]), 10.5 * np.array([0.2, 1])),
+         "action[0], action[1]", 2, (2, 8)),
+        ("other_unit", scaled("action", np.s_[1:20, 0], 100.0), "action[0]", 19, (1, 2, 3, 4, 5)),
+    ],
+)  # fmt: skip
+def test_each_error_is_found_and_nothing_else(code, log, column, count, rows):
+    report = check(log, BOX)
+    assert report.codes == (code,)
+    assert not report.warnings
+    (finding,) = report.errors
+    assert (finding.column, finding.count, finding.rows) == (column, count, rows)
+    assert finding.way_out.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "column", "count", "rows"),
+    [
+        ("constant", changed("action", np.s_[:, 1], 5.0), "action[1]", 1, ()),
+        ("constant", changed("reward", slice(None), -1.0), "reward", 1, ()),
+        ("narrow_actions", scaled("action", np.s_[:, 0], 0.01), "action[0]", 1, ()),
+        ("at_edge", changed("action", ([3, 5], 1), 10.0), "action[1]", 2, (3, 5)),
+        ("at_edge", changed("action", ([3, 5], 0), -0.9999), "action[0]", 2, (3, 5)),
+        ("broken_chain", changed("next_observation", (8, 2), 1.0), "next_observation", 1, (8,)),
+        ("broken_chain", swapped(), "next_observation", 3, (0, 1, 2)),
+        ("broken_chain", without_ends()._replace(
+            cut=np.isin(np.arange(ROWS), ENDS[::2]), terminal=np.isin(np.arange(ROWS), ENDS[::2])
+        ), "next_observation", 1, (10,)),
+        ("duplicates", repeated(), "all columns", 6, (24, 25, 26, 27, 28)),
+        ("no_end", without_ends(), "terminal", 4, ()),
+        ("short_episodes", changed("cut", 5 + 3, True)._replace(
+            cut=np.isin(np.arange(ROWS), [*ENDS, 6])
+        ), "episodes", 1, (6,)),
+        ("reward_scale", changed("reward", [2, 20], (5e4, -5e4)), "reward", 2, (2, 20)),
+    ],
+)  # fmt: skip
+def test_each_warning_is_found_and_nothing_else(code, log, column, count, rows):
+    report = check(log, BOX)
+    assert report.codes == (code,)
+    assert not report.errors
+    (finding,) = report.warnings
+    assert (finding.column, finding.count, finding.rows) == (column, count, rows)
+    assert finding.way_out.endswith(".")
+
+
+def with_observations(column: int, factor: float, shift: float = 0.0) -> RawLog:
+    log = clean()
+    arrays = [log.observation.copy(), log.next_observation.copy()]
+    for array in arrays:
+        array[:, column] = factor * array[:, column] + shift
+    return log._replace(observation=arrays[0], next_observation=arrays[1])
+
+
+@pytest.mark.parametrize(
+    ("code", "log"),
+    [
+        ("constant", with_observations(1, 0.0, 7.0)),
+        ("observation_scale", with_observations(1, 1e5)),
+        ("observation_scale", with_observations(1, 1e5, 1.7e9)),
+        ("constant", with_observations(1, 1.0, 1.7e9)),
+    ],
+)
+def test_odd_observations(code, log):
+    report = check(log, BOX)
+    assert report.codes == (code,)
+    assert (report.warnings[0].column, report.warnings[0].count) == ("observation[1]", 1)
+
+
+@pytest.mark.parametrize("row", [0, ROWS - 1])
+def test_a_bad_row_does_not_hide_or_cause_other_findings(row):
+    log = changed("reward", row, np.nan)
+    action = log.action.copy()
+    action[12, 0] = 1.1
+    report = check(log._replace(action=action), BOX)
+    assert report.codes == ("not_finite", "outside_box")
+    assert report.errors[1].rows == (12,)
+
+
+def test_a_log_of_nothing_but_gaps():
+    assert check(changed("reward", slice(None), np.nan), BOX).codes == ("not_finite",)
+
+
+def test_a_time_limit_explains_that_nothing_ends():
+    last = np.isin(np.arange(ROWS), [6, 13, 20])
+    log = clean()._replace(terminal=np.zeros(ROWS, bool), cut=last, next_observation=None)
+    assert check(log, BOX).codes == (), "three of seven rows and a last one, cut at three"
+    later = np.isin(np.arange(ROWS), [6, 14, 20])
+    assert check(log._replace(cut=later), BOX).codes == ("no_end",)
+    one = check(log._replace(cut=np.zeros(ROWS, bool)), BOX)
+    assert one.codes == ("no_end",)
+    assert "the only episode stops" in str(one)
+
+
+def test_without_a_box_nothing_is_said_about_it():
+    assert check(scaled("action", np.s_[:], 1000.0)).codes == ()
+    codes = check(clean(), Box((1.0, 0.0), (-1.0, 10.0), 0.9)).codes
+    assert codes == ("box",)
+
+
+def test_the_order_of_a_table():
+    episode = np.repeat(["a", "b", "c", "d"], LENGTHS)
+    time = np.concatenate([np.arange(length) for length in LENGTHS])
+    assert check(clean(), BOX, Order(episode, time)).codes == ()
+    again = episode.copy()
+    again[-2:] = "a"
+    report = check(clean(), BOX, Order(again, np.arange(ROWS)))
+    assert [(one.code, one.count, one.rows) for one in report] == [("episode_order", 1, (22,))]
+    time[[1, 2, 8]] = 2, 1, 1
+    report = check(clean(), BOX, Order(episode, time))
+    assert [(one.code, one.count, one.rows) for one in report] == [("time_order", 2, (2, 8))]
+    dates = np.datetime64("2024-05-31") + np.arange(ROWS)
+    assert check(clean(), BOX, Order(episode, dates)).codes == ()
+
+
+def test_a_thousand_findings_are_one_line():
+    wide = np.zeros((ROWS, 1000))
+    report = check(clean()._replace(observation=wide, next_observation=wide), BOX)
+    assert report.codes == ("constant",)
+    assert report.warnings[0].count == 1000
+    assert report.warnings[0].column.endswith("observation[3] and 996 more")
+    assert len(str(report).splitlines()) == 3
+
+
+def test_how_a_report_reads():
+    text = str(check(changed("reward", slice(2, 9), np.nan), BOX))
+    first, second, third = text.splitlines()
+    assert first == "1 error, 0 warnings"
+    assert second == (
+        "error   not_finite: reward is not a number, or infinite, in 7 of 24 rows "
+        "(row 2, 3, 4, 5, 6, …)"
+    )
+    assert third.startswith("    Fill the gaps")
+
+
+def test_signed_zeros_are_the_same_number():
+    log = clean()._replace(next_observation=None)
+    arrays = {field: np.concatenate([array, array[:6]]) for field, array in log._asdict().items()
+              if array is not None}  # fmt: skip
+    arrays["reward"][[0, 24]] = 0.0, -0.0
+    assert check(RawLog(**arrays), BOX).warnings[0].rows[0] == 24
+
+
+def test_a_data_set_is_looked_at_with_its_own_box():
+    dataset = assemble("x", clean(), BOX)
+    wide = dataclasses.replace(dataset, action_low=(-1e3, 0.0), action_high=(1e3, 10.0))
+    assert check(wide).codes == ("narrow_actions",)

@@ -1,0 +1,417 @@
+"""Plain arrays are what NumPy reads; objects, lies and bombs are refused before they cost."""
+
+import dataclasses
+import io
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fat2thin import data
+from fat2thin.data import Box, DataFileError, Dataset, read_npz, save_npz
+from fat2thin.data.npz_files import open_npz, read_npy
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "neorl2"
+TYPES = ("f2", "<f4", ">f4", "f8", ">f8", "i1", "u1", "i2", ">u4", "i8", "u8", "?")
+# Rows 0 to 2 meet a time limit, rows 3 and 4 truly end, the file stops in the third episode.
+LOG = {
+    "observation": np.array([[0.0], [10], [20], [30], [40], [50], [60]]),
+    "action": np.array([[-1.0], [0.5], [0], [1], [0], [0], [0]], np.float32),
+    "reward": np.arange(7.0),
+    "terminal": np.array([0, 0, 0, 0, 1, 0, 0], bool),
+    "cut": np.array([0, 0, 1, 0, 0, 0, 0], bool),
+    "next_observation": np.array([[10.0], [20], [25], [40], [45], [60], [70]]),
+}
+NEORL2 = {
+    "observation": "obs",
+    "next_observation": "next_obs",
+    "terminal": "done",
+    "cut": "truncated",
+    "episode_start": "index",
+}
+
+
+def write(path, without=(), **changes):
+    arrays = {**LOG, **changes}
+    np.savez_compressed(path, **{name: arrays[name] for name in arrays if name not in without})
+    return path
+
+
+def member(array=None, header=None) -> bytes:
+    """An .npy of an array, or of a header and no numbers."""
+    if header is not None:
+        text = header.encode() + b"\n"
+        return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def archive(path, members: dict[str, bytes], **options):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, **options) as file:
+        for name, contents in members.items():
+            file.writestr(name, contents)
+    return path
+
+
+def read_field(path, **options):
+    with open_npz(path, **options) as file:
+        return file.read("field")
+
+
+def peak_memory(path, message, **options) -> int:
+    """Bytes taken while a file is refused."""
+    tracemalloc.start()
+    with pytest.raises(DataFileError, match=message):
+        read_field(path, **options)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(25, 3), (75,), (5, 5, 3), ()])
+def test_every_type_and_order_is_read_as_numpy_reads_it(tmp_path, order, shape):
+    rng = np.random.default_rng(0)
+    arrays = {
+        dtype: np.asarray(rng.integers(0, 2 if dtype == "?" else 100, shape), dtype, order=order)
+        for dtype in TYPES
+    }
+    np.savez(tmp_path / "all.npz", **arrays)
+    with open_npz(tmp_path / "all.npz") as file:
+        for dtype, array in arrays.items():
+            found = file.read(dtype)
+            assert found.dtype == np.float32
+            np.testing.assert_array_equal(found, array.astype(np.float32))
+            np.save(tmp_path / "one.npy", array)
+            single = read_npy(tmp_path / "one.npy")
+            assert single.dtype == array.dtype
+            np.testing.assert_array_equal(single, np.load(tmp_path / "one.npy"))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_versions_of_the_header(tmp_path, version):
+    with (tmp_path / "x.npy").open("wb") as file:
+        np.lib.format.write_array(file, np.arange(3.0), version)
+    np.testing.assert_array_equal(read_npy(tmp_path / "x.npy"), [0, 1, 2])
+
+
+def test_an_array_is_never_in_memory_in_two_types(tmp_path):
+    np.savez_compressed(tmp_path / "large.npz", field=np.zeros((2**18, 16)))
+    with open_npz(tmp_path / "large.npz") as file:
+        tracemalloc.start()
+        array = file.read("field")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert array.nbytes == 2**24
+    assert peak < array.nbytes + 2**23
+
+
+def test_our_names(tmp_path):
+    dataset = read_npz(write(tmp_path / "log.npz"))
+    np.testing.assert_array_equal(dataset.observation, LOG["observation"])
+    np.testing.assert_array_equal(dataset.next_observation, LOG["next_observation"])
+    np.testing.assert_array_equal(dataset.continuation, [1, 1, 1, 1, 0, 1, 1])
+    np.testing.assert_array_equal(dataset.episode_start, [0, 3, 5])
+    assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-1.0,), (1.0,), 0.99)
+
+
+def test_without_next_observations_the_last_row_of_a_cut_episode_is_dropped(tmp_path):
+    dataset = read_npz(write(tmp_path / "log.npz", without=["next_observation"]))
+    np.testing.assert_array_equal(dataset.observation, [[0], [10], [30], [40], [50]])
+    np.testing.assert_array_equal(dataset.next_observation, [[10], [20], [40], [40], [60]])
+    np.testing.assert_array_equal(dataset.episode_start, [0, 2, 4])
+
+
+@pytest.mark.parametrize("names", [{}, NEORL2], ids=["ours", "NeoRL-2"])
+@pytest.mark.parametrize(
+    ("without", "extra"),
+    [
+        ([], {}),
+        (["cut"], {"episode_start": np.array([0, 3, 5])}),
+        (["cut"], {"episode_start": np.array([0.0, 3.0, 5.0])}),
+        ([], {"episode_start": np.array([0, 3, 5], np.uint8)}),
+        (["cut"], {}),
+    ],
+)
+def test_the_same_episodes_in_other_words(tmp_path, names, without, extra):
+    plain = read_npz(write(tmp_path / "log.npz"))
+    arrays = {name: array for name, array in {**LOG, **extra}.items() if name not in without}
+    renamed = {names.get(name, name): array for name, array in arrays.items()}
+    np.savez(tmp_path / "other.npz", **renamed)
+    other = read_npz(tmp_path / "other.npz")
+    whole = dataclasses.replace(other, episode_start=other.episode_start.astype(np.int64))
+    assert whole.sha256 == plain.sha256
+
+
+def test_neither_cuts_nor_next_observations_is_worth_a_warning(tmp_path):
+    path = write(tmp_path / "log.npz", without=["cut", "next_observation"])
+    with pytest.warns(UserWarning, match="has neither 'cut' nor 'next_observation'"):
+        assert read_npz(path).rows == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"episode_start": np.array([0, 5, 3])}, "'episode_start' must hold rising row numbers"),
+        ({"episode_start": np.array([1, 3])}, "'episode_start' must hold rising"),
+        ({"episode_start": np.array([0, 7])}, "'episode_start' must hold .* stay below 7"),
+        ({"episode_start": np.array([0, 2.5])}, "'episode_start' must hold"),
+        ({"episode_start": np.array([0, np.nan])}, r"'episode_start' is NaN.*first in row 1"),
+        ({"episode_start": np.zeros((1, 1))}, r"'episode_start' must have shape \(episodes,\)"),
+        ({"episode_start": np.arange(0)}, r"'episode_start' must have shape \(episodes,\)"),
+        ({"action": np.zeros((6, 1))}, r"'action' must have shape \(7, columns\), not \(6, 1\)"),
+        ({"reward": np.array([0, 0, 0, np.nan, 0, 0, 0])}, "'reward' is NaN.*first in row 3"),
+        ({"action_low": np.array(-1.0)}, "'action_low' is there without its other end"),
+        ({"discount": np.zeros(5000)}, r"'discount' has shape \(5000,\)"),
+        ({"discount": np.array("high")}, "'discount' does not hold plain numbers: '<U4'"),
+    ],
+)
+def test_a_wrong_array_is_named(tmp_path, changes, message):
+    with pytest.raises(DataFileError, match=f"log.npz: {message}"):
+        read_npz(write(tmp_path / "log.npz", **changes))
+
+
+@pytest.mark.parametrize("field", ["observation", "action", "reward", "terminal"])
+def test_a_missing_array_is_named(tmp_path, field):
+    with pytest.raises(DataFileError, match=f"'{field}' is missing"):
+        read_npz(write(tmp_path / "log.npz", without=[field]))
+
+
+def test_the_box_of_the_file_and_the_callers(tmp_path):
+    path = write(tmp_path / "log.npz", action_low=[-2.0], action_high=[3.0], discount=0.5)
+    dataset = data.load(str(path))
+    assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-2.0,), (3.0,), 0.5)
+    dataset = read_npz(path, box=Box((-4.0,), (5.0,), 0.9))
+    assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-4.0,), (5.0,), 0.9)
+
+
+@pytest.mark.parametrize("start", [np.int32, np.int64])
+def test_a_saved_data_set_comes_back_with_its_hash(tmp_path, start):
+    plain = read_npz(write(tmp_path / "log.npz"))
+    dataset = dataclasses.replace(
+        plain,
+        episode_start=plain.episode_start.astype(start),
+        action_low=(-1.1,),
+        action_high=(1 / 3 + 1,),
+        discount=0.97,
+    )
+    save_npz(dataset, tmp_path / "saved.npz")
+    again = data.load(str(tmp_path / "saved.npz"))
+    assert again.sha256 == dataset.sha256
+    assert [file.name for file in tmp_path.iterdir() if "partial" in file.name] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": np.arange(7.0)}, "reward is float64, and files keep float32"),
+        ({"continuation": np.full(7, 0.5, np.float32)}, "continuation lies between 0 and 1"),
+        ({"episode_start": np.array([0, 3])}, "an episode goes on after a true end"),
+    ],
+)
+def test_what_would_not_come_back_is_not_saved(tmp_path, changes, message):
+    dataset = dataclasses.replace(read_npz(write(tmp_path / "log.npz")), **changes)
+    with pytest.raises(ValueError, match=message):
+        save_npz(dataset, tmp_path / "saved.npz")
+    assert not (tmp_path / "saved.npz").exists()
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    dataset = read_npz(write(tmp_path / "log.npz"))
+    save_npz(dataset, tmp_path / "saved.npz")
+    before = (tmp_path / "saved.npz").read_bytes()
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        save_npz(dataclasses.replace(dataset, discount=0.5), tmp_path / "saved.npz")
+    assert (tmp_path / "saved.npz").read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {"log.npz", "saved.npz"}
+
+
+class Trap:
+    """Unpickled, it would leave a mark."""
+
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a pickle was loaded')",))
+
+
+def test_objects_are_refused_and_never_loaded(tmp_path):
+    np.savez(tmp_path / "trap.npz", field=np.array([Trap()], object))
+    with pytest.raises(DataFileError, match=r"trap.npz: 'field' holds Python objects.*run code"):
+        read_field(tmp_path / "trap.npz")
+    with pytest.raises(DataFileError, match="'observation' holds Python objects"):
+        read_npz(write(tmp_path / "log.npz", observation=np.array([Trap()], object)))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(3, "c8"), np.zeros(3, "U2"), np.zeros(3, "M8[s]"), np.zeros(3, [("a", "f4")])],
+)
+def test_what_is_no_number_is_refused(tmp_path, array):
+    np.savez(tmp_path / "other.npz", field=array)
+    with pytest.raises(DataFileError, match="'field' does not hold plain numbers"):
+        read_field(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3), 'more': 1}",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,), }",
+        "{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (3,), }",
+        "(" * 5000,
+        "",
+    ],
+)
+def test_a_header_that_numpy_does_not_write_is_refused(tmp_path, header):
+    path = archive(tmp_path / "header.npz", {"field.npy": member(header=header)})
+    with pytest.raises(DataFileError, match="'field' does not hold plain numbers"):
+        read_field(path)
+
+
+def test_a_small_file_that_declares_32_gigabytes(tmp_path):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (8589934592,), }"
+    path = archive(tmp_path / "lie.npz", {"field.npy": member(header=header)})
+    assert path.stat().st_size < 300
+    message = r"is truncated: its shape needs 34,359,738,368 bytes, and 0 are there"
+    assert peak_memory(path, message) < 2**20
+    (tmp_path / "lie.npy").write_bytes(member(header=header))
+    with pytest.raises(DataFileError, match=message):
+        read_npy(tmp_path / "lie.npy")
+
+
+def test_a_zip_that_agrees_with_the_lie(tmp_path):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000,), }"
+    contents = member(header=header)
+    path = archive(tmp_path / "lie.npz", {"field.npy": contents})
+    raw = path.read_bytes()
+    true, false = (struct.pack("<I", len(contents) + extra) for extra in (0, 4_000_000_000))
+    assert raw.count(true) >= 2
+    path.write_bytes(raw.replace(true, false))
+    assert peak_memory(path, "more than deflate can make") < 2**20
+
+
+def test_a_bomb_of_zeros_is_held_to_the_limit(tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", field=np.zeros(2**23, np.float32))
+    assert (tmp_path / "bomb.npz").stat().st_size < 2**16
+    message = r"'field' with shape .* 33,554,432 bytes; the limit is 1,048,576.*memory_limit"
+    assert peak_memory(tmp_path / "bomb.npz", message, memory_limit=2**20) < 2**20
+
+
+def test_the_limit_is_for_all_arrays_together(tmp_path):
+    np.savez(tmp_path / "two.npz", a=np.zeros(100), b=np.zeros(100))
+    with open_npz(tmp_path / "two.npz", memory_limit=1599) as file:
+        file.read("a")
+        with pytest.raises(DataFileError, match=r"'b' with shape .* 1,600 bytes"):
+            file.read("b")
+
+
+def test_a_very_long_directory_is_refused(tmp_path):
+    path = archive(tmp_path / "long.npz", {f"{number:060000}": b"" for number in range(20)})
+    with pytest.raises(DataFileError, match="directory of the archive takes more than"):
+        read_field(path)
+
+
+@pytest.mark.parametrize("name", ["/etc/x.npy", "../x.npy", "a/../../x.npy", "..\\x.npy", "C:x"])
+def test_names_that_lead_out_are_refused(tmp_path, name):
+    path = archive(tmp_path / "names.npz", {name: member(np.zeros(3))})
+    with pytest.raises(DataFileError, match="leads out of the archive"):
+        read_field(path)
+
+
+def test_a_member_twice_is_refused(tmp_path):
+    duplicate = pytest.warns(UserWarning, match="Duplicate name")
+    with duplicate, zipfile.ZipFile(tmp_path / "twice.npz", "w") as file:
+        for _ in range(2):
+            file.writestr("field.npy", member(np.zeros(3)))
+    with pytest.raises(DataFileError, match=r"'field.npy' is there twice"):
+        read_field(tmp_path / "twice.npz")
+
+
+def test_other_ways_of_packing_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bz2.npz", "w", zipfile.ZIP_BZIP2) as file:
+        file.writestr("field.npy", member(np.zeros(3)))
+    with pytest.raises(DataFileError, match="is packed by method 12, not by deflate"):
+        read_field(tmp_path / "bz2.npz")
+
+
+def test_an_encrypted_member_is_refused(tmp_path):
+    np.savez(tmp_path / "secret.npz", field=np.zeros(3))
+    raw = bytearray((tmp_path / "secret.npz").read_bytes())
+    raw[raw.rindex(b"PK\1\2") + 8] |= 1
+    (tmp_path / "secret.npz").write_bytes(raw)
+    with pytest.raises(DataFileError, match="is encrypted"):
+        read_field(tmp_path / "secret.npz")
+
+
+def test_damage_is_seen_by_the_checksum(tmp_path):
+    np.savez(tmp_path / "x.npz", field=np.arange(1000.0))
+    raw = bytearray((tmp_path / "x.npz").read_bytes())
+    raw[5000] ^= 1
+    (tmp_path / "x.npz").write_bytes(raw)
+    with pytest.raises(DataFileError, match="'field' is damaged: Bad CRC-32"):
+        read_field(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 500, -1])
+def test_a_truncated_file_says_so(tmp_path, keep):
+    path = write(tmp_path / "log.npz")
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataFileError, match=r"log.npz: is truncated, or no .npz file"):
+        read_npz(path)
+
+
+def test_a_truncated_array_says_so(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(10.0))
+    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
+    with pytest.raises(DataFileError, match="truncated: its shape needs 80 bytes, and 72 are"):
+        read_npy(tmp_path / "x.npy")
+
+
+def test_there_must_be_a_file(tmp_path):
+    for path in (tmp_path, tmp_path / "absent.npz"):
+        with pytest.raises(DataFileError, match="there is no such file"):
+            read_npz(path)
+
+
+@pytest.fixture(scope="module")
+def insulin() -> Path:
+    path = REAL / "Simglucose-high-20000-val.npz"
+    if not path.exists():
+        pytest.skip("needs NeoRL-2's insulin log in shared/data/neorl2 beside the repository")
+    return path
+
+
+def test_a_real_log(insulin):
+    dataset = read_npz(insulin)
+    with np.load(insulin, allow_pickle=False) as plain:
+        np.testing.assert_array_equal(dataset.observation, plain["obs"])
+        np.testing.assert_array_equal(dataset.next_observation, plain["next_obs"])
+        np.testing.assert_array_equal(dataset.action, plain["action"])
+        np.testing.assert_array_equal(dataset.reward, plain["reward"])
+        np.testing.assert_array_equal(dataset.continuation, 1 - plain["done"])
+        ends = np.flatnonzero(plain["done"] + plain["truncated"])
+    np.testing.assert_array_equal(dataset.episode_start, [0, *(ends[:-1] + 1)])
+    # What the publisher says of the file: 20,018 steps in 62 episodes, 480 steps at the most.
+    assert (dataset.rows, len(dataset.episode_start)) == (20_018, 62)
+    assert np.diff(dataset.episode_start).max() == 480
+
+
+def test_a_real_log_has_its_cuts_in_its_next_observations(insulin, tmp_path):
+    with np.load(insulin, allow_pickle=False) as plain:
+        np.savez(tmp_path / "x.npz", **{name: plain[name] for name in plain if name != "truncated"})
+    assert read_npz(tmp_path / "x.npz").sha256 == read_npz(insulin).sha256
+
+
+def test_a_real_log_is_saved_and_read(insulin, tmp_path):
+    dataset: Dataset = read_npz(insulin)
+    save_npz(dataset, tmp_path / "saved.npz")
+    assert read_npz(tmp_path / "saved.npz").sha256 == dataset.sha256

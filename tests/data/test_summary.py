@@ -1,0 +1,92 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fat2thin import data
+from fat2thin.data import Dataset
+from fat2thin.data.summary import histogram_text, summarise
+
+
+def by_hand() -> Dataset:
+    """Three episodes, returns 3, 5 and 1; the second one truly ends."""
+    observation = np.array([[0, 4], [1, 4], [2, 4], [3, 4], [4, 4]], np.float32)
+    return Dataset(
+        name="hand",
+        observation=observation,
+        action=np.array([[-1.0], [-0.9995], [0.0], [0.25], [1.0]], np.float32),
+        reward=np.array([1.0, 2.0, 5.0, 2.0, -1.0], np.float32),
+        next_observation=observation + 1,
+        continuation=np.array([1.0, 1.0, 0.0, 1.0, 1.0], np.float32),
+        episode_start=np.array([0, 2, 3]),
+        action_low=(-1.0,),
+        action_high=(1.0,),
+        discount=0.5,
+    )
+
+
+def test_a_summary_worked_by_hand():
+    found = summarise(by_hand())
+    assert (found.name, found.rows, found.episodes) == ("hand", 5, 3)
+    assert found.lengths == (1, 2.0, 2)
+    assert found.return_mean == 3
+    assert found.return_quartiles == (1, 2, 3, 4, 5)
+    assert found.discounted_return_mean == pytest.approx((2 + 5 + 1.5) / 3)
+    assert found.true_ends == pytest.approx(1 / 3)
+    assert found.constant_observations == (1,)
+    assert dataclasses.astuple(found.observations[0]) == pytest.approx((0, 0.2, 2, 3.8, 4))
+    assert found.sha256 == by_hand().sha256
+    (action,) = found.actions
+    assert (action.low, action.median, action.high) == (-1, 0, 1)
+    assert (action.share_at_low_edge, action.share_at_high_edge) == (0.4, 0.2)
+    assert action.histogram == (2, *[0] * 7, 1, 0, 1, *[0] * 4, 1)
+
+
+def test_columns_lie_where_numpy_says():
+    dataset = data.load("treatment/cubic", 3)
+    found = summarise(dataset)
+    for number, column in enumerate(found.observations):
+        values = np.sort(dataset.observation[:, number].astype(np.float64))
+        expected = np.interp(np.array([0, 0.05, 0.5, 0.95, 1]) * (len(values) - 1),
+                             np.arange(len(values)), values)  # fmt: skip
+        np.testing.assert_allclose(dataclasses.astuple(column), expected, rtol=1e-12)
+    assert sum(found.actions[0].histogram) == dataset.rows
+
+
+def test_the_text_of_a_summary():
+    lines = str(summarise(by_hand())).splitlines()
+    assert lines[:5] == [
+        "hand",
+        "5 rows in 3 episodes of 1 to 2 rows, median 2",
+        "33.3 % of the episodes truly end, the others are cut",
+        "return      mean 3, best 5, worst 1, quartiles 2 / 3 / 4",
+        "discounted  mean 2.833, factor 0.5",
+    ]
+    text = "\n".join(lines)
+    assert by_hand().sha256 in text
+    assert "40 %" in text and "-1 to 1" in text
+    assert "|█       ▄ ▄    ▄|" in text
+    assert "observations: 2 columns, 1 of them constant" in text
+    constant = next(line for line in lines if line.startswith("[1]"))
+    assert constant.split() == ["[1]", "4", "4", "4", "4", "4", "yes"]
+
+
+def test_many_columns_are_counted_not_listed():
+    wide = np.arange(5 * 40, dtype=np.float32).reshape(5, 40)
+    text = str(summarise(dataclasses.replace(by_hand(), observation=wide, next_observation=wide)))
+    assert "observations: 40 columns, 0 of them constant" in text
+    assert text.endswith("and 28 more columns")
+    assert "[11]" in text and "[12]" not in text
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((0, 0), "  "),
+        ((8, 4, 1, 0), "█▄▁ "),
+        ((1000, 1, 999), "█▁█"),
+        ((1, 1), "██"),
+    ],
+)
+def test_histograms_as_blocks(counts, text):
+    assert histogram_text(counts) == text

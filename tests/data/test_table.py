@@ -1,0 +1,605 @@
+"""Logs in tables: one small log in every shape, refusals one by one, random logs, damage."""
+
+import csv
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fat2thin import data
+from fat2thin.data import DataFileError, Dataset, table_files
+from fat2thin.data.table import read_table
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+HEADER = "who,time,obs_a,obs_b,act,reward,end"
+LOG = """x,0,0.5,1,-1,1,no
+x,1,1.5,2,0,2,no
+x,2,2.5,3,1,3,yes
+y,0,3.5,4,0.5,4,no
+y,1,4.5,5,-0.5,5,no
+z,0,5.5,6,0.25,6,no
+z,1,6.5,7,0.75,7,yes""".splitlines()
+WHOLE = "\n".join([HEADER, *LOG]) + "\n"
+
+# The same log by hand. Row y,1 is missing: nobody knows what came after it.
+BY_HAND = Dataset(
+    name="by hand",
+    observation=np.array([[0.5, 1], [1.5, 2], [2.5, 3], [3.5, 4], [5.5, 6], [6.5, 7]], "f4"),
+    action=np.array([[-1], [0], [1], [0.5], [0.25], [0.75]], "f4"),
+    reward=np.array([1, 2, 3, 4, 6, 7], "f4"),
+    next_observation=np.array([[1.5, 2], [2.5, 3], [2.5, 3], [4.5, 5], [6.5, 7], [6.5, 7]], "f4"),
+    continuation=np.array([1, 1, 0, 1, 1, 0], "f4"),
+    episode_start=np.array([0, 3, 4]),
+    action_low=(-1.0,),
+    action_high=(1.0,),
+    discount=0.9,
+)
+
+TOML = {
+    "episode": '"who"',
+    "time": '"time"',
+    "observation": '["obs_*"]',
+    "action": '["act"]',
+    "reward": '"reward"',
+    "end": '"end"',
+    "action_low": "-1",
+    "action_high": "1.0",
+    "discount": "0.9",
+}
+
+
+def write_toml(folder: Path, name: str = "log.toml", **changes: str | None) -> Path:
+    keys = {**TOML, **changes}
+    lines = [f"{key} = {value}" for key, value in keys.items() if value is not None]
+    path = folder / name
+    path.write_text("\n".join(lines))
+    return path
+
+
+def write_csv(folder: Path, text: str = WHOLE, name: str = "log.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def columns(lines: list[str] = LOG) -> dict[str, list]:
+    cells = list(zip(*(line.split(",") for line in lines), strict=True))
+    kinds = [str, int, float, int, float, float, "yes".__eq__]
+    return {
+        name: [kind(cell) for cell in column]
+        for name, kind, column in zip(HEADER.split(","), kinds, cells, strict=True)
+    }
+
+
+def write_parquet(folder: Path, table: dict, name: str = "log.parquet", **options) -> Path:
+    parquet.write_table(pa.table(table), folder / name, **options)
+    return folder / name
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(table_files, "_CSV_BLOCK_BYTES", 1)
+    monkeypatch.setattr(table_files, "_LONGEST_CELL", 6)
+    monkeypatch.setattr(table_files, "_PARQUET_BATCH_ROWS", 2)
+
+
+def load(path: Path) -> Dataset:
+    return data.load(str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WHOLE,
+        WHOLE.rstrip("\n"),
+        WHOLE.replace("\n", "\r\n"),
+        "\ufeff" + WHOLE,
+        "\n" + WHOLE.replace("\n", "\n\n"),
+        WHOLE.replace(",", " , "),
+        WHOLE.replace("x,", '"x",').replace(",0.5,", ',"+0.5",'),
+        WHOLE.replace("x,", '"x\n1",'),
+        WHOLE.replace("no", "False").replace("yes", "TRUE"),
+        WHOLE.replace("no", "0").replace("yes", "1"),
+        WHOLE.replace("\n", ",\n"),
+        WHOLE.replace("\n", ",not a number\n"),
+    ],
+)
+def test_csv(tmp_path, text):
+    write_csv(tmp_path, text)
+    assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
+    assert load(tmp_path / "log.csv").sha256 == BY_HAND.sha256
+
+
+def test_line_ends_in_cells_where_pieces_end(tmp_path, small_pieces):
+    rows = [f'"a\nb",{row},{row},0,0,0,no' for row in range(100)]
+    write_csv(tmp_path, "\n".join([HEADER, *rows]))
+    dataset = load(write_toml(tmp_path))
+    np.testing.assert_array_equal(dataset.observation[:, 0], np.arange(99))
+
+
+def test_csv_in_small_pieces(tmp_path, small_pieces):
+    write_csv(tmp_path)
+    batches = list(table_files.open_table(tmp_path / "log.csv").batches(("who",)))
+    assert len(batches) > 2
+    assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {},
+        {"obs_b": pa.float32(), "act": pa.float16(), "reward": pa.int8()},
+        {"obs_b": pa.dictionary(pa.int8(), pa.int64()), "who": pa.dictionary(pa.int8(), "string")},
+        {"who": pa.large_string(), "end": pa.int64(), "time": pa.float64()},
+        {"end": pa.float64(), "time": pa.date32()},
+        {"time": pa.timestamp("us", "UTC"), "obs_b": pa.uint64()},
+    ],
+)
+def test_parquet(tmp_path, types, small_pieces):
+    typed = {name: pa.array(values) for name, values in columns().items()}
+    for name, type_ in types.items():
+        if pa.types.is_dictionary(type_):
+            typed[name] = typed[name].dictionary_encode()
+        elif pa.types.is_date(type_):
+            typed[name] = typed[name].cast("int32").cast(type_)
+        else:
+            typed[name] = typed[name].cast(type_)
+    write_parquet(tmp_path, typed, row_group_size=3)
+    assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
+    assert load(tmp_path / "log.parquet").sha256 == BY_HAND.sha256
+
+
+def test_text_in_dictionaries(tmp_path):
+    flags = pa.array([" Yes" if end else "no" for end in columns()["end"]]).dictionary_encode()
+    write_parquet(tmp_path, {**columns(), "end": flags})
+    assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
+
+
+def other_order(lines: list[str]) -> str:
+    """The same rows with the columns the other way round."""
+    return "\n".join(",".join(reversed(line.split(","))) for line in [HEADER, *lines])
+
+
+@pytest.mark.parametrize(
+    "files",
+    ['["files/a.csv", "files/b.parquet", "files/c.csv"]', '"files/[abc].*"', '"files"', '"*/*"'],
+)
+@pytest.mark.parametrize("cuts", [(3, 5), (1, 4), (2, 6)], ids=str)
+def test_several_files(tmp_path, files, cuts):
+    """Where an episode is divided, its name is the same below the end of one file."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    first, second = cuts
+    write_csv(folder, "\n".join([HEADER, *LOG[:first]]), "a.csv")
+    write_parquet(folder, columns(LOG[first:second]), "b.parquet")
+    write_csv(folder, other_order(LOG[second:]), "c.csv")
+    assert load(write_toml(tmp_path, files=files)).sha256 == BY_HAND.sha256
+
+
+def test_files_may_use_the_same_labels(tmp_path):
+    """Two files that number their episodes anew have four episodes, not two in pieces."""
+    text = f"{HEADER}\n1,0,0,0,0,1,no\n1,1,1,1,0,2,yes\n2,0,2,2,0,3,no\n2,1,3,3,0,4,yes\n"
+    write_csv(tmp_path, text, "a.csv")
+    write_csv(tmp_path, text, "b.csv")
+    dataset = load(write_toml(tmp_path, files='["a.csv", "b.csv"]'))
+    np.testing.assert_array_equal(dataset.episode_start, [0, 2, 4, 6])
+
+
+def test_an_ended_episode_does_not_go_on_in_the_next_file(tmp_path):
+    text = f"{HEADER}\n1,0,0,0,0,1,no\n1,1,1,1,0,2,yes\n"
+    write_csv(tmp_path, text, "a.csv")
+    write_csv(tmp_path, text, "b.csv")
+    dataset = load(write_toml(tmp_path, files='["a.csv", "b.csv"]'))
+    np.testing.assert_array_equal(dataset.episode_start, [0, 2])
+
+
+def test_an_episode_of_the_file_before_must_go_on_in_time(tmp_path):
+    text = f"{HEADER}\n1,0,0,0,0,1,no\n1,1,1,1,0,2,no\n"
+    write_csv(tmp_path, text, "a.csv")
+    write_csv(tmp_path, text, "b.csv")
+    with pytest.raises(DataFileError, match=r"b.csv: 'time' does not rise .*: row 1 \(line 2\)"):
+        load(write_toml(tmp_path, files='["a.csv", "b.csv"]'))
+
+
+def test_without_a_column_of_episodes(tmp_path, small_pieces):
+    """Ends divide the rows, and so do files; here y is stopped by its file."""
+    write_csv(tmp_path, "\n".join([HEADER, *LOG[:5]]), "a.csv")
+    write_csv(tmp_path, "\n".join([HEADER, *LOG[5:]]), "b.csv")
+    toml = write_toml(tmp_path, files='["a.csv", "b.csv"]', episode=None)
+    assert load(toml).sha256 == BY_HAND.sha256
+
+
+def test_a_column_of_cuts(tmp_path):
+    """The time limit after row 2 of one patient begins a new episode, whose row is dropped."""
+    text = "obs_a,act,reward,over,limit\n1,0,0,no,no\n2,0,0,no,yes\n3,0,0,no,no\n4,0,0,yes,no\n"
+    write_csv(tmp_path, text)
+    toml = write_toml(tmp_path, episode=None, time=None, end='"over"', cut='"limit"')
+    dataset = load(toml)
+    np.testing.assert_array_equal(dataset.observation[:, 0], [1, 3, 4])
+    np.testing.assert_array_equal(dataset.continuation, [1, 1, 0])
+    np.testing.assert_array_equal(dataset.episode_start, [0, 1])
+
+
+def test_next_observations_keep_every_row(tmp_path):
+    text = "e,obs_a,obs_b,next_a,next_b,act,reward\n1,1,2,3,4,0,0\n1,3,4,5,6,0,0\n2,7,8,9,10,0,0\n"
+    write_csv(tmp_path, text)
+    toml = write_toml(tmp_path, episode='"e"', time=None, end=None, next_observation='"next_*"')
+    dataset = load(toml)
+    np.testing.assert_array_equal(dataset.next_observation, [[3, 4], [5, 6], [9, 10]])
+    np.testing.assert_array_equal(dataset.episode_start, [0, 2])
+    np.testing.assert_array_equal(dataset.continuation, [1, 1, 1])
+
+
+def test_propensities_are_kept(tmp_path):
+    write_csv(tmp_path, WHOLE.replace("\n", ",0.25\n").replace("end,0.25", "end,chance"))
+    toml = write_toml(tmp_path, propensity='"chance"')
+    table = read_table(toml)
+    assert table.propensity is not None
+    np.testing.assert_array_equal(table.propensity, np.full(7, 0.25, np.float32))
+    assert load(toml).sha256 == BY_HAND.sha256
+
+
+def test_a_column_can_serve_twice(tmp_path):
+    write_csv(tmp_path)
+    write_parquet(tmp_path, columns())
+    for files in ('"log.csv"', '"log.parquet"'):
+        dataset = load(write_toml(tmp_path, files=files, observation='["time", "obs_b"]'))
+        np.testing.assert_array_equal(dataset.observation[:, 0], [0, 1, 2, 0, 0, 1])
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.3, 1 / 3, 0.7, 1e-3, 123.456])
+def test_an_action_at_the_end_of_the_box_is_inside(tmp_path, bound):
+    """In float32, 0.1 is above 0.1."""
+    write_csv(tmp_path, f"{HEADER}\n1,0,0,0,{bound!r},0,no\n1,1,0,0,{-bound!r},0,yes\n")
+    dataset = load(write_toml(tmp_path, action_low=repr(-bound), action_high=repr(bound)))
+    np.testing.assert_allclose(dataset.action[:, 0], [bound, -bound], rtol=1.2e-7)
+
+
+def test_dates_in_text_order_the_rows(tmp_path):
+    dates = ["2024-05-31 23:00", "2024-05-31 23:30", "2024-06-01 00:00"]
+    rows = [f"1,{date},0,0,0,0,no" for date in dates]
+    write_csv(tmp_path, "\n".join([HEADER, *rows]))
+    assert load(write_toml(tmp_path)).rows == 2
+    write_csv(tmp_path, "\n".join([HEADER, *reversed(rows)]))
+    with pytest.raises(DataFileError, match=r"'time' does not rise .* row 2 \(line 3\), row 3"):
+        load(write_toml(tmp_path))
+
+
+def test_the_example(tmp_path):
+    dataset = load(EXAMPLES / "own_log.toml")
+    with (EXAMPLES / "own_log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 60
+    kept = [row for row in rows if row["patient"] != "B"] + [
+        row for row in rows if row["patient"] == "B"
+    ][:-1]
+    assert dataset.rows == len(kept) == 59
+    assert sorted(dataset.reward.tolist()) == sorted(
+        float(np.float32(row["reward"])) for row in kept
+    )
+    np.testing.assert_array_equal(dataset.continuation == 0, np.isin(np.arange(59), [21, 58]))
+
+
+def with_cell(row: int, column: str, cell: str) -> str:
+    """The log with one cell replaced; the first row is 1."""
+    lines = [line.split(",") for line in LOG]
+    lines[row - 1][HEADER.split(",").index(column)] = cell
+    return "\n".join([HEADER, *map(",".join, lines)]) + "\n"
+
+
+REFUSED_TEXTS = {
+    "decimal comma": (
+        with_cell(2, "obs_a", '"1,5"'),
+        r"log.csv: 'obs_a' has '1,5', which is no number: row 2 \(line 3\)\. .*decimal point",
+    ),
+    "bare decimal comma": (
+        with_cell(2, "obs_a", "1,5"),
+        r"row 2 \(line 3\) has 8 cells, the header has 7\. A comma inside a number",
+    ),
+    "too few cells": (WHOLE + "z,3", r"row 8 \(line 9\) has 2 cells, the header has 7"),
+    "blank": (with_cell(4, "reward", ""), r"'reward' has no value: row 4 \(line 5\)\. Fill in"),
+    "spaces": (with_cell(4, "reward", "  "), r"'reward' has no value: row 4 \(line 5\)"),
+    "text": (with_cell(7, "act", "2 mg"), r"'act' has '2 mg', which is no number: row 7 "),
+    "missing": (with_cell(1, "act", "NA"), r"'act' has 'NA', which is no number: row 1 \(line 2\)"),
+    "underscore": (with_cell(1, "act", "1_0"), r"'act' has '1_0', which is no number"),
+    "not a number": (with_cell(3, "obs_b", "nan"), r"'obs_b' has nan, which is no .* row 3 "),
+    "infinite": (with_cell(3, "obs_b", "-inf"), r"'obs_b' has -inf, which is no finite"),
+    "too large": (with_cell(3, "obs_b", "1e39"), r"'obs_b' has 1e\+39, which is no finite float32"),
+    "no flag": (with_cell(3, "end", "maybe"), r"'end' has 'maybe', which is neither .* row 3 "),
+    "blank label": (with_cell(3, "who", ""), r"'who' has no value: row 3 \(line 4\)"),
+    "back again": (
+        "\n".join([HEADER, *LOG[:3], *LOG[5:], *LOG[1:2]]),
+        r"'who' comes back to episode 'x', left after row 3 \(line 4\): row 6 \(line 7\)\. Sort",
+    ),
+    "after the end": (
+        with_cell(1, "end", "yes"),
+        r"'who' goes on with episode 'x' below the row that ended it: row 2 \(line 3\)",
+    ),
+    "time falls": (with_cell(3, "time", "1"), r"'time' does not rise .*: row 3 \(line 4\)\. Sort"),
+    "no time": (with_cell(3, "time", "soon"), r"'time' has 'soon', which is no number and no date"),
+    "two kinds of time": (
+        with_cell(3, "time", "2024-05-31"),
+        r"'time' has '2024-05-31', .* not written as .*: row 3 \(line 4\)",
+    ),
+    "outside the box": (
+        with_cell(2, "act", "1.5"),
+        r"'act' has 1.5, outside the action box from -1 to 1: row 2 \(line 3\)\. Correct",
+    ),
+    "many": (
+        WHOLE.replace(",no", ",often"),
+        r"'end' has 'often'.*: row 1 \(line 2\), row 2 \(line 3\), row 4 \(line 5\) and more\.",
+    ),
+    "lines of a quoted cell": (
+        with_cell(5, "act", "?").replace("x,0", '"v\n\nw",0'),
+        r"'act' has '\?', which is no number: row 5 \(line 8\)",
+    ),
+    "semicolons": (WHOLE.replace(",", ";"), "columns are separated by ';'. Save it with commas"),
+    "tabs": (WHOLE.replace(",", "\t"), r"its columns are separated by '\\t'"),
+    "no header": ("1,0,0.5,1,0,1,0\n", "its first line holds numbers. The first line"),
+    "empty": ("", "log.csv: is empty. The first line of a CSV file must name its columns"),
+    "only a header": (HEADER, "log.toml: its files have no rows"),
+    "no transition": (f"{HEADER}\n1,0,0,0,0,0,no\n", "no row has a next observation"),
+    "two columns of a name": (
+        WHOLE.replace("\n", ",0\n").replace("end,0", "end,act"),
+        "'act' is the name of 2 columns. Give every column"
+    ),
+    "unknown column": (
+        WHOLE.replace("reward", "Rewards"),
+        r"no column 'reward', which log.toml names as reward \(did you mean 'Rewards'\?\)\. "
+        "Its columns are who, time, obs_a, obs_b, act, Rewards, end",
+    ),
+    "no such beginning": (WHOLE.replace("obs_", "s_"), r"no column 'obs_\*', which log.toml names"),
+    "open quote": (with_cell(2, "who", '"x'), "log.csv: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_TEXTS)
+def test_refused_csv(tmp_path, case):
+    text, message = REFUSED_TEXTS[case]
+    write_csv(tmp_path, text)
+    with pytest.raises(DataFileError, match=message):
+        load(write_toml(tmp_path))
+
+
+@pytest.mark.parametrize("case", ["text", "blank", "back again", "after the end", "time falls"])
+def test_the_place_does_not_depend_on_the_pieces(tmp_path, case, small_pieces):
+    test_refused_csv(tmp_path, case)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (WHOLE.encode("utf-16"), "is UTF-16 text. Save it as CSV in UTF-8"),
+        (WHOLE.replace("reward", "würde").encode("latin-1"), "names of its columns are not UTF-8"),
+        (WHOLE.replace("y", "ü").encode("latin-1"), "is not UTF-8 text"),
+    ],
+)
+def test_refused_encodings(tmp_path, content, message):
+    (tmp_path / "log.csv").write_bytes(content)
+    with pytest.raises(DataFileError, match=message):
+        load(write_toml(tmp_path))
+
+
+def test_a_damaged_column_that_nobody_needs_does_no_harm(tmp_path):
+    content = WHOLE.replace("\n", ",ü\n").replace("end,ü", "end,note").encode("latin-1")
+    (tmp_path / "log.csv").write_bytes(content)
+    assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
+
+
+def replaced(**changes) -> dict:
+    return {**columns(), **changes}
+
+
+REFUSED_TABLES = {
+    "null": (
+        lambda: replaced(reward=[1.0, None, 3.0, None, None, None, 7.0]),
+        r"log.parquet: 'reward' has no value: row 2, row 4, row 5 and more\. Fill in",
+    ),
+    "only nulls": (lambda: replaced(reward=pa.nulls(7)), "'reward' has no value: row 1, row 2"),
+    "no flag": (lambda: replaced(end=[0, 0, 1, 0, 2, 0, 1]), "'end' has 2, which.*row 5"),
+    "decimal": (
+        lambda: replaced(reward=pa.array(columns()["reward"]).cast(pa.decimal128(9, 2))),
+        r"'reward' holds decimals \(decimal128\(9, 2\)\)\. Write it as float64",
+    ),
+    "list": (
+        lambda: replaced(obs_a=[[1.0, 2.0]] * 7),
+        r"'obs_a' holds several values a row \(list<.*\. Give each of them a column of its own",
+    ),
+    "struct": (lambda: replaced(act=[{"a": 1}] * 7), "'act' holds several values a row"),
+    "text": (lambda: replaced(act=["0"] * 7), r"'act' holds text \(string\)\. Write it as numbers"),
+    "object": (lambda: replaced(act=[b"\x80"] * 7), "'act' holds binary, which cannot be"),
+    "date": (
+        lambda: replaced(act=pa.array([0] * 7, pa.timestamp("us"))),
+        r"'act' holds timestamp\[us\], which cannot be read as a number",
+    ),
+    "time falls": (lambda: replaced(time=[2, 1, 0, 0, 1, 0, 1]), "'time' does not rise.*row 2, "),
+    "no rows": (
+        lambda: {name: pa.array(cells)[:0] for name, cells in columns().items()},
+        "log.toml: its files have no rows",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_TABLES)
+def test_refused_parquet(tmp_path, case):
+    table, message = REFUSED_TABLES[case]
+    write_parquet(tmp_path, table())
+    with pytest.raises(DataFileError, match=message):
+        load(write_toml(tmp_path))
+
+
+@pytest.mark.parametrize("said", [3, 8])
+def test_a_parquet_file_that_miscounts_its_rows(tmp_path, said):
+    file = table_files.open_table(write_parquet(tmp_path, columns()))
+    assert file.row_bound == 7
+    file.row_bound = said
+    with pytest.raises(DataFileError, match=f"it says that it has {said} rows, and has not"):
+        list(file.batches(("act",)))
+
+
+@pytest.mark.parametrize("value", ["0", "-0.5", "1.5", "1e-60"])
+def test_a_propensity_is_a_probability(tmp_path, value):
+    write_csv(tmp_path, WHOLE.replace("\n", f",{value}\n").replace(f"end,{value}", "end,chance"))
+    with pytest.raises(DataFileError, match=r"'chance' has .*: row 1 .*above 0 and at most 1"):
+        load(write_toml(tmp_path, propensity='"chance"'))
+
+
+def test_files_with_unequal_columns(tmp_path):
+    write_csv(tmp_path, WHOLE, "a.csv")
+    write_csv(tmp_path, WHOLE.replace("\n", ",1\n").replace("end,1", "end,obs_c"), "b.csv")
+    with pytest.raises(
+        DataFileError, match=r"b.csv: its columns of observation are not .*a.csv: .* has obs_c"
+    ):
+        load(write_toml(tmp_path, files='["a.csv", "b.csv"]'))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_without_toml_gets_one_to_start_from(tmp_path, suffix):
+    usual = {"who": "episode", "act": "action", "end": "done"}
+    if suffix == "csv":
+        header = ",".join(usual.get(name, name) for name in HEADER.split(","))
+        path = write_csv(tmp_path, WHOLE.replace(HEADER, header))
+    else:
+        path = write_parquet(
+            tmp_path, {usual.get(name, name): cells for name, cells in columns().items()}
+        )
+    with pytest.raises(DataFileError, match=r"must be said in log\.toml beside it") as error:
+        load(path)
+    starter = str(error.value).partition("\n\n")[2].replace("0.99", "0.9")
+    (tmp_path / "log.toml").write_text(starter)
+    assert load(path).sha256 == BY_HAND.sha256
+
+
+def test_a_toml_beside_may_describe_other_files(tmp_path):
+    write_csv(tmp_path)
+    write_csv(tmp_path, name="other.csv")
+    write_toml(tmp_path, files='["log.csv", "other.csv"]')
+    with pytest.raises(DataFileError, match=r"log.toml beside it describes other files\. Load "):
+        load(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize("name", ["no.csv", "no.parquet", "no.toml"])
+def test_a_path_that_leads_nowhere(tmp_path, name):
+    with pytest.raises(DataFileError, match=f"{name}: there is no such file"):
+        load(tmp_path / name)
+
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+STEPS = st.tuples(FLOATS, FLOATS, st.floats(-1, 1, width=32), FLOATS)
+EPISODES = st.lists(
+    st.tuples(st.lists(STEPS, min_size=2, max_size=6), st.booleans()), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=40)
+@given(episodes=EPISODES, dialect=st.sampled_from(["unix", "excel"]))
+def test_what_is_written_is_read(tmp_path_factory, episodes, dialect):
+    """Row by row, in plain Python: each step with the observation of the step after it."""
+    folder = tmp_path_factory.mktemp("random")
+    rows, expected, starts = [], [], []
+    for label, (steps, ended) in enumerate(episodes):
+        starts.append(len(expected))
+        for step, (a, b, action, reward) in enumerate(steps):
+            last = step == len(steps) - 1
+            rows.append([f"e {label}", step, a, b, action, reward, last and ended])
+            if not last:
+                expected.append([a, b, action, reward, *steps[step + 1][:2], 1.0])
+            elif ended:
+                expected.append([a, b, action, reward, a, b, 0.0])
+    names = HEADER.split(",")
+    with (folder / "log.csv").open("w", newline="") as file:
+        writer = csv.writer(file, dialect=dialect)
+        writer.writerows([names, *rows])
+    table = {name: list(cells) for name, cells in zip(names, zip(*rows, strict=True), strict=True)}
+    write_parquet(folder, table, row_group_size=3)
+    for file in ("log.csv", "log.parquet"):
+        dataset = load(write_toml(folder, files=f'"{file}"'))
+        found = np.column_stack(
+            [
+                dataset.observation,
+                dataset.action,
+                dataset.reward,
+                dataset.next_observation,
+                dataset.continuation,
+            ]
+        )
+        np.testing.assert_array_equal(found, np.array(expected, np.float32))
+        np.testing.assert_array_equal(dataset.episode_start, starts)
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    damaged = bytearray(content)
+    for _ in range(chance.choice([1, 1, 2, 8])):
+        place = chance.randrange(len(damaged))
+        match chance.randrange(4):
+            case 0:
+                damaged[place] ^= 1 << chance.randrange(8)
+            case 1:
+                del damaged[place : place + chance.randrange(1, 9)]
+            case 2:
+                damaged[place:place] = bytes(chance.choices(b'",;\n\r\x00\xff0e-', k=3))
+            case 3:
+                damaged[place:] = damaged[place : len(damaged) - 1]
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_damage_is_noticed_or_harmless(tmp_path, name):
+    write_csv(tmp_path)
+    write_parquet(tmp_path, columns())
+    content = (tmp_path / name).read_bytes()
+    toml = write_toml(tmp_path, files=f'"{name}"')
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        (tmp_path / name).write_bytes(mutated(content, chance))
+        try:
+            assert isinstance(load(toml), Dataset)
+        except DataFileError as error:
+            assert str(tmp_path) in str(error)
+            refused += 1
+    assert refused > 150
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from fat2thin.data.table import read_table
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+few, many = map(Path, sys.argv[1:])
+read_table(few)
+before = peak()
+raw = read_table(many).raw
+print(peak() - before, sum(array.nbytes for array in raw if array is not None))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
+def test_memory(tmp_path):
+    """At most 1.3 times the arrays, beside what Arrow keeps whatever the size of the file."""
+    rng = np.random.default_rng(0)
+    for name, rows in (("few", 1_000), ("many", 200_000)):
+        table = {f"obs_{number}": rng.normal(size=rows) for number in range(17)}
+        table |= {"act": rng.uniform(-1, 1, rows), "reward": rng.normal(size=rows)}
+        table |= {"who": np.arange(rows) // 100, "not read": rng.normal(size=rows)}
+        write_parquet(tmp_path, table, f"{name}.parquet")
+        write_toml(tmp_path, f"{name}.toml", time=None, end=None)
+    tomls = [str(tmp_path / f"{name}.toml") for name in ("few", "many")]
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, *tomls], capture_output=True, check=True, text=True
+    )
+    rise, arrays = map(int, result.stdout.split())
+    assert arrays > 200_000 * 19 * 4
+    assert rise < 1.3 * arrays + 16e6

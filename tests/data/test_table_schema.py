@@ -1,0 +1,288 @@
+"""The TOML of a table: what it may say, what is refused, the one to start from."""
+
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fat2thin.data import DataFileError
+from fat2thin.data.raw import Box
+from fat2thin.data.table_schema import KEYS, TableSchema, find_files, read_schema
+from fat2thin.data.table_starter import starter
+
+ROOT = Path(__file__).parents[2]
+SUFFIXES = (".csv", ".parquet")
+FULL = """
+files = ["a.csv", "more"]
+episode = "patient"
+time = "hour"
+observation = ["age", "obs_*"]
+action = "dose"
+reward = "benefit"
+end = "died"
+cut = "left"
+next_observation = ["age", "next_*"]
+propensity = "chance"
+action_low = 0
+action_high = [2.5]
+discount = 1
+"""
+SHORT = """
+episode = "patient"
+observation = ["age"]
+action = ["dose"]
+reward = "benefit"
+action_low = -1
+action_high = 1
+discount = 0.5
+"""
+
+
+def read(folder: Path, text: str) -> TableSchema:
+    path = folder / "log.toml"
+    path.write_text(text)
+    return read_schema(path)
+
+
+def test_every_key(tmp_path):
+    assert read(tmp_path, FULL) == TableSchema(
+        path=tmp_path / "log.toml",
+        files=("a.csv", "more"),
+        episode="patient",
+        time="hour",
+        observation=("age", "obs_*"),
+        action=("dose",),
+        reward="benefit",
+        end="died",
+        cut="left",
+        next_observation=("age", "next_*"),
+        propensity="chance",
+        action_low=0.0,
+        action_high=(2.5,),
+        discount=1.0,
+    )
+    assert set(tomllib.loads(FULL)) == set(KEYS)
+    assert {field.name for field in dataclasses.fields(TableSchema)} == {"path", *KEYS}
+
+
+def test_the_page_explains_every_key():
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert explained == list(KEYS)
+
+
+def test_columns_stand_in_the_order_of_the_toml_and_then_of_the_file(tmp_path):
+    schema = read(tmp_path, FULL)
+    present = ["obs_b", "next_b", "obs_a", "next_a", "age", "patient", "hour", "dose", "benefit",
+               "died", "left", "chance", "obsolete"]  # fmt: skip
+    columns = schema.columns(present, Path("a.csv"))
+    assert columns["observation"] == ("age", "obs_b", "obs_a")
+    assert columns["next_observation"] == ("age", "next_b", "next_a")
+    assert columns["reward"] == ("benefit",)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "box"),
+    [
+        ("-1", "2", Box((-1.0, -1.0), (2.0, 2.0), 0.5)),
+        ("[-1, 0]", "2", Box((-1.0, 0.0), (2.0, 2.0), 0.5)),
+        ("[-1, 0]", "[1, 0.5]", Box((-1.0, 0.0), (1.0, 0.5), 0.5)),
+    ],
+)
+def test_the_box(tmp_path, low, high, box):
+    text = SHORT.replace("action_low = -1", f"action_low = {low}")
+    schema = read(tmp_path, text.replace("action_high = 1", f"action_high = {high}"))
+    assert schema.box(2) == box
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "message"),
+    [
+        ("1", "1", r"action_low \(1.0, 1.0\) is not below action_high"),
+        ("[-1, 3]", "2", r"action_low \(-1.0, 3.0\) is not below"),
+        ("[-1, -1, -1]", "1", "action_low has 3 numbers for 2 actions"),
+    ],
+)
+def test_no_box(tmp_path, low, high, message):
+    text = SHORT.replace("action_low = -1", f"action_low = {low}")
+    schema = read(tmp_path, text.replace("action_high = 1", f"action_high = {high}"))
+    with pytest.raises(DataFileError, match=f"log.toml: {message}"):
+        schema.box(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SHORT + 'rewrad = "r"',
+            r"no key 'rewrad' \(did you mean 'reward'\?\)\. The keys are files",
+        ),
+        (SHORT + 'done = "r"', r"no key 'done' \(did you mean 'end'\?\)"),
+        (SHORT + 'time_limit = "r"', r"no key 'time_limit' \(did you mean 'cut'\?\)"),
+        (SHORT + 'xyz = "r"', r"no key 'xyz'\. The keys are files, episode, .*, discount\."),
+        (SHORT.replace("reward", "# "), r"lacks reward\. reward: the column of the reward"),
+        (SHORT.replace("discount", "# "), r"lacks discount\. discount: the discount factor"),
+        (SHORT.replace("episode", "# "), r"lacks episode\. episode: the column .* end or cut"),
+        ("", "lacks episode, observation, action, reward, action_low, action_high, discount"),
+        (SHORT + "time = 3", r"time must be the name of a column, not 3\. time: a column that"),
+        (SHORT + 'time = ""', "time must be the name of a column, not ''"),
+        (SHORT + 'time = ["a", "b"]', "time must be the name of a column"),
+        (SHORT + "files = []", r"files must be a name or a list of names, not \[\]"),
+        (SHORT.replace('["age"]', '["age", 3]'), "observation must be a list of names of columns"),
+        (SHORT.replace("0.5", "1.5"), r"discount must be a number from 0 to 1, not 1\.5"),
+        (SHORT.replace("0.5", "nan"), "discount must be a number from 0 to 1, not nan"),
+        (SHORT.replace("0.5", "true"), "discount must be a number from 0 to 1, not True"),
+        (SHORT.replace("= -1", "= -inf"), "action_low must be a finite number or a list"),
+        (SHORT.replace("= -1", '= [0, "a"]'), "action_low must be a finite number or a list"),
+        (SHORT.replace("= -1", f"= -1{'0' * 400}"), "action_low must be a finite number"),
+        ("reward = oops", r"cannot be read as TOML: .*line 1.*\. A line of it reads key = "),
+        (SHORT + SHORT, "cannot be read as TOML: "),
+    ],
+)
+def test_refused(tmp_path, text, message):
+    with pytest.raises(DataFileError, match=f"log.toml: (there is )?{message}"):
+        read(tmp_path, text)
+
+
+def test_a_toml_in_another_encoding(tmp_path):
+    (tmp_path / "log.toml").write_bytes(SHORT.replace("age", "âge").encode("latin-1"))
+    with pytest.raises(DataFileError, match="cannot be read as TOML"):
+        read_schema(tmp_path / "log.toml")
+
+
+PRESENT = ("patient", "age", "dose", "benefit")
+
+
+@pytest.mark.parametrize(
+    ("text", "present", "message"),
+    [
+        (SHORT.replace('"age"', '"Age"'), PRESENT, r"no column 'Age', .* \(did you mean 'age'\?\)"),
+        (SHORT.replace('"age"', '"age", "a*"'), PRESENT, "observation names the column 'age' 2"),
+        (SHORT, (*PRESENT, "age"), "a.csv: 'age' is the name of 2 columns"),
+        (SHORT, [f"c{number}" for number in range(40)], "Its columns are c0, .*, c11 and 28 more"),
+        (
+            SHORT.replace('"age"', '"s*"') + 'next_observation = "next_*"',
+            (*PRESENT, "s1", "s2", "next_s1"),
+            r"observation \(s1, s2\) and next_observation \(next_s1\) have 2 and 1 columns",
+        ),
+        (
+            SHORT.replace('"age"', '"s*"') + 'next_observation = "next_*"',
+            (*PRESENT, "s1", "s2", "next_s2", "next_s1"),
+            "have different orders. List the names in log.toml",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path, text, present, message):
+    schema = read(tmp_path, text)
+    with pytest.raises(DataFileError, match=message):
+        schema.columns(present, Path("a.csv"))
+
+
+def test_listed_names_may_have_any_order(tmp_path):
+    schema = read(
+        tmp_path, SHORT.replace('"age"', '"s1", "s2"') + 'next_observation = ["n2", "n1"]'
+    )
+    columns = schema.columns((*PRESENT, "s1", "s2", "n1", "n2"), Path("a.csv"))
+    assert columns["next_observation"] == ("n2", "n1")
+
+
+def test_columns_that_no_key_names_may_be_doubled(tmp_path):
+    schema = read(tmp_path, SHORT)
+    assert schema.columns((*PRESENT, "note", "note", "", ""), Path("a.csv"))["action"] == ("dose",)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("b.csv", "a.csv", "c.parquet", "read me.txt", "log.csv", "x[1].csv"):
+        (tmp_path / name).touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "deep").mkdir()
+    for name in ("2.csv", "1.PARQUET", "note.txt"):
+        (tmp_path / "deep" / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ("", ["log.csv"]),
+        ('files = "b.csv"', ["b.csv"]),
+        ('files = ["b.csv", "a.csv"]', ["b.csv", "a.csv"]),
+        ('files = "[a-c].*"', ["a.csv", "b.csv", "c.parquet"]),
+        ('files = ["deep", "a.csv"]', ["deep/1.PARQUET", "deep/2.csv", "a.csv"]),
+        ('files = "deep/*.csv"', ["deep/2.csv"]),
+        ('files = "x[1].csv"', ["x[1].csv"]),
+    ],
+)
+def test_files(folder, files, found):
+    paths = find_files(read(folder, SHORT + files), SUFFIXES)
+    assert paths == tuple(folder / name for name in found)
+
+
+def test_an_absolute_path(folder):
+    files = f'files = "{(folder / "a.csv").as_posix()}"'
+    (folder / "elsewhere").mkdir()
+    assert find_files(read(folder / "elsewhere", SHORT + files), SUFFIXES) == (folder / "a.csv",)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ('files = "aa.csv"', r"files names aa.csv, which is not there \(did you mean 'a.csv'\?\)"),
+        ('files = "*.json"', r"files names \*.json, which is not there"),
+        ('files = "empty"', r"files names empty, which has no tables in it\. Tables are .csv or"),
+        ('files = ["a.csv", "[a-c].*"]', "files names .*a.csv 2 times"),
+        ('files = "read me.txt"', "files names .*read me.txt. Tables are .csv or .parquet files"),
+    ],
+)
+def test_refused_files(folder, files, message):
+    with pytest.raises(DataFileError, match=f"log.toml: {message}"):
+        find_files(read(folder, SHORT + files), SUFFIXES)
+
+
+def test_one_table_of_the_same_name(folder):
+    (folder / "log.parquet").touch()
+    with pytest.raises(
+        DataFileError, match=r"has log.csv and log.parquet beside it\. Say with files"
+    ):
+        find_files(read(folder, SHORT), SUFFIXES)
+    for name in ("log.csv", "log.parquet"):
+        (folder / name).unlink()
+    with pytest.raises(DataFileError, match="has no table of its name beside it"):
+        find_files(read(folder, SHORT), SUFFIXES)
+
+
+@pytest.mark.parametrize(
+    ("columns", "guessed"),
+    [
+        (
+            ["Episode", "step", "obs_a", "obs_b", "action", "reward", "done", "timeout"],
+            {"episode": "Episode", "time": "step", "observation": ["obs_a", "obs_b"],
+             "action": ["action"], "reward": "reward", "end": "done", "cut": "timeout"},
+        ),
+        (
+            [*(f"obs_{i}" for i in range(20)), *(f"next_obs_{i}" for i in range(20)), "act_1"],
+            {"observation": ["obs_*"], "next_observation": ["next_obs_*"], "action": ["act_1"],
+             "reward": "?"},
+        ),
+        (
+            [*(f"obs{i}" for i in range(10, 20)), "observer"],
+            {"observation": ["obs*"], "action": ["?"], "reward": "?"},
+        ),
+        (
+            [*(f"state_{i}" for i in range(9)), "stature"],
+            {"observation": ["state_*"], "action": ["?"], "reward": "?"},
+        ),
+        (["a", 'b"\\', "c\x7f"], {"observation": ["?"], "action": ["?"], "reward": "?"}),
+    ],
+)  # fmt: skip
+def test_the_toml_to_start_from(columns, guessed):
+    written = tomllib.loads(starter(Path("somewhere/log.csv"), columns))
+    box = {"action_low": -1.0, "action_high": 1.0, "discount": 0.99}
+    assert written == {"files": ["log.csv"], **guessed, **box}
+
+
+def test_columns_without_a_guess_are_shown():
+    assert starter(Path("log.csv"), ["age", "reward"]).endswith('# not used yet: ["age"]\n')

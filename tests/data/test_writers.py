@@ -1,0 +1,140 @@
+import csv
+import dataclasses
+import os
+import tomllib
+
+import h5py
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from fat2thin import data
+from fat2thin.data import Dataset, writers
+
+ROW_ARRAYS = ("observation", "action", "reward", "next_observation", "continuation")
+
+
+def small(**changes) -> Dataset:
+    """Two episodes: one is cut, one truly ends. The thirds have no short decimal expansion."""
+    thirds = (np.arange(10, dtype=np.float32) / 3).reshape(5, 2)
+    values = {
+        "name": "small",
+        "observation": thirds,
+        "action": np.array([[-1, 0.1], [0.2, 0.3], [1, 3], [0, 1.5], [0.7, 0]], np.float32),
+        "reward": np.array([1e-30, -2.5e20, 0.1, 0, 7], np.float32),
+        "next_observation": thirds + 1,
+        "continuation": np.array([1, 1, 1, 1, 0], np.float32),
+        "episode_start": np.array([0, 3]),
+        "action_low": (-1.0, 0.0),
+        "action_high": (1.0, 3.0),
+        "discount": 0.95,
+    }
+    return Dataset(**(values | changes))
+
+
+@pytest.mark.parametrize("suffix", sorted(writers.FORMATS))
+@pytest.mark.parametrize(
+    "dataset", [small(), data.load("treatment/cubic", 3)], ids=lambda d: d.name
+)
+def test_what_was_written_is_read_again(dataset, suffix, tmp_path):
+    path = tmp_path / f"log{suffix}"
+    written = writers.write(dataset, path)
+    assert written == writers.places(path)
+    assert sorted(tmp_path.iterdir()) == sorted(written)
+    again = data.load(str(path))
+    for field in (*ROW_ARRAYS, "episode_start"):
+        np.testing.assert_array_equal(getattr(again, field), getattr(dataset, field))
+    for field in ("action_low", "action_high", "discount"):
+        assert getattr(again, field) == getattr(dataset, field)
+
+
+def test_csv_as_the_standard_library_reads_it(tmp_path):
+    path, beside = writers.write_csv(small(), tmp_path / "log.csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    about = tomllib.loads(beside.read_text())
+    assert about == {
+        "files": ["log.csv"],
+        "episode": "episode",
+        "time": "time",
+        "reward": "reward",
+        "end": "end",
+        "cut": "cut",
+        "observation": ["observation_0", "observation_1"],
+        "action": ["action_0", "action_1"],
+        "next_observation": ["next_observation_0", "next_observation_1"],
+        "action_low": [-1.0, 0.0],
+        "action_high": [1.0, 3.0],
+        "discount": 0.95,
+    }
+    assert [(row["episode"], row["time"]) for row in rows] == [
+        ("0", "0"), ("0", "1"), ("0", "2"), ("1", "0"), ("1", "1"),
+    ]  # fmt: skip
+    assert [(row["end"], row["cut"]) for row in rows] == [
+        ("false", "false"), ("false", "false"), ("false", "true"), ("false", "false"),
+        ("true", "false"),
+    ]  # fmt: skip
+    assert [np.float32(row["reward"]) for row in rows] == small().reward.tolist()
+    read = [[np.float32(row[name]) for name in about["observation"]] for row in rows]
+    np.testing.assert_array_equal(read, small().observation)
+
+
+def test_parquet_keeps_the_types(tmp_path):
+    path, beside = writers.write_parquet(small(), tmp_path / "log.parquet")
+    table = pyarrow.parquet.read_table(path)
+    assert tomllib.loads(beside.read_text())["files"] == ["log.parquet"]
+    assert [str(table.schema.field(name).type) for name in ("action_1", "end", "time")] == [
+        "float", "bool", "int64",
+    ]  # fmt: skip
+    assert table["next_observation_1"].to_numpy().tolist() == (
+        small().next_observation[:, 1].tolist()
+    )
+
+
+def test_hdf5_has_the_names_of_d4rl(tmp_path):
+    (path,) = writers.write_hdf5(small(), tmp_path / "log.hdf5")
+    with h5py.File(path) as file:
+        assert set(file) == {
+            "observations", "actions", "rewards", "next_observations", "terminals", "timeouts",
+        }  # fmt: skip
+        assert file["terminals"][:].tolist() == [False, False, False, False, True]
+        assert file["timeouts"][:].tolist() == [False, False, True, False, False]
+        np.testing.assert_array_equal(file["actions"], small().action)
+        assert file.attrs["action_high"].tolist() == [1.0, 3.0]
+        assert file.attrs["discount"] == 0.95
+
+
+@pytest.mark.parametrize("suffix", sorted(writers.FORMATS))
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(suffix, tmp_path, monkeypatch):
+    path = tmp_path / f"log{suffix}"
+    writers.write(small(), path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        writers.write(dataclasses.replace(small(), discount=0.5), path)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".hdf5"])
+@pytest.mark.parametrize(
+    ("continuation", "message"),
+    [
+        ([1, 0.5, 1, 1, 0], "a continuation between 0 and 1, in row 1"),
+        ([1, 0, 1, 1, 0], "a true end inside an episode, in row 1"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused(suffix, continuation, message, tmp_path):
+    dataset = small(continuation=np.array(continuation, np.float32))
+    with pytest.raises(ValueError, match=f"'small' has {message}"):
+        writers.write(dataset, tmp_path / f"log{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["log", "log.xlsx", "log.csv.gz"])
+def test_a_wrong_suffix_lists_the_right_ones(name, tmp_path):
+    with pytest.raises(ValueError, match=r"there are \.npz, \.csv, \.parquet, \.hdf5"):
+        writers.write(small(), tmp_path / name)
