@@ -3,6 +3,7 @@
 from fat2thin.data.d4rl import read_hdf5
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.errors import DataFileError
+from fat2thin.data.minari import read_minari
 from fat2thin.data.npz_files import read_npz, save_npz
 from fat2thin.data.raw import Box, RawLog, assemble
 from fat2thin.data.readers import (
@@ -10,6 +11,7 @@ from fat2thin.data.readers import (
     load,
     names,
     reader,
+    register_folder,
     register_reader,
     register_suffix,
 )
@@ -26,8 +28,10 @@ __all__ = [
     "names",
     "normalised_score",
     "read_hdf5",
+    "read_minari",
     "read_npz",
     "reader",
+    "register_folder",
     "register_reader",
     "register_suffix",
     "save_npz",

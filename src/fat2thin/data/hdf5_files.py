@@ -1,4 +1,4 @@
-"""HDF5 files from anywhere: arrays of numbers at the top of the file, and nothing else.
+"""HDF5 files from anywhere: arrays of numbers and short texts about them, and nothing else.
 
 A file may lead out of itself (links, external storage, virtual arrays), ask for code (filters that
 are loaded as plug-ins) or declare more than it holds. Only plain arrays are read, chunk by chunk:
@@ -20,6 +20,7 @@ from fat2thin.data.limits import MemoryBudget
 
 _BLOCK = 2**22
 _LARGEST_SETTING = 4096
+_LONGEST_TEXT = 2**24
 _NAMES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 _TYPES = tuple(np.dtype(order + name) for order in "<>" for name in _NAMES)
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}
@@ -44,17 +45,36 @@ def open_hdf5(path: str | Path, memory_limit: int | None = None) -> Iterator["Hd
 
 
 class Hdf5File:
-    """The arrays at the top of an HDF5 file; groups and their contents are never looked at."""
+    """The arrays of an HDF5 file by their paths ("group/array"); groups are only gone through."""
 
     def __init__(self, path: Path, file: h5py.File, budget: MemoryBudget) -> None:
         self.path = path
         self._file = file
         self._budget = budget
+        with _explained(path):
+            self._top = h5py.h5g.open(file.id, b"/")
+        # Arrays of one group are asked for one after the other, and opening it takes longest.
+        self._last_group = ("", self._top)
 
     def has(self, field: str) -> bool:
-        """Whether there is something of this name at the top of the file."""
+        """Whether there is something at this path."""
+        group, _, name = field.rpartition("/")
+        if group not in ("", self._last_group[0]) and not self.has(group):
+            return False
         with _explained(self.path, field):
-            return self._file.id.links.exists(field.encode())
+            # The links do not keep their group open; this name does.
+            above = self._group(group)
+            return above.links.exists(name.encode())
+
+    def names(self) -> tuple[str, ...]:
+        """What is at the top of the file: arrays, groups and whatever else."""
+        with _explained(self.path):
+            return tuple(name.decode() for name in self._top)
+
+    def shape(self, field: str) -> tuple[int, ...]:
+        """The shape that an array declares."""
+        with _explained(self.path, field):
+            return self._shape(field, self._open(field).get_space())
 
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
         """An array in this type, whatever type the file keeps it in."""
@@ -88,12 +108,23 @@ class Hdf5File:
             attribute.read(value)
             return value.astype(np.float64)
 
+    def text(self, name: str) -> str | None:
+        """An attribute of the file that is one text; None where there is none."""
+        with _explained(self.path, name):
+            if not h5py.h5a.exists(self._file.id, name.encode()):
+                return None
+            attribute = h5py.h5a.open(self._file.id, name.encode())
+            kind, size = attribute.get_type(), attribute.get_storage_size()
+            single = not self._shape(name, attribute.get_space())
+            if not isinstance(kind, h5py.h5t.TypeStringID) or not single or size > _LONGEST_TEXT:
+                raise file_error(self.path, "is not one text", "Write it as a string.", name)
+            value = self._file.attrs[name]
+            return value if isinstance(value, str) else value.decode()
+
     def _open(self, field: str) -> h5py.h5d.DatasetID:
-        """The array itself, after the link to it and before anything that it refers to."""
-        link = self._file.id.links.get_info(field.encode())
-        if link.type != h5py.h5l.TYPE_HARD:
-            raise self._refused(field, "is a link, which may lead out of the file")
-        stored = h5py.h5o.open(self._file.id, field.encode())
+        """The array itself, after the links to it and before anything that it refers to."""
+        group, _, name = field.rpartition("/")
+        stored = self._linked(self._group(group), field, name)
         if not isinstance(stored, h5py.h5d.DatasetID):
             raise self._refused(field, "is a group or a type, not an array")
         how = stored.get_create_plist()
@@ -107,6 +138,26 @@ class Hdf5File:
                 called = name.decode("ascii", "replace") or "without a name"
                 raise self._refused(field, f"is packed by filter {code} ({called}), not by gzip")
         return stored
+
+    def _group(self, field: str) -> h5py.h5g.GroupID:
+        """The group at a path, which may itself be in a group; the top of the file for no path."""
+        if not field:
+            return self._top
+        known, group = self._last_group
+        if field != known:
+            above, _, name = field.rpartition("/")
+            group = self._linked(self._group(above), field, name)
+            if not isinstance(group, h5py.h5g.GroupID):
+                raise self._refused(field, "is an array or a type, not a group")
+            self._last_group = field, group
+        return group
+
+    def _linked(
+        self, group: h5py.h5g.GroupID, field: str, name: str
+    ) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | h5py.h5t.TypeID:
+        if group.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+            raise self._refused(field, "is a link, which may lead out of the file")
+        return h5py.h5o.open(group, name.encode())
 
     def _number_type(self, field: str, stored_as: h5py.h5t.TypeID) -> np.dtype:
         # h5py keeps a bool as an enumeration of bytes.

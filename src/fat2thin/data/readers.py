@@ -1,6 +1,7 @@
 """Data sets by name. Each kind of name has a reader; one's own is added with `register_reader`.
 
-A name that ends in a known suffix (.npz) is the path of a file; `register_suffix` adds a kind.
+A name that ends in a known suffix (.npz) is the path of a file; `register_suffix` adds a kind. A
+name that is nothing else may be the path of a folder; `register_folder` adds a kind of these.
 """
 
 import difflib
@@ -27,6 +28,7 @@ class Reader(NamedTuple):
 
 _READERS: dict[str, Reader] = {}
 _SUFFIXES: dict[str, Reader] = {}
+_FOLDERS: dict[str, Reader] = {}
 
 
 def register_reader(new: Reader) -> Reader:
@@ -46,6 +48,13 @@ def register_suffix(suffix: str, read: Callable[[str, int], Dataset]) -> None:
     _SUFFIXES[suffix] = Reader("", read)
 
 
+def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
+    """Let `load` take folders that hold the file `inside` ("data/x"); it can be taken once."""
+    if inside in _FOLDERS:
+        raise ValueError(f"folders that hold {inside} have a reader already")
+    _FOLDERS[inside] = Reader("", read)
+
+
 def names() -> tuple[str, ...]:
     """Every name that `load` knows; "prefix..." for a reader that cannot list its own."""
     listed = (_names(reader) or (f"{reader.prefix}...",) for reader in _READERS.values())
@@ -62,12 +71,14 @@ def reader(name: str) -> Reader:
         if name.lower().endswith(suffix):
             return of_paths
     found = [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
+    if not found:
+        found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
     if not found or (found[0].names and name not in found[0].names()):
         close = difflib.get_close_matches(name, names(), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"no data set is called {name!r}{hint}; there are {', '.join(names())}, and paths that "
-            f"end in {', '.join(_SUFFIXES)}"
+            f"no data set is called {name!r}{hint}; there are {', '.join(names())}, paths that "
+            f"end in {', '.join(_SUFFIXES)}, and folders that hold {' or '.join(_FOLDERS)}"
         )
     return found[0]
 

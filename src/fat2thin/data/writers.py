@@ -57,7 +57,7 @@ def write_parquet(dataset: Dataset, path: Path) -> tuple[Path, ...]:
 
 def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
     """Write an HDF5 file with D4RL's names, and the box and the discount as attributes of it."""
-    end, cut = _last_rows(dataset)
+    end, cut = last_rows(dataset)
     arrays = {
         "observations": dataset.observation,
         "actions": dataset.action,
@@ -124,7 +124,7 @@ def _write_table(
 
 def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]]]:
     """The columns of a table, and which of them are what."""
-    end, cut = _last_rows(dataset)
+    end, cut = last_rows(dataset)
     lengths = episode_lengths(dataset)
     columns = {
         "episode": np.repeat(np.arange(lengths.size), lengths),
@@ -143,7 +143,7 @@ def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | l
     }
 
 
-def _last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Where an episode truly ended, and where it was cut; shape (rows,) and bool, both."""
     last = np.zeros(dataset.rows, bool)
     last[dataset.episode_start + episode_lengths(dataset) - 1] = True
