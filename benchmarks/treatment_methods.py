@@ -230,6 +230,18 @@ def print_tables(methods: list[dict]) -> None:
             )
 
 
+def print_differences(methods: list[dict]) -> None:
+    """FtTPO against each method seed by seed: seeds share logs and episodes."""
+    for reward in REWARDS:
+        of_reward = {one["label"]: one["final"] for one in methods if one["reward"] == reward}
+        for label, ways in of_reward.items():
+            leads = [
+                np.asarray(of_reward["fttpo"][way]["returns"]) - np.asarray(ways[way]["returns"])
+                for way in ("sampled", "centre")
+            ]
+            print(f"{reward}: fttpo - {label}: sampled {cell(leads[0])}, centre {cell(leads[1])}")
+
+
 def references(reward: str) -> dict:
     return treatment_reference.reference_rows(
         jax.random.key(0), treatment.by_name(f"treatment/{reward}")
@@ -255,14 +267,14 @@ def picture(methods: list[dict]) -> Figure:
                 values, np.arange(len(rows)) + shift, xerr=errors, fmt="o", markersize=4,
                 color=colour, label="sampled" if way == "sampled" else "at its centre",
             )  # fmt: skip
-        for name in ("uniform", "best constant"):
+        for name, side in (("uniform", "left"), ("best constant", "right")):
             mean = references(reward)[name].mean
             axis.axvline(mean, color=GREY, linewidth=1, linestyle=":")
-            axis.annotate(f"{name} dose", (mean, len(rows) - 0.4), ha="right", rotation=0,
-                          color=GREY, fontsize=8)  # fmt: skip
+            axis.annotate(f" {name} dose ", (mean, len(rows) - 0.4), ha=side, color=GREY,
+                          fontsize=8)  # fmt: skip
         axis.set(title=reward, xlabel="return of 24 steps", ylim=(-0.7, len(rows) + 0.3))
         axis.set_yticks(range(len(rows)), [one["label"] for one in rows])
-    axes[0].legend(loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -281,6 +293,7 @@ def main() -> None:
     if not arguments.run:
         methods = json.loads(RESULTS.read_text())["methods"]
         print_tables(methods)
+        print_differences(methods)
         with matplotlib.style.context(STYLE):
             save_figure(picture(methods), PICTURE)
         print(PICTURE)
