@@ -11,7 +11,7 @@ ON_CPU := JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu}
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Tests compile far more than they compute: measured, a third less time in all.
 QUICK_COMPILE := JAX_DISABLE_MOST_OPTIMIZATIONS=1
-PYTEST := $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
+PYTEST := $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow lint format bench docs setup clean

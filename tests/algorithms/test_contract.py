@@ -44,7 +44,13 @@ VARIANTS = {
     "sparse_reverse_kl": [{}, {"published": True}],
 }
 CASES = [
-    pytest.param(name, settings, id=f"{name}-{'-'.join(map(str, settings.values())) or 'default'}")
+    pytest.param(
+        name,
+        settings,
+        id=f"{name}-{'-'.join(map(str, settings.values())) or 'default'}",
+        # Variants of FtTPO are settings of its own contract.
+        marks=pytest.mark.slow if name.startswith("fttpo-") else [],
+    )
     for name in algorithms.names()
     for settings in VARIANTS.get(name, [{}])
 ]
@@ -128,7 +134,7 @@ def test_contract(name, settings):
 
 
 # The other algorithms are made of the same parts; they stand among the slow tests.
-PACKED = ("fttpo", "spot", "inac")
+PACKED = ("fttpo",)
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_actions_at_the_very_ends_of_a_band_never_break_the_loss(rule):
     config = BCConfig(hidden=(8,), policy="sparse_q_gaussian", outside_support=rule)
     learner = start_policy(jax.random.key(3), PROBLEM, config)
     policy = learned_policy(learner.network, config)
-    observation = jax.random.normal(jax.random.key(4), (20_000, 3))
+    observation = jax.random.normal(jax.random.key(4), (4_000, 3))
     low, high = eqx.filter_jit(policy.support)(observation)
     # Half of the rows at an end of the first coordinate, the other in the middle.
     action = jnp.stack([jnp.where(observation[:, 0] > 0.0, high[:, 0], low[:, 0]),

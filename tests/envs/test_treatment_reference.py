@@ -153,7 +153,7 @@ SPECIFIED_ROWS = {
 }
 
 
-def test_reference_rows_are_those_of_the_specification(measured):
+def test_reference_rows_are_the_known_ones(measured):
     reward, rows = measured
     assert list(rows) == ["uniform", "best constant", "myopic latent", "best latent"]
     for name, (mean, standard_error, rounding) in SPECIFIED_ROWS[reward].items():
