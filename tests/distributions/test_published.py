@@ -1,4 +1,4 @@
-"""The published forms are wrong in exactly the ways the specification states."""
+"""The published forms are wrong in exactly the ways that algebra says."""
 
 import jax
 import jax.numpy as jnp

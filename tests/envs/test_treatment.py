@@ -163,7 +163,7 @@ def test_the_initial_latent_state_zero():
     np.testing.assert_array_equal(state.latent, np.zeros(8))
 
 
-# Returns over 24 steps as the specification states them: the dose (None: uniform behaviour), the
+# Returns over 24 steps, measured independently: the dose (None: uniform behaviour), the
 # mean and half a unit of its last digit. They were measured over at least 4,000 episodes.
 SPECIFIED_RETURNS = {
     "quadratic": [
@@ -179,7 +179,7 @@ SPECIFIED_RETURNS = {
 
 
 @pytest.mark.parametrize("reward", ["quadratic", "cubic"])
-def test_returns_are_those_of_the_specification(reward):
+def test_returns_are_the_known_ones(reward):
     task = Treatment(reward=reward)
     wide = dataclasses.replace(task, dose_low=-2.0, dose_high=2.0)
     for dose, mean, rounding in SPECIFIED_RETURNS[reward]:
@@ -190,7 +190,7 @@ def test_returns_are_those_of_the_specification(reward):
         assert abs(float(jnp.mean(returns)) - mean) < tolerance, f"dose {dose}"
 
 
-def test_policy_variance_costs_what_the_specification_says():
+def test_policy_variance_costs_what_the_algebra_says():
     task = Treatment(reward="quadratic", dose_low=-10.0, dose_high=10.0)
 
     def policy(deviation, key, observation):
