@@ -98,3 +98,12 @@ def test_help_lists_the_formats(capsys):
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert all(suffix in text for suffix in writers.FORMATS)
+
+
+def test_convert_never_replaces_what_describes_its_source(tmp_path, capsys):
+    source = tmp_path / "log.csv"
+    output(["make", "treatment/cubic", source], capsys)
+    before = (tmp_path / "log.toml").read_text()
+    with pytest.raises(SystemExit, match=r"log\.toml describes .*log\.csv and would be replaced"):
+        main(["data", "convert", str(source), str(tmp_path / "log.parquet"), "--overwrite"])
+    assert (tmp_path / "log.toml").read_text() == before

@@ -84,7 +84,15 @@ def train(
         log_every: Most updates that one row of metrics is the mean of.
         snapshots: Steps after which the policies are kept, for pictures of their evolution.
     """
-    from fat2thin.training import OtherRunError, TrainingDiverged, execute, make_spec, progress
+    from fat2thin.data import DataFileError
+    from fat2thin.training import (
+        NoRunError,
+        OtherRunError,
+        TrainingDiverged,
+        execute,
+        make_spec,
+        progress,
+    )
     from fat2thin.training.spec import find_published
 
     with plain_errors(ValueError):
@@ -105,7 +113,7 @@ def train(
     if settings_from != "default":
         found = find_published(algorithm, dataset, settings_from, given)
         print(f"settings from {settings_from}: {' '.join(found.sources)}")
-    with plain_errors(TrainingDiverged, OtherRunError):
+    with plain_errors(TrainingDiverged, OtherRunError, NoRunError, DataFileError):
         run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
     _print(run)
 

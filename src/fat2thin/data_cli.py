@@ -69,7 +69,7 @@ def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
     from fat2thin import data
 
     with plain_errors(ValueError):
-        _refuse(out, overwrite)
+        _refuse(out, overwrite, source)
         _write(data.load(source), out)
 
 
@@ -100,10 +100,16 @@ def make(
         _write(data.load(name, seed), out)
 
 
-def _refuse(out: Path, overwrite: bool) -> None:
+def _refuse(out: Path, overwrite: bool, source: str = "") -> None:
     from fat2thin.data.writers import places
 
+    # What says what the source's columns are: written anew, the source could not be read again.
+    needed = Path(source).with_suffix(".toml").resolve() if source else None
     for path in places(out):
+        if path.resolve() == needed and out.resolve() != Path(source).resolve():
+            raise ValueError(
+                f"{path} describes {source} and would be replaced: choose another name"
+            )
         if path.exists() and not overwrite:
             raise ValueError(f"{path} is there already; --overwrite replaces it")
 

@@ -256,3 +256,12 @@ def test_settings(tmp_path):
             file.setting("text")
         with pytest.raises(DataFileError, match=r"'large' has shape \(5000,\)"):
             file.setting("large")
+
+
+def test_a_small_file_of_very_many_chunks_is_refused_at_once(tmp_path):
+    """Their corners alone would not fit into memory."""
+    path = tmp_path / "many.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("field", shape=(2_500_000_000, 1), chunks=(1, 1), dtype="f4")
+    with pytest.raises(DataFileError, match="field"):
+        read(path, memory_limit=2**40)

@@ -603,3 +603,34 @@ def test_memory(tmp_path):
     rise, arrays = map(int, result.stdout.split())
     assert arrays > 200_000 * 19 * 4
     assert rise < 1.3 * arrays + 16e6
+
+
+def test_files_that_all_call_their_episode_1_are_episodes_of_their_own(tmp_path):
+    for number in (1, 2):
+        rows = [f"1,{number}.{row},0,0,0.5,1,no" for row in range(3)]
+        (tmp_path / f"{number}.csv").write_text(
+            "\n".join(["who,obs_a,obs_b,time,act,reward,end", *rows])
+        )
+    path = write_toml(tmp_path, files='"*.csv"', time=None, end=None)
+    dataset = data.load(str(path))
+    assert dataset.episode_start.tolist() == [0, 2]
+    np.testing.assert_allclose(dataset.next_observation[:, 0], [1.1, 1.2, 2.1, 2.2])
+
+
+def test_a_label_that_is_not_a_number_is_missing(tmp_path):
+    columns = {"who": [1.0, 1.0, float("nan"), float("nan")], "obs_a": [1.0] * 4, "act": [0.0] * 4,
+               "obs_b": [1.0] * 4, "reward": [0.0] * 4}  # fmt: skip
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    path = write_toml(tmp_path, time=None, end=None)
+    with pytest.raises(DataFileError, match="'who' has no value"):
+        data.load(str(path))
+
+
+def test_more_rows_than_memory_holds_are_refused_before_any_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr("fat2thin.data.table.default_limit", lambda: 100)
+    columns = {"who": [1] * 9, "obs_a": [1.0] * 9, "obs_b": [1.0] * 9, "act": [0.0] * 9,
+               "reward": [0.0] * 9}  # fmt: skip
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    path = write_toml(tmp_path, time=None, end=None)
+    with pytest.raises(DataFileError, match="9 rows, which would take 162 bytes; the limit is 100"):
+        data.load(str(path))

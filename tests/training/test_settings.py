@@ -6,6 +6,7 @@ import pytest
 
 from fat2thin import training
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
+from fat2thin.data import readers
 from fat2thin.training.settings import explain
 from fat2thin.training.spec import RunSpec, difference, expand_seeds, make_spec
 
@@ -111,3 +112,9 @@ def test_settings_are_explained_from_their_source(tiny_world):
 
 def test_every_setting_of_fttpo_is_explained():
     assert all(text for _, _, text in explain(FtTPOConfig))
+
+
+def test_a_specification_is_read_back_without_its_data(monkeypatch):
+    values = spec_of().to_json()
+    monkeypatch.delitem(readers._READERS, "tiny/shared")
+    assert RunSpec.from_json(values).dataset == "tiny/shared"

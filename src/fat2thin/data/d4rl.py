@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fat2thin.data.array_log import Layout, read_dataset
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.errors import file_error
+from fat2thin.data.errors import DataFileError, file_error
 from fat2thin.data.hdf5_files import open_hdf5
 from fat2thin.data.raw import Box
 from fat2thin.data.readers import Reader, register_reader, register_suffix
@@ -67,7 +67,7 @@ def find(name: str) -> Path:
     """The file of a name such as "d4rl/hopper-medium-v2"; where there is none, how to get it."""
     prefix, _, identifier = name.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", identifier):
-        raise ValueError(f"no data set is called {name!r}: a name is {prefix}/ and one word")
+        raise DataFileError(f"no data set is called {name!r}: a name is {prefix}/ and one word")
     candidates = [
         folder / f"{stem}{suffix}"
         for folder in folders()

@@ -6,7 +6,6 @@ the library hands over a chunk's bytes, and gzip is undone here, where its outpu
 """
 
 import contextlib
-import itertools
 import math
 import zlib
 from collections.abc import Iterator
@@ -205,7 +204,11 @@ class Hdf5File:
         size = math.prod(chunk) * dtype.itemsize
         self._budget.check(field, 3 * size, f"in chunks of shape {chunk}")
         filters = [how.get_filter(number)[0] for number in range(how.get_nfilters())]
-        for corner in itertools.product(*map(range, (0,) * len(shape), shape, chunk)):
+        # One corner at a time: a file of a few bytes may declare more than memory could list.
+        counts = [-(-end // step) for end, step in zip(shape, chunk, strict=True)]
+        for number in range(math.prod(counts)):
+            index = np.unravel_index(number, counts)
+            corner = tuple(int(i) * step for i, step in zip(index, chunk, strict=True))
             about = stored.get_chunk_info_by_coord(corner)
             if about.byte_offset is None:
                 raise self._cut_short(field, 0, size)

@@ -73,7 +73,7 @@ def find(name: str) -> Path:
     identifier = name.removeprefix(PREFIX)
     word = r"[A-Za-z0-9_][A-Za-z0-9_.:-]*"
     if not re.fullmatch(rf"{word}(/{word})*", identifier):
-        raise ValueError(
+        raise DataFileError(
             f"no data set is called {name!r}: a name is {PREFIX} and Minari's own, such as "
             "mujoco/hopper/medium-v0"
         )

@@ -5,7 +5,6 @@ declares for it, and that with what deflate can do, before memory is taken.
 """
 
 import contextlib
-import dataclasses
 import io
 import math
 import os
@@ -88,14 +87,7 @@ def read_npz(
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else OURS
-        dataset = read_dataset(file, layout, str(path) if name is None else name, box)
-        if layout is OURS and file.has("episode_start"):
-            # The hash covers the type of row numbers: that of a saved data set must come back.
-            kept_as = file.dtype("episode_start")
-            if kept_as.kind in "iu":
-                start = dataset.episode_start.astype(kept_as)
-                dataset = dataclasses.replace(dataset, episode_start=start)
-        return dataset
+        return read_dataset(file, layout, str(path) if name is None else name, box)
 
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
@@ -164,11 +156,6 @@ class NpzFile:
     def has(self, field: str) -> bool:
         """Whether there is an array of this name."""
         return field in self._members
-
-    def dtype(self, field: str) -> np.dtype:
-        """The type that the file keeps an array in."""
-        with self._member(field) as (_, header):
-            return header.dtype
 
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
         """An array in this type, whatever type the file keeps it in."""

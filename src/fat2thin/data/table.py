@@ -15,8 +15,9 @@ import numpy as np
 
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.errors import file_error
+from fat2thin.data.limits import default_limit
 from fat2thin.data.raw import Box, RawLog, assemble
-from fat2thin.data.table_files import SUFFIXES, TableFile, open_table
+from fat2thin.data.table_files import SUFFIXES, ParquetFile, TableFile, open_table
 from fat2thin.data.table_order import Order, Piece
 from fat2thin.data.table_schema import Columns, TableSchema, find_files, read_schema
 from fat2thin.data.table_starter import starter
@@ -51,6 +52,7 @@ def read_table(path: Path) -> Table:
     files = [open_table(file) for file in find_files(schema, SUFFIXES)]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
+    _refuse_too_many(schema, files, columns)
     log = _Filling(sum(file.row_bound for file in files), columns, schema)
     order = Order(schema.episode, schema.time)
     rows = 0
@@ -92,6 +94,18 @@ def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
             for name in names:
                 file.refuse(name, _KINDS.get(key, "number"))
     return first
+
+
+def _refuse_too_many(schema: TableSchema, files: list[TableFile], columns: Columns) -> None:
+    """A small Parquet file may hold more rows of one value than memory does."""
+    rows = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
+    size = rows * (4 * sum(len(names) for key, names in columns.items() if key not in _KINDS) + 2)
+    if size > default_limit():
+        raise schema.wrong(
+            f"its files have {rows} rows, which would take {size:,} bytes; the limit is "
+            f"{default_limit():,}",
+            "Take fewer files, or fewer columns.",
+        )
 
 
 class _Filling:

@@ -80,7 +80,8 @@ class Order:
         below = pc.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
         begins = np.concatenate([[names[0].as_py() != self._label], below])
         if piece.first_row == 0:
-            begins[0] |= above_is_over[0]
+            # Files of one episode each may all call it 1: only a time that rises joins two files.
+            begins[0] |= above_is_over[0] or self._time is None
             self._last_row = {}
         goes_on = np.flatnonzero(above_is_over & ~begins)
         if goes_on.size:

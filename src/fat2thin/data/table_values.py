@@ -110,7 +110,7 @@ def _complete(column: pa.Array) -> pa.Array:
     """The column without dictionary and blanks around text, refused where a value is missing."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    missing = _bools(column.is_null())
+    missing = _bools(column.is_null(nan_is_null=True))
     if _is_text(column.type):
         column = pc.utf8_trim_whitespace(column.cast(pa.string()))
         missing |= _bools(pc.fill_null(pc.equal(column, ""), False))
