@@ -1,6 +1,6 @@
 """Every method on the treatment task, with equal tuning budgets: the tables and the picture.
 
-    python benchmarks/treatment_methods.py --run     tunes and trains (two hours on two cores)
+    python benchmarks/treatment_methods.py --run     tunes and trains (hours on a CPU)
     python benchmarks/treatment_methods.py           prints the tables and draws the picture
 
 Tuning: six settings a method (two learning rates and three values of its own knobs; six learning

@@ -52,8 +52,7 @@ class RunSpec:
         config = make_config(algorithm, None, values["config"])
         # The config already holds what was published then; it must not change with a later file.
         known = {name: value for name, value in values.items() if name != "settings_from"}
-        # The data need not be there any more: nothing is read from them.
-        spec = _complete_spec(**{**known, "config": config})
+        spec = make_spec(**{**known, "config": config}, data_needed=False)
         return dataclasses.replace(spec, settings_from=values.get("settings_from", DEFAULT))
 
     @property
@@ -77,41 +76,18 @@ def make_spec(
     settings: Mapping[str, Any] | None = None,
     settings_from: str = DEFAULT,
     batch_size: int | None = None,
+    data_needed: bool = True,
     **options: Any,
 ) -> RunSpec:
     """A specification whose names exist and whose numbers are in range; `settings` by field name.
 
     `options` are the other fields of `RunSpec`. Published settings come first, `settings` override
     them; without a `batch_size` the published one is taken, or else 256. Nothing is loaded or
-    compiled.
+    compiled. A run that is over does not need its data: they may be gone.
     """
-    data.reader(dataset)
-    return _complete_spec(
-        algorithm,
-        dataset,
-        steps=steps,
-        seeds=seeds,
-        config=config,
-        settings=settings,
-        settings_from=settings_from,
-        batch_size=batch_size,
-        **options,
-    )
-
-
-def _complete_spec(
-    algorithm: str,
-    dataset: str,
-    *,
-    steps: int,
-    seeds: int | Iterable[int] = 1,
-    config: Any = None,
-    settings: Mapping[str, Any] | None = None,
-    settings_from: str = DEFAULT,
-    batch_size: int | None = None,
-    **options: Any,
-) -> RunSpec:
     chosen = algorithms.get(algorithm)
+    if data_needed:
+        data.reader(dataset)
     settings = settings or {}
     if settings_from != DEFAULT:
         if config is not None:
