@@ -21,7 +21,9 @@ def clean() -> RawLog:
     following[ENDS] = draw.normal(size=(len(ENDS), 3))
     terminal = np.isin(np.arange(ROWS), ENDS)
     action = draw.uniform((-0.9, 1), (0.9, 9), (ROWS, 2))
-    return RawLog(observation, action, draw.normal(size=ROWS), terminal, terminal.copy(), following)
+    reward = draw.normal(size=ROWS)
+    chance = draw.uniform(0.1, 1, ROWS)
+    return RawLog(observation, action, reward, terminal, terminal.copy(), following, chance)
 
 
 def changed(field: str, place, value) -> RawLog:
@@ -53,7 +55,11 @@ def swapped() -> RawLog:
 
 
 def test_a_clean_log_has_no_findings():
-    for log in (clean(), clean()._replace(next_observation=None)):
+    for log in (
+        clean(),
+        clean()._replace(next_observation=None),
+        clean()._replace(propensity=None),
+    ):
         report = check(log, BOX)
         assert report.codes == ()
         assert str(report) == "0 errors, 0 warnings"
@@ -85,6 +91,9 @@ def test_the_treatment_log_is_clean(name):
         ("not_finite", changed("observation", ([7, 7], [0, 2]), np.inf),
          "observation[0], observation[2]", 1, (7,)),
         ("too_large", changed("next_observation", (5, 1), 1e39), "next_observation[1]", 1, (5,)),
+        ("not_finite", changed("propensity", 2, np.nan), "propensity", 1, (2,)),
+        ("propensity", changed("propensity", [1, 9, 20], (0, -0.5, 1.25)), "propensity", 3,
+         (1, 9, 20)),
         ("outside_box", changed("action", (4, 0), -1.5), "action[0]", 1, (4,)),
         ("outside_box", changed("action", ([2, 8], [0, 1]), 10.5 * np.array([0.2, 1])),
          "action[0], action[1]", 2, (2, 8)),

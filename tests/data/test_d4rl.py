@@ -236,3 +236,29 @@ def test_a_suffix_has_one_reader(tmp_path, monkeypatch):
         data.register_suffix("Log", lambda path, seed: dataset)
     with pytest.raises(ValueError, match=r"no data set is called 'x.lug'.*\.npz.*\.log"):
         data.load("x.lug")
+
+
+def test_propensities_are_read_and_stay_with_their_rows(tmp_path):
+    chance = np.arange(1, 8) / 8
+    path = write(tmp_path / "log.hdf5", without=["next_observations"], propensities=chance)
+    np.testing.assert_array_equal(read_hdf5(path).propensity, np.array([1, 2, 4, 5, 6]) / 8)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, 1.5])
+def test_a_propensity_is_a_probability(tmp_path, value):
+    chance = np.where(np.arange(7) < 2, 0.5, value)
+    path = write(tmp_path / "log.hdf5", propensities=chance)
+    with pytest.raises(DataFileError, match=rf"'propensities' has {value:g} \(first in row 2"):
+        read_hdf5(path)
+
+
+def test_every_array_that_is_not_finite_is_named_at_once(tmp_path):
+    reward = np.where(np.arange(7) == 4, np.nan, 0.0)
+    chance = np.where(np.arange(7) > 1, np.inf, 0.5)
+    path = write(tmp_path / "log.hdf5", rewards=reward, propensities=chance)
+    with pytest.raises(DataFileError) as caught:
+        read_hdf5(path)
+    said = str(caught.value).splitlines()
+    assert len(said) == 2
+    assert "'rewards' is NaN, infinite or beyond 32 bits 1 times (first in row 4" in said[0]
+    assert "'propensities' is NaN, infinite or beyond 32 bits 5 times (first in row 2" in said[1]

@@ -57,6 +57,17 @@ def test_the_hash_is_of_the_documented_bytes():
     assert make().sha256 == digest.hexdigest()
 
 
+def test_the_hash_covers_propensities():
+    propensity = np.array([0.5, 0.25, 1, 0.125], np.float32)
+    digest = hashlib.sha256()
+    for name, array in {**ARRAYS, "propensity": propensity}.items():
+        header = f'["{name}", "<{array.dtype.str[1:]}", {list(array.shape)}]\n'
+        digest.update(header.encode() + array.tobytes())
+    digest.update(b"[[-1.0], [1.0], 0.9]")
+    assert make(propensity=propensity).sha256 == digest.hexdigest() != make().sha256
+    assert make(propensity=propensity[::-1]).sha256 != digest.hexdigest()
+
+
 @pytest.mark.parametrize(
     "reordered",
     [
@@ -77,6 +88,11 @@ def test_the_hash_depends_on_the_type(dtype):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"propensity": np.ones((4, 1))}, r"propensity must have shape \(rows,\) = \(4,\), not"),
+        ({"propensity": [0.5, np.nan, 1, 1]}, "propensity is not finite 1 times, first in row 1"),
+        ({"propensity": [0.5, 0, 1, 1]}, "propensity must be above 0 and at most 1"),
+        ({"propensity": [0.5, 0.5, 1.5, 1]}, "propensity must be above 0 and at most 1"),
+        ({"propensity": ["a"] * 4}, "propensity must hold numbers"),
         ({"reward": np.ones((4, 1))}, r"reward must have shape \(rows,\), not \(4, 1\)"),
         ({"reward": np.ones(0)}, "reward must have shape"),
         ({"action": np.zeros(4)}, r"observation and action must have shapes"),

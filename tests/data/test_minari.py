@@ -1,5 +1,6 @@
 """Minari's layout written by hand, as its versions 0.4 and 0.5 do; two episodes worked by hand."""
 
+import dataclasses
 import json
 import os
 
@@ -439,3 +440,11 @@ def test_minaris_own_reader_opens_it(tmp_path, monkeypatch):
         np.testing.assert_array_equal(episode.rewards, example().reward[rows])
         np.testing.assert_array_equal(~episode.terminations, example().continuation[rows] == 1)
     assert [episode.truncations.tolist() for episode in opened] == [[False, True], [False]]
+
+
+def test_propensities_are_not_lost_in_silence(tmp_path):
+    log = data.load("treatment/cubic")
+    known = dataclasses.replace(log, propensity=np.ones(log.rows, np.float32))
+    with pytest.raises(ValueError, match="Minari has no place for propensities"):
+        save_minari(known, tmp_path, "own/doses/log-v0")
+    assert not list(tmp_path.iterdir())

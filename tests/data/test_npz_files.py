@@ -198,6 +198,7 @@ def test_a_saved_data_set_comes_back_with_its_hash(tmp_path, start):
         action_low=(-1.1,),
         action_high=(1 / 3 + 1,),
         discount=0.97,
+        propensity=np.linspace(0.1, 1, plain.rows, dtype=np.float32),
     )
     save_npz(dataset, tmp_path / "saved.npz")
     again = data.load(str(tmp_path / "saved.npz"))
@@ -208,6 +209,7 @@ def test_a_saved_data_set_comes_back_with_its_hash(tmp_path, start):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"propensity": np.full(7, 0.5)}, "propensity is float64, and files keep float32"),
         ({"reward": np.arange(7.0)}, "reward is float64, and files keep float32"),
         ({"continuation": np.full(7, 0.5, np.float32)}, "continuation lies between 0 and 1"),
         ({"episode_start": np.array([0, 3])}, "an episode goes on after a true end"),

@@ -285,3 +285,38 @@ def test_scales_survive_a_file(scaling):
 def test_scales_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def with_chances(*chances: float, **changes) -> Dataset:
+    """HAND, or the first episodes of it, with these propensities."""
+    return dataclasses.replace(HAND, propensity=np.array(chances, np.float32), **changes)
+
+
+def test_propensities_stay_with_their_episodes():
+    dataset = with_chances(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    # Observations say which row of the log they were.
+    chance = {float(row): np.float32((row + 1) / 10) for row in range(8)}
+    parts = [
+        *split(dataset, 0.5, seed=0),
+        subsample(dataset, episodes=2, seed=1),
+        best_episodes(dataset, 0.5),
+        standardisation(dataset).apply(dataset),
+        RewardScaling(1.0, 2.0).apply(dataset),
+    ]
+    for part in parts[:4]:
+        np.testing.assert_array_equal(
+            part.propensity, [chance[row] for row in part.observation[:, 0].tolist()]
+        )
+    assert best_episodes(dataset, 0.5).propensity.tolist() == dataset.propensity[:4].tolist()
+    for scaled in parts[4:]:
+        np.testing.assert_array_equal(scaled.propensity, dataset.propensity)
+    twice = concatenate([dataset, best_episodes(dataset, 0.25)])
+    assert twice.propensity.tolist() == [*dataset.propensity.tolist(), np.float32(0.4)]
+
+
+def test_logs_with_and_without_propensities_are_not_joined():
+    known = with_chances(*[0.5] * 8, name="known")
+    for pair in ([known, HAND], [HAND, known]):
+        with pytest.raises(ValueError, match="cannot be one: 'x' has no propensity"):
+            concatenate(pair)
+    assert concatenate([HAND, dataclasses.replace(known, propensity=None)]).rows == 16

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.data import Box, RawLog, assemble
+from fat2thin.data import Box, RawLog, assemble, blocks
 
 BOX = Box((-1.0,), (1.0,), 0.9)
 YES, NO = True, False
@@ -30,6 +30,33 @@ def test_without_next_observations():
     np.testing.assert_array_equal(dataset.reward, [0, 1, 3, 4, 5])
     np.testing.assert_array_equal(dataset.episode_start, [0, 2, 4])
     np.testing.assert_allclose(dataset.action[:, 0], [-1, -2 / 3, 0, 1 / 3, 2 / 3], atol=1e-7)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_propensities_stay_with_their_rows(reuse):
+    chance = np.arange(1, 8, dtype=np.float32) / 8
+    raw = log(observation=OBSERVATION.astype(np.float32))._replace(propensity=chance)
+    dataset = assemble("log", raw, BOX, reuse=reuse)
+    np.testing.assert_array_equal(dataset.propensity, np.array([1, 2, 4, 5, 6]) / 8)
+    whole = assemble(
+        "log", log(following=NEXT)._replace(propensity=dataset.propensity[[0] * 7]), BOX
+    )
+    np.testing.assert_array_equal(whole.propensity, np.full(7, 1 / 8))
+    assert assemble("log", log(), BOX).propensity is None
+
+
+@pytest.mark.parametrize("cells", [1, 3, 10**6])
+def test_rows_that_close_up_are_those_that_are_taken(cells, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", cells)
+    draw = np.random.default_rng(0)
+    observation = draw.normal(size=(40, 3)).astype(np.float32)
+    terminal, cut = draw.random((2, 40)) < 0.2
+    raw = log(terminal, cut, None, observation)
+    copied = assemble("log", raw, BOX)
+    assert copied.rows < 40
+    reused = assemble("log", raw, BOX, reuse=True)
+    assert reused.sha256 == copied.sha256
+    assert np.shares_memory(reused.observation, observation)
 
 
 def test_with_next_observations_no_row_is_lost():

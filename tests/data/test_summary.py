@@ -71,6 +71,12 @@ def test_the_text_of_a_summary():
     assert constant.split() == ["[1]", "4", "4", "4", "4", "4", "yes"]
 
 
+def test_propensities_have_a_line():
+    dataset = dataclasses.replace(by_hand(), propensity=np.array([0.5, 0.25, 1, 0.125, 0.75]))
+    assert "propensity  0.125 to 1" in str(summarise(dataset)).splitlines()
+    assert "propensity" not in str(summarise(by_hand()))
+
+
 def test_many_columns_are_counted_not_listed():
     wide = np.arange(5 * 40, dtype=np.float32).reshape(5, 40)
     text = str(summarise(dataclasses.replace(by_hand(), observation=wide, next_observation=wide)))

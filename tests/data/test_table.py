@@ -1,6 +1,7 @@
 """Logs in tables: one small log in every shape, refusals one by one, random logs, damage."""
 
 import csv
+import dataclasses
 import random
 import subprocess
 import sys
@@ -239,12 +240,14 @@ def test_next_observations_keep_every_row(tmp_path):
 
 
 def test_propensities_are_kept(tmp_path):
-    write_csv(tmp_path, WHOLE.replace("\n", ",0.25\n").replace("end,0.25", "end,chance"))
+    lines = [f"{line},{(row + 1) / 8}" for row, line in enumerate(LOG)]
+    write_csv(tmp_path, "\n".join([f"{HEADER},chance", *lines]))
     toml = write_toml(tmp_path, propensity='"chance"')
-    table = read_table(toml)
-    assert table.propensity is not None
-    np.testing.assert_array_equal(table.propensity, np.full(7, 0.25, np.float32))
-    assert load(toml).sha256 == BY_HAND.sha256
+    np.testing.assert_array_equal(read_table(toml).raw.propensity, np.arange(1, 8) / 8)
+    dataset = load(toml)
+    # The fifth row is y,1, which no data set has.
+    np.testing.assert_array_equal(dataset.propensity, np.array([1, 2, 3, 4, 6, 7]) / 8)
+    assert dataclasses.replace(dataset, propensity=None).sha256 == BY_HAND.sha256
 
 
 def test_a_column_can_serve_twice(tmp_path):
@@ -634,3 +637,23 @@ def test_more_rows_than_memory_holds_are_refused_before_any_is_taken(tmp_path, m
     path = write_toml(tmp_path, time=None, end=None)
     with pytest.raises(DataFileError, match="9 rows, which would take 162 bytes; the limit is 100"):
         data.load(str(path))
+
+
+def test_every_wrong_column_is_named_at_once(tmp_path):
+    lines = ["x,0,,1,-1,1,no", "x,1,1.5,nan,0,2,no", "x,2,2.5,3,7,3,yes"]
+    write_csv(tmp_path, "\n".join([HEADER, *lines]))
+    with pytest.raises(DataFileError) as caught:
+        load(write_toml(tmp_path))
+    said = str(caught.value).splitlines()
+    assert len(said) == 3
+    for line, column, row in zip(said, ("obs_a", "obs_b", "act"), (1, 2, 3), strict=True):
+        assert f"'{column}'" in line and f"row {row} (line {row + 1})" in line
+
+
+def test_of_many_wrong_columns_the_first_are_named(tmp_path):
+    names = [f"obs_{number}" for number in range(20)]
+    header = ",".join(["who", "act", "reward", *names])
+    write_csv(tmp_path, f"{header}\nx,0,0{',?' * 20}\n")
+    with pytest.raises(DataFileError) as caught:
+        load(write_toml(tmp_path, time=None, end=None))
+    assert str(caught.value).splitlines()[8:] == ["And 12 more of this kind."]

@@ -34,7 +34,13 @@ def small(**changes) -> Dataset:
 
 @pytest.mark.parametrize("suffix", sorted(writers.FORMATS))
 @pytest.mark.parametrize(
-    "dataset", [small(), data.load("treatment/cubic", 3)], ids=lambda d: d.name
+    "dataset",
+    [
+        small(),
+        small(name="chances", propensity=np.array([1, 1e-30, 0.1, 1 / 3, 0.5], np.float32)),
+        data.load("treatment/cubic", 3),
+    ],
+    ids=lambda d: d.name,
 )
 def test_what_was_written_is_read_again(dataset, suffix, tmp_path):
     path = tmp_path / f"log{suffix}"
@@ -42,10 +48,19 @@ def test_what_was_written_is_read_again(dataset, suffix, tmp_path):
     assert written == writers.places(path)
     assert sorted(tmp_path.iterdir()) == sorted(written)
     again = data.load(str(path))
-    for field in (*ROW_ARRAYS, "episode_start"):
+    assert (again.propensity is None) == (dataset.propensity is None)
+    for field in (*ROW_ARRAYS, "episode_start", "propensity"):
         np.testing.assert_array_equal(getattr(again, field), getattr(dataset, field))
     for field in ("action_low", "action_high", "discount"):
         assert getattr(again, field) == getattr(dataset, field)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_written_in_parts_are_the_same_rows(suffix, tmp_path, monkeypatch):
+    dataset = data.load("treatment/cubic", 3)
+    monkeypatch.setattr(writers, "ROWS_AT_ONCE", 500)
+    path, _ = writers.write(dataset, tmp_path / f"log{suffix}")
+    assert data.load(str(path)).sha256 == dataset.sha256
 
 
 def test_csv_as_the_standard_library_reads_it(tmp_path):

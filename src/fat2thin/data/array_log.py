@@ -6,8 +6,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from fat2thin.data.dataset import Dataset
-from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.blocks import not_finite, rows_where
+from fat2thin.data.dataset import Dataset, not_a_probability
+from fat2thin.data.errors import DataFileError, file_error, several
 from fat2thin.data.raw import Box, RawLog, assemble
 
 DISCOUNT = 0.99
@@ -41,6 +42,7 @@ class Layout(NamedTuple):
     cut: str
     next_observation: str
     episode_start: str | None = None
+    propensity: str | None = None
 
 
 def read_dataset(file: ArrayFile, layout: Layout, name: str, box: Box | None = None) -> Dataset:
@@ -49,7 +51,7 @@ def read_dataset(file: ArrayFile, layout: Layout, name: str, box: Box | None = N
     box = box or _box(file, raw.action.shape[1])
     _settle(file, layout.action, raw.action, box)
     try:
-        return assemble(name, raw, box)
+        return assemble(name, raw, box, reuse=True)
     except ValueError as error:
         raise file_error(file.path, f"holds no usable log: {error}", "Correct the file.") from error
 
@@ -72,8 +74,23 @@ def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
     following = None
     if file.has(layout.next_observation):
         following = _table(file, layout.next_observation, rows, observation_size)
+    propensity = None
+    if layout.propensity and file.has(layout.propensity):
+        propensity = _column(file, layout.propensity, rows)
+    named = {
+        layout.observation: observation,
+        layout.action: action,
+        layout.reward: reward,
+        layout.next_observation: following,
+        layout.propensity: propensity,
+    }
+    _check_finite(
+        file, {field: array for field, array in named.items() if field and array is not None}
+    )
+    if layout.propensity and propensity is not None:
+        _check_propensity(file, layout.propensity, propensity)
     cut = _cuts(file, layout, observation, following)
-    return RawLog(observation, action, reward, terminal, cut, following)
+    return RawLog(observation, action, reward, terminal, cut, following, propensity)
 
 
 def _cuts(
@@ -98,7 +115,7 @@ def _cuts(
             stacklevel=2,
         )
     else:
-        cut[:-1] = (following[:-1] != observation[1:]).any(axis=1)
+        cut[:-1] = rows_where(np.not_equal, following[:-1], observation[1:])
     return cut
 
 
@@ -110,7 +127,6 @@ def _table(
     fits = array.ndim == 2 and 0 not in array.shape
     if not fits or rows not in (None, len(array)) or columns not in (None, array.shape[1]):
         raise _misshapen(file, field, expected, array)
-    _check_finite(file, field, array)
     return array
 
 
@@ -118,12 +134,12 @@ def _column(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     array = file.read(field)
     if array.shape not in ((rows,), (rows, 1)):
         raise _misshapen(file, field, f"({rows},)", array)
-    _check_finite(file, field, array)
     return array.reshape(rows)
 
 
 def _flags(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     column = _column(file, field, rows)
+    _check_finite(file, {field: column})
     wrong = (column != 0) & (column != 1)
     if wrong.any():
         row = int(wrong.argmax())
@@ -137,11 +153,24 @@ def _flags(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     return column.astype(bool)
 
 
+def _check_propensity(file: ArrayFile, field: str, column: np.ndarray) -> None:
+    wrong = not_a_probability(column)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise file_error(
+            file.path,
+            f"has {column[row]:g}",
+            "A propensity is a probability above 0 and at most 1.",
+            field,
+            row,
+        )
+
+
 def _starts(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     array = file.read(field, np.float64)
     if array.ndim != 1 or not 0 < array.size <= rows:
         raise _misshapen(file, field, "(episodes,)", array)
-    _check_finite(file, field, array)
+    _check_finite(file, {field: array})
     rising = array[0] == 0 and (np.diff(array) > 0).all() and array[-1] < rows
     if not rising or (array != np.floor(array)).any():
         raise file_error(
@@ -153,16 +182,24 @@ def _starts(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _check_finite(file: ArrayFile, field: str, array: np.ndarray) -> None:
-    finite = np.isfinite(array)
-    if not finite.all():
-        raise file_error(
-            file.path,
-            f"is NaN, infinite or beyond 32 bits {int(finite.size - finite.sum())} times",
-            "Remove the episodes that hold these rows, or fill the values in.",
-            field,
-            int(finite.reshape(len(array), -1).all(axis=1).argmin()),
-        )
+def _check_finite(file: ArrayFile, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse arrays with a number that is none, all of them at once."""
+    errors = []
+    for field, array in arrays.items():
+        wrong = rows_where(not_finite, array)
+        if wrong.any():
+            count = int(not_finite(array[wrong]).sum())
+            errors.append(
+                file_error(
+                    file.path,
+                    f"is NaN, infinite or beyond 32 bits {count} times",
+                    "Remove the episodes that hold these rows, or fill the values in.",
+                    field,
+                    int(wrong.argmax()),
+                )
+            )
+    if errors:
+        raise several(errors)
 
 
 def _misshapen(file: ArrayFile, field: str, expected: str, array: np.ndarray) -> DataFileError:
@@ -226,7 +263,7 @@ def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
     low, high = np.array(box.low), np.array(box.high)
     slack = np.finfo(np.float32).eps * np.maximum(abs(low), abs(high))
     with np.errstate(over="ignore"):
-        outside = ((action < low - slack) | (action > high + slack)).any(axis=1)
+        outside = rows_where(lambda rows: (rows < low - slack) | (rows > high + slack), action)
         inner_low, inner_high = low.astype(np.float32), high.astype(np.float32)
     if outside.any():
         raise file_error(

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fat2thin.data.blocks import Extremes, rows_where
+from fat2thin.data.duplicates import repeated_rows
 from fat2thin.data.findings import Finding, first_rows, name_columns
 from fat2thin.data.raw import Box
 
@@ -59,7 +61,9 @@ class Log(NamedTuple):
     row: np.ndarray
     """Their numbers in the log."""
     arrays: dict[str, np.ndarray]
-    """observation, action, reward and, where there is one, next_observation; floating point."""
+    """observation, action, reward, and next_observation and propensity where they are known."""
+    extremes: dict[str, Extremes]
+    """Of observation, action and reward."""
     follows: np.ndarray
     """Whether the row after this one, in the log, belongs to the same episode."""
     lengths: np.ndarray
@@ -75,10 +79,10 @@ def _outside_box(log: Log) -> Iterator[Finding]:
     if log.box is None:
         return
     low, high = np.asarray(log.box.low), np.asarray(log.box.high)
-    action = log.arrays["action"]
-    excess = np.maximum(low - action, action - high)
-    far = np.flatnonzero(excess.max(axis=0) > OTHER_UNIT * (high - low))
-    near = np.setdiff1d(np.flatnonzero(excess.max(axis=0) > 0), far)
+    action, logged = log.arrays["action"], log.extremes["action"]
+    excess = np.maximum(low - logged.low, logged.high - high)
+    far = np.flatnonzero(excess > OTHER_UNIT * (high - low))
+    near = np.setdiff1d(np.flatnonzero(excess > 0), far)
     for code, columns, way_out in (
         (
             "other_unit",
@@ -95,20 +99,21 @@ def _outside_box(log: Log) -> Iterator[Finding]:
     ):
         if not columns.size:
             continue
-        wrong = (excess[:, columns] > 0).any(axis=1)
-        seen = action[:, columns]
+        wrong = rows_where(
+            lambda rows, at=columns: (rows[:, at] < low[at]) | (rows[:, at] > high[at]), action
+        )
         yield Finding(
             code, name_columns("action", columns.tolist()), int(wrong.sum()), _rows(log, wrong),
             f"leaves the box in {int(wrong.sum())} of {log.row.size} rows: logged from "
-            f"{seen.min():g} to {seen.max():g}, box from {low[columns].min():g} to "
-            f"{high[columns].max():g}",
+            f"{logged.low[columns].min():g} to {logged.high[columns].max():g}, box from "
+            f"{low[columns].min():g} to {high[columns].max():g}",
             way_out,
         )  # fmt: skip
 
 
 def _constant(log: Log) -> Iterator[Finding]:
     for name in ("observation", "action", "reward"):
-        columns = np.flatnonzero(never_changes(log.arrays[name]))
+        columns = np.flatnonzero(never_changes(log.extremes[name]))
         if not columns.size or log.row.size == 1:
             continue
         label = "reward" if name == "reward" else name_columns(name, columns.tolist())
@@ -128,10 +133,10 @@ def _constant(log: Log) -> Iterator[Finding]:
 def _narrow(log: Log) -> Iterator[Finding]:
     if log.box is None:
         return
-    action = log.arrays["action"]
+    logged = log.extremes["action"]
     width = np.asarray(log.box.high) - np.asarray(log.box.low)
-    used = np.ptp(action, axis=0) / width
-    narrow = np.flatnonzero((used < NARROW_SHARE) & ~never_changes(action))
+    used = (logged.high - logged.low) / width
+    narrow = np.flatnonzero((used < NARROW_SHARE) & ~never_changes(logged))
     if narrow.size:
         yield Finding(
             "narrow_actions", name_columns("action", narrow.tolist()), narrow.size, (),
@@ -147,15 +152,13 @@ def _edges(log: Log) -> Iterator[Finding]:
     action = log.arrays["action"]
     low, high = np.asarray(log.box.low), np.asarray(log.box.high)
     margin = EDGE_WIDTH * (high - low)
-    varied = ~never_changes(action)
-    for edge, at_edge in (
-        ("low", (action <= low + margin) & (action >= low)),
-        ("high", (action >= high - margin) & (action <= high)),
-    ):
+    varied = ~never_changes(log.extremes["action"])
+    for edge, start, stop in (("low", low, low + margin), ("high", high - margin, high)):
+        at_edge = (action >= start) & (action <= stop)
         share = at_edge.mean(axis=0)
         columns = np.flatnonzero((share >= EDGE_SHARE) & varied)
         if columns.size:
-            wrong = at_edge[:, columns].any(axis=1)
+            wrong = np.asarray(at_edge[:, columns].any(axis=1))
             yield Finding(
                 "at_edge", name_columns("action", columns.tolist()), int(wrong.sum()),
                 _rows(log, wrong),
@@ -170,30 +173,26 @@ def _chain(log: Log) -> Iterator[Finding]:
     if "next_observation" not in log.arrays:
         return
     observation, following = log.arrays["observation"], log.arrays["next_observation"]
-    row = np.flatnonzero(log.follows)
-    allowed = CHAIN_TOLERANCE * np.ptp(observation, axis=0)
+    seen = log.extremes["observation"]
+    allowed = CHAIN_TOLERANCE * (seen.high - seen.low)
     broken = np.zeros(log.row.size, bool)
-    broken[row] = (np.abs(following[row] - observation[row + 1]) > allowed).any(axis=1)
+    broken[:-1] = log.follows[:-1] & rows_where(
+        lambda one, other: np.abs(one.astype(np.float64) - other) > allowed,
+        following[:-1],
+        observation[1:],
+    )
     if broken.any():
         yield Finding(
             "broken_chain", "next_observation", int(broken.sum()), _rows(log, broken),
-            f"is not the observation of the row below in {int(broken.sum())} of {row.size} steps "
-            "inside episodes",
+            f"is not the observation of the row below in {int(broken.sum())} of "
+            f"{int(log.follows.sum())} steps inside episodes",
             "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
             "them, or mark where an episode is cut.",
         )  # fmt: skip
 
 
 def _duplicates(log: Log) -> Iterator[Finding]:
-    columns = [array.reshape(log.row.size, -1) for array in log.arrays.values()]
-    # The sum turns −0 into 0: equal numbers, different bytes.
-    table = np.ascontiguousarray(np.concatenate(columns, axis=1, dtype=np.float32) + 0.0)
-    seen: set[bytes] = set()
-    repeated = np.zeros(log.row.size, bool)
-    for number, row in enumerate(table):
-        contents = row.tobytes()
-        repeated[number] = contents in seen
-        seen.add(contents)
+    repeated = repeated_rows(tuple(log.arrays.values()))
     if repeated.mean() >= DUPLICATE_SHARE:
         yield Finding(
             "duplicates", "all columns", int(repeated.sum()), _rows(log, repeated),
@@ -236,7 +235,7 @@ def _short_episodes(log: Log) -> Iterator[Finding]:
 
 
 def _reward_scale(log: Log) -> Iterator[Finding]:
-    size = np.abs(log.arrays["reward"])
+    size = np.abs(log.arrays["reward"].astype(np.float64))
     if not size.any():
         return
     median = float(np.median(size[size > 0]))
@@ -251,9 +250,9 @@ def _reward_scale(log: Log) -> Iterator[Finding]:
 
 
 def _observation_scale(log: Log) -> Iterator[Finding]:
-    observation = log.arrays["observation"]
-    size = np.abs(observation).max(axis=0)
-    varied = ~never_changes(observation)
+    seen = log.extremes["observation"]
+    size = _size(seen)
+    varied = ~never_changes(seen)
     if not varied.any():
         return
     smallest = size[varied].min()
@@ -284,10 +283,13 @@ WARNINGS: tuple[_Look, ...] = (
 )
 
 
-def never_changes(array: np.ndarray) -> np.ndarray:
+def never_changes(seen: Extremes) -> np.ndarray:
     """Which columns are constant, shape (columns,)."""
-    columns = array.reshape(len(array), -1)
-    return np.ptp(columns, axis=0) <= CONSTANT_SPREAD * np.abs(columns).max(axis=0)
+    return seen.high - seen.low <= CONSTANT_SPREAD * _size(seen)
+
+
+def _size(seen: Extremes) -> np.ndarray:
+    return np.maximum(np.abs(seen.low), np.abs(seen.high))
 
 
 def _rows(log: Log, wrong: np.ndarray) -> tuple[int, ...]:

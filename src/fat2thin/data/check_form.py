@@ -1,10 +1,12 @@
 """Whether a data set can be made of a log at all: types, shapes, order, finite numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from fat2thin.data.blocks import not_finite, rows_where
+from fat2thin.data.dataset import not_a_probability
 from fat2thin.data.findings import Finding, first_rows, name_columns
 from fat2thin.data.raw import Box
 
@@ -33,6 +35,7 @@ def values(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
     yield from _flags(arrays)
     yield from _not_finite(arrays)
     yield from _too_large(arrays)
+    yield from _probabilities(arrays)
 
 
 def numbers(arrays: dict[str, np.ndarray]) -> list[str]:
@@ -132,32 +135,50 @@ def _flags(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
 def _not_finite(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
     for name in numbers(arrays):
         yield from _by_row(
-            "not_finite", name, ~np.isfinite(arrays[name]), "is not a number, or infinite,",
+            "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
             "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
             "that says where something was missing is information.",
         )  # fmt: skip
 
 
 def _too_large(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
+    def too_large(array: np.ndarray) -> np.ndarray:
+        return np.isfinite(array) & (np.abs(array.astype(np.float64)) > FLOAT32_LARGEST)
+
     for name in numbers(arrays):
-        array = arrays[name].astype(np.float64)
         yield from _by_row(
-            "too_large", name, np.isfinite(array) & (np.abs(array) > FLOAT32_LARGEST),
+            "too_large", name, arrays[name], too_large,
             f"is beyond ±{FLOAT32_LARGEST:.3g}, which single precision ends at,",
             "Choose a larger unit, or look for a code that stands for a missing value.",
         )  # fmt: skip
 
 
+def _probabilities(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
+    def wrong(propensity: np.ndarray) -> np.ndarray:
+        return np.isfinite(propensity) & not_a_probability(propensity)
+
+    if "propensity" in arrays:
+        yield from _by_row(
+            "propensity", "propensity", arrays["propensity"], wrong,
+            "is not above 0 and at most 1",
+            "Give the probability with which the logged action was chosen; a density is none.",
+        )  # fmt: skip
+
+
 def _by_row(
-    code: str, array: str, wrong: np.ndarray, complaint: str, way_out: str
+    code: str,
+    name: str,
+    array: np.ndarray,
+    wrong: Callable[[np.ndarray], np.ndarray],
+    complaint: str,
+    way_out: str,
 ) -> Iterator[Finding]:
-    """One finding for all columns of an array in which a mask like it holds somewhere."""
-    if wrong.any():
-        table = wrong.reshape(len(wrong), -1)
-        rows = np.asarray(table.any(axis=1))
+    """One finding for all columns of an array in which it is wrong somewhere."""
+    rows = rows_where(wrong, array)
+    if rows.any():
         count = int(rows.sum())
-        columns = np.flatnonzero(table.any(axis=0)).tolist()
+        columns = np.flatnonzero(wrong(array[rows]).any(axis=0)).tolist()
         yield Finding(
-            code, array if array == "reward" else name_columns(array, columns), count,
-            first_rows(rows), f"{complaint} in {count} of {len(wrong)} rows", way_out,
+            code, name_columns(name, columns) if array.ndim == 2 else name, count,
+            first_rows(rows), f"{complaint} in {count} of {len(array)} rows", way_out,
         )  # fmt: skip

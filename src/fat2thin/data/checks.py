@@ -8,6 +8,7 @@ columns it concerns.
 import numpy as np
 
 from fat2thin.data import check_contents, check_form
+from fat2thin.data.blocks import extremes, rows_where
 from fat2thin.data.check_contents import Log
 from fat2thin.data.check_form import FLOAT32_LARGEST, Order
 from fat2thin.data.dataset import Dataset
@@ -42,7 +43,10 @@ def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarra
         cut[np.append(log.episode_start[1:], log.rows) - 1] = True
         box = Box(log.action_low, log.action_high, log.discount)
         terminal = log.continuation == 0
-        log = RawLog(log.observation, log.action, log.reward, terminal, cut, log.next_observation)
+        log = RawLog(
+            log.observation, log.action, log.reward, terminal, cut, log.next_observation,
+            log.propensity,
+        )  # fmt: skip
     present = {name: array for name, array in log._asdict().items() if array is not None}
     return {name: np.asarray(array) for name, array in present.items()}, box
 
@@ -52,17 +56,29 @@ def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> Log:
     last = terminal | (arrays["cut"] == 1)
     last[-1] = True
     starts = np.flatnonzero(np.append(True, last[:-1]))
-    usable = np.ones(len(last), bool)
-    for name in check_form.numbers(arrays):
-        within = np.abs(arrays[name].astype(np.float64)) <= FLOAT32_LARGEST
-        usable &= within.reshape(len(last), -1).all(axis=1)
-    row = np.flatnonzero(usable)
+    numbers = {name: arrays[name] for name in check_form.numbers(arrays)}
+    unusable = np.zeros(len(last), bool)
+    for array in numbers.values():
+        unusable |= rows_where(_beyond_float32, array)
+    row = np.flatnonzero(~unusable)
+    if unusable.any():
+        numbers = {name: array[row] for name, array in numbers.items()}
     return Log(
         row=row,
-        arrays={name: arrays[name][row].astype(np.float64) for name in check_form.numbers(arrays)},
+        arrays=numbers,
+        extremes={
+            name: extremes(numbers[name])
+            for name in ("observation", "action", "reward")
+            if row.size
+        },
         follows=~last[row] & np.append(np.diff(row) == 1, False)[: row.size],
         lengths=np.diff(starts, append=len(last)),
         starts=starts,
         ends=int(terminal.sum()),
         box=box,
     )
+
+
+def _beyond_float32(array: np.ndarray) -> np.ndarray:
+    # Written so that it is true of NaN as well.
+    return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)

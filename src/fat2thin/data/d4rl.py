@@ -25,6 +25,7 @@ LAYOUT = Layout(
     terminal="terminals",
     cut="timeouts",
     next_observation="next_observations",
+    propensity="propensities",
 )
 _HOW_TO_GET = {
     "d4rl/": (
@@ -46,10 +47,11 @@ def read_hdf5(
 ) -> Dataset:
     """The data set in an HDF5 file of D4RL's layout.
 
-    `timeouts` and `next_observations` may be missing. Without `timeouts` an episode is cut where a
-    next observation is not the observation of the row below; without both, `terminals` alone end
-    episodes, and a warning says so. The action box is ±1 and the discount 0.99, unless the file
-    has attributes action_low, action_high and discount, or `box` is given.
+    `timeouts` and `next_observations` may be missing, and `propensities`, which D4RL's own files
+    do not have. Without `timeouts` an episode is cut where a next observation is not the
+    observation of the row below; without both, `terminals` alone end episodes, and a warning says
+    so. The action box is ±1 and the discount 0.99, unless the file has attributes action_low,
+    action_high and discount, or `box` is given.
     """
     with open_hdf5(path, memory_limit) as file:
         return read_dataset(file, LAYOUT, str(path) if name is None else name, box)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fat2thin.data.blocks import blocks, not_finite, rows_where
+
 _SHAPES = {
     "observation": ("rows", "observation"),
     "action": ("rows", "action"),
@@ -15,6 +17,7 @@ _SHAPES = {
     "next_observation": ("rows", "observation"),
     "continuation": ("rows",),
     "episode_start": ("episodes",),
+    "propensity": ("rows",),
 }
 
 
@@ -41,10 +44,13 @@ class Dataset:
     """Upper end of the action box."""
     discount: float
     """The discount factor that training uses."""
+    propensity: Any = None
+    """Shape (rows,), or None where nobody knows: the probability, above 0 and at most 1, with which
+    the logged action was chosen in its row. An action of which only a density is known has none."""
 
     def __post_init__(self) -> None:
         """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""
-        for field in _SHAPES:
+        for field in self.arrays:
             object.__setattr__(self, field, np.asarray(getattr(self, field)))
         if self.episode_start.dtype.kind in "iu":
             # One type, so that a log has one hash whatever file it came from.
@@ -53,6 +59,16 @@ class Dataset:
         self._check_numbers()
         self._check_box()
         self._check_episodes()
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays there are: all of them, and `propensity` where it is known."""
+        return tuple(field for field in _SHAPES if getattr(self, field) is not None)
+
+    @property
+    def row_arrays(self) -> tuple[str, ...]:
+        """Names of those arrays that have a row a logged step."""
+        return tuple(field for field in self.arrays if field != "episode_start")
 
     @property
     def rows(self) -> int:
@@ -76,12 +92,13 @@ class Dataset:
         The name of the data set is no part of it, nor is the machine's byte order.
         """
         digest = hashlib.sha256()
-        for field in _SHAPES:
+        for field in self.arrays:
             array = getattr(self, field)
-            little_endian = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            header = [field, little_endian.dtype.str, array.shape]
+            little_endian = array.dtype.newbyteorder("<")
+            header = [field, little_endian.str, array.shape]
             digest.update(json.dumps(header).encode() + b"\n")
-            digest.update(little_endian.tobytes())
+            for rows in blocks(array):
+                digest.update(np.ascontiguousarray(array[rows], little_endian).reshape(-1).data)
         digest.update(json.dumps([self.action_low, self.action_high, self.discount]).encode())
         return digest.hexdigest()
 
@@ -104,7 +121,8 @@ class Dataset:
             "action": self.action_size,
             "episodes": self.episode_start.size,
         }
-        for field, axes in _SHAPES.items():
+        for field in self.arrays:
+            axes = _SHAPES[field]
             expected = tuple(sizes[axis] for axis in axes)
             array = getattr(self, field)
             if array.shape != expected:
@@ -112,19 +130,22 @@ class Dataset:
                 raise ValueError(self._wrong(field, f"must have shape {meant}, not {array.shape}"))
 
     def _check_numbers(self) -> None:
-        for field in _SHAPES:
+        for field in self.arrays:
             array = getattr(self, field)
             if array.dtype.kind not in "fiub":
                 raise ValueError(self._wrong(field, f"must hold numbers, not {array.dtype}"))
-            finite = np.isfinite(array)
-            if not finite.all():
-                row = int(np.argmin(finite.reshape(len(array), -1).all(axis=1)))
-                count = int(np.sum(~finite))
+            wrong = rows_where(not_finite, array)
+            if wrong.any():
+                count = int(not_finite(array[wrong]).sum())
                 raise ValueError(
-                    self._wrong(field, f"is not finite {count} times, first in row {row}")
+                    self._wrong(
+                        field, f"is not finite {count} times, first in row {int(wrong.argmax())}"
+                    )
                 )
         if np.any((self.continuation < 0) | (self.continuation > 1)):
             raise ValueError(self._wrong("continuation", "must lie between 0 and 1"))
+        if self.propensity is not None and not_a_probability(self.propensity).any():
+            raise ValueError(self._wrong("propensity", "must be above 0 and at most 1"))
         if not 0 <= self.discount <= 1:
             raise ValueError(self._wrong("discount", f"must lie in [0, 1], not {self.discount}"))
 
@@ -145,7 +166,7 @@ class Dataset:
             raise ValueError(
                 self._wrong("the action box", f"must be finite, low below high: {low} to {high}")
             )
-        outside = ((self.action < low) | (self.action > high)).any(axis=1)
+        outside = rows_where(lambda action: (action < low) | (action > high), self.action)
         if outside.any():
             raise ValueError(
                 self._wrong(
@@ -165,3 +186,8 @@ class Dataset:
 
     def _wrong(self, field: str, complaint: str) -> str:
         return f"data set {self.name!r}: {field} {complaint}"
+
+
+def not_a_probability(propensity: np.ndarray) -> np.ndarray:
+    """Where the propensity of a logged action cannot be one; what never happens is not logged."""
+    return ~((propensity > 0) & (propensity <= 1))

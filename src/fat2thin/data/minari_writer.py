@@ -37,6 +37,11 @@ def save_minari(
             f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
             "slashes, and a version at the end, as in own/doses/log-v0"
         )
+    if dataset.propensity is not None:
+        raise ValueError(
+            f"data set {dataset.name!r}: Minari has no place for propensities; "
+            "dataclasses.replace(dataset, propensity=None) forgets them"
+        )
     place = Path(folder) / dataset_id
     if place.exists():
         raise FileExistsError(f"{place} is there already: remove it, or choose another version")

@@ -33,6 +33,7 @@ OURS = Layout(
     cut="cut",
     next_observation="next_observation",
     episode_start="episode_start",
+    propensity="propensity",
 )
 NEORL2 = Layout(
     observation="obs",
@@ -81,9 +82,9 @@ def read_npz(
     """The data set in an .npz file, with the names of `Dataset` or with NeoRL-2's.
 
     Ours are observation, action, reward, terminal (0 or 1), cut (0 or 1, the episode is over after
-    this row) or episode_start (row numbers); next_observation, action_low, action_high and discount
-    may be left out. NeoRL-2's are obs, action, reward, done, truncated or index, next_obs. Without
-    a box, in the file or given, it is ±1, and the discount 0.99.
+    this row) or episode_start (row numbers); next_observation, propensity, action_low, action_high
+    and discount may be left out. NeoRL-2's are obs, action, reward, done, truncated or index,
+    next_obs. Without a box, in the file or given, it is ±1, and the discount 0.99.
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else OURS
@@ -108,6 +109,8 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
         "action_high": np.array(dataset.action_high),
         "discount": np.array(dataset.discount, np.float64),
     }
+    if dataset.propensity is not None:
+        arrays["propensity"] = dataset.propensity
     beside = path.with_name(f".{path.name}.partial")
     try:
         with beside.open("wb") as file:
@@ -297,8 +300,7 @@ def _read_numbers(
 
 
 def _check_can_be_saved(dataset: Dataset) -> None:
-    numbers = ("observation", "action", "reward", "next_observation", "continuation")
-    for field in numbers:
+    for field in dataset.row_arrays:
         dtype = getattr(dataset, field).dtype
         if dtype != np.float32:
             raise ValueError(

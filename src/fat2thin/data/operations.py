@@ -13,7 +13,6 @@ import numpy as np
 
 from fat2thin.data.dataset import Dataset
 
-_ROW_ARRAYS = ("observation", "action", "reward", "next_observation", "continuation")
 _SAME_EVERYWHERE = ("observation_size", "action_size", "action_low", "action_high", "discount")
 
 
@@ -91,7 +90,8 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
 def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     """One data set of the episodes of several, in this order; widths, box and discount are equal.
 
-    Next observations stay with their rows, so no episode runs into the one after it.
+    Next observations stay with their rows, so no episode runs into the one after it. Either all of
+    them know the propensities of their actions, or none does.
     """
     if not datasets:
         raise ValueError("there is nothing to concatenate")
@@ -104,13 +104,20 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
                     f"data sets {first.name!r} and {other.name!r} cannot be one: "
                     f"{field} is {ours} in the first and {theirs} in the second"
                 )
+        if first.arrays != other.arrays:
+            known, unknown = (first, other) if first.propensity is not None else (other, first)
+            raise ValueError(
+                f"data sets {first.name!r} and {other.name!r} cannot be one: {unknown.name!r} has "
+                f"no propensity; dataclasses.replace(dataset, propensity=None) forgets that of "
+                f"{known.name!r}"
+            )
     offsets = np.cumsum([0] + [dataset.rows for dataset in datasets[:-1]])
     starts = [
         dataset.episode_start + offset for dataset, offset in zip(datasets, offsets, strict=True)
     ]
     arrays: dict[str, Any] = {
         field: np.concatenate([getattr(dataset, field) for dataset in datasets])
-        for field in _ROW_ARRAYS
+        for field in first.row_arrays
     }
     return dataclasses.replace(
         first,
@@ -141,7 +148,7 @@ def _keep(dataset: Dataset, chosen: np.ndarray, what: str) -> Dataset:
     return dataclasses.replace(
         dataset,
         name=f"{dataset.name}[{what}]",
-        **{field: getattr(dataset, field)[rows] for field in _ROW_ARRAYS},
+        **{field: getattr(dataset, field)[rows] for field in dataset.row_arrays},
         episode_start=starts.astype(dataset.episode_start.dtype),
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fat2thin.data.blocks import blocks
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_returns
 
@@ -61,9 +62,12 @@ class Standardisation:
         return cls(tuple(values["mean"]), tuple(values["scale"]))
 
     def _observations(self, observation: np.ndarray) -> np.ndarray:
-        # In float64, for a large mean would take the digits that the difference needs.
-        scaled = (observation.astype(np.float64) - np.array(self.mean)) / np.array(self.scale)
-        return scaled.astype(_real(observation))
+        scaled = np.empty(observation.shape, _real(observation))
+        mean, scale = np.array(self.mean), np.array(self.scale)
+        for rows in blocks(observation):
+            # In float64, for a large mean would take the digits that the difference needs.
+            scaled[rows] = (observation[rows].astype(np.float64) - mean) / scale
+        return scaled
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,23 +29,34 @@ _NAMES = re.compile(
 )
 
 
+def robot(task: str) -> str | None:
+    """The robot that a data set is of, where its scores are known: "hopper"."""
+    found = _NAMES.fullmatch(task)
+    name = (found["original"] or found["regenerated"]) if found else None
+    return name if name in D4RL else None
+
+
 def reference(task: str) -> Reference:
     """The returns that a task's scores are measured by; a task without any is an error.
 
     A regenerated data set is measured by the numbers of the D4RL one that it remakes, though its
     simulator is another: such scores compare with each other, not with a published D4RL table.
     """
-    found = _NAMES.fullmatch(task)
-    robot = (found["original"] or found["regenerated"]) if found else None
-    if robot not in D4RL:
+    known = robot(task)
+    if known is None:
         raise ValueError(
             f"no reference scores are known for {task!r}; there are some for d4rl/<robot>-<set>-v2 "
             f"and regenerated/<robot>-<set> with robots {', '.join(D4RL)}. Compare returns instead"
         )
-    return D4RL[robot]
+    return D4RL[known]
+
+
+def score(scale: Reference, returns: np.ndarray | float) -> np.ndarray:
+    """Returns as scores: 100 (return - random) / (expert - random), of any shape."""
+    random, expert = scale
+    return np.asarray(100 * (np.asarray(returns, np.float64) - random) / (expert - random))
 
 
 def normalised_score(task: str, returns: np.ndarray | float) -> np.ndarray:
-    """Returns as D4RL's scores: 100 (return - random) / (expert - random), of any shape."""
-    random, expert = reference(task)
-    return np.asarray(100 * (np.asarray(returns, np.float64) - random) / (expert - random))
+    """Returns as D4RL's scores of a task: 0 is its random policy, 100 its expert."""
+    return score(reference(task), returns)

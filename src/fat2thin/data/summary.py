@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from fat2thin.data.blocks import extremes
 from fat2thin.data.check_contents import EDGE_WIDTH, never_changes
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
@@ -59,6 +60,8 @@ class Summary:
     constant_observations: tuple[int, ...]
     """Columns of the observations that never change."""
     sha256: str
+    propensity: tuple[float, float] | None = None
+    """The smallest and the largest propensity, where they are known."""
 
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
@@ -72,6 +75,8 @@ class Summary:
             f"discounted  mean {self.discounted_return_mean:.4g}, factor {self.discount:g}",
             f"sha256      {self.sha256}",
         ]
+        if self.propensity is not None:
+            facts.insert(-1, "propensity  {:.4g} to {:.4g}".format(*self.propensity))
         return "\n".join([self.name, *facts, "", self._action_text(), "", self._observation_text()])
 
     def _action_text(self) -> str:
@@ -119,17 +124,18 @@ def summarise(dataset: Dataset) -> Summary:
         actions=tuple(
             _action_column(column, low, high)
             for column, low, high in zip(
-                dataset.action.astype(np.float64).T,
+                dataset.action.T,
                 dataset.action_low,
                 dataset.action_high,
                 strict=True,
             )
         ),
-        observations=tuple(
-            Column(*_quantiles(column)) for column in dataset.observation.astype(np.float64).T
+        observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
+        constant_observations=tuple(
+            np.flatnonzero(never_changes(extremes(dataset.observation))).tolist()
         ),
-        constant_observations=tuple(np.flatnonzero(never_changes(dataset.observation)).tolist()),
         sha256=dataset.sha256,
+        propensity=_range(dataset.propensity),
     )
 
 
@@ -139,7 +145,12 @@ def histogram_text(counts: tuple[int, ...]) -> str:
     return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // largest)] for count in counts)
 
 
+def _range(column: np.ndarray | None) -> tuple[float, float] | None:
+    return None if column is None else (float(column.min()), float(column.max()))
+
+
 def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
+    column = column.astype(np.float64)
     margin = EDGE_WIDTH * (high - low)
     counts, _ = np.histogram(column, HISTOGRAM_BINS, (low, high))
     return ActionColumn(
@@ -153,7 +164,7 @@ def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
 
 def _quantiles(column: np.ndarray) -> tuple[float, float, float, float, float]:
     low, percentile_5, median, percentile_95, high = np.quantile(
-        column, (0, 0.05, 0.5, 0.95, 1)
+        column.astype(np.float64), (0, 0.05, 0.5, 0.95, 1), overwrite_input=True
     ).tolist()
     return low, percentile_5, median, percentile_95, high
 

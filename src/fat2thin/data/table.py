@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fat2thin.data.dataset import Dataset
-from fat2thin.data.errors import file_error
+from fat2thin.data.dataset import Dataset, not_a_probability
+from fat2thin.data.errors import DataFileError, file_error, several
 from fat2thin.data.limits import default_limit
 from fat2thin.data.raw import Box, RawLog, assemble
 from fat2thin.data.table_files import SUFFIXES, ParquetFile, TableFile, open_table
@@ -31,17 +31,15 @@ class Table(NamedTuple):
     """A log as its files have it."""
 
     raw: RawLog
+    """Without next observations it has more rows than the data set: the last of cut episodes."""
     box: Box
-    propensity: np.ndarray | None
-    """Shape (rows,): the probability of the logged action, for each row of `raw`. The data set has
-    fewer rows where the last of a cut episode has no next observation."""
 
 
 def load(path: Path) -> Dataset:
     """The data set of a TOML, or of a CSV or Parquet file with such a TOML beside it."""
     table = read_table(path)
     try:
-        return assemble(str(path), table.raw, table.box)
+        return assemble(str(path), table.raw, table.box, reuse=True)
     except ValueError as error:
         raise file_error(path, str(error), "Correct the rows or the columns.") from None
 
@@ -147,16 +145,20 @@ class _Filling:
         return stop
 
     def _write_numbers(self, piece: Piece, start: int, box: Box) -> None:
+        """Write the numbers of a piece; all columns that are wrong in it are one error."""
+        errors = []
         for key, array in self._numbers.items():
             for place, column in enumerate(self._columns[key]):
                 if column not in piece.batch:
                     continue
-                values = piece.read(numbers, column).astype(np.float32)
-                if key == "action":
-                    values = _inside(piece, column, values, box.low[place], box.high[place])
-                if key == "propensity":
-                    _check_propensity(piece, column, values)
-                array[start : start + piece.rows, place] = values
+                try:
+                    values = _values(piece, key, column, box, place)
+                except DataFileError as error:
+                    errors.append(error)
+                else:
+                    array[start : start + piece.rows, place] = values
+        if errors:
+            raise several(errors)
 
     def _write_order(self, piece: Piece, start: int, order: Order) -> None:
         stop = start + piece.rows
@@ -176,13 +178,24 @@ class _Filling:
             terminal=self._terminal[:rows],
             cut=self._cut[:rows],
             next_observation=filled.get("next_observation"),
+            propensity=filled["propensity"][:, 0] if "propensity" in filled else None,
         )
-        return Table(raw, box, filled["propensity"][:, 0] if "propensity" in filled else None)
+        return Table(raw, box)
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
     """The columns of these keys, each once."""
     return tuple(dict.fromkeys(name for key in keys for name in columns.get(key, ())))
+
+
+def _values(piece: Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
+    """A column of numbers, checked for what its key asks of it."""
+    values = piece.read(numbers, column).astype(np.float32, copy=False)
+    if key == "action":
+        return _inside(piece, column, values, box.low[place], box.high[place])
+    if key == "propensity":
+        _check_propensity(piece, column, values)
+    return values
 
 
 def _inside(piece: Piece, column: str, values: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -211,7 +224,7 @@ def _rounded(bound: float, towards: float) -> np.float32:
 
 
 def _check_propensity(piece: Piece, column: str, values: np.ndarray) -> None:
-    wrong = np.flatnonzero(~((values > 0) & (values <= 1)))
+    wrong = np.flatnonzero(not_a_probability(values))
     if wrong.size:
         raise piece.wrong(
             column,

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,15 @@ Batch = dict[str, pa.Array]
 # What is in flight stays small beside the arrays that are filled. Arrow keeps several blocks of a
 # CSV file at once; smaller ones take longer to read.
 _CSV_BLOCK_BYTES = 1 << 18
+_LARGEST_CSV_BLOCK_BYTES = 1 << 24
+_CSV_BLOCKS = 128
+"""Of a large CSV file, whose blocks may be larger and are still small beside it."""
 _PARQUET_BATCH_ROWS = 1 << 14
 _PARQUET_BUFFER_BYTES = 1 << 16
+_OPEN_COLUMN_BYTES = 1 << 21
+"""Of a Parquet file, which holds a page and its dictionary, a megabyte each."""
+_NUMBER_BYTES = 4
+_SHARE_IN_FLIGHT = 1 / 16
 _LONGEST_CELL = 64
 """Bytes, on average over a line: a line must fit into a block."""
 
@@ -65,6 +73,7 @@ class CsvFile:
         self.path = path
         with _readable(path), path.open("rb") as file:
             self._check_encoding(file.read(2))
+            self._size = os.fstat(file.fileno()).st_size
             self.row_bound = 1 + sum(
                 # Line ends of every kind; a piece that ends between \r and \n counts one too many.
                 piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
@@ -88,7 +97,11 @@ class CsvFile:
         wanted = {name: place[name] for name in columns}
         read = arrow_csv.ReadOptions(
             use_threads=False,
-            block_size=max(_CSV_BLOCK_BYTES, _LONGEST_CELL * len(self.columns)),
+            block_size=max(
+                _CSV_BLOCK_BYTES,
+                _LONGEST_CELL * len(self.columns),
+                min(self._size // _CSV_BLOCKS, _LARGEST_CSV_BLOCK_BYTES),
+            ),
             skip_rows=self._header_lines,
             column_names=[str(number) for number in range(len(self.columns))],
         )
@@ -206,12 +219,14 @@ class ParquetFile:
             raise file_error(self.path, *reason, column)
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """A pass for each column that can be read alone.
+        """As many columns at once as take little memory beside what is read of them.
 
-        Every open column holds a page and its dictionary, a megabyte each; together they would
-        take more memory than the rows of a small file.
+        Those of a small file are read one by one: all of them open would take more than its rows.
         """
-        return [together, *((column,) for column in others)]
+        size = _NUMBER_BYTES * self.row_bound * len(others)
+        at_once = max(1, int(_SHARE_IN_FLIGHT * size) // _OPEN_COLUMN_BYTES)
+        firsts = range(0, len(others), at_once)
+        return [together, *(others[first : first + at_once] for first in firsts)]
 
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
         """The rows from top to bottom, these columns alone."""

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import h5py
 import numpy as np
@@ -20,6 +20,9 @@ import pyarrow.parquet as arrow_parquet
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.npz_files import save_npz
 from fat2thin.data.operations import episode_lengths
+
+ROWS_AT_ONCE = 2**20
+"""Of a table that is written: the rows of a row group, as Parquet files mostly have them."""
 
 
 def write(dataset: Dataset, path: Path) -> tuple[Path, ...]:
@@ -47,12 +50,12 @@ def write_npz(dataset: Dataset, path: Path) -> tuple[Path, ...]:
 
 def write_csv(dataset: Dataset, path: Path) -> tuple[Path, ...]:
     """Write a CSV file, and beside it the TOML that says what its columns are; both paths."""
-    return _write_table(dataset, path, arrow_csv.write_csv)
+    return _write_table(dataset, path, arrow_csv.CSVWriter)
 
 
 def write_parquet(dataset: Dataset, path: Path) -> tuple[Path, ...]:
     """Write a Parquet file, and beside it the TOML that says what its columns are; both paths."""
-    return _write_table(dataset, path, arrow_parquet.write_table)
+    return _write_table(dataset, path, arrow_parquet.ParquetWriter)
 
 
 def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
@@ -66,6 +69,8 @@ def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
         "terminals": end,
         "timeouts": cut,
     }
+    if dataset.propensity is not None:
+        arrays["propensities"] = dataset.propensity
     with complete(path) as stream, h5py.File(stream, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
@@ -103,7 +108,7 @@ def description(path: Path) -> Path:
 
 
 def _write_table(
-    dataset: Dataset, path: Path, write: Callable[[pa.Table, IO[bytes]], None]
+    dataset: Dataset, path: Path, opened: Callable[[IO[bytes], pa.Schema], Any]
 ) -> tuple[Path, ...]:
     columns, roles = _columns(dataset)
     about = {
@@ -118,7 +123,12 @@ def _write_table(
     beside = description(path)
     with complete(beside) as toml, complete(path) as table:
         toml.write("".join(lines).encode())
-        write(pa.table(columns), table)
+        # Arrow copies the columns, so it gets a part of the rows at a time.
+        schema = pa.table({name: column[:1] for name, column in columns.items()}).schema
+        with opened(table, schema) as file:
+            for start in range(0, dataset.rows, ROWS_AT_ONCE):
+                rows = slice(start, start + ROWS_AT_ONCE)
+                file.write_table(pa.table({name: part[rows] for name, part in columns.items()}))
     return path, beside
 
 
@@ -137,10 +147,11 @@ def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | l
         columns |= dict(zip(names, array.T, strict=True))
         roles[field] = names
     columns |= {"reward": dataset.reward, "end": end, "cut": cut}
-    return columns, {
-        **{field: field for field in ("episode", "time", "reward", "end", "cut")},
-        **roles,
-    }
+    single = ["episode", "time", "reward", "end", "cut"]
+    if dataset.propensity is not None:
+        columns["propensity"] = dataset.propensity
+        single.append("propensity")
+    return columns, {**{field: field for field in single}, **roles}
 
 
 def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

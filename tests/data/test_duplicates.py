@@ -1,0 +1,55 @@
+"""Repeated rows against a slow loop over Python's own tuples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fat2thin.data import blocks, duplicates
+from fat2thin.data.duplicates import repeated_rows
+
+
+def slowly(arrays: list[np.ndarray]) -> list[bool]:
+    seen: set[tuple] = set()
+    found = []
+    for row in range(len(arrays[0])):
+        contents = tuple(np.float32(array[row]).tolist() for array in arrays)
+        contents = tuple(tuple(part) if isinstance(part, list) else part for part in contents)
+        found.append(contents in seen)
+        seen.add(contents)
+    return found
+
+
+tables = st.lists(
+    st.tuples(*[st.sampled_from([0.0, -0.0, 1.0, 1e-45, 0.1, 3.0])] * 3), min_size=1, max_size=30
+)
+
+
+@given(rows=tables, dtype=st.sampled_from([np.float32, np.float64]))
+def test_what_a_slow_loop_finds(rows, dtype):
+    table = np.array(rows, dtype)
+    arrays = [table[:, :2], table[:, 2]]
+    assert repeated_rows(arrays).tolist() == slowly(arrays)
+
+
+@pytest.mark.parametrize("cells", [1, 7, 10**6])
+@pytest.mark.parametrize("different", [1, 2, 5])
+def test_rows_of_one_hash_are_told_apart(cells, different, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", cells)
+    monkeypatch.setattr(
+        duplicates, "_hashes", lambda tables: np.arange(len(tables[0]), dtype=np.uint64) % different
+    )
+    table = np.random.default_rng(0).integers(4, size=(200, 2)).astype(np.float64)
+    # Equal rows must have one hash; those of one hash need not be equal.
+    table[:, 0] = np.arange(200) % different
+    assert repeated_rows([table]).tolist() == slowly([table])
+
+
+def test_a_file_joined_to_itself():
+    half = np.random.default_rng(0).normal(size=(500, 7)).astype(np.float32)
+    assert repeated_rows([np.concatenate([half, half])]).tolist() == [False] * 500 + [True] * 500
+
+
+def test_numbers_are_compared_in_float32():
+    # 1 + 1e-9 is 1 in float32; 1 + 1e-6 is not.
+    assert repeated_rows([np.array([1.0, 1 + 1e-9, 1 + 1e-6])]).tolist() == [False, True, False]
