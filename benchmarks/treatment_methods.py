@@ -19,21 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import matplotlib.style
 import numpy as np
 from matplotlib.figure import Figure
 
 import fat2thin
-from fat2thin import data
 from fat2thin.envs import treatment, treatment_reference
-from fat2thin.evaluation.returns import evaluator
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.keys import Stream
 from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
-from fat2thin.training import loop
-from fat2thin.training.result import make_program
-from fat2thin.training.spec import make_spec
+from fat2thin.training import execute_together, make_spec
 
 RESULTS = Path("docs/results/treatment_methods.json")
 PICTURE = Path("docs/images/treatment_methods.png")
@@ -96,36 +90,18 @@ def grid(method: Method) -> dict[str, list[float]]:
 def tune(method: Method, reward: str) -> dict[str, Any]:
     """The setting with the largest mean return over all evaluations, and how all of them did."""
     settings = grid(method)
-    spec = make_spec(
-        method.algorithm, f"treatment/{reward}", steps=UPDATES, seeds=TUNING_SEEDS,
-        settings={"hidden": HIDDEN, **method.settings},
-    )  # fmt: skip
-    jobs = loop.make_jobs(TUNING_SEEDS, settings)
-    logs = {seed: data.load(spec.dataset, seed) for seed in TUNING_SEEDS}
-    on_device = loop.data_of_jobs([logs[int(seed)] for seed in jobs.seed])
-    program = make_program(spec, loop.problem_of(logs[TUNING_SEEDS[0]]))
-    judge = evaluator(spec.dataset)
-    states = loop.init(jobs, program=program)
-    if program.algorithm.preparation:
-        for start in range(0, program.algorithm.preparation.steps(spec.config), EVERY):
-            states, report = loop.chunk(
-                states, on_device, jobs, jnp.int32(start),
-                program=program, length=EVERY, preparing=True,
-            )  # fmt: skip
-            loop.raise_if_diverged(report, jobs, start)
-    returns = []
-    for step in range(0, UPDATES + 1, EVERY):
-        if step:
-            states, report = loop.chunk(
-                states, on_device, jobs, jnp.int32(step - EVERY), program=program, length=EVERY
-            )
-            loop.raise_if_diverged(report, jobs, step - EVERY)
-        found = loop.evaluate(
-            states, jobs, jnp.int32(step), stream=Stream.EVALUATION, program=program,
-            evaluator=judge, episodes=TUNING_EPISODES,
-        )  # fmt: skip
-        returns.append(np.mean(found["actor_sampled"].returns, axis=-1))
-    scores = np.asarray(returns).reshape(len(returns), -1, len(TUNING_SEEDS))
+    specs = [
+        make_spec(
+            method.algorithm, f"treatment/{reward}", steps=UPDATES, seeds=TUNING_SEEDS,
+            settings={"hidden": HIDDEN, **method.settings, **dict(zip(settings, one, strict=True))},
+            evaluate_every=EVERY, episodes=TUNING_EPISODES, log_every=EVERY,
+        )
+        for one in zip(*settings.values(), strict=True)
+    ]  # fmt: skip
+    scores = np.stack(
+        [run.evaluations["actor_sampled"].returns.mean(axis=-1) for run in execute_together(specs)],
+        axis=1,
+    )
     means = np.mean(scores, axis=(0, 2))
     best = int(np.argmax(means))
     return {

@@ -63,6 +63,9 @@ def train(
     episodes: int = 20,
     log_every: int = 250,
     snapshots: tuple[int, ...] = (),
+    task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
+    standardise: bool = False,
+    reward_scale: Annotated[str, tyro.conf.arg(metavar="NUMBER|return_range")] = "1",
 ) -> None:
     """Learn a policy from a data set, for several seeds at once, and show how good it is.
 
@@ -83,8 +86,16 @@ def train(
         episodes: Episodes of an evaluation, a seed and a policy each.
         log_every: Most updates that one row of metrics is the mean of.
         snapshots: Steps after which the policies are kept, for pictures of their evolution.
+        task: Gymnasium task that policies are judged on, for example Hopper-v5, or none. By
+            default the data set's own: the treatment tasks, and the robots of d4rl/ and
+            regenerated/ names.
+        standardise: Let the networks see observations with mean 0 and standard deviation 1. The
+            policy takes raw ones all the same.
+        reward_scale: What rewards are multiplied by; return_range makes the best and the worst
+            episode of the log differ by 1000.
     """
     from fat2thin.data import DataFileError
+    from fat2thin.evaluation.returns import TaskError
     from fat2thin.training import (
         NoRunError,
         OtherRunError,
@@ -109,11 +120,14 @@ def train(
             episodes=episodes,
             log_every=log_every,
             snapshots=snapshots,
+            task=task,
+            standardise=standardise,
+            reward_scale=_value(reward_scale),
         )
     if settings_from != "default":
         found = find_published(algorithm, dataset, settings_from, given)
         print(f"settings from {settings_from}: {' '.join(found.sources)}")
-    with plain_errors(TrainingDiverged, OtherRunError, NoRunError, DataFileError):
+    with plain_errors(TrainingDiverged, OtherRunError, NoRunError, DataFileError, TaskError):
         run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
     _print(run)
 
@@ -241,10 +255,46 @@ def published(
     print(listing(found))
 
 
+@app.command
+def validate(
+    folder: _RunFolder,
+    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
+    /,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    seed: int | None = None,
+) -> None:
+    """Check a run on logged steps that it did not learn from: coverage, TD error, likelihood.
+
+    Example: fat2thin validate runs/x held_out.csv --out pictures
+
+    Args:
+        folder: Run folder.
+        dataset: Path of a file, or name of a data set, with the observations and the action box of
+            the one that the run learned from.
+        out: Folder for pictures of the policy against the log; without it none are drawn.
+        seed: Whose policy the pictures show; the run's first seed by default.
+    """
+    from fat2thin import data
+    from fat2thin.evaluation.held_out import training_log
+    from fat2thin.evaluation.held_out import validate as compare
+    from fat2thin.training import load
+
+    with plain_errors(ValueError):
+        run, log = load(folder), data.load(dataset)
+        print(compare(run, log, training_log(run)))
+        if out is not None:
+            from fat2thin.report.log_figures import save_log_figures
+
+            print("", *save_log_figures(run, log, out, seed), sep="\n")
+
+
 def _print(run: "Run") -> None:
     if run.evaluations.policies:
         print(run.table(), end="\n\n")
     print(run.last_metrics())
+    if "rollouts" in run.about:
+        steps, pace = (run.about["rollouts"][name] for name in ("steps", "steps_a_second"))
+        print(f"\nevaluations: {steps:,} steps of the task, {pace:,.0f} a second")
     if run.folder:
         print(f"\nkept in {run.folder}")
 

@@ -36,6 +36,18 @@ class BoundedNetwork(eqx.Module):
         return Head(centre, clip_inward(log_scale, low, high))
 
 
+class StandardisedNetwork(eqx.Module):
+    """A network that learned from standardised observations, for raw ones."""
+
+    network: Any
+    mean: Float[Array, " observation"]
+    scale: Float[Array, " observation"]
+
+    def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
+        """The head."""
+        return self.network((observation - self.mean) / self.scale)
+
+
 class Policy(eqx.Module):
     """A policy on raw observations, in the environment's units.
 
@@ -73,6 +85,13 @@ class Policy(eqx.Module):
     def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
         """The same policy in the units of another box."""
         return Policy(self.network, jnp.asarray(low), jnp.asarray(high), self.family)
+
+    def on_raw(
+        self, mean: Float[Array, " observation"], scale: Float[Array, " observation"]
+    ) -> "Policy":
+        """The policy on raw observations, where this one's are (observation − mean) / scale."""
+        network = StandardisedNetwork(self.network, mean, scale)
+        return Policy(network, self.low, self.high, self.family)
 
     def _head(self, observation: Array) -> Head:
         return self.network(jnp.asarray(observation, self.low.dtype))

@@ -10,6 +10,7 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.keys import Stream, stream_key
 from fat2thin.training import loop
+from fat2thin.training.jobs import make_jobs, on_device
 from fat2thin.training.loop import Program, TrainingDiverged
 
 
@@ -31,7 +32,7 @@ def run(program, jobs, data, lengths):
 
 
 def own_data(world, seeds):
-    return loop.data_of_jobs([world.dataset(seed=seed) for seed in seeds])
+    return on_device([world.dataset(seed=seed) for seed in seeds])
 
 
 def assert_same_bits(first, second):
@@ -45,8 +46,10 @@ def job(states, index):
 
 def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     program = make_program(tiny_world)
-    pack, _ = run(program, loop.make_jobs(range(10)), own_data(tiny_world, range(10)), [20])
-    alone, _ = run(program, loop.make_jobs([3]), own_data(tiny_world, [3]), [20])
+    pack, _ = run(
+        program, make_jobs(range(10), logs=range(10)), own_data(tiny_world, range(10)), [20]
+    )
+    alone, _ = run(program, make_jobs([3]), own_data(tiny_world, [3]), [20])
     assert_same_bits(job(pack, 3), job(alone, 0))
     assert not np.array_equal(pack.weight[3], pack.weight[2])
 
@@ -55,13 +58,13 @@ def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     fttpo = algorithms.get("fttpo")
     problem = loop.problem_of(tiny_world.dataset())
     program = Program(fttpo, problem, fttpo.config(hidden=(8,)), 16, sequential=True)
-    pack, _ = run(program, loop.make_jobs([1, 3]), own_data(tiny_world, [1, 3]), [12])
-    alone, _ = run(program, loop.make_jobs([3]), own_data(tiny_world, [3]), [12])
+    pack, _ = run(program, make_jobs([1, 3], logs=[0, 1]), own_data(tiny_world, [1, 3]), [12])
+    alone, _ = run(program, make_jobs([3]), own_data(tiny_world, [3]), [12])
     assert_same_bits(job(pack, 1), job(alone, 0))
 
 
 def test_side_by_side_agrees_with_one_after_the_other(tiny_world):
-    jobs, data = loop.make_jobs(range(4)), loop.shared_data(tiny_world.dataset())
+    jobs, data = make_jobs(range(4)), on_device([tiny_world.dataset()])
     one_by_one, _ = run(make_program(tiny_world), jobs, data, [1])
     together, _ = run(make_program(tiny_world, sequential=False), jobs, data, [1])
     for one, other in zip(jax.tree.leaves(one_by_one), jax.tree.leaves(together), strict=True):
@@ -69,8 +72,8 @@ def test_side_by_side_agrees_with_one_after_the_other(tiny_world):
 
 
 def test_where_a_run_is_cut_does_not_matter(tiny_world):
-    program, jobs = make_program(tiny_world), loop.make_jobs([0, 7, 1, 2])
-    data = loop.shared_data(tiny_world.dataset())
+    program, jobs = make_program(tiny_world), make_jobs([0, 7, 1, 2])
+    data = on_device([tiny_world.dataset()])
     whole, _ = run(program, jobs, data, [20])
     for lengths in ([4] * 5, [1] * 12 + [4] * 2):
         assert_same_bits(whole, run(program, jobs, data, lengths)[0])
@@ -78,37 +81,37 @@ def test_where_a_run_is_cut_does_not_matter(tiny_world):
 
 def test_numeric_settings_are_jobs(tiny_world):
     rates, noises = [0.05, 0.1, 0.3], [0.0, 0.1, 0.2]
-    program, data = make_program(tiny_world), loop.shared_data(tiny_world.dataset())
-    jobs = loop.make_jobs([4, 5], {"learning_rate": rates, "noise": noises})
+    program, data = make_program(tiny_world), on_device([tiny_world.dataset()])
+    jobs = make_jobs([4, 5], {"learning_rate": rates, "noise": noises})
     swept, _ = run(program, jobs, data, [10])
     for index, (rate, noise) in enumerate(zip(rates, noises, strict=True)):
-        jobs = loop.make_jobs([5], {"learning_rate": [rate], "noise": [noise]})
+        jobs = make_jobs([5], {"learning_rate": [rate], "noise": [noise]})
         separate, _ = run(program, jobs, data, [10])
         assert_same_bits(job(swept, 2 * index + 1), job(separate, 0))
 
 
 def test_a_setting_means_the_same_compiled_in_or_as_a_job(tiny_world):
-    data = loop.shared_data(tiny_world.dataset())
+    data = on_device([tiny_world.dataset()])
     swept, _ = run(
         make_program(tiny_world),
-        loop.make_jobs([5], {"learning_rate": [0.3], "noise": [0.1]}),
+        make_jobs([5], {"learning_rate": [0.3], "noise": [0.1]}),
         data,
         [10],
     )
     program = make_program(tiny_world, learning_rate=0.3, noise=0.1)
-    fixed, _ = run(program, loop.make_jobs([5]), data, [10])
+    fixed, _ = run(program, make_jobs([5]), data, [10])
     np.testing.assert_allclose(swept.weight, fixed.weight, rtol=1e-5)
 
 
 def test_lists_of_different_length_are_no_sweep():
     with pytest.raises(ValueError, match="one length"):
-        loop.make_jobs([0], {"a": [1.0], "b": [1.0, 2.0]})
+        make_jobs([0], {"a": [1.0], "b": [1.0, 2.0]})
 
 
 def test_batches_are_the_documented_draws(tiny_world):
     dataset = tiny_world.dataset()
-    jobs = loop.make_jobs([2, 0, 1, 3])
-    _, reports = run(make_program(tiny_world), jobs, loop.shared_data(dataset), [4])
+    jobs = make_jobs([2, 0, 1, 3])
+    _, reports = run(make_program(tiny_world), jobs, on_device([dataset]), [4])
     base = jax.random.fold_in(jax.random.key(2), int(Stream.BATCH))
     means = [
         dataset.reward[jax.random.randint(jax.random.fold_in(base, step), (16,), 0, 40)].mean()
@@ -120,23 +123,23 @@ def test_batches_are_the_documented_draws(tiny_world):
 def test_padding_is_never_drawn(tiny_world):
     short, long = tiny_world.dataset(rows=20), tiny_world.dataset(rows=40)
     marked = dataclasses.replace(short, reward=np.full(20, 5.0, np.float32))
-    data = loop.data_of_jobs([marked, long])
+    data = on_device([marked, long])
     assert data.rows.reward.shape == (2, 40)
-    both, reports = run(make_program(tiny_world), loop.make_jobs([0, 1]), data, [20])
+    both, reports = run(make_program(tiny_world), make_jobs([0, 1], logs=[0, 1]), data, [20])
     np.testing.assert_allclose(reports[0].metrics["reward"][0], 5.0, rtol=1e-6)
-    alone, _ = run(make_program(tiny_world), loop.make_jobs([0]), loop.data_of_jobs([marked]), [20])
+    alone, _ = run(make_program(tiny_world), make_jobs([0]), on_device([marked]), [20])
     assert_same_bits(job(both, 0), job(alone, 0))
 
 
 def test_actions_are_in_half_ranges(tiny_world):
     dataset = tiny_world.dataset()
-    action = loop.shared_data(dataset).rows.action
+    (action,) = on_device([dataset]).rows.action
     np.testing.assert_allclose(action, (dataset.action - 1.0) / 3.0, atol=1e-6)
 
 
 def test_chunks_share_one_compilation(tiny_world):
-    program, jobs = make_program(tiny_world), loop.make_jobs(range(4))
-    data = loop.shared_data(tiny_world.dataset())
+    program, jobs = make_program(tiny_world), make_jobs(range(4))
+    data = on_device([tiny_world.dataset()])
     run(program, jobs, data, [4])
     traced = len(tiny_world.traces)
     run(program, jobs, data, [4, 4, 4])
@@ -147,7 +150,7 @@ def broken_jobs(place, update, seeds, broken_seed):
     key = stream_key(broken_seed, Stream.INITIAL_STATE)
     identity = float(jax.random.uniform(key, (3, 2))[0, 0])
     planted = {"bad_identity": [identity], "bad_update": [update], "bad_place": [place]}
-    return loop.make_jobs(seeds, planted)
+    return make_jobs(seeds, planted)
 
 
 @pytest.mark.parametrize("sequential", [True, False])
@@ -155,7 +158,7 @@ def broken_jobs(place, update, seeds, broken_seed):
 def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequential):
     program, data = (
         make_program(tiny_world, sequential),
-        loop.shared_data(tiny_world.dataset()),
+        on_device([tiny_world.dataset()]),
     )
     jobs = broken_jobs(place, 7, seeds=range(4), broken_seed=2)
     good, _ = run(program, jobs, data, [4])
@@ -171,7 +174,7 @@ def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequent
 
 def test_a_broken_state_shows_in_the_next_metric(tiny_world):
     jobs = broken_jobs(2, 1, seeds=range(4), broken_seed=0)
-    data = loop.shared_data(tiny_world.dataset())
+    data = on_device([tiny_world.dataset()])
     _, (report,) = run(make_program(tiny_world), jobs, data, [4])
     with pytest.raises(TrainingDiverged, match=r"loss is not finite at step 3 \(seed 0"):
         loop.raise_if_diverged(report, jobs, 0)
@@ -179,8 +182,8 @@ def test_a_broken_state_shows_in_the_next_metric(tiny_world):
 
 def test_divergence_names_the_setting(tiny_world):
     rates = [0.1, 1e30, 0.1]
-    jobs = loop.make_jobs([0, 1], {"learning_rate": rates, "noise": [0.0] * 3})
-    data = loop.shared_data(tiny_world.dataset())
+    jobs = make_jobs([0, 1], {"learning_rate": rates, "noise": [0.0] * 3})
+    data = on_device([tiny_world.dataset()])
     _, (report,) = run(make_program(tiny_world), jobs, data, [10])
     assert report.bad_update[0] == -1
     with pytest.raises(TrainingDiverged, match=r"seed 0, learning_rate=1e\+30, noise=0"):

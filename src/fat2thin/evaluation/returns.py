@@ -1,7 +1,8 @@
 """Returns of policies on the task that their data come from.
 
-Every policy is judged in every way it can act, on the same episodes: the patients depend on the
-key alone. A task that is written in JAX is evaluated inside the graph, beside training.
+Every policy is judged in every way it can act, on the same episodes, which depend on the key alone.
+A task that is written in JAX is evaluated inside the graph; one of Gymnasium's on the host, beside
+training.
 """
 
 import dataclasses
@@ -21,6 +22,10 @@ REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096
 
 
+class TaskError(ValueError):
+    """A task to judge policies on cannot be made, or is not the one the log is from."""
+
+
 class Evaluation(NamedTuple):
     """Raw results of one policy acting in one way."""
 
@@ -36,8 +41,8 @@ class Reference:
 
     mean: float
     """Mean undiscounted return."""
-    standard_error: float
-    """Of that mean."""
+    standard_error: float | None
+    """Of that mean, where it is known."""
     measures: dict[str, float]
     """The same as an evaluation has."""
     rule: str
@@ -80,6 +85,37 @@ class Evaluator(Protocol):
         ...
 
 
+@runtime_checkable
+class HostJudge(Protocol):
+    """Judges policies outside of any compiled program."""
+
+    steps: int
+    """Steps taken in the task so far ..."""
+    seconds: float
+    """... and how long they took."""
+
+    def judge(
+        self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
+    ) -> dict[str, Evaluation]:
+        """Results of all jobs, by policy and way of acting; the episodes depend on the keys alone.
+
+        The policies have a leading axis of jobs, and the results too.
+        """
+        ...
+
+    def references(self) -> dict[str, Reference]:
+        """What to compare with."""
+        ...
+
+    def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+        """Raise a ValueError where policies of these sizes cannot act in the task."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what judging needed."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class TreatmentEvaluator:
     """Patients of the treatment task."""
@@ -118,24 +154,44 @@ def _treatment_references(task: Treatment) -> dict[str, Reference]:
     }
 
 
-_EVALUATORS: dict[str, Callable[[str], Evaluator]] = {}
+Judge = Evaluator | HostJudge
+NO_TASK = "none"
+"""Instead of a task's name: policies are not judged."""
+
+_EVALUATORS: dict[str, Callable[[str], Judge | None]] = {}
 
 
-def register_evaluator(prefix: str, make: Callable[[str], Evaluator]) -> None:
+def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None:
     """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`."""
     if prefix in _EVALUATORS:
         raise ValueError(f"data sets called {prefix}... have an evaluator already")
     _EVALUATORS[prefix] = make
 
 
-def evaluator(name: str) -> Evaluator | None:
-    """Who judges policies learned from this data set; None where there is only a log."""
+def evaluator(name: str, task: str | None = None) -> Judge | None:
+    """Who judges policies learned from this data set; None where there is only a log.
+
+    `task` is the name of a Gymnasium task to judge them on instead, or "none".
+    """
+    if task == NO_TASK:
+        return None
+    if task is not None:
+        return _gymnasium_task(name, task)
     for prefix, make in _EVALUATORS.items():
         if name.startswith(prefix):
             return make(name)
     return None
 
 
+def _gymnasium_task(name: str, task: str | None = None) -> Judge | None:
+    # Here, so that Gymnasium is loaded only where policies are judged on a task of its.
+    from fat2thin.evaluation.gymnasium_tasks import judge_for
+
+    return judge_for(name, task)
+
+
+register_evaluator("d4rl/", _gymnasium_task)
+register_evaluator("regenerated/", _gymnasium_task)
 register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_name(name)))
 
 

@@ -93,7 +93,8 @@ def _evaluation_row(name: str, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _reference_row(name: str, reference: Reference) -> dict[str, Any]:
-    margin = _NORMAL_95 * reference.standard_error
+    error = math.nan if reference.standard_error is None else reference.standard_error
+    margin = _NORMAL_95 * error
     return {
         "policy": name,
         "mean": reference.mean,

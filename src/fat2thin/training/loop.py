@@ -1,9 +1,9 @@
 """The compiled part of a run: jobs, their states, and the programs that move them on.
 
-A job is a seed and, in a sweep, the numbers of some settings. All jobs are one program. On a CPU
-they run one after the other in it, so that a job's bits do not depend on the jobs beside it;
-elsewhere they run side by side. Every random number comes from the seed, the purpose and the
-number of the update, so neither the jobs beside it nor where a run was cut matter either.
+A job is a seed and, in a pack of runs, the numbers of some settings. All jobs are one program. On a
+CPU they run one after the other in it, so that a job's bits do not depend on the jobs beside it;
+elsewhere they run side by side. Every random number comes from the seed, the purpose and the number
+of the update, so neither the jobs beside it nor where a run was cut matter either.
 """
 
 import dataclasses
@@ -17,29 +17,15 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fat2thin.algorithms.base import Algorithm, Batch, Problem, State
+from fat2thin.algorithms.base import Algorithm, Problem, State
 from fat2thin.data import Dataset
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.keys import Stream, stream_key
-from fat2thin.policies import Policy, in_half_ranges
+from fat2thin.policies import Policy
+from fat2thin.training.jobs import Data, Jobs
 
 STATE = "state"
 """What is named when every metric was finite and the parameters are not."""
-
-
-class Jobs(NamedTuple):
-    """What is run side by side: a seed each, and a number each for every setting that varies."""
-
-    seed: Int[Array, " jobs"]
-    settings: dict[str, Float[Array, " jobs"]]
-
-
-class Data(NamedTuple):
-    """Logged steps on the device, with a leading axis of jobs where each job has its own."""
-
-    rows: Batch
-    row_count: Int[Array, "*jobs"]
-    """Rows that are data; what comes after them is padding."""
 
 
 class Report(NamedTuple):
@@ -65,21 +51,6 @@ class Program:
     """Jobs one after the other (CPU) or side by side."""
 
 
-def make_jobs(seeds: Sequence[int], settings: Mapping[str, Sequence[float]] | None = None) -> Jobs:
-    """Every seed with every position of the settings' lists, the seeds running fastest."""
-    columns = {name: np.asarray(values, np.float32) for name, values in (settings or {}).items()}
-    lengths = {len(values) for values in columns.values()} or {1}
-    if len(lengths) != 1:
-        raise ValueError(f"settings that vary together need lists of one length, got {lengths}")
-    (length,) = lengths
-    return Jobs(
-        seed=jnp.asarray(np.tile(np.asarray(seeds, np.int32), length)),
-        settings={
-            name: jnp.asarray(np.repeat(values, len(seeds))) for name, values in columns.items()
-        },
-    )
-
-
 def problem_of(dataset: Dataset) -> Problem:
     """What an algorithm must know of a data set."""
     return Problem(
@@ -87,37 +58,6 @@ def problem_of(dataset: Dataset) -> Problem:
         action_low=dataset.action_low,
         action_high=dataset.action_high,
         discount=dataset.discount,
-    )
-
-
-def shared_data(dataset: Dataset) -> Data:
-    """One data set for all jobs."""
-    stacked = data_of_jobs([dataset])
-    return jax.tree.map(lambda array: array[0], stacked)
-
-
-def data_of_jobs(datasets: Sequence[Dataset]) -> Data:
-    """A data set a job, shorter ones padded to the longest."""
-    longest = max(dataset.rows for dataset in datasets)
-    rows = [_padded_batch(dataset, longest) for dataset in datasets]
-    return Data(
-        rows=jax.tree.map(lambda *arrays: jnp.stack(arrays), *rows),
-        row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
-    )
-
-
-def _padded_batch(dataset: Dataset, length: int) -> Batch:
-    def pad(array: np.ndarray) -> Array:
-        end = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
-        return jnp.asarray(np.pad(array, end), jnp.float32)
-
-    low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
-    return Batch(
-        observation=pad(dataset.observation),
-        action=in_half_ranges(pad(dataset.action), low, high),
-        reward=pad(dataset.reward),
-        next_observation=pad(dataset.next_observation),
-        continuation=pad(dataset.continuation),
     )
 
 
@@ -165,18 +105,20 @@ def chunk(
 ) -> tuple[State, Report]:
     """Updates `start` to `start + length - 1` of every job, or of its preparation.
 
-    Should anything not be finite in any job, the states given come back unchanged.
+    Should anything not be finite in a job, the states of its run come back as they were given.
     """
-    shared = data.row_count.ndim == 0
 
-    def one(state: State, job: Jobs, own: Data | None) -> tuple[State, Report]:
-        rows = data if own is None else own
-        return _updates(state, rows, job, start, program, length, preparing)
+    def one(state: State, job: Jobs) -> tuple[State, Report]:
+        return _updates(state, data, job, start, program, length, preparing)
 
-    moved, report = _over_jobs(one, program)(states, jobs, None if shared else data)
-    diverged = jnp.any(report.bad_update >= 0)
-    kept = jax.tree.map(lambda old, new: jnp.where(diverged, old, new), states, moved)
-    return kept, report
+    moved, report = _over_jobs(one, program)(states, jobs)
+    same_run = jobs.run[:, None] == jobs.run
+    diverged = jnp.any(same_run & (report.bad_update >= 0), axis=1)
+
+    def keep(old: Array, new: Array) -> Array:
+        return jnp.where(jnp.expand_dims(diverged, range(1, old.ndim)), old, new)
+
+    return jax.tree.map(keep, states, moved), report
 
 
 def _updates(
@@ -190,12 +132,13 @@ def _updates(
 ) -> tuple[State, Report]:
     config = _config(program, job.settings)
     step, draws, choices = _phase(program.algorithm, preparing)
+    row_count = data.row_count[job.log]
 
     def update(state: State, number: Array) -> tuple[State, dict[str, Array]]:
         draw = jax.random.randint(
-            stream_key(job.seed, choices, number), (program.batch_size,), 0, data.row_count
+            stream_key(job.seed, choices, number), (program.batch_size,), 0, row_count
         )
-        batch = jax.tree.map(lambda array: array[draw], data.rows)
+        batch = jax.tree.map(lambda array: array[job.log, draw], data.rows)
         key = stream_key(job.seed, draws, number)
         return step(state, batch, key, program.problem, config)
 
@@ -248,7 +191,9 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
     made = {"actor": program.algorithm.policy(state, program.problem, config)}
     if program.algorithm.proposal is not None:
         made["proposal"] = program.algorithm.proposal(state, program.problem, config)
-    return made
+    if job.observation_scale is None:
+        return made
+    return {name: policy.on_raw(*job.observation_scale) for name, policy in made.items()}
 
 
 @functools.partial(jax.jit, static_argnames="program")
@@ -296,20 +241,26 @@ class TrainingDiverged(RuntimeError):
         )
 
 
+def divergences(report: Report, jobs: Jobs, start: int) -> dict[int, TrainingDiverged]:
+    """By run: what went wrong first in a chunk, where something did."""
+    bad, names = np.asarray(report.bad_update), [*sorted(report.metrics), STATE]
+    found: dict[int, TrainingDiverged] = {}
+    for job in sorted(np.flatnonzero(bad >= 0), key=lambda job: bad[job]):
+        error = TrainingDiverged(
+            seed=int(jobs.seed[job]),
+            settings={name: float(values[job]) for name, values in jobs.settings.items()},
+            step=int(bad[job]) + 1,
+            metric=names[int(report.bad_metric[job])],
+            last_good_step=start,
+        )
+        found.setdefault(int(jobs.run[job]), error)
+    return found
+
+
 def raise_if_diverged(report: Report, jobs: Jobs, start: int) -> None:
     """Raise `TrainingDiverged` for the job of a chunk that went wrong first."""
-    bad = np.asarray(report.bad_update)
-    if (bad < 0).all():
-        return
-    job = int(np.argmin(np.where(bad < 0, np.iinfo(np.int32).max, bad)))
-    names = [*sorted(report.metrics), STATE]
-    raise TrainingDiverged(
-        seed=int(jobs.seed[job]),
-        settings={name: float(values[job]) for name, values in jobs.settings.items()},
-        step=int(bad[job]) + 1,
-        metric=names[int(report.bad_metric[job])],
-        last_good_step=start,
-    )
+    for error in divergences(report, jobs, start).values():
+        raise error
 
 
 def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:

@@ -1,5 +1,6 @@
 """What a run found, in memory or read back from its folder."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin import algorithms
 from fat2thin.algorithms.base import Problem, State
-from fat2thin.evaluation.returns import Evaluation, Evaluator, Reference, evaluator
+from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference, evaluator
 from fat2thin.evaluation.table import Table, make_table, metrics_table
-from fat2thin.keys import Stream
+from fat2thin.keys import Stream, stream_key
 from fat2thin.policies import Policy
 from fat2thin.training import loop
 from fat2thin.training.folder import RUNNING, MetricsRow, NoRunError, RunFolder
-from fat2thin.training.loop import Jobs, Program
+from fat2thin.training.jobs import Jobs
+from fat2thin.training.loop import Program
+from fat2thin.training.pack import jobs_of, make_program
+from fat2thin.training.scales import Scales
 from fat2thin.training.settings import whole_number
 from fat2thin.training.spec import RunSpec
+
+_AS_THEY_ARE = Scales().to_json()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Run:
     """What run.json says: versions, hashes of the data, device, times."""
     program: Program = dataclasses.field(repr=False)
     """What was compiled."""
+    jobs: Jobs = dataclasses.field(repr=False)
+    """The seeds, and what raw observations go through."""
     states: State = dataclasses.field(repr=False)
     """The algorithm's state after the last step, with a leading axis of seeds."""
     snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
@@ -87,15 +94,11 @@ class Run:
 
     def _policies(self, step: int) -> dict[str, Policy]:
         if step == self.step:
-            return loop.policies(self.states, self._jobs, program=self.program)
+            return loop.policies(self.states, self.jobs, program=self.program)
         if step not in self.snapshots:
             kept = sorted({*self.snapshots, self.step})
             raise ValueError(f"no policy of step {step} is kept; there are {listed(kept)}")
         return self.snapshots[step]
-
-    @property
-    def _jobs(self) -> Jobs:
-        return loop.make_jobs(self.spec.seeds)
 
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
@@ -103,7 +106,8 @@ class Run:
         folder = RunFolder(self.folder) if self.folder else None
         references = folder.references() if folder else None
         if references is None:
-            references = self._judge.references()
+            with self._judge() as judge:
+                references = judge.references()
             if folder:
                 folder.write_references(references)
         return references
@@ -120,15 +124,24 @@ class Run:
         The episodes are those of (seed, `Stream.FRESH_EVALUATION`, `draw`): the same at every call
         and for every algorithm, others for another `draw`, and never those seen in training.
         """
-        evaluations = loop.evaluate(
-            self.states,
-            self._jobs,
-            jnp.int32(whole_number("draw", draw, least=0)),
-            stream=Stream.FRESH_EVALUATION,
-            program=self.program,
-            evaluator=self._judge,
-            episodes=whole_number("episodes", episodes, least=1),
-        )
+        number = whole_number("draw", draw, least=0)
+        episodes = whole_number("episodes", episodes, least=1)
+        with self._judge() as judge:
+            if isinstance(judge, HostJudge):
+                keys = jax.vmap(lambda seed: stream_key(seed, Stream.FRESH_EVALUATION, number))(
+                    self.jobs.seed
+                )
+                evaluations = judge.judge(self._policies(self.step), keys, episodes)
+            else:
+                evaluations = loop.evaluate(
+                    self.states,
+                    self.jobs,
+                    jnp.int32(number),
+                    stream=Stream.FRESH_EVALUATION,
+                    program=self.program,
+                    evaluator=judge,
+                    episodes=episodes,
+                )
         when = f"after step {self.step:,}, {episodes} fresh episodes a seed (draw {draw})"
         return make_table(self._title(when), evaluations, self.references)
 
@@ -143,12 +156,16 @@ class Run:
         spec = self.spec
         return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}, {when}"
 
-    @property
-    def _judge(self) -> Evaluator:
-        judge = evaluator(self.spec.dataset)
+    @contextlib.contextmanager
+    def _judge(self) -> Iterator[Judge]:
+        judge = evaluator(self.spec.dataset, self.spec.task)
         if judge is None:
             raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
-        return judge
+        try:
+            yield judge
+        finally:
+            if isinstance(judge, HostJudge):
+                judge.close()
 
     def frame(self) -> dict[str, np.ndarray]:
         """Columns "seed", "step", "quantity", "value", a row each; `pandas.DataFrame` takes it.
@@ -203,7 +220,9 @@ def load(folder: str | Path) -> Run:
         raise NoRunError(f"the run in {folder} is not finished")
     spec = RunSpec.from_json(about["spec"])
     program = make_program(spec, _problem(about["problem"]))
-    jobs = loop.make_jobs(spec.seeds)
+    # Folders from before there were scales do not name them.
+    scales = [Scales.from_json(values) for values in about.get("scales", [_AS_THEY_ARE])]
+    jobs = jobs_of(spec, scales)
     steps, policies = files.evaluations()
     like = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
     like_policies = eqx.filter_eval_shape(
@@ -218,19 +237,9 @@ def load(folder: str | Path) -> Run:
         folder=files.path,
         about=about,
         program=program,
+        jobs=jobs,
         states=files.state(like),
         snapshots={step: files.snapshot(step, like_policies) for step in kept},
-    )
-
-
-def make_program(spec: RunSpec, problem: Problem) -> Program:
-    """What is compiled for a run on this machine."""
-    return Program(
-        algorithm=algorithms.get(spec.algorithm),
-        problem=problem,
-        config=spec.config,
-        batch_size=spec.batch_size,
-        sequential=loop.sequential_here(),
     )
 
 

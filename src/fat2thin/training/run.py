@@ -1,12 +1,9 @@
-"""A run from specification to result."""
+"""Runs from specification to result, one alone or several in one program."""
 
-import dataclasses
-import importlib.metadata
+import functools
 import inspect
-import platform
-import time
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import logging
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +11,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin import __version__, algorithms, data
-from fat2thin.algorithms.base import Problem, State
-from fat2thin.data import Dataset
-from fat2thin.evaluation.returns import Evaluation, evaluator
-from fat2thin.keys import Stream
-from fat2thin.policies import Policy
+from fat2thin import algorithms
+from fat2thin.algorithms.base import State
+from fat2thin.evaluation.returns import Evaluation
 from fat2thin.training import loop
-from fat2thin.training.folder import DIVERGED, FINISHED, FORMAT, RUNNING, MetricsRow, RunFolder
-from fat2thin.training.loop import Data, Report, TrainingDiverged
-from fat2thin.training.progress import Silent, for_terminal
-from fat2thin.training.result import Evaluations, Run, columns, load, make_program
+from fat2thin.training.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.training.jobs import Data
+from fat2thin.training.judging import Judging
+from fat2thin.training.loop import Report
+from fat2thin.training.member import Member
+from fat2thin.training.pack import Log, make_pack, read_logs
+from fat2thin.training.progress import SCORE, Silent, for_terminal
+from fat2thin.training.result import Run, load
 from fat2thin.training.settings import refuse_unknown
-from fat2thin.training.spec import RunSpec, make_spec, plain
+from fat2thin.training.spec import RunSpec, make_spec
 
-_PACKAGES = ("jax", "jaxlib", "numpy", "numpyro", "equinox", "optax", "safetensors")
+_log = logging.getLogger(__name__)
 
 
 def train(
@@ -45,6 +43,9 @@ def train(
     episodes: int = 20,
     log_every: int = 250,
     snapshots: Iterable[int] = (),
+    task: str | None = None,
+    standardise: bool = False,
+    reward_scale: float | str = 1.0,
     progress: Silent | None = None,
     **settings: Any,
 ) -> Run:
@@ -72,150 +73,163 @@ def train(
         episodes=episodes,
         log_every=log_every,
         snapshots=snapshots,
+        task=task,
+        standardise=standardise,
+        reward_scale=reward_scale,
     )
     return execute(spec, out, progress)
 
 
 def execute(spec: RunSpec, out: str | Path | None = None, progress: Silent | None = None) -> Run:
     """Compute what a specification says, or load it from the folder that holds it."""
-    own_log = data.reader(spec.dataset).one_a_seed
-    datasets = [data.load(spec.dataset, seed) for seed in (spec.seeds if own_log else (0,))]
-    hashes = [dataset.sha256 for dataset in datasets]
-    folder = RunFolder(Path(out)) if out is not None else None
-    if folder and folder.finished(spec, hashes):
-        return load(folder.path)
-    training = _Training(spec, datasets[0], hashes, folder)
-    on_device = loop.data_of_jobs(datasets) if own_log else loop.shared_data(datasets[0])
-    with progress or for_terminal(otherwise=Silent) as shown:
-        return training.run(on_device, shown)
+    (run,) = execute_together([spec], [out], progress)
+    return run
+
+
+def execute_together(
+    specs: Sequence[RunSpec],
+    outs: Sequence[str | Path | None] | None = None,
+    progress: Silent | None = None,
+) -> list[Run]:
+    """Compute several runs in one program, each into its own folder, or load those that are there.
+
+    They may differ in data set (of the same widths, box and discount), seeds and settings that are
+    real numbers. Where one of several diverges, the others go on; its `about` says so.
+    """
+    folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
+    logs = read_logs(specs)
+    hashes = [[log.dataset.sha256 for log in several] for several in logs]
+    runs: list[Run | None] = [
+        load(folder.path) if folder and folder.finished(spec, of_spec) else None
+        for spec, of_spec, folder in zip(specs, hashes, folders, strict=True)
+    ]
+    missing = [number for number, run in enumerate(runs) if run is None]
+    if missing:
+        training = _Training(
+            [specs[i] for i in missing], [logs[i] for i in missing], [folders[i] for i in missing]
+        )
+        with progress or for_terminal(otherwise=Silent) as shown:
+            computed = training.run(shown)
+        for number, run in zip(missing, computed, strict=True):
+            runs[number] = run
+    return [run for run in runs if run is not None]
 
 
 class _Training:
-    """One run being computed: what it has found so far, in memory and in its folder."""
+    """The runs of a pack being computed."""
 
     def __init__(
-        self, spec: RunSpec, dataset: Dataset, hashes: list[str], folder: RunFolder | None
+        self,
+        specs: Sequence[RunSpec],
+        logs: Sequence[tuple[Log, ...]],
+        folders: Sequence[RunFolder | None],
     ) -> None:
-        problem = loop.problem_of(dataset)
-        self.spec, self.folder = spec, folder
-        self.program = make_program(spec, problem)
-        self.jobs = loop.make_jobs(spec.seeds)
-        self.evaluator = evaluator(spec.dataset)
-        self.about = _about(spec, problem, hashes)
+        self.spec = specs[0]
+        self.pack = make_pack(specs, logs)
+        self.judging = Judging(specs, self.pack)
+        ends = np.cumsum([len(spec.seeds) for spec in specs]).tolist()
+        self.members = [
+            Member(
+                spec, self.pack.program.problem, of_run, slice(end - len(spec.seeds), end), folder
+            )
+            for spec, of_run, end, folder in zip(specs, logs, ends, folders, strict=True)
+        ]
         self.states: State = None
-        self.rows: list[MetricsRow] = []
-        self.evaluated: dict[int, dict[str, Evaluation]] = {}
-        self.snapshots: dict[int, dict[str, Policy]] = {}
-        if folder:
-            folder.begin(self.about)
 
-    def run(self, on_device: Data, progress: Silent) -> Run:
+    def run(self, progress: Silent) -> list[Run]:
         """All chunks, and what is due between them."""
-        began = time.perf_counter()
-        self.states, step = loop.init(self.jobs, program=self.program), 0
+        program, jobs, data = self.pack.program, self.pack.jobs, self.pack.data()
+        self.states, step = loop.init(jobs, program=program), 0
         try:
-            self._prepare(on_device, progress)
-            progress.begin(self.spec.steps, len(self.spec.seeds))
+            self._prepare(data, progress)
+            progress.begin(self.spec.steps, len(jobs.seed))
             self._keep_policies(step, progress)
             for length in loop.chunk_lengths(self.spec.stops, self.spec.log_every):
                 self.states, report = loop.chunk(
-                    self.states, on_device, self.jobs, jnp.int32(step),
-                    program=self.program, length=length,
-                )  # fmt: skip
-                loop.raise_if_diverged(report, self.jobs, step)
+                    self.states, data, jobs, jnp.int32(step), program=program, length=length
+                )
+                self._end_diverged(report, step)
                 step += length
                 self._keep_metrics(step, report)
                 progress.advance(step)
                 self._keep_policies(step, progress)
-        except TrainingDiverged as error:
-            self._end(step, began, status=DIVERGED, diverged=str(error))
-            raise
-        self._end(step, began, status=FINISHED)
-        return Run(
-            spec=self.spec,
-            step=step,
-            metrics=columns(self.rows, len(self.spec.seeds)),
-            evaluations=Evaluations(tuple(self.evaluated), self._stacked()),
-            folder=self.folder.path if self.folder else None,
-            about=self.about,
-            program=self.program,
-            states=self.states,
-            snapshots=self.snapshots,
-        )
+            self._keep_evaluations(progress, wait=True)
+            for number, member in enumerate(self.members):
+                if not member.over:
+                    speed = self.judging.speed(number)
+                    also = {} if speed is None else {"rollouts": speed}
+                    member.end(step, self.states, status=FINISHED, **also)
+        finally:
+            self.judging.close()
+        return [member.result() for member in self.members]
 
-    def _prepare(self, on_device: Data, progress: Silent) -> None:
+    def _prepare(self, data: Data, progress: Silent) -> None:
         """What the algorithm learns first, where it does; the mean metrics go to run.json."""
-        preparation = self.program.algorithm.preparation
+        preparation = self.pack.program.algorithm.preparation
         if preparation is None:
             return
         steps, done, means = preparation.steps(self.spec.config), 0, []
-        progress.begin(steps, len(self.spec.seeds), "preparation")
+        progress.begin(steps, len(self.pack.jobs.seed), "preparation")
         for length in loop.chunk_lengths([steps], self.spec.log_every):
             self.states, report = loop.chunk(
-                self.states, on_device, self.jobs, jnp.int32(done),
-                program=self.program, length=length, preparing=True,
+                self.states, data, self.pack.jobs, jnp.int32(done),
+                program=self.pack.program, length=length, preparing=True,
             )  # fmt: skip
-            loop.raise_if_diverged(report, self.jobs, done)
+            self._end_diverged(report, done)
             done += length
-            found = jax.device_get(report.metrics)
-            means.append({name: float(np.mean(values)) for name, values in found.items()})
+            means.append(jax.device_get(report.metrics))
             progress.advance(done)
-        self.about["preparation"] = {"steps": steps, "first": means[0], "last": means[-1]}
+        for member in self.members:
+            first, last = (
+                {name: float(np.mean(values[member.jobs])) for name, values in one.items()}
+                for one in (means[0], means[-1])
+            )
+            member.about["preparation"] = {"steps": steps, "first": first, "last": last}
+
+    def _end_diverged(self, report: Report, start: int) -> None:
+        """End the runs that a chunk broke; where that was the only one, or the last, raise."""
+        for run, error in loop.divergences(report, self.pack.jobs, start).items():
+            member = self.members[run]
+            if member.over:
+                continue
+            # What was seen before it broke belongs to the run as well.
+            self._keep_evaluations(Silent(), wait=True)
+            member.end(start, self.states, status=DIVERGED, diverged=str(error))
+            if all(member.over for member in self.members):
+                raise error
+            _log.warning("%s on %s: %s", member.spec.algorithm, member.spec.dataset, error)
 
     def _keep_metrics(self, step: int, report: Report) -> None:
         metrics = jax.device_get(report.metrics)
-        rows: list[MetricsRow] = [
-            {"step": step, "seed": seed}
-            | {name: float(values[job]) for name, values in metrics.items()}
-            for job, seed in enumerate(self.spec.seeds)
-        ]
-        self.rows += rows
-        if self.folder:
-            self.folder.append_metrics(rows)
+        for member in self.members:
+            if not member.over:
+                member.keep_metrics(step, metrics)
 
     def _keep_policies(self, step: int, progress: Silent) -> None:
         """Snapshot and evaluation, where they are due."""
+        program, jobs = self.pack.program, self.pack.jobs
+        policies = functools.cache(lambda: loop.policies(self.states, jobs, program=program))
         if step in self.spec.snapshots:
-            self.snapshots[step] = loop.policies(self.states, self.jobs, program=self.program)
-            if self.folder:
-                self.folder.write_snapshot(step, self.snapshots[step])
-        if self.evaluator is not None and step in self.spec.evaluation_steps:
-            found = loop.evaluate(
-                self.states, self.jobs, jnp.int32(step), stream=Stream.EVALUATION,
-                program=self.program, evaluator=self.evaluator, episodes=self.spec.episodes,
-            )  # fmt: skip
-            self.evaluated[step] = jax.device_get(found)
-            if self.folder:
-                self.folder.write_evaluations(list(self.evaluated), self._stacked())
-            scores = {name: float(np.mean(one.returns)) for name, one in found.items()}
-            progress.evaluated(step, scores)
+            for member in self.members:
+                if not member.over:
+                    member.keep_snapshot(step, policies())
+        if step in self.spec.evaluation_steps:
+            self.judging.evaluate(step, self.states, policies)
+        self._keep_evaluations(progress)
 
-    def _stacked(self) -> dict[str, Evaluation]:
-        """All evaluations so far, the steps along the first axis."""
-        if not self.evaluated:
-            return {}
-        return jax.tree.map(lambda *values: np.stack(values), *self.evaluated.values())
+    def _keep_evaluations(self, progress: Silent, wait: bool = False) -> None:
+        """What has become ready."""
+        scores: dict[int, dict[str, float]] = {}
+        for step, run, found in self.judging.ready(wait):
+            member = self.members[run]
+            if member.over:
+                continue
+            member.keep_evaluation(step, found)
+            scores.setdefault(step, {}).update(self._scores(member, found))
+        for step, of_step in scores.items():
+            progress.evaluated(step, of_step)
 
-    def _end(self, step: int, began: float, **status: str) -> None:
-        self.about |= {"step": step, "seconds": round(time.perf_counter() - began, 3), **status}
-        if self.folder:
-            self.folder.write_state(self.states)
-            self.folder.write_about(self.about)
-
-
-def _about(spec: RunSpec, problem: Problem, hashes: list[str]) -> dict[str, Any]:
-    device = jax.devices()[0]
-    return {
-        "format": FORMAT,
-        "status": RUNNING,
-        "spec": spec.to_json(),
-        "problem": plain(dataclasses.asdict(problem)),
-        "sha256": hashes,
-        "versions": {
-            "python": platform.python_version(),
-            "fat2thin": __version__,
-            **{name: importlib.metadata.version(name) for name in _PACKAGES},
-        },
-        "device": f"{device.platform}: {device.device_kind}",
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    def _scores(self, member: Member, found: dict[str, Evaluation]) -> dict[str, float]:
+        """What to show of an evaluation; of several runs only the policy that acts, as it acts."""
+        means = {name: float(np.mean(one.returns)) for name, one in found.items()}
+        return means if len(self.members) == 1 else {member.spec.dataset: means[SCORE]}

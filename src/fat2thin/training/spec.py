@@ -7,6 +7,7 @@ from typing import Any
 from fat2thin import algorithms, data
 from fat2thin.experiments.published_settings import ORIGINS, Found, published_settings
 from fat2thin.keys import LARGEST_SEED
+from fat2thin.training.scales import check_reward_scale
 from fat2thin.training.settings import make_config, whole_number
 
 DEFAULT = "default"
@@ -37,6 +38,15 @@ class RunSpec:
     """Most updates that one row of metrics is the mean of."""
     snapshots: tuple[int, ...] = ()
     """Steps after which the policies of all seeds are kept."""
+    task: str | None = None
+    """The Gymnasium task that policies are judged on, or "none"; None is the data set's own, where
+    it has one."""
+    standardise: bool = False
+    """Whether the networks see observations with mean 0 and standard deviation 1, a column each,
+    over the log. Policies take raw ones all the same."""
+    reward_scale: float | str = 1.0
+    """What rewards are multiplied by before anything is learned from them; "return_range" is
+    1000 / (best - worst return of an episode), as IQL does."""
     settings_from: str = DEFAULT
     """What the settings that nobody gave are: the algorithm's "default" ones, those of the method's
     "own" paper or repository, or those of the runs of the "fttpo" paper."""
@@ -100,6 +110,8 @@ def make_spec(
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
+    if "reward_scale" in options:
+        options["reward_scale"] = check_reward_scale(options["reward_scale"])
     steps = whole_number("steps", steps, least=1)
     snapshots = [whole_number("snapshots", step, least=0) for step in options.pop("snapshots", ())]
     if snapshots and max(snapshots) > steps:
@@ -162,5 +174,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {f"config.{name}": value for name, value in values["config"].items()}
     others = {name: value for name, value in values.items() if name != "config"}
-    # Folders from before there were published settings do not name them.
-    return {"settings_from": DEFAULT, **others, **config}
+    # Folders from before there were such options do not name them.
+    later = ("task", "standardise", "reward_scale", "settings_from")
+    absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+    return {**{name: absent[name] for name in later}, **others, **config}

@@ -1,0 +1,228 @@
+"""Policies judged on Gymnasium tasks, by rollouts on the host.
+
+All jobs, policies and ways of acting play side by side, and one compiled call answers them all. It
+runs on the processor, so that it does not wait for the training that an accelerator is busy with.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from fat2thin.data import scores
+from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
+from fat2thin.evaluation.returns import REFERENCE_SEED, WAYS, Evaluation, Reference, TaskError
+from fat2thin.keys import Stream, stream_key
+from fat2thin.policies import Policy
+
+MOST_SLOTS = 1024
+"""Environments that are open at once; more episodes than that are played in rounds."""
+UNIFORM_EPISODES = 100
+"""Episodes of the reference that acts at random."""
+ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
+"""The tasks of D4RL's robots. The ant is missing: today's has other observations than D4RL's."""
+
+
+@dataclasses.dataclass
+class GymnasiumJudge:
+    """Judges policies on a task. Environments are made when they are first needed, then kept."""
+
+    task: Task
+    scale: scores.Reference | None = None
+    """Returns that normalised scores are measured by, where they are known."""
+    workers: int | None = None
+    """Processes; None is one a processor, 0 none."""
+    steps: int = dataclasses.field(default=0, init=False, compare=False)
+    """Steps taken so far ..."""
+    seconds: float = dataclasses.field(default=0.0, init=False, compare=False)
+    """... and how long they took."""
+    _open: Environments | None = dataclasses.field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def judge(
+        self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
+    ) -> dict[str, Evaluation]:
+        """Judge the policies of all jobs in each way of acting, all on the episodes of their keys.
+
+        The policies have a leading axis of jobs, and the results too.
+        """
+        policies, keys = jax.device_put((policies, keys), _processor())
+        names = [f"{name}_{way}" for name in policies for way in WAYS]
+        rounds = math.ceil(len(names) * keys.size * episodes / MOST_SLOTS)
+        shape = (len(names), keys.size, math.ceil(episodes / rounds))
+        # A slot plays episodes s, s + abreast, s + 2 abreast, ...
+        abreast = np.broadcast_to(np.arange(shape[2]), shape).reshape(-1)
+
+        def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+            number = abreast + shape[2] * episode
+            rows = observation.reshape(*shape, -1), number.reshape(shape), step.reshape(shape)
+            return np.asarray(_act(policies, keys, *rows)).reshape(len(observation), -1)
+
+        seeds = np.asarray(_seeds(keys, jnp.arange(shape[2] * rounds)))
+        of_slots = seeds.reshape(keys.size, rounds, shape[2]).swapaxes(1, 2)
+        found = self._play(act, np.broadcast_to(of_slots, (*shape, rounds)).reshape(-1, rounds))
+        return {
+            name: self._evaluation(found, np.s_[index], (*shape, rounds), episodes)
+            for index, name in enumerate(names)
+        }
+
+    def references(self) -> dict[str, Reference]:
+        """Uniform actions, measured; and D4RL's random and expert policies, where it has them."""
+        shape = (UNIFORM_EPISODES, 1)
+        key = stream_key(REFERENCE_SEED, Stream.REFERENCE)
+        low, high = np.asarray(self.task.action_low), np.asarray(self.task.action_high)
+        generator = np.random.default_rng(REFERENCE_SEED)
+
+        def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+            return generator.uniform(low, high, (len(observation), low.size))
+
+        seeds = np.asarray(_seeds(key[None], jnp.arange(UNIFORM_EPISODES))).reshape(shape)
+        with Environments(self.task, UNIFORM_EPISODES, self.workers) as environments:
+            found = environments.play(act, seeds)
+        measures = self._measures(found.returns[:, 0], found.lengths[:, 0])
+        uniform = Reference(
+            mean=float(found.returns.mean()),
+            standard_error=float(found.returns.std(ddof=1) / math.sqrt(UNIFORM_EPISODES)),
+            measures={name: float(value) for name, value in measures.items()},
+            rule=f"every action drawn uniformly from the box, {UNIFORM_EPISODES} episodes",
+        )
+        return {"uniform": uniform, **self._known_references()}
+
+    def _known_references(self) -> dict[str, Reference]:
+        if self.scale is None:
+            return {}
+        return {
+            f"d4rl {name}": Reference(
+                mean=getattr(self.scale, name),
+                standard_error=None,
+                measures={"score": score},
+                rule=f"scored {score:g} by D4RL, whose simulator is an older one",
+            )
+            for name, score in (("random", 0.0), ("expert", 100.0))
+        }
+
+    def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+        """Raise a ValueError where policies of these sizes cannot act in the task."""
+        task = self.task
+        for what, mine, other in (
+            ("observations of size", task.observation_size, observation_size),
+            ("actions of size", len(task.action_low), len(low)),
+        ):
+            if mine != other:
+                raise TaskError(
+                    f"{task.name} has {what} {mine}, the log has {other}: it is another task. "
+                    'Name the right one, or task "none" to train without evaluations'
+                )
+        box = np.asarray([task.action_low, task.action_high])
+        if not np.allclose(box, [low, high], rtol=1e-5, atol=1e-6):
+            raise TaskError(
+                f"the log's actions lie in {list(low)} to {list(high)}, those of {task.name} in "
+                f"{list(task.action_low)} to {list(task.action_high)}: the units differ. Rescale "
+                'the log, or name task "none" to train without evaluations'
+            )
+
+    def close(self) -> None:
+        """Let the environments go."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _play(self, act: Act, seeds: np.ndarray) -> Rollouts:
+        if self._open is None or self._open.slots != len(seeds):
+            self.close()
+            self._open = Environments(self.task, len(seeds), self.workers)
+        found = self._open.play(act, seeds)
+        self.steps += found.steps
+        self.seconds += found.seconds
+        return found
+
+    def _evaluation(
+        self, found: Rollouts, index: Any, shape: tuple[int, ...], episodes: int
+    ) -> Evaluation:
+        def by_job(values: np.ndarray) -> Any:
+            one = values.reshape(shape)[index]
+            return one.swapaxes(1, 2).reshape(len(one), -1)[:, :episodes].astype(np.float32)
+
+        returns, lengths = by_job(found.returns), by_job(found.lengths)
+        return Evaluation(returns=returns, measures=self._measures(returns, lengths))
+
+    def _measures(self, returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+        measures = {"length": lengths.mean(axis=-1)}
+        if self.scale is not None:
+            measures["score"] = scores.score(self.scale, returns).mean(axis=-1)
+        return measures
+
+
+def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
+    """Who judges policies learned from a data set: on its robot, or on the task of this name.
+
+    None where no task is named and the data set is of no robot that Gymnasium has.
+    """
+    robot = scores.robot(name)
+    own = ROBOTS.get(robot) if robot else None
+    task = own if task is None else task
+    if task is None:
+        return None
+    scale = scores.D4RL[robot] if robot and task == own else None
+    try:
+        return GymnasiumJudge(describe(task), scale)
+    except ValueError as error:
+        raise TaskError(f'{error}. With task "none" policies are not judged') from error
+
+
+def _processor() -> jax.Device:
+    """Where policies act: the processor, or the default device where JAX may use no other."""
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:
+        return jax.devices()[0]
+
+
+@jax.jit
+def _seeds(
+    keys: Key[Array, " jobs"], number: Int[Array, " episodes"]
+) -> Int[Array, "jobs episodes"]:
+    """What the episodes of every job are reset with."""
+
+    def one(key: Array, number: Array) -> Array:
+        return jax.random.randint(jax.random.fold_in(_parts(key)[0], number), (), 0, 2**31 - 1)
+
+    return jax.vmap(lambda key: jax.vmap(lambda episode: one(key, episode))(number))(keys)
+
+
+@jax.jit
+def _act(
+    policies: dict[str, Policy],
+    keys: Key[Array, " jobs"],
+    observation: Float[Array, "ways jobs slots observation"],
+    episode: Int[Array, "ways jobs slots"],
+    step: Int[Array, "ways jobs slots"],
+) -> Float[Array, "ways jobs slots action"]:
+    """Every policy in every way of acting, for its own slots."""
+
+    def one_job(policy: Policy, key: Array, way: type, *slots: Array) -> Array:
+        def one_slot(observation: Array, episode: Array, step: Array) -> Array:
+            noise = jax.random.fold_in(jax.random.fold_in(_parts(key)[1], episode), step)
+            return way(policy)(noise, observation)
+
+        return jax.vmap(one_slot)(*slots)
+
+    acting = [(policy, way) for policy in policies.values() for way in WAYS.values()]
+    return jnp.stack(
+        [
+            jax.vmap(lambda one, key, *slots, way=way: one_job(one, key, way, *slots))(
+                policy, keys, observation[index], episode[index], step[index]
+            )
+            for index, (policy, way) in enumerate(acting)
+        ]
+    )
+
+
+def _parts(key: Key[Array, ""]) -> Key[Array, "2"]:
+    """The key of the resets and the key of the policy's own randomness."""
+    return jax.random.split(key)

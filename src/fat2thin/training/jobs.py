@@ -1,0 +1,93 @@
+"""What is run side by side in one program, and the logged steps on the device it learns from."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fat2thin.algorithms.base import Batch
+from fat2thin.data import Dataset
+from fat2thin.policies import in_half_ranges
+
+
+class ObservationScale(NamedTuple):
+    """What the networks of each job see is (observation − mean) / scale."""
+
+    mean: Float[Array, "*jobs observation"]
+    scale: Float[Array, "*jobs observation"]
+
+
+class Jobs(NamedTuple):
+    """A seed each, the run it belongs to, its log, and a number for every setting that varies."""
+
+    seed: Int[Array, "*jobs"]
+    run: Int[Array, "*jobs"]
+    """Jobs of one run stop together where one of them diverges."""
+    log: Int[Array, "*jobs"]
+    """Which of the logs in `Data`."""
+    settings: dict[str, Float[Array, "*jobs"]]
+    observation_scale: ObservationScale | None = None
+    """Where the logs were standardised: what raw observations must go through."""
+
+
+class Data(NamedTuple):
+    """The logs of all jobs on the device."""
+
+    rows: Batch
+    """Shape (logs, rows, ...)."""
+    row_count: Int[Array, " logs"]
+    """Rows that are data; what comes after them is padding."""
+
+
+def make_jobs(
+    seeds: Sequence[int],
+    settings: Mapping[str, Sequence[float]] | None = None,
+    logs: Sequence[int] | None = None,
+) -> Jobs:
+    """Every seed with every position of the settings' lists, the seeds running fastest.
+
+    `logs` says which log each seed learns from; without it all learn from the first.
+    """
+    columns = {name: np.asarray(values, np.float32) for name, values in (settings or {}).items()}
+    lengths = {len(values) for values in columns.values()} or {1}
+    if len(lengths) != 1:
+        raise ValueError(f"settings that vary together need lists of one length, got {lengths}")
+    (length,) = lengths
+    count = len(seeds) * length
+    of_seeds = np.zeros(len(seeds)) if logs is None else np.asarray(logs)
+    return Jobs(
+        seed=jnp.asarray(np.tile(np.asarray(seeds, np.int32), length)),
+        run=jnp.zeros(count, jnp.int32),
+        log=jnp.asarray(np.tile(of_seeds, length), jnp.int32),
+        settings={
+            name: jnp.asarray(np.repeat(values, len(seeds))) for name, values in columns.items()
+        },
+    )
+
+
+def on_device(datasets: Sequence[Dataset]) -> Data:
+    """All logs, shorter ones padded to the longest."""
+    longest = max(dataset.rows for dataset in datasets)
+    rows = [_padded_batch(dataset, longest) for dataset in datasets]
+    return Data(
+        rows=jax.tree.map(lambda *arrays: jnp.stack(arrays), *rows),
+        row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
+    )
+
+
+def _padded_batch(dataset: Dataset, length: int) -> Batch:
+    def pad(array: np.ndarray) -> Array:
+        end = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
+        return jnp.asarray(np.pad(array, end), jnp.float32)
+
+    low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
+    return Batch(
+        observation=pad(dataset.observation),
+        action=in_half_ranges(pad(dataset.action), low, high),
+        reward=pad(dataset.reward),
+        next_observation=pad(dataset.next_observation),
+        continuation=pad(dataset.continuation),
+    )

@@ -1,0 +1,186 @@
+"""Runs that share one compiled program: a run alone, or several that differ only in numbers.
+
+Runs may share one where they have the same algorithm, the same number of updates, and data sets of
+the same widths, action box and discount; their data sets, seeds and numeric settings may differ.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fat2thin import algorithms, data
+from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.data import Dataset
+from fat2thin.training import loop
+from fat2thin.training.jobs import Data, Jobs, ObservationScale, on_device
+from fat2thin.training.loop import Program
+from fat2thin.training.scales import Scales, find_scales
+from fat2thin.training.spec import RunSpec
+
+OWN = ("dataset", "config", "seeds", "task", "reward_scale", "settings_from")
+"""What may differ between the runs of a pack; settings in their real numbers alone."""
+
+
+class Log(NamedTuple):
+    """A log as it was read, and the scales it is learned on."""
+
+    dataset: Dataset
+    scales: Scales
+
+
+class Pack(NamedTuple):
+    """What is compiled for several runs, and what it is called with."""
+
+    program: Program
+    jobs: Jobs
+    """Of all runs, one after the other."""
+    logs: tuple[Log, ...]
+    """All different logs; `Jobs.log` counts them."""
+
+    def data(self) -> Data:
+        """The logs on the device, on their scales."""
+        return on_device([log.scales.apply(log.dataset) for log in self.logs])
+
+
+def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
+    """The logs of each run: one, or one a seed. A log that several runs use is read once."""
+    read: dict[tuple, Log] = {}
+
+    def log(spec: RunSpec, seed: int) -> Log:
+        key = (spec.dataset, seed, spec.standardise, spec.reward_scale)
+        if key not in read:
+            dataset = data.load(spec.dataset, seed)
+            read[key] = Log(dataset, find_scales(dataset, spec.standardise, spec.reward_scale))
+        return read[key]
+
+    def seeds(spec: RunSpec) -> tuple[int, ...]:
+        return spec.seeds if data.reader(spec.dataset).one_a_seed else (0,)
+
+    return [tuple(log(spec, seed) for seed in seeds(spec)) for spec in specs]
+
+
+def make_program(spec: RunSpec, problem: Problem) -> Program:
+    """What is compiled for a run on this machine."""
+    return Program(
+        algorithm=algorithms.get(spec.algorithm),
+        problem=problem,
+        config=spec.config,
+        batch_size=spec.batch_size,
+        sequential=loop.sequential_here(),
+    )
+
+
+def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
+    """The jobs of one run, a seed each; `scales` are those of its log, or of its logs."""
+    of_seeds = list(range(len(spec.seeds))) if len(scales) > 1 else [0] * len(spec.seeds)
+    return Jobs(
+        seed=jnp.asarray(spec.seeds, jnp.int32),
+        run=jnp.zeros(len(spec.seeds), jnp.int32),
+        log=jnp.asarray(of_seeds, jnp.int32),
+        settings={},
+        observation_scale=_observation_scale([scales[log] for log in of_seeds]),
+    )
+
+
+def make_pack(specs: Sequence[RunSpec], logs: Sequence[tuple[Log, ...]]) -> Pack:
+    """All runs in one program; runs that cannot share one are an error that says why."""
+    problems = [loop.problem_of(several[0].dataset) for several in logs]
+    _refuse_strangers(specs, problems)
+    varying = _varying_settings(specs)
+    different = {id(log): log for several in logs for log in several}
+    place = {key: number for number, key in enumerate(different)}
+    jobs = []
+    for run, (spec, several) in enumerate(zip(specs, logs, strict=True)):
+        one = jobs_of(spec, [log.scales for log in several])
+        places = np.asarray([place[id(log)] for log in several], np.int32)
+        settings = {name: getattr(spec.config, name) for name in varying}
+        jobs.append(
+            one._replace(
+                run=one.run + run,
+                log=jnp.asarray(places[np.asarray(one.log)]),
+                settings={
+                    name: jnp.full(len(spec.seeds), value, jnp.float32)
+                    for name, value in settings.items()
+                },
+            )
+        )
+    pack = Pack(
+        program=make_program(specs[0], problems[0]),
+        jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
+        logs=tuple(different.values()),
+    )
+    _refuse_shapes(pack, varying)
+    return pack
+
+
+def _observation_scale(scales: Sequence[Scales]) -> ObservationScale | None:
+    found = [scale.observation for scale in scales if scale.observation is not None]
+    if not found:
+        return None
+    return ObservationScale(
+        mean=jnp.asarray([one.mean for one in found], jnp.float32),
+        scale=jnp.asarray([one.scale for one in found], jnp.float32),
+    )
+
+
+def _refuse_strangers(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:
+    first = specs[0]
+    for spec, problem in zip(specs[1:], problems[1:], strict=True):
+        for field in dataclasses.fields(RunSpec):
+            mine, other = getattr(first, field.name), getattr(spec, field.name)
+            if field.name not in OWN and mine != other:
+                raise ValueError(
+                    f"runs with different {field.name} ({mine!r} and {other!r}) cannot share a "
+                    "program: run them apart"
+                )
+        if problem != problems[0]:
+            raise ValueError(
+                f"{first.dataset} and {spec.dataset} cannot share a program, their widths, action "
+                f"boxes or discounts differ ({problems[0]} and {problem}): run them apart"
+            )
+
+
+def _varying_settings(specs: Sequence[RunSpec]) -> list[str]:
+    configs = [spec.config for spec in specs]
+    varying = []
+    for field in dataclasses.fields(configs[0]):
+        values = [getattr(config, field.name) for config in configs]
+        if all(value == values[0] for value in values):
+            continue
+        if not all(isinstance(value, float) for value in values):
+            listed = ", ".join(map(repr, dict.fromkeys(values)))
+            raise ValueError(
+                f"runs with different {field.name} ({listed}) cannot share a program: only "
+                "settings that are real numbers may differ"
+            )
+        varying.append(field.name)
+    return varying
+
+
+def _refuse_shapes(pack: Pack, varying: Sequence[str]) -> None:
+    """Refuse settings that look like numbers and shape the program all the same."""
+    if not varying:
+        return
+    program, problem = pack.program, pack.program.problem
+
+    def once(seed: Array, settings: dict[str, Array]) -> Any:
+        key, config = jax.random.key(seed), dataclasses.replace(program.config, **settings)
+        wide = jnp.zeros((program.batch_size, problem.observation_size))
+        action = jnp.zeros((program.batch_size, problem.action_size))
+        batch = Batch(wide, action, wide[:, 0], wide, wide[:, 0])
+        state = program.algorithm.init(key, problem, config)
+        return program.algorithm.update(state, batch, key, problem, config)
+
+    settings = {name: values[0] for name, values in pack.jobs.settings.items()}
+    try:
+        jax.eval_shape(once, pack.jobs.seed[0], settings)
+    except jax.errors.JAXTypeError as error:
+        raise ValueError(
+            f"runs with different {', '.join(varying)} cannot share a program, because one of "
+            "these settings shapes it: run them apart"
+        ) from error

@@ -1,0 +1,55 @@
+"""Gymnasium tasks whose episodes can be worked out by hand; worker processes import them by name.
+
+`gymnasium.make("rollout_tasks:Countdown-v0")`
+"""
+
+import gymnasium
+import numpy as np
+
+
+class Countdown(gymnasium.Env):
+    """Starts at `seed % 5 + 2` and counts down by one; the reward is the first action.
+
+    At 0 it ends, unless the seed is odd: then it is cut. The second observation is the seed.
+    """
+
+    def __init__(self, fails_at=None, never_ends=False):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-2.0, 4.0, (2,), np.float32)
+        self.fails_at, self.never_ends = fails_at, never_ends
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.left = seed, seed % 5 + 2
+        print("tasks may print")
+        return self._observation(), {}
+
+    def step(self, action):
+        assert action.shape == (2,) and action.dtype == np.float32
+        self.left -= 1
+        if self.left == self.fails_at:
+            raise RuntimeError("the pump is empty")
+        over = self.left <= 0 and not self.never_ends
+        odd = self.seed % 2 == 1
+        return self._observation(), float(action[0]), over and not odd, over and odd, {}
+
+    def _observation(self):
+        return np.asarray([self.left, self.seed], np.float32)
+
+
+class Choice(gymnasium.Env):
+    """Has no box of actions."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+
+class Unbounded(gymnasium.Env):
+    """Has a box of actions without an end."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+for _task in (Countdown, Choice, Unbounded):
+    gymnasium.register(f"{_task.__name__}-v0", entry_point=_task, disable_env_checker=True)

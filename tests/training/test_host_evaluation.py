@@ -1,0 +1,117 @@
+"""Runs whose policies are judged on a Gymnasium task, on the host, beside training."""
+
+import numpy as np
+import pytest
+
+import fat2thin
+from fat2thin.evaluation.gymnasium_tasks import GymnasiumJudge
+from fat2thin.evaluation.returns import TaskError
+from fat2thin.training import execute_together, make_spec
+from fat2thin.training.progress import Silent
+
+COUNTDOWN = "rollout_tasks:Countdown-v0"
+OPTIONS = {
+    "steps": 6,
+    "evaluate_every": 2,
+    "log_every": 2,
+    "episodes": 4,
+    "batch_size": 8,
+    "seeds": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def world_of_two(tiny_world, monkeypatch):
+    """ "bare/" logs whose observations are as wide as the task's."""
+    import dataclasses
+
+    from fat2thin.data import Reader, readers
+
+    def read(name, seed):
+        dataset = tiny_world.dataset(name)
+        narrow = {f: getattr(dataset, f)[:, :2] for f in ("observation", "next_observation")}
+        return dataclasses.replace(dataset, **narrow)
+
+    monkeypatch.setitem(readers._READERS, "bare/", Reader("bare/", read))
+
+
+class Seen(Silent):
+    def __init__(self):
+        self.steps = []
+
+    def evaluated(self, step, scores):
+        self.steps.append(step)
+
+
+def test_a_run_is_judged_on_the_task_it_names(tmp_path):
+    seen = Seen()
+    run = fat2thin.train(
+        "stand_in", "bare/log", task=COUNTDOWN, out=tmp_path, progress=seen, **OPTIONS
+    )
+    assert run.evaluations.steps == (0, 2, 4, 6) == tuple(seen.steps)
+    for name in ("actor_sampled", "actor_centre", "proposal_sampled", "proposal_centre"):
+        assert run.evaluations[name].returns.shape == (4, 2, 4)
+    lengths = run.evaluations["actor_centre"].measures["length"]
+    np.testing.assert_array_equal(lengths, run.evaluations["proposal_centre"].measures["length"])
+    assert run.about["rollouts"]["steps"] == 4 * round(float(lengths.sum()) * 4)
+    assert run.about["rollouts"]["steps_a_second"] > 0
+    loaded = fat2thin.load(tmp_path)
+    np.testing.assert_array_equal(
+        loaded.evaluations["actor_sampled"].returns, run.evaluations["actor_sampled"].returns
+    )
+    assert {"uniform"} <= set(run.references)
+
+
+def test_evaluations_are_those_of_their_step(tmp_path):
+    """What is judged beside training is the policy of its step, not a later one."""
+    long = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
+    short = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS | {"steps": 2})
+    np.testing.assert_allclose(
+        long.evaluations["actor_centre"].returns[1], short.evaluations["actor_centre"].returns[1],
+        rtol=1e-5,
+    )  # fmt: skip
+    assert not np.allclose(*long.evaluations["actor_centre"].returns[[1, 3]])
+
+
+def test_a_fresh_evaluation_on_the_host():
+    run = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
+    first, again, other = run.evaluate(5), run.evaluate(5), run.evaluate(5, draw=1)
+    assert first["actor_sampled"] == again["actor_sampled"]
+    assert first["actor_sampled"] != other["actor_sampled"]
+
+
+def test_runs_on_one_task_are_judged_together(monkeypatch):
+    asked = []
+    judge = GymnasiumJudge.judge
+
+    def watched(self, policies, keys, episodes):
+        asked.append(keys.shape)
+        return judge(self, policies, keys, episodes)
+
+    monkeypatch.setattr(GymnasiumJudge, "judge", watched)
+    specs = [
+        make_spec("stand_in", f"bare/{name}", task=COUNTDOWN, settings={"noise": noise}, **OPTIONS)
+        for name, noise in (("a", 0.1), ("b", 0.2))
+    ]
+    runs = execute_together(specs)
+    assert asked == [(4,)] * 4
+    alone = fat2thin.train("stand_in", "bare/b", task=COUNTDOWN, noise=0.2, **OPTIONS)
+    np.testing.assert_allclose(
+        runs[1].evaluations["actor_sampled"].returns, alone.evaluations["actor_sampled"].returns,
+        rtol=1e-4,
+    )  # fmt: skip
+
+
+def test_a_task_that_does_not_fit_is_refused_before_any_work(tmp_path):
+    with pytest.raises(TaskError, match="has observations of size 3, the log has 2"):
+        fat2thin.train("stand_in", "bare/log", task="Pendulum-v1", out=tmp_path / "x", **OPTIONS)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_task_that_breaks_ends_the_run(capfd, monkeypatch):
+    def judge(self, policies, keys, episodes):
+        raise RuntimeError("the pump is empty")
+
+    monkeypatch.setattr(GymnasiumJudge, "judge", judge)
+    with pytest.raises(RuntimeError, match="the pump is empty"):
+        fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
