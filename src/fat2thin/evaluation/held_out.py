@@ -1,0 +1,200 @@
+"""What a finished run makes of logged steps that it did not learn from; no simulator is needed.
+
+For every algorithm alike: its own `update` is run on the log with a learning rate of zero, so that
+no network moves, and what it reports is averaged over all rows. To this come the share of logged
+actions that the policy could have taken, how wide it is, and how likely it finds them.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from fat2thin import data
+from fat2thin.algorithms.base import Batch, Metrics, Problem, State
+from fat2thin.data import Dataset
+from fat2thin.evaluation.table import Table
+from fat2thin.keys import Stream, stream_key
+from fat2thin.training import loop
+from fat2thin.training.jobs import on_device
+from fat2thin.training.loop import Program
+from fat2thin.training.result import Run, listed
+from fat2thin.training.scales import Scales
+
+Quantities = dict[str, Float[np.ndarray, " seeds"]]
+
+MEANINGS = {
+    "logged_inside_support": "share of logged actions that the policy could have taken",
+    "good_inside_support": "the same among actions whose Q is above the value of their state",
+    "support_percent": "width of what the policy can do, in per cent of the action box",
+    "td_error": "root mean square of Q − (r + γ next value), in units of the reward",
+    "weighted_log_likelihood": "mean log density of logged actions, weighted as in training",
+    "log_likelihood": "the same with equal weights; −inf where the policy excludes an action",
+}
+"""What is found besides the algorithm's own metrics, which `algorithms.metrics` explains. Densities
+are per half-range of the box, and those of the proposal where there is one."""
+
+
+class _Means(NamedTuple):
+    """Means over rows, of one seed or with a leading axis of seeds."""
+
+    metrics: Metrics
+    inside: Array
+    """Of each coordinate."""
+    all_inside: Array
+    width: Array
+    """As a share of the box."""
+    log_likelihood: Array
+    good: Array | None
+    """Share of actions with a positive advantage, where there are critics and a value."""
+    good_inside: Array | None
+
+
+def held_out(run: Run, dataset: Dataset) -> Quantities:
+    """Every quantity of a log, a number a seed: those of `MEANINGS`, then the algorithm's metrics.
+
+    In several dimensions there is "logged_inside_support[0]" and so on for each coordinate. The
+    discount factor is the run's. XQL's critics have Huber's loss: its "td_error" is the root of
+    twice that.
+    """
+    of_seeds = [_means_over(run, dataset, index) for index in range(len(run.spec.seeds))]
+    found = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
+    metrics = {name: found.metrics[name] for name in sorted(found.metrics)}
+    quantities = {"logged_inside_support": found.all_inside}
+    if found.inside.shape[1] > 1:
+        for coordinate, inside in enumerate(found.inside.T):
+            quantities[f"logged_inside_support[{coordinate}]"] = inside
+    if found.good is not None:
+        quantities["good_inside_support"] = _ratio(found.good_inside, found.good)
+    quantities["support_percent"] = 100.0 * found.width
+    if "critic_loss" in metrics:
+        quantities["td_error"] = np.sqrt(2.0 * metrics["critic_loss"])
+    if "weight_mean" in metrics:
+        # Both are means over the same rows: sum(weight · log density) / sum(weight).
+        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        quantities["weighted_log_likelihood"] = _ratio(-loss, metrics["weight_mean"])
+    quantities["log_likelihood"] = found.log_likelihood
+    # What an algorithm reports under one of these names is the same number.
+    return quantities | {name: metrics[name] for name in metrics if name not in quantities}
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """nan where there is nothing to take a part of."""
+    return np.divide(part, whole, where=whole > 0, out=np.full_like(whole, np.nan))
+
+
+def validate(run: Run, validation: Dataset, training: Dataset | None = None) -> Table:
+    """A row a quantity: its mean, lowest ("_low") and highest over the seeds on held-out data.
+
+    With the training log the same of that beside it: what differs was learned by heart, or the two
+    logs differ.
+    """
+    logs = {"training": training, "validation": validation}
+    found = {part: held_out(run, log) for part, log in logs.items() if log is not None}
+    spec = run.spec
+    return Table(
+        title=f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}, after step "
+        f"{run.step:,}: {validation.rows:,} rows of {validation.name}",
+        rows=tuple(
+            {"quantity": name}
+            | {
+                f"{part}{ending}": float(statistic(quantities[name]))
+                for part, quantities in found.items()
+                for ending, statistic in (("", np.mean), ("_low", np.min), ("_high", np.max))
+            }
+            for name in found["validation"]
+        ),
+        notes=tuple(f"{name}: {meaning}" for name, meaning in MEANINGS.items()),
+    )
+
+
+def training_log(run: Run) -> Dataset | None:
+    """The log that a run learned from, read again.
+
+    None where every seed has its own, and where it is not there any more or not what it was.
+    """
+    name = run.spec.dataset
+    try:
+        dataset = None if data.reader(name).one_a_seed else data.load(name)
+    except (OSError, ValueError):
+        return None
+    unchanged = dataset is not None and run.about["sha256"] == [dataset.sha256]
+    return dataset if unchanged else None
+
+
+def batch_of(run: Run, dataset: Dataset, index: int) -> Batch:
+    """All rows of a log as the updates of the run's seed number `index` saw theirs.
+
+    A log of another problem is refused.
+    """
+    ours, theirs = run.program.problem, loop.problem_of(dataset)
+    for field in ("observation_size", "action_low", "action_high"):
+        if getattr(ours, field) != getattr(theirs, field):
+            raise ValueError(
+                f"data set {dataset.name!r} is not of the run's problem: {field} is "
+                f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
+            )
+    scales = run.about.get("scales") or [Scales().to_json()]
+    own = Scales.from_json(scales[index if len(scales) > 1 else 0])
+    return jax.tree.map(lambda array: np.asarray(array[0]), on_device([own.apply(dataset)]).rows)
+
+
+def _means_over(run: Run, dataset: Dataset, index: int) -> _Means:
+    """Means of a seed over all rows, in blocks of the run's batch size, weighted by their rows."""
+    rows, size = batch_of(run, dataset, index), run.spec.batch_size
+    blocks = [
+        Batch(*(array[start : start + size] for array in rows))
+        for start in range(0, dataset.rows, size)
+    ]
+    state, seed = jax.tree.map(lambda leaf: leaf[index], run.states), run.spec.seeds[index]
+    found = [
+        _block(state, block, stream_key(seed, Stream.FRESH_EVALUATION, number), program=run.program)
+        for number, block in enumerate(blocks)
+    ]
+    counts = [len(block.reward) for block in blocks]
+    return jax.tree.map(
+        lambda *means: np.average(np.asarray(means, np.float64), axis=0, weights=counts), *found
+    )
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _block(state: State, batch: Batch, key: Key[Array, ""], *, program: Program) -> _Means:
+    """Means of one seed over the rows of a batch."""
+    algorithm = program.algorithm
+    # An update reports some of its losses after steps of its own, which must not move anything.
+    still = dataclasses.replace(program.config, learning_rate=0.0)
+    _, metrics = algorithm.update(state, batch, key, program.problem, still)
+
+    problem = _in_half_ranges(program.problem)
+    low, high = algorithm.policy(state, problem, still).support(batch.observation)
+    inside = (low <= batch.action) & (batch.action <= high)
+    all_inside = jnp.all(inside, axis=-1)
+    density = (algorithm.proposal or algorithm.policy)(state, problem, still)(batch.observation)
+    good = _is_good(state, batch)
+    return _Means(
+        metrics=metrics,
+        inside=jnp.mean(inside, axis=0),
+        all_inside=jnp.mean(all_inside),
+        width=jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,
+        log_likelihood=jnp.mean(density.log_prob(batch.action)),
+        good=None if good is None else jnp.mean(good),
+        good_inside=None if good is None else jnp.mean(good & all_inside),
+    )
+
+
+def _in_half_ranges(problem: Problem) -> Problem:
+    """The problem in the units of a batch's actions."""
+    size = problem.action_size
+    return dataclasses.replace(problem, action_low=(-1.0,) * size, action_high=(1.0,) * size)
+
+
+def _is_good(state: State, batch: Batch) -> Bool[Array, " batch"] | None:
+    """Whether the smaller Q of an action is above V; None where an algorithm learns no such two."""
+    if not {"critic", "value"} <= set(getattr(state, "_fields", ())):
+        return None
+    value = state.value.network(batch.observation)
+    return state.critic.network.minimum(batch.observation, batch.action) > value

@@ -1,0 +1,286 @@
+"""Pictures of a policy against a log: what was done, and what the policy could have done.
+
+Nothing is simulated: the policy is asked in the logged states alone.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.style
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpyro.distributions import Independent
+
+from fat2thin.data import Dataset
+from fat2thin.data.operations import episode_lengths, episode_returns
+from fat2thin.policies import Policy
+from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.training.result import Run
+
+Values = Array | np.ndarray
+
+MOST_COORDINATES = 6
+"""Coordinates of the action that a picture has room for."""
+_CENTRAL = 0.8
+"""Share of a distribution that is shown as its middle."""
+_PILED = 0.02
+"""Where half of the actions lie within this share of the box from one end, a linear axis would show
+a line: the distance from that end is shown instead, on a logarithmic one."""
+_NEAREST = 1e-4
+"""Least distance from an end that a logarithmic axis shows, as a share of the box."""
+_BINS = 40
+_DRAW_SEED = 0
+_ROWS_AT_ONCE = 4096
+
+
+class _Scale(NamedTuple):
+    """How the actions of a coordinate are laid along an axis."""
+
+    place: Callable[[np.ndarray], np.ndarray]
+    limits: tuple[float, float]
+    label: str
+    logarithmic: bool
+
+
+def action_band(
+    run: Run, dataset: Dataset, seed: int, episodes: Sequence[int] | None = None
+) -> Figure:
+    """Logged actions along a few episodes, and what the policy could have done at each step.
+
+    A column an episode, a row a coordinate. `episodes` are numbers counted from 0; by default those
+    of the median and of the least return.
+    """
+    chosen = _telling_episodes(dataset) if episodes is None else list(episodes)
+    shown = min(dataset.action_size, MOST_COORDINATES)
+    figure = Figure(figsize=(2.2 + 4.4 * len(chosen), 2.2 + 2.4 * shown))
+    grid = figure.subplots(shown, len(chosen), sharey="row", sharex="col", squeeze=False)
+    log, fat = _look(run, dataset, seed), bool(run.program.algorithm.proposal)
+    for column, episode in zip(grid.T, chosen, strict=True):
+        rows = _rows_of(dataset, episode)
+        seen = log.rows(rows)
+        for coordinate, axes in enumerate(column):
+            _draw_band(axes, seen, coordinate, _scale(dataset, coordinate), fat)
+        share, value = np.mean(seen.inside.all(axis=1)), float(np.sum(dataset.reward[rows]))
+        column[0].set_title(
+            f"episode {episode}, return {_signed(value)}: {share:.0%} of {len(rows)} steps inside"
+        )
+        column[-1].set_xlabel("step of the episode")
+    for coordinate, axes in enumerate(grid[:, 0]):
+        axes.set_ylabel(_scale(dataset, coordinate).label)
+    figure.suptitle(_title(run, dataset, seed, shown))
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
+    """All logged actions by whether the policy could have taken them, and what it does instead.
+
+    The policy is drawn from once in every logged state. Logged actions count as inside or outside
+    by the coordinate that a panel shows.
+    """
+    shown = min(dataset.action_size, MOST_COORDINATES)
+    columns = min(shown, 3)
+    lines = -(-shown // columns)
+    figure = Figure(figsize=(3.0 + 4.0 * columns, 1.9 + 2.9 * lines))
+    grid = figure.subplots(lines, columns, squeeze=False)
+    seen = _look(run, dataset, seed)
+    for coordinate, axes in enumerate(grid.flat):
+        if coordinate >= shown:
+            axes.set_axis_off()
+            continue
+        _draw_shares(axes, seen, coordinate, _scale(dataset, coordinate))
+    for axes in grid[:, 0]:
+        axes.set_ylabel("share of logged steps (log scale)")
+    figure.suptitle(_title(run, dataset, seed, shown))
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 2) + 1)
+    return figure
+
+
+class _Answers(NamedTuple):
+    """What the policies of a seed say of logged states, shape (rows, action)."""
+
+    low: Values
+    high: Values
+    centre: Values
+    sample: Values
+    middle: tuple[Values, Values] | None
+    """Ends of the central part of the proposal, or of the policy where there is no proposal; None
+    where it has no quantiles."""
+
+
+class _Seen(NamedTuple):
+    """Logged actions and what the policies say of their states, shape (rows, action)."""
+
+    action: np.ndarray
+    inside: np.ndarray
+    answers: _Answers
+
+    def rows(self, rows: np.ndarray) -> "_Seen":
+        """Some of the rows."""
+        return jax.tree.map(lambda array: array[rows], self)
+
+
+def _look(run: Run, dataset: Dataset, seed: int) -> _Seen:
+    fat = run.proposal(seed) if run.program.algorithm.proposal else None
+    observation = jnp.asarray(dataset.observation, jnp.float32)
+    answers = jax.tree.map(np.asarray, _ask(run.policy(seed), fat, observation))
+    action = np.asarray(dataset.action, np.float32)
+    return _Seen(action, (answers.low <= action) & (action <= answers.high), answers)
+
+
+@jax.jit
+def _ask(
+    policy: Policy, fat: Policy | None, observation: Float[Array, "rows observation"]
+) -> _Answers:
+    def one(state: tuple[Array, Array]) -> _Answers:
+        seen, key = state
+        low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(seen))
+        middle = _central(policy if fat is None else fat, seen)
+        return _Answers(low, high, policy.act(seen), policy.act(seen, key), middle)
+
+    keys = jax.random.split(jax.random.key(_DRAW_SEED), len(observation))
+    return lax.map(one, (observation, keys), batch_size=_ROWS_AT_ONCE)
+
+
+def _central(policy: Policy, observation: Array) -> tuple[Array, Array] | None:
+    """The central part of each coordinate, cut at the box."""
+    law, tail = policy(observation), (1.0 - _CENTRAL) / 2.0
+    if not isinstance(law, Independent):
+        return None
+    try:
+        low, high = (law.base_dist.icdf(share) for share in (tail, 1.0 - tail))
+    except ImportError:
+        # NumPyro's Student-t needs another package for its quantiles.
+        return None
+    return jnp.clip(low, policy.low, policy.high), jnp.clip(high, policy.low, policy.high)
+
+
+def _draw_band(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale, fat: bool) -> None:
+    time, answers = np.arange(len(seen.action)), seen.answers
+
+    def of(values: Values) -> np.ndarray:
+        return scale.place(np.asarray(values[:, coordinate]))
+
+    if answers.middle is not None:
+        whose = "proposal" if fat else "policy"
+        axes.fill_between(
+            time, of(answers.middle[0]), of(answers.middle[1]), color=GREY, alpha=0.22, linewidth=0,
+            step="mid", label=f"{whose}: its central {_CENTRAL:.0%}",
+        )  # fmt: skip
+    axes.fill_between(
+        time, of(answers.low), of(answers.high), color=BLUE, alpha=0.3, linewidth=0, step="mid",
+        label="band: every action the policy can take",
+    )  # fmt: skip
+    axes.plot(time, of(answers.centre), color=BLUE, linewidth=1.2, label="centre of the band")
+    inside = seen.inside[:, coordinate]
+    for mask, marker, colour, label in (
+        (inside, "o", "black", "logged, inside the band"),
+        (~inside, "x", ORANGE, "logged, outside: impossible for the policy here"),
+    ):
+        axes.plot(
+            time[mask], of(seen.action)[mask], linestyle="none", marker=marker, color=colour,
+            markersize=2.4 if marker == "o" else 3.6, markeredgewidth=0.9, label=label,
+        )  # fmt: skip
+    if scale.logarithmic:
+        axes.set_yscale("log")
+    axes.set(ylim=scale.limits, xlim=(-1, len(time)))
+
+
+def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> None:
+    edges = (np.geomspace if scale.logarithmic else np.linspace)(*scale.limits, _BINS + 1)
+
+    def shares(values: Values) -> np.ndarray:
+        # What lies beyond the axis belongs to its last bin.
+        placed = np.clip(scale.place(np.asarray(values)), *scale.limits)
+        return np.histogram(placed, edges)[0] / len(seen.action)
+
+    logged, inside = seen.action[:, coordinate], seen.inside[:, coordinate]
+    allowed, all_logged = shares(logged[inside]), shares(logged)
+    axes.stairs(
+        all_logged, edges, fill=True, color=ORANGE, alpha=0.75,
+        label="logged, outside the band: impossible for the policy there",
+    )  # fmt: skip
+    axes.stairs(allowed, edges, fill=True, color="#7FB2D6", label="logged, inside the band")
+    axes.stairs(
+        shares(seen.answers.sample[:, coordinate]),
+        edges,
+        color="black",
+        linewidth=1.4,
+        label="policy, drawn once a step",
+    )
+    axes.set(yscale="log", ylim=(0.5 / len(seen.action), 1.5), xlim=scale.limits)
+    if scale.logarithmic:
+        axes.set_xscale("log")
+    axes.set(xlabel=scale.label, title=f"{np.mean(inside):.0%} of logged actions inside the band")
+
+
+def _scale(dataset: Dataset, coordinate: int) -> _Scale:
+    """Linear over the box, or logarithmic from the end where the actions are piled up."""
+    low, high = dataset.action_low[coordinate], dataset.action_high[coordinate]
+    reach = high - low
+    above = np.asarray(dataset.action[:, coordinate], np.float64) - low
+    name = f"action {coordinate}"
+    floor = _NEAREST * reach
+    if np.median(above) < _PILED * reach:
+        return _Scale(
+            lambda action: np.maximum(action.astype(np.float64) - low, floor),
+            (floor, 1.2 * reach), f"{name}: distance from its lowest, {_signed(low)} (log)", True,
+        )  # fmt: skip
+    if np.median(reach - above) < _PILED * reach:
+        return _Scale(
+            lambda action: np.maximum(high - action.astype(np.float64), floor),
+            (floor, 1.2 * reach), f"{name}: distance from its highest, {_signed(high)} (log)", True,
+        )  # fmt: skip
+    return _Scale(
+        lambda action: action.astype(np.float64),
+        (low - 0.03 * reach, high + 0.03 * reach), name, False,
+    )  # fmt: skip
+
+
+def _telling_episodes(dataset: Dataset) -> list[int]:
+    """The episodes of the median and, where it is another, of the least return."""
+    order = np.argsort(episode_returns(dataset), stable=True)
+    return list(dict.fromkeys([int(order[len(order) // 2]), int(order[0])]))
+
+
+def _rows_of(dataset: Dataset, episode: int) -> np.ndarray:
+    if not 0 <= episode < dataset.episode_start.size:
+        raise ValueError(
+            f"data set {dataset.name!r} has episodes 0 to {dataset.episode_start.size - 1}, "
+            f"not {episode}"
+        )
+    first = dataset.episode_start[episode]
+    return np.arange(first, first + episode_lengths(dataset)[episode])
+
+
+def _title(run: Run, dataset: Dataset, seed: int, shown: int) -> str:
+    left_out = dataset.action_size - shown
+    more = f"; {left_out} more coordinate{'s' * (left_out > 1)} not shown" if left_out else ""
+    return f"{run.spec.algorithm}, seed {seed}, on {Path(dataset.name).name}{more}"
+
+
+def _signed(number: float) -> str:
+    return f"{number:.4g}".replace("-", "−")
+
+
+def save_log_figures(
+    run: Run, dataset: Dataset, folder: Path, seed: int | None = None
+) -> list[Path]:
+    """Draw both pictures of a seed (the first by default) into a folder; gives the files."""
+    seed = run.spec.seeds[0] if seed is None else seed
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {"action_band": action_band, "action_histogram": action_histogram}
+    written = []
+    with matplotlib.style.context(STYLE):
+        for name, draw in figures.items():
+            written.append(folder / f"{name}.png")
+            save_figure(draw(run, dataset, seed), written[-1])
+    return written

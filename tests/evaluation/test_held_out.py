@@ -1,0 +1,216 @@
+"""Held-out numbers against NumPy and SciPy, computed from the networks on all rows at once."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from fat2thin import algorithms, data
+from fat2thin.algorithms.learner import Learner
+from fat2thin.data import Dataset
+from fat2thin.evaluation.held_out import batch_of, held_out, training_log, validate
+from oracles import scipy_twin
+from untrained import untrained_run
+
+DISCOUNT, REWARD_SCALE = 0.9, 2.0
+LOW, HIGH = np.array([-2.0, 10.0]), np.array([4.0, 11.0])
+SMALL = {"vae_steps": 2, "vae_hidden": (4,)}
+"""Of SPOT alone."""
+
+# One process makes the runs that all of these look at.
+pytestmark = pytest.mark.xdist_group("held_out")
+
+
+def make_log(seed, rows=40, low=LOW):
+    rng = np.random.default_rng(seed)
+    inside = rng.uniform(0.05, 0.95, size=(rows, 2))
+    return Dataset(
+        name=f"log {seed}",
+        observation=rng.normal(5.0, 3.0, size=(rows, 3)).astype(np.float32),
+        action=(low + (HIGH - low) * inside).astype(np.float32),
+        reward=rng.normal(size=rows).astype(np.float32),
+        next_observation=rng.normal(5.0, 3.0, size=(rows, 3)).astype(np.float32),
+        continuation=(np.arange(rows) % 20 != 9).astype(np.float32),
+        episode_start=np.arange(0, rows, 10),
+        action_low=tuple(low),
+        action_high=tuple(HIGH),
+        discount=DISCOUNT,
+    )
+
+
+LOGGED, HELD_OUT = make_log(0), make_log(1)
+
+
+def make_run(path, algorithm, batch_size, **settings):
+    # A rate at which one step of any network would be seen in every number.
+    settings = {"hidden": (4,), "learning_rate": 0.1} | settings
+    return untrained_run(
+        algorithm, path, seeds=[3, 5], batch_size=batch_size, settings=settings, noise_seed=16,
+        reward_scale=REWARD_SCALE,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("logs") / "log.npz"
+    data.save_npz(LOGGED, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def iql(path):
+    # The last block is half as long as the others.
+    return make_run(path, "iql", 16)
+
+
+@pytest.fixture(scope="module")
+def fttpo(path):
+    # With this seed of the noise advantages are of both signs, and some actions in the band.
+    return make_run(path, "fttpo", 40, half_width_high=0.3, temperature=5.0)
+
+
+def take(stacked, index):
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def standardised(observation):
+    seen = LOGGED.observation.astype(np.float64)
+    return (observation - seen.mean(axis=0)) / seen.std(axis=0)
+
+
+def network(layers, head, x):
+    for layer in layers:
+        x = np.maximum(x @ np.float64(layer.weight) + np.float64(layer.bias), 0.0)
+    return x @ np.float64(head.weight) + np.float64(head.bias)
+
+
+def scalar(net, x):
+    return network(net.trunk.layers, net.head, x)[:, 0]
+
+
+def twins(critic, observation, action):
+    inputs = np.concatenate([observation, action], axis=1)
+    return np.stack([scalar(take(critic.members, twin), inputs) for twin in (0, 1)])
+
+
+def of_seed(run, index):
+    state = take(run.states, index)
+    observation, next_observation = (
+        standardised(seen) for seen in (HELD_OUT.observation, HELD_OUT.next_observation)
+    )
+    action = (HELD_OUT.action - (LOW + HIGH) / 2.0) / ((HIGH - LOW) / 2.0)
+    return state, observation, action, next_observation
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_iql_agrees_with_numpy(iql, index):
+    state, observation, action, next_observation = of_seed(iql, index)
+    found = held_out(iql, HELD_OUT)
+
+    next_value = scalar(state.value.network, next_observation)
+    target = REWARD_SCALE * HELD_OUT.reward + DISCOUNT * HELD_OUT.continuation * next_value
+    error = twins(state.critic.network, observation, action) - target
+    np.testing.assert_allclose(found["td_error"][index], np.sqrt(np.mean(error**2)), rtol=1e-4)
+
+    logged_value = np.min(twins(state.target_critic, observation, action), axis=0)
+    advantage = logged_value - scalar(state.value.network, observation)
+    weight = np.minimum(np.exp(3.0 * advantage), 100.0)
+    actor = state.actor.network
+    centre = network(actor.trunk.layers, actor.centre, observation)
+    scale = np.exp(network(actor.trunk.layers, actor.log_scale, observation))
+    normal = scipy.stats.norm(centre, np.clip(scale, 1e-3, 10.0))
+    log_density = np.sum(normal.logpdf(np.arctanh(action)) - np.log1p(-(action**2)), axis=1)
+    weighted = np.sum(weight * log_density) / np.sum(weight)
+    np.testing.assert_allclose(found["weighted_log_likelihood"][index], weighted, rtol=1e-3)
+    np.testing.assert_allclose(found["log_likelihood"][index], np.mean(log_density), rtol=1e-3)
+    assert found["logged_inside_support"][index] == 1.0
+    assert found["support_percent"][index] == 100.0
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_fttpo_agrees_with_scipy(fttpo, index):
+    state, observation, action, _ = of_seed(fttpo, index)
+    found = held_out(fttpo, HELD_OUT)
+
+    value = scalar(state.value.network, observation)
+    advantage = np.min(twins(state.critic.network, observation, action), axis=0) - value
+    weight = np.maximum(1.0 + advantage / 5.0, 0.0)
+    proposal = state.proposal.network
+    centre = np.tanh(network(proposal.trunk.layers, proposal.centre, observation))
+    scale = np.exp(network(proposal.trunk.layers, proposal.log_scale, observation))
+    law = scipy_twin(centre, np.clip(scale, 1e-3, 10.0), 2.0)
+    log_density = np.sum(law.logpdf(action), axis=1)
+    weighted = np.sum(weight * log_density) / np.sum(weight)
+    np.testing.assert_allclose(found["weighted_log_likelihood"][index], weighted, rtol=1e-4)
+    np.testing.assert_allclose(found["log_likelihood"][index], np.mean(log_density), rtol=1e-4)
+    np.testing.assert_allclose(found["zero_weight_share"][index], np.mean(weight == 0), atol=1e-7)
+
+    # What a policy can do is where its density is not zero, in the log's own units.
+    law = fttpo.policy(fttpo.spec.seeds[index])(jnp.asarray(HELD_OUT.observation))
+    possible = np.isfinite(law.base_dist.log_prob(jnp.asarray(HELD_OUT.action)))
+    assert 0 < possible.all(axis=1).mean() < 1
+    for name, share in (
+        ("logged_inside_support", possible.all(axis=1).mean()),
+        ("logged_inside_support[0]", possible[:, 0].mean()),
+        ("logged_inside_support[1]", possible[:, 1].mean()),
+        ("good_inside_support", possible.all(axis=1)[advantage > 0].mean()),
+    ):
+        np.testing.assert_allclose(found[name][index], share, atol=1e-7, err_msg=name)
+    # A band that lies in the box is as wide as two half-widths, and the box as two half-ranges.
+    np.testing.assert_allclose(
+        found["support_percent"][index], 100.0 * found["half_width"][index], rtol=1e-5
+    )
+
+
+def test_the_table_has_mean_and_range_over_the_seeds(fttpo):
+    table = validate(fttpo, HELD_OUT, training=LOGGED)
+    of_seeds = {"training": held_out(fttpo, LOGGED), "validation": held_out(fttpo, HELD_OUT)}
+    for part, found in of_seeds.items():
+        for row in table:
+            first, second = sorted(found[row["quantity"]])
+            assert row[f"{part}_low"] == first and row[f"{part}_high"] == second
+            assert row[part] == pytest.approx((first + second) / 2.0)
+    assert "training" not in validate(fttpo, HELD_OUT)["td_error"]
+
+
+def test_a_log_of_another_box_is_refused(fttpo):
+    other = make_log(1, low=LOW - 1.0)
+    with pytest.raises(ValueError, match=r"'log 1' is not of the run's problem: action_low is"):
+        held_out(fttpo, other)
+
+
+def test_the_training_log_is_found_while_it_is_what_it_was(path, fttpo, tmp_path):
+    assert training_log(fttpo).sha256 == LOGGED.sha256
+    copy = tmp_path / "log.npz"
+    copy.write_bytes(path.read_bytes())
+    moved = dataclasses.replace(fttpo, spec=dataclasses.replace(fttpo.spec, dataset=str(copy)))
+    assert training_log(moved).sha256 == LOGGED.sha256
+    data.save_npz(HELD_OUT, copy)
+    assert training_log(moved) is None
+    copy.unlink()
+    assert training_log(moved) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.names())
+def test_no_algorithm_moves_a_network(path, name):
+    run = make_run(path, name, 40, **(SMALL if name == "spot" else {}))
+    found = held_out(run, HELD_OUT)
+    assert {"logged_inside_support", "support_percent", "log_likelihood"} <= set(found)
+    assert all(values.shape == (2,) for values in found.values())
+
+    state = take(run.states, 0)
+    still = dataclasses.replace(run.spec.config, learning_rate=0.0)
+    problem, batch = run.program.problem, batch_of(run, HELD_OUT, 0)
+    moved, metrics = run.program.algorithm.update(
+        state, jax.tree.map(jnp.asarray, batch), jax.random.key(0), problem, still
+    )
+    assert all(np.isfinite(value) for value in metrics.values())
+    learners = [field for field in state._fields if isinstance(getattr(state, field), Learner)]
+    assert learners
+    for field in learners:
+        before, after = (getattr(one, field).network for one in (state, moved))
+        jax.tree.map(np.testing.assert_array_equal, before, after)

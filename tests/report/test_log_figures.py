@@ -1,0 +1,158 @@
+import jax
+import jax.numpy as jnp
+import matplotlib.style
+import numpy as np
+import pytest
+
+from fat2thin import data
+from fat2thin.data import Dataset
+from fat2thin.report import figures, log_figures
+from untrained import untrained_run
+
+SIZE, LENGTHS = 3, (12, 20, 8, 16)
+STARTS = np.cumsum([0, *LENGTHS])[:-1]
+RETURNS = (3.0, -5.0, 9.0, 1.0)
+MEDIAN, LEAST = 0, 1
+"""Of the returns -5, 1, 3 and 9 the third is taken for the median."""
+LOW, HIGH = np.arange(SIZE) - 1.0, np.arange(SIZE) + 1.0
+
+# One process makes the run that all of these look at.
+pytestmark = pytest.mark.xdist_group("log_figures")
+
+
+def make_log():
+    rng = np.random.default_rng(0)
+    rows = sum(LENGTHS)
+    place = rng.uniform(0.1, 0.9, size=(rows, SIZE))
+    place[:, 0] = 10.0 ** rng.uniform(-5.0, -2.0, rows)
+    place[:, 1] = 1.0 - 10.0 ** rng.uniform(-3.0, -2.0, rows)
+    reward = np.zeros(rows, np.float32)
+    reward[STARTS] = RETURNS
+    return Dataset(
+        name="hospital.npz",
+        observation=rng.normal(size=(rows, 3)).astype(np.float32),
+        action=(LOW + (HIGH - LOW) * place).astype(np.float32),
+        reward=reward,
+        next_observation=rng.normal(size=(rows, 3)).astype(np.float32),
+        continuation=np.ones(rows, np.float32),
+        episode_start=STARTS,
+        action_low=tuple(LOW),
+        action_high=tuple(HIGH),
+        discount=0.9,
+    )
+
+
+LOG = make_log()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("logs") / "hospital.npz"
+    data.save_npz(LOG, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(path):
+    settings = {"hidden": (4,), "half_width_high": 0.5}
+    return untrained_run("fttpo-sg", path, seeds=[3, 5], settings=settings)
+
+
+@pytest.fixture(scope="module")
+def possible(run):
+    """Where the density is not zero, shape (rows, action)."""
+    return np.isfinite(run.policy(5)(jnp.asarray(LOG.observation)).base_dist.log_prob(LOG.action))
+
+
+@pytest.fixture(scope="module")
+def band(run):
+    with matplotlib.style.context(figures.STYLE):
+        return log_figures.action_band(run, LOG, seed=5)
+
+
+def placed(action, coordinate):
+    """Distances from the end where actions are piled up, at least a ten-thousandth of the box."""
+    if coordinate == 0:
+        return np.maximum(action - LOW[0], 2e-4)
+    return np.maximum(HIGH[1] - action, 2e-4) if coordinate == 1 else action
+
+
+def points(axes, beginning):
+    (line,) = [line for line in axes.lines if line.get_label().startswith(beginning)]
+    return np.asarray(line.get_data())
+
+
+@pytest.mark.parametrize("column, episode", [(0, MEDIAN), (1, LEAST)])
+@pytest.mark.parametrize("coordinate", [0, 1, 2])
+def test_logged_actions_are_marked_by_their_density(band, possible, column, episode, coordinate):
+    axes = band.axes[2 * coordinate + column]
+    rows = STARTS[episode] + np.arange(LENGTHS[episode])
+    inside = possible[rows, coordinate]
+    for beginning, mask in (("logged, inside", inside), ("logged, outside", ~inside)):
+        time, action = points(axes, beginning)
+        np.testing.assert_array_equal(time, np.flatnonzero(mask))
+        expected = placed(LOG.action[rows[mask], coordinate], coordinate)
+        np.testing.assert_allclose(action, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_band_reaches_where_the_density_ends(run, band):
+    coordinate, axes = 2, band.axes[4]
+    law = run.policy(5)(jnp.asarray(LOG.observation[: LENGTHS[0]])).base_dist
+    (area,) = [area for area in axes.collections if area.get_label().startswith("band")]
+    (outline,) = area.get_paths()
+    time = np.arange(LENGTHS[0])
+    # Quantiles are found by another way than the ends of the support.
+    for share, within in ((1e-4, True), (1.0 - 1e-4, True)):
+        action = np.asarray(law.icdf(share))[:, coordinate]
+        assert outline.contains_points(np.stack([time, action], axis=1)).all() == within
+    reach = np.asarray(law.icdf(1.0 - 1e-7) - law.icdf(1e-7))[:, coordinate]
+    for side in (-1, 1):
+        action = np.asarray(law.icdf(0.5))[:, coordinate] + side * 0.52 * reach
+        assert not outline.contains_points(np.stack([time, action], axis=1)).any()
+
+
+def test_the_middle_of_the_proposal_is_that_of_its_samples(run, band):
+    coordinate, axes = 2, band.axes[4]
+    observation = jnp.asarray(LOG.observation[: LENGTHS[0]])
+    samples = run.proposal(5)(observation).sample(jax.random.key(1), (20_000,))[..., coordinate]
+    (area,) = [area for area in axes.collections if area.get_label().startswith("proposal")]
+    (outline,) = area.get_paths()
+    for step, of_step in enumerate(np.asarray(samples).T):
+        inside = outline.contains_points(np.stack([np.full(20_000, step), of_step], axis=1))
+        # Five standard deviations of a share of 20,000.
+        assert inside.mean() == pytest.approx(0.8, abs=5 * np.sqrt(0.8 * 0.2 / 20_000))
+
+
+def test_axes_are_logarithmic_where_actions_are_piled_up(band):
+    left = band.axes[::2]
+    assert [axes.get_yscale() for axes in left] == ["log", "log", "linear"]
+    assert "lowest, −1" in left[0].get_ylabel() and "highest, 2" in left[1].get_ylabel()
+
+
+def test_titles_say_which_episodes_are_shown(band):
+    assert band.get_suptitle() == "fttpo-sg, seed 5, on hospital.npz"
+    assert "episode 0, return 3:" in band.axes[0].get_title()
+    assert "episode 1, return −5:" in band.axes[1].get_title()
+
+
+def test_what_is_left_out_is_said(run, monkeypatch):
+    monkeypatch.setattr(log_figures, "MOST_COORDINATES", 1)
+    figure = log_figures.action_band(run, LOG, seed=5, episodes=[2])
+    assert len(figure.axes) == 1
+    assert figure.get_suptitle().endswith("; 2 more coordinates not shown")
+
+
+def test_histogram_counts_logged_actions(run, possible):
+    with matplotlib.style.context(figures.STYLE):
+        figure = log_figures.action_histogram(run, LOG, seed=5)
+    for coordinate, axes in enumerate(figure.axes):
+        shares = {patch.get_label(): patch.get_data().values.sum() for patch in axes.patches}
+        assert shares.pop("logged, inside the band") == pytest.approx(
+            possible[:, coordinate].mean()
+        )
+        assert list(shares.values()) == pytest.approx([1.0, 1.0])
+
+
+def test_an_episode_that_is_not_there_is_refused(run):
+    with pytest.raises(ValueError, match="has episodes 0 to 3, not 4"):
+        log_figures.action_band(run, LOG, seed=5, episodes=[4])

@@ -1,0 +1,79 @@
+"""The example is run as its reader runs it."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from fat2thin.cli import main
+
+ROOT = Path(__file__).parents[1]
+SCRIPT, TABLE = ROOT / "examples" / "own_log.py", ROOT / "examples" / "own_log.toml"
+INSULIN = ROOT.parent / "shared" / "data" / "neorl2"
+
+
+def run_example(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, words)])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def numbers(printed):
+    """Rows of the table, without the names of files above it."""
+    lines = printed.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("quantity "))
+    return lines[first : lines.index("", first)]
+
+
+def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "own"
+    printed = run_example(
+        monkeypatch, capsys, "--algorithm", "iql", "--steps", "2", "--seeds", "1", "--out", out
+    )
+    assert "0 errors" in printed
+    assert "share of logged actions that the policy could have taken: 1 held out" in printed
+
+    # On its own log a run has the numbers that the example has in the columns of training.
+    run, log, pictures = out / "iql", out / "training.npz", tmp_path / "pictures"
+    main(["validate", str(run), str(log), "--out", str(pictures)])
+    again = capsys.readouterr().out
+    of_training = [line.split()[:4] for line in numbers(printed)[2:]]
+    both_parts = [line.split() for line in numbers(again)[2:]]
+    assert [[row[0], *row[1:4]] for row in both_parts] == of_training
+    assert [[row[0], *row[4:7]] for row in both_parts] == of_training
+    for name in ("action_band.png", "action_histogram.png"):
+        assert str(pictures / name) in again
+        assert matplotlib.image.imread(pictures / name).std() > 0.01
+        assert (run / name).is_file()
+    with pytest.raises(SystemExit, match="not of the run's problem: observation_size is 8"):
+        main(["validate", str(run), "treatment/cubic"])
+
+
+@pytest.mark.slow
+def test_a_table_and_an_npz_of_it_give_the_same_numbers(monkeypatch, capsys, tmp_path):
+    main(["data", "convert", str(TABLE), str(tmp_path / "log.npz")])
+    short = ("--steps", "2", "--seeds", "2", "--out")
+    of_table = run_example(monkeypatch, capsys, *short, tmp_path / "table")
+    of_npz = run_example(monkeypatch, capsys, tmp_path / "log.npz", *short, tmp_path / "npz")
+    assert numbers(of_table) == numbers(of_npz)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSULIN.is_dir(), reason="the insulin log of NeoRL-2 is not there")
+def test_the_insulin_log(monkeypatch, capsys, tmp_path):
+    files = (
+        INSULIN / "Simglucose-high-100000-train.npz",
+        "--validation",
+        INSULIN / "Simglucose-high-20000-val.npz",
+    )
+    printed = run_example(
+        monkeypatch, capsys, *files, "--steps", "4000", "--seeds", "1", "--out", tmp_path
+    )
+    found = {row.split()[0]: row.split()[1:] for row in numbers(printed)[2:]}
+    held_out = {name: float(row[3]) for name, row in found.items()}
+    # Half of the doses lie within a thousandth of the box from one another, so a band that has
+    # found them is narrow and still holds most of what was given.
+    assert held_out["support_percent"] < 5.0
+    assert held_out["logged_inside_support"] > 0.5

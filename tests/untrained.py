@@ -1,0 +1,41 @@
+"""Runs whose networks nobody trained: no update has to be compiled for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fat2thin import data, training
+from fat2thin.algorithms.learner import Learner
+from fat2thin.training import loop
+from fat2thin.training.pack import jobs_of, make_program
+from fat2thin.training.result import Evaluations, Run
+from fat2thin.training.scales import find_scales
+
+
+def untrained_run(algorithm, path, noise_seed=0, **options):
+    """A run on standardised data with random networks, in memory."""
+    spec = training.make_spec(algorithm, str(path), steps=1, standardise=True, **options)
+    dataset = data.load(spec.dataset)
+    scales = find_scales(dataset, spec.standardise, spec.reward_scale)
+    program = make_program(spec, loop.problem_of(dataset))
+    jobs = jobs_of(spec, [scales])
+    fresh, rng = loop.init(jobs, program=program), np.random.default_rng(noise_seed)
+    return Run(
+        spec=spec,
+        step=1,
+        metrics={},
+        evaluations=Evaluations((), {}),
+        folder=None,
+        about={"sha256": [dataset.sha256], "scales": [scales.to_json()]},
+        program=program,
+        jobs=jobs,
+        states=type(fresh)(*(_shaken(part, rng) for part in fresh)),
+        snapshots={},
+    )
+
+
+def _shaken(part, rng):
+    """Fresh targets are copies and fresh biases zero: nobody could tell them apart."""
+    if isinstance(part, Learner):
+        return part._replace(network=_shaken(part.network, rng))
+    return jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(0.0, 0.5, leaf.shape)), part)
