@@ -1,0 +1,307 @@
+"""Every method on the nine regenerated MuJoCo data sets: the table and the learning curves.
+
+    python benchmarks/mujoco_methods.py --run     trains what is missing (an hour of a large GPU)
+    python benchmarks/mujoco_methods.py           prints the tables and draws the picture
+
+The data sets are regenerated/<robot>-<set>, looked for in the folder that FAT2THIN_DATA names. They
+were rolled out from actors of our own and are not D4RL's. A part of the work is one method on all
+data sets of robots with the same widths, in one program; each run has its folder in
+runs/mujoco_methods. Start `--run` in several processes, if you like: a part is done by one of them,
+and what is finished is not done again. What the documentation needs of it is kept in
+docs/results/mujoco_methods.json.
+"""
+
+import argparse
+import fcntl
+import json
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import matplotlib.style
+import numpy as np
+from matplotlib.figure import Figure
+
+import fat2thin
+from fat2thin.evaluation.statistics import Interval, seed_interval
+from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.training import RunSpec, execute_together, make_spec
+from fat2thin.training.folder import DIVERGED, FINISHED, RUNNING, RunFolder
+from fat2thin.training.progress import Lines
+from fat2thin.training.result import columns
+
+RESULTS = Path("docs/results/mujoco_methods.json")
+PICTURE = Path("docs/images/mujoco_methods.png")
+RUNS = Path("runs/mujoco_methods")
+WIDE, HOPPER = ("halfcheetah", "walker2d"), ("hopper",)
+"""Robots with the same widths share a program."""
+SETS = ("medium", "medium-replay", "medium-expert")
+UPDATES, EVERY, EPISODES, SEEDS = 100_000, 10_000, 5, 4
+LAST = 3
+"""Evaluations at the end that a score is the mean of."""
+
+
+class Method(NamedTuple):
+    """A method and where its settings come from."""
+
+    algorithm: str
+    settings_from: str = "fttpo"
+    settings: Mapping[str, Any] = MappingProxyType({})
+    standardise: bool = False
+
+
+STEEP = {"learning_rate": 1e-3, "temperature": 0.5}
+"""For methods of which no settings are published for all of these data sets: a learning rate and a
+temperature in the middle of the FtTPO paper's grid."""
+OF_ALL = (Method("fttpo"), Method("tawac"), Method("iql"), Method("tawac-ht"), Method("awac"))
+OF_SOME = (
+    Method("xql"),
+    Method("inac"),
+    Method("sql"),
+    Method("td3_bc", "own", standardise=True),
+    Method("fttpo-sg"),
+    Method("rar", "default", STEEP),
+    Method("sparse_reverse_kl", "default", STEEP),
+    Method("bc", "default", {"learning_rate": 1e-3}),
+    Method("spot", "own", standardise=True),
+    Method("fttpo-spot"),
+    Method("fttpo-greedy", "default", STEEP),
+)
+
+
+class Part(NamedTuple):
+    """What one program computes."""
+
+    method: Method
+    robots: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """A word for files."""
+        return f"{self.method.algorithm}-{'-'.join(self.robots)}"
+
+    def specs(self, updates: int) -> list[RunSpec]:
+        """Its runs."""
+        method = self.method
+        return [
+            make_spec(
+                method.algorithm, f"regenerated/{robot}-{level}", steps=updates, seeds=SEEDS,
+                settings=method.settings, settings_from=method.settings_from,
+                standardise=method.standardise, evaluate_every=updates * EVERY // UPDATES,
+                episodes=EPISODES, log_every=2_500,
+            )
+            for robot in self.robots
+            for level in SETS
+        ]  # fmt: skip
+
+
+PARTS = (
+    *(Part(method, robots) for method in OF_ALL for robots in (WIDE, HOPPER)),
+    *(Part(method, HOPPER) for method in OF_SOME),
+    *(Part(method, WIDE) for method in OF_SOME),
+)
+"""All of it, the most wanted first."""
+
+
+def folder(spec: RunSpec) -> Path:
+    return RUNS / spec.algorithm / spec.dataset.removeprefix("regenerated/")
+
+
+def finished(spec: RunSpec) -> bool:
+    place = folder(spec) / "run.json"
+    return place.exists() and json.loads(place.read_text())["status"] != RUNNING
+
+
+def train(updates: int, minutes: float, only: Sequence[str]) -> list[str]:
+    """All parts that nobody else is at, one after the other; the names of those that failed."""
+    began, failed = time.perf_counter(), []
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for part in PARTS:
+        if only and part.method.algorithm not in only:
+            continue
+        if time.perf_counter() - began > 60.0 * minutes:
+            print("time is up", flush=True)
+            break
+        with (RUNS / f".{part.name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            specs = part.specs(updates)
+            if all(map(finished, specs)):
+                continue
+            print(f"{time.perf_counter() - began:6.0f} s  {part.name}", flush=True)
+            try:
+                execute_together(specs, list(map(folder, specs)), Lines())
+            except fat2thin.TrainingDiverged as error:
+                print(f"{part.name}: {error}", flush=True)
+            except Exception:
+                # One method's fault must not cost the hours of the others.
+                traceback.print_exc()
+                failed.append(part.name)
+    return failed
+
+
+def gather(updates: int) -> None:
+    """Put what is there into one file; a run that was broken off near its end too."""
+    specs = [spec for part in PARTS for spec in part.specs(updates)]
+    runs = [_summary(spec) for spec in specs if (folder(spec) / "evaluations.npz").exists()]
+    kept = [run for run in runs if run["steps"][-1] >= 0.9 * updates or run["status"] == DIVERGED]
+    content = {
+        "what": "scores[policy][evaluation][seed]: mean normalised score of 5 episodes, seeds 0 to "
+        "3; regenerated data, so the scores compare with each other alone",
+        "updates": updates,
+        "runs": kept,
+    }
+    RESULTS.write_text(json.dumps(content, separators=(",", ":")))
+    print(f"{RESULTS}: {len(kept)} runs")
+
+
+def _summary(spec: RunSpec) -> dict[str, Any]:
+    files = RunFolder(folder(spec))
+    about, (steps, policies) = files.about(), files.evaluations()
+    metrics = columns(files.metrics(), SEEDS)
+    config = about["spec"]["config"]
+    wanted = {"learning_rate", "temperature", "expectile", "q_weight", "support_weight"}
+    names = ("status", "seconds", "rollouts", "device", "versions", "sha256", "scales")
+    return {
+        "algorithm": spec.algorithm,
+        "dataset": spec.dataset,
+        "steps": steps,
+        "scores": {
+            name: np.round(evaluation.measures["score"], 2).tolist()
+            for name, evaluation in policies.items()
+        },
+        "settings": {name: config[name] for name in sorted(wanted & set(config))},
+        "last_metrics": {
+            name: round(float(values[-1].mean()), 4)
+            for name, values in metrics.items()
+            if name != "step"
+        },
+        **{name: about.get(name) for name in names},
+    }
+
+
+def last_scores(run: dict[str, Any], name: str) -> np.ndarray:
+    """Shape (seeds, evaluations): the last few of a policy."""
+    return np.asarray(run["scores"][name])[-LAST:].T
+
+
+def interval(run: dict[str, Any], name: str) -> Interval:
+    return seed_interval(last_scores(run, name))
+
+
+def rows(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Label, algorithm and policy of every row of the table."""
+    there = {run["algorithm"] for run in runs}
+    for method in (*OF_ALL, *OF_SOME):
+        if method.algorithm not in there:
+            continue
+        yield method.algorithm, method.algorithm, "actor_sampled"
+        yield f"{method.algorithm}, at its centre", method.algorithm, "actor_centre"
+        if any(
+            "proposal_sampled" in r["scores"] for r in runs if r["algorithm"] == method.algorithm
+        ):
+            yield f"{method.algorithm}, proposal", method.algorithm, "proposal_sampled"
+
+
+def print_tables(runs: Sequence[dict[str, Any]]) -> None:
+    found = {(run["algorithm"], run["dataset"].removeprefix("regenerated/")): run for run in runs}
+    for robots in (WIDE[:1], HOPPER, WIDE[1:]):
+        names = [f"{robot}-{level}" for robot in robots for level in SETS]
+        print(f"\n| method | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+        for label, algorithm, policy in rows(runs):
+            cells = [
+                _cell(found[algorithm, name], policy) if (algorithm, name) in found else "–"
+                for name in names
+            ]
+            if set(cells) != {"–"}:
+                print(f"| {label} | {' | '.join(cells)} |")
+    print()
+    for name in sorted({key[1] for key in found}):
+        for other in ("tawac-ht", "tawac", "awac", "iql"):
+            if ("fttpo", name) in found and (other, name) in found:
+                mine, yours = (
+                    last_scores(found[one, name], "actor_sampled") for one in ("fttpo", other)
+                )
+                lead = mine.mean(axis=1).mean() - yours.mean(axis=1).mean()
+                print(f"{name}: fttpo - {other}: {lead:+.1f}")
+
+
+def _cell(run: dict[str, Any], policy: str) -> str:
+    if run["status"] == DIVERGED:
+        return "diverged"
+    one = interval(run, policy)
+    early = "" if run["status"] == FINISHED else f" (at {run['steps'][-1]:,})"
+    return f"{one.value:.0f} [{one.low:.0f}, {one.high:.0f}]{early}"
+
+
+def picture(runs: Sequence[dict[str, Any]]) -> Figure:
+    """Learning curves: a panel a data set, mean and range of the seeds."""
+    shown = (
+        ("fttpo", "actor_sampled", "FtTPO, actor", BLUE, "-"),
+        ("fttpo", "proposal_sampled", "FtTPO, proposal", BLUE, ":"),
+        ("tawac", "actor_sampled", "TAWAC", ORANGE, "-"),
+        ("tawac-ht", "actor_sampled", "TAWAC-HT", ORANGE, ":"),
+        ("awac", "actor_sampled", "AWAC", "#7b3294", "-"),
+        ("iql", "actor_sampled", "IQL", GREY, "-"),
+    )
+    figure = Figure(figsize=(9.5, 8.0))
+    axes = figure.subplots(3, 3, sharex=True)
+    for line, robot in zip(axes, ("halfcheetah", "hopper", "walker2d"), strict=True):
+        for axis, level in zip(line, SETS, strict=True):
+            for algorithm, policy, label, colour, style in shown:
+                for run in runs:
+                    if (run["algorithm"], run["dataset"]) != (
+                        algorithm, f"regenerated/{robot}-{level}"
+                    ):  # fmt: skip
+                        continue
+                    steps, scores = (
+                        np.asarray(run["steps"]) / 1000,
+                        np.asarray(run["scores"][policy]),
+                    )
+                    axis.plot(steps, scores.mean(axis=1), style, color=colour, label=label)
+                    if style == "-":
+                        axis.fill_between(
+                            steps, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.12,
+                            linewidth=0,
+                        )  # fmt: skip
+            axis.set_title(f"{robot}-{level}", fontsize=10)
+            axis.set_ylim(bottom=-3)
+    for axis in axes[-1]:
+        axis.set_xlabel("thousand updates")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("normalised score")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", action="store_true", help="train what is missing")
+    parser.add_argument("--only", nargs="*", default=(), help="these methods alone")
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
+    parser.add_argument("--gather", action="store_true", help="collect what is there")
+    arguments = parser.parse_args()
+    if arguments.run:
+        failed = train(arguments.updates, arguments.minutes, arguments.only)
+        sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+    if arguments.gather:
+        gather(arguments.updates)
+        return
+    runs = json.loads(RESULTS.read_text())["runs"]
+    print_tables(runs)
+    with matplotlib.style.context(STYLE):
+        save_figure(picture(runs), PICTURE)
+    print(PICTURE)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_compilation_cache_dir", ".cache/jax")
+    main()
