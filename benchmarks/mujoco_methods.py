@@ -167,7 +167,14 @@ def _summary(spec: RunSpec) -> dict[str, Any]:
     about, (steps, policies) = files.about(), files.evaluations()
     metrics = columns(files.metrics(), SEEDS)
     config = about["spec"]["config"]
-    wanted = {"learning_rate", "temperature", "expectile", "q_weight", "support_weight"}
+    wanted = {
+        "learning_rate",
+        "temperature",
+        "expectile",
+        "q_weight",
+        "support_weight",
+        "value_temperature",
+    }
     names = ("status", "seconds", "rollouts", "device", "versions", "sha256", "scales")
     return {
         "algorithm": spec.algorithm,
@@ -198,16 +205,12 @@ def interval(run: dict[str, Any], name: str) -> Interval:
 
 def rows(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """Label, algorithm and policy of every row of the table."""
-    there = {run["algorithm"] for run in runs}
     for method in (*OF_ALL, *OF_SOME):
-        if method.algorithm not in there:
-            continue
-        yield method.algorithm, method.algorithm, "actor_sampled"
-        yield f"{method.algorithm}, at its centre", method.algorithm, "actor_centre"
-        if any(
-            "proposal_sampled" in r["scores"] for r in runs if r["algorithm"] == method.algorithm
-        ):
-            yield f"{method.algorithm}, proposal", method.algorithm, "proposal_sampled"
+        found = [run for run in runs if run["algorithm"] == method.algorithm]
+        for policy in ("actor", "proposal"):
+            if any(f"{policy}_sampled" in run["scores"] for run in found):
+                label = method.algorithm + (", proposal" if policy == "proposal" else "")
+                yield label, method.algorithm, policy
 
 
 def print_tables(runs: Sequence[dict[str, Any]]) -> None:
@@ -223,22 +226,32 @@ def print_tables(runs: Sequence[dict[str, Any]]) -> None:
             if set(cells) != {"–"}:
                 print(f"| {label} | {' | '.join(cells)} |")
     print()
-    for name in sorted({key[1] for key in found}):
-        for other in ("tawac-ht", "tawac", "awac", "iql"):
-            if ("fttpo", name) in found and (other, name) in found:
-                mine, yours = (
-                    last_scores(found[one, name], "actor_sampled") for one in ("fttpo", other)
-                )
-                lead = mine.mean(axis=1).mean() - yours.mean(axis=1).mean()
-                print(f"{name}: fttpo - {other}: {lead:+.1f}")
+    for other in ("tawac-ht", "tawac", "awac", "iql", "xql"):
+        for way in ("sampled", "centre"):
+            leads = {
+                name: _mean(found["fttpo", name], way) - _mean(found[other, name], way)
+                for algorithm, name in found
+                if algorithm == "fttpo" and (other, name) in found
+            }
+            print(
+                f"fttpo - {other}, {way}: mean {np.mean(list(leads.values())):+.1f}; "
+                + ", ".join(f"{name} {lead:+.1f}" for name, lead in leads.items())
+            )
+
+
+def _mean(run: dict[str, Any], way: str) -> float:
+    return float(last_scores(run, f"actor_{way}").mean())
 
 
 def _cell(run: dict[str, Any], policy: str) -> str:
+    """Sampled with its interval, then at its centre."""
     if run["status"] == DIVERGED:
         return "diverged"
-    one = interval(run, policy)
+    sampled, centre = (interval(run, f"{policy}_{way}") for way in ("sampled", "centre"))
     early = "" if run["status"] == FINISHED else f" (at {run['steps'][-1]:,})"
-    return f"{one.value:.0f} [{one.low:.0f}, {one.high:.0f}]{early}"
+    return (
+        f"{sampled.value:.0f} [{sampled.low:.0f}, {sampled.high:.0f}] · {centre.value:.0f}{early}"
+    )
 
 
 def picture(runs: Sequence[dict[str, Any]]) -> Figure:

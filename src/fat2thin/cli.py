@@ -163,10 +163,10 @@ def show(folder: _RunFolder, /) -> None:
 
 @app.command
 def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | None = None) -> None:
-    """Draw a run: learning curves, how the policies evolved, and the doses for new patients.
+    """Draw a run: learning curves; on the treatment task also the policies and their doses.
 
     Args:
-        folder: Run folder, of a run on the treatment task.
+        folder: Run folder, of a run that was judged on a task.
         out: Folder the pictures are written to; it is made when it is missing.
         seed: Whose policies are shown; the run's first seed by default.
     """

@@ -1,11 +1,19 @@
 """Runs whose policies are judged on a Gymnasium task, on the host, beside training."""
 
+import dataclasses
+import re
+
+import gymnasium
 import numpy as np
 import pytest
 
 import fat2thin
+from fat2thin.cli import main
+from fat2thin.data import Reader, readers
+from fat2thin.envs.rollouts import Environments
 from fat2thin.evaluation.gymnasium_tasks import GymnasiumJudge
-from fat2thin.evaluation.returns import TaskError
+from fat2thin.evaluation.returns import TaskError, evaluator
+from fat2thin.report.run_figures import learning_curves, save_run_figures
 from fat2thin.training import execute_together, make_spec
 from fat2thin.training.progress import Silent
 
@@ -23,9 +31,6 @@ OPTIONS = {
 @pytest.fixture(autouse=True)
 def world_of_two(tiny_world, monkeypatch):
     """ "bare/" logs whose observations are as wide as the task's."""
-    import dataclasses
-
-    from fat2thin.data import Reader, readers
 
     def read(name, seed):
         dataset = tiny_world.dataset(name)
@@ -115,3 +120,53 @@ def test_a_task_that_breaks_ends_the_run(capfd, monkeypatch):
     monkeypatch.setattr(GymnasiumJudge, "judge", judge)
     with pytest.raises(RuntimeError, match="the pump is empty"):
         fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
+
+
+def test_its_pictures(tmp_path):
+    run = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
+    (drawn,) = save_run_figures(run, tmp_path)
+    assert drawn.name == "learning_curves.png" and drawn.exists()
+    (axes, _) = learning_curves(run).axes
+    _, returns = axes.lines[0].get_data()
+    np.testing.assert_allclose(returns, run.evaluations["actor_sampled"].returns.mean(axis=(1, 2)))
+    names = [text.get_text() for text in learning_curves(run).axes[-1].texts]
+    assert [name.split()[0] for name in names] == ["uniform"]
+    blind = fat2thin.train("stand_in", "bare/log", task="none", **OPTIONS)
+    with pytest.raises(ValueError, match=r"a log without a task.*fat2thin validate"):
+        save_run_figures(blind, tmp_path / "none")
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    options = ["--steps", "4", "--evaluate-every", "2", "--episodes", "2", "--batch-size", "8"]
+    main(
+        ["train", "stand_in", "bare/log", *options, "--task", COUNTDOWN, "--standardise",
+         "--reward-scale", "return_range", "--out", str(tmp_path / "run")]
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert re.search(r"evaluations: [\d,]+ steps of the task, [\d,]+ a second", printed)
+    spec = fat2thin.load(tmp_path / "run").spec
+    assert (spec.task, spec.standardise, spec.reward_scale) == (COUNTDOWN, True, "return_range")
+    with pytest.raises(SystemExit, match="fat2thin: Gymnasium cannot make 'NoSuch-v0'"):
+        main(["train", "stand_in", "bare/log", *options, "--task", "NoSuch-v0"])
+    with pytest.raises(SystemExit, match="fat2thin: reward_scale must be positive"):
+        main(["train", "stand_in", "bare/log", *options, "--reward-scale", "0"])
+
+
+def test_a_robot_is_judged_where_mujoco_is():
+    pytest.importorskip("mujoco")
+    judge = evaluator("regenerated/hopper-medium")
+    judge.check(11, (-1.0,) * 3, (1.0,) * 3)
+    with Environments(judge.task, 2, workers=0) as environments:
+        found = environments.play(
+            lambda observation, episode, step: np.zeros((2, 3)), np.asarray([[1], [2]])
+        )
+    expected = []
+    for seed in (1, 2):
+        robot, total, over = gymnasium.make("Hopper-v5"), 0.0, False
+        robot.reset(seed=seed)
+        while not over:
+            _, reward, ended, cut, _ = robot.step(np.zeros(3, np.float32))
+            total, over = total + reward, ended or cut
+        expected.append([total])
+    np.testing.assert_allclose(found.returns, expected, rtol=1e-6)
+    assert found.terminated.all()

@@ -106,9 +106,12 @@ class RewardScaling:
 
 def standardisation(dataset: Dataset, smallest_scale: float = SMALLEST_SCALE) -> Standardisation:
     """Mean and standard deviation of every column of the observations of a log."""
-    observation = dataset.observation.astype(np.float64)
-    scale = np.maximum(observation.std(axis=0), smallest_scale)
-    return Standardisation(tuple(observation.mean(axis=0).tolist()), tuple(scale.tolist()))
+    observation = dataset.observation
+    mean = observation.mean(axis=0, dtype=np.float64)
+    # In blocks, for the deviations of a large log would be twice as large as the log itself.
+    squares = sum(np.square(observation[rows] - mean).sum(axis=0) for rows in blocks(observation))
+    scale = np.maximum(np.sqrt(squares / len(observation)), smallest_scale)
+    return Standardisation(tuple(mean.tolist()), tuple(scale.tolist()))
 
 
 def iql_reward_scaling(dataset: Dataset) -> RewardScaling:

@@ -318,6 +318,8 @@ def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
         [sys.executable, "-m", "fat2thin.envs.block"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        # An interrupt from the keyboard is for us alone; workers end when nobody speaks to them.
+        start_new_session=True,
         env={**os.environ, **one_thread, **known, **display},
     )
     assert worker.stdin is not None

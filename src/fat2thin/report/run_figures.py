@@ -43,7 +43,8 @@ _WAYS = {
     "sampled": _Way("sampled", {"actor": BLUE, "proposal": ORANGE}, "-"),
     "centre": _Way("at its centre", {"actor": "#56B4E9", "proposal": "#E69F00"}, (0, (4.0, 1.5))),
 }
-_REFERENCES = ("best latent", "best constant", "uniform")
+_REFERENCES = ("best latent", "best constant", "uniform", "d4rl expert")
+"""Rows of a task's references that are drawn, where it has them."""
 
 
 def learning_curves(run: Run) -> Figure:
@@ -53,6 +54,7 @@ def learning_curves(run: Run) -> Figure:
     centre, and horizontal lines for the reference rows.
     """
     titles = _titles(run)
+    references = {name: run.references[name] for name in _REFERENCES if name in run.references}
     figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.0))
     row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
     for axes, (policy, title) in zip(row, titles.items(), strict=True):
@@ -67,15 +69,14 @@ def learning_curves(run: Run) -> Figure:
                 run.evaluations.steps, value,
                 color=colour, linestyle=style.dashes, linewidth=1.6, label=label,
             )  # fmt: skip
-        for name in _REFERENCES:
-            mean = run.references[name].mean
-            axes.axhline(mean, color=GREY, linewidth=1.2, linestyle=_DOTTED)
+        for reference in references.values():
+            axes.axhline(reference.mean, color=GREY, linewidth=1.2, linestyle=_DOTTED)
         axes.set(title=title, xlabel="updates", xlim=(0, run.step))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.margins(y=0.08)
     row[0].set_ylabel("return of an episode, undiscounted")
-    for name in _REFERENCES:
-        _name_line(row[-1], run.references[name].mean, name)
+    for name, reference in references.items():
+        _name_line(row[-1], reference.mean, name)
     seeds = "one seed" if len(run.spec.seeds) == 1 else f"mean of {len(run.spec.seeds)} seeds"
     figure.suptitle(f"{_name(run)}: {seeds}, with 95 % bootstrap intervals")
     figure.legend(loc="outside lower center", ncols=2 * len(titles))
@@ -280,14 +281,21 @@ def _box(policy: Policy) -> tuple[float, float]:
 def save_run_figures(run: Run, folder: Path, seed: int | None = None) -> list[Path]:
     """Draw every picture of a run into a folder, and return the files written.
 
-    Those of single policies show one seed, the first by default.
+    Of a run on another task than the treatment, that is the learning curves. Pictures of single
+    policies show one seed, the first by default.
     """
+    if not run.evaluations.policies:
+        raise ValueError(
+            f"{run.spec.dataset!r} is a log without a task, so there are no learning curves; "
+            "`fat2thin validate` draws its policies against a log"
+        )
     seed = run.spec.seeds[0] if seed is None else seed
-    figures: dict[str, Callable[[], Figure]] = {
-        "learning_curves": lambda: learning_curves(run),
-        "policy_evolution": lambda: policy_evolution(run, seed),
-        "dose_band": lambda: dose_band(run, seed),
-    }
+    figures: dict[str, Callable[[], Figure]] = {"learning_curves": lambda: learning_curves(run)}
+    if run.spec.dataset in treatment.VARIANTS and run.spec.task is None:
+        figures |= {
+            "policy_evolution": lambda: policy_evolution(run, seed),
+            "dose_band": lambda: dose_band(run, seed),
+        }
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.style.context(STYLE):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -70,24 +69,21 @@ def make_jobs(
 
 def on_device(datasets: Sequence[Dataset]) -> Data:
     """All logs, shorter ones padded to the longest."""
-    longest = max(dataset.rows for dataset in datasets)
-    rows = [_padded_batch(dataset, longest) for dataset in datasets]
+
+    def stacked(field: str) -> Array:
+        arrays = [getattr(dataset, field) for dataset in datasets]
+        if len(arrays) == 1:
+            return jnp.asarray(arrays[0][None], jnp.float32)
+        longest = max(map(len, arrays))
+        together = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.float32)
+        for place, array in zip(together, arrays, strict=True):
+            place[: len(array)] = array
+        return jnp.asarray(together)
+
+    low, high = (jnp.asarray(getattr(datasets[0], end)) for end in ("action_low", "action_high"))
+    fields = {field: stacked(field) for field in Batch._fields}
+    fields["action"] = in_half_ranges(fields["action"], low, high)
     return Data(
-        rows=jax.tree.map(lambda *arrays: jnp.stack(arrays), *rows),
+        rows=Batch(**fields),
         row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
-    )
-
-
-def _padded_batch(dataset: Dataset, length: int) -> Batch:
-    def pad(array: np.ndarray) -> Array:
-        end = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
-        return jnp.asarray(np.pad(array, end), jnp.float32)
-
-    low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
-    return Batch(
-        observation=pad(dataset.observation),
-        action=in_half_ranges(pad(dataset.action), low, high),
-        reward=pad(dataset.reward),
-        next_observation=pad(dataset.next_observation),
-        continuation=pad(dataset.continuation),
     )
