@@ -1,5 +1,8 @@
+import dataclasses
 import hashlib
+import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -7,6 +10,12 @@ from fat2thin import data
 from fat2thin.cli import main
 from fat2thin.data import writers
 from fat2thin.data.findings import Finding, Report
+from fat2thin.envs import treatment
+from fat2thin.envs.record import from_policy, record, uniform
+from fat2thin.envs.rollouts import describe
+from untrained import untrained_run
+
+COUNTDOWN = "rollout_tasks:Countdown-v0"
 
 
 def output(arguments, capsys):
@@ -78,12 +87,34 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
         (["info", "treatment/cubc"], "did you mean 'treatment/cubic'"),
         (["check", "nowhere.npz"], "nowhere.npz"),
         (["make", "treatment/cubic", "log.xlsx"], "there are .npz, .csv, .parquet, .hdf5"),
-        (["convert", "treatment/cubic", "folder/there/is/none.npz"], "No such file or directory"),
+        (
+            ["convert", "treatment/cubic", "folder/there/is/none.npz"],
+            "there is no folder folder/there/is",
+        ),
         (["make", "nowhere.npz", "log.npz"], "nowhere.npz is not made by us"),
+        (["make", "treatment/cubc", "log.npz"], "did you mean 'treatment/cubic'"),
+        (["make", "Hoper", "log.npz"], "Gymnasium's has a version at its end, as Hopper-v5"),
+        (["make", "Nowhere-v0", "log.npz"], "Gymnasium cannot make 'Nowhere-v0'"),
+        (["make", "treatment/cubic", "log.npz", "--rows", "9"], "for which --rows means nothing"),
+        (["make", "treatment/cubic", "x.npz", "--policy", "uniform"], "--policy means nothing"),
+        (["make", "treatment/cubic", "x.npz", "--way", "centre"], "--way means nothing"),
+        (["make", "treatment/cubic", "x.npz", "--discount", "1"], "--discount means nothing"),
+        (["make", "Pendulum-v1", "log.xlsx"], "there are .npz, .csv, .parquet, .hdf5"),
+        (["make", "Pendulum-v1", "none/log.npz"], "there is no folder none"),
+        (["make", "Pendulum-v1", "log.npz", "--rows", "0"], "rows must be at least 1, not 0"),
+        (["make", "Pendulum-v1", "log.npz", "--seed", "-1"], "the seed must lie in"),
+        (["make", "Pendulum-v1", "log.npz", "--discount", "2"], "the discount must lie in"),
+        (["make", "Pendulum-v1", "log.npz", "--policy", "none"], "none holds no run"),
+        (["make", "Pendulum-v1", "log.npz", "--way", "centre"], "--way is for the policy of a run"),
+        (["make", "Pendulum-v1", "minari/pendulum"], "'pendulum' is no id of Minari's"),
+        (["convert", "treatment/cubic", "minari/a/../b-v0"], "is no id of Minari's"),
+        (["make", COUNTDOWN, "minari/log-v0"], "Register it with an entry_point in words"),
     ],
 )
 def test_mistakes_end_with_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr("fat2thin.envs.record.Environments", None)
     with pytest.raises(SystemExit) as end:
         main(["data", *arguments])
     text = str(end.value.code)
@@ -107,3 +138,169 @@ def test_convert_never_replaces_what_describes_its_source(tmp_path, capsys):
     with pytest.raises(SystemExit, match=r"log\.toml describes .*log\.csv and would be replaced"):
         main(["data", "convert", str(source), str(tmp_path / "log.parquet"), "--overwrite"])
     assert (tmp_path / "log.toml").read_text() == before
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """25 steps of the countdown, from Python."""
+    task = describe(COUNTDOWN)
+    return record(task, uniform(task, 3), 25, 3, discount=0.9, workers=0)
+
+
+MAKE = ["make", COUNTDOWN, "--rows", "25", "--seed", "3", "--discount", "0.9"]
+
+
+@pytest.mark.parametrize("suffix", sorted(writers.FORMATS))
+def test_a_task_is_recorded_in_every_format(recorded, suffix, tmp_path, capfd):
+    path = tmp_path / f"log{suffix}"
+    main(["data", *MAKE, str(path)])
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:-1] == [str(place) for place in writers.places(path)]
+    episodes = recorded.episode_start.size
+    assert re.fullmatch(rf"25 rows in {episodes} episodes, [\d,]+ rows a second", lines[-1])
+    found = data.load(str(path))
+    for name in recorded.arrays:
+        np.testing.assert_array_equal(getattr(found, name), getattr(recorded, name))
+    assert found.sha256 == recorded.sha256 or suffix != ".npz"
+
+
+def test_a_recording_is_not_overwritten_unasked(recorded, tmp_path, monkeypatch):
+    path = tmp_path / "log.npz"
+    path.write_text("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr("fat2thin.envs.record.Environments", None)
+        with pytest.raises(SystemExit, match=r"log\.npz is there already; --overwrite replaces it"):
+            main(["data", *MAKE, str(path)])
+        (tmp_path / "folder.npz").mkdir()
+        with pytest.raises(SystemExit, match=r"folder\.npz is a folder: choose another name"):
+            main(["data", *MAKE, str(tmp_path / "folder.npz"), "--overwrite"])
+    assert path.read_text() == "mine"
+    main(["data", *MAKE, str(path), "--overwrite"])
+    assert data.load(str(path)).sha256 == recorded.sha256
+
+
+def test_a_task_that_fails_ends_with_one_line(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("the pump is empty")
+
+    monkeypatch.setattr("fat2thin.envs.record.Environments", fails)
+    with pytest.raises(SystemExit, match=r"^fat2thin: the pump is empty$"):
+        main(["data", *MAKE, str(tmp_path / "log.npz")])
+    assert not list(tmp_path.iterdir())
+
+
+RUN = "runs/x"
+
+
+@pytest.fixture(scope="module")
+def untrained(recorded, tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "log.npz"
+    data.save_npz(recorded, path)
+    return untrained_run("fttpo", path, seeds=[4], task="none", settings={"hidden": (4, 4)})
+
+
+@pytest.fixture
+def run(untrained, monkeypatch):
+    """What the folder `RUN` holds: a run on the countdown."""
+    monkeypatch.setattr("fat2thin.training.load", {RUN: untrained}.__getitem__)
+    return untrained
+
+
+@pytest.mark.parametrize("way", ["sampled", "centre", "proposal", None])
+def test_the_policy_of_a_run_is_recorded(run, way, tmp_path):
+    path = tmp_path / "log.npz"
+    main(["data", *MAKE, str(path), "--policy", RUN, *(["--way", way] if way else [])])
+    found = data.load(str(path))
+    policy = run.proposal() if way == "proposal" else run.policy()
+    if way == "centre":
+        alone = policy.act(jax.numpy.asarray(found.observation))
+        np.testing.assert_allclose(found.action, alone, rtol=1e-5)
+    act = from_policy(policy, 3, "centre" if way == "centre" else "sampled")
+    expected = record(COUNTDOWN, act, 25, 3, discount=0.9, workers=0)
+    for name in expected.arrays:
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6)
+
+
+def test_a_run_that_cannot_act_in_the_task_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("fat2thin.envs.record.Environments", None)
+
+    def refused(task, match):
+        with pytest.raises(SystemExit, match=match):
+            main(["data", "make", task, str(tmp_path / "log.npz"), "--policy", RUN])
+        assert not list(tmp_path.iterdir())
+
+    refused(
+        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: name the right task"
+    )
+    countdown = describe(COUNTDOWN)
+    for changes, match in (
+        ({"action_low": (0.0,), "action_high": (1.0,)}, r"actions of size 1, .* has 2"),
+        ({"action_low": (-1.0, -1.0)}, "the units differ"),
+    ):
+        task = dataclasses.replace(countdown, **changes)
+        monkeypatch.setattr("fat2thin.envs.rollouts.describe", lambda _, task=task: task)
+        refused(COUNTDOWN, match)
+
+
+PENDULUM = "minari/own/pendulum/uniform-v0"
+
+
+@pytest.fixture
+def minari_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    return tmp_path / "datasets"
+
+
+def test_a_recording_for_minari(minari_folder, capfd):
+    arguments = ["make", "Pendulum-v1", PENDULUM, "--rows", "210"]
+    printed = output(arguments, capfd).splitlines()
+    assert printed[0] == str(minari_folder / "own" / "pendulum" / "uniform-v0")
+    assert printed[1].startswith("210 rows in 2 episodes, ")
+    task = describe("Pendulum-v1")
+    expected = record(task, uniform(task), 210, workers=0)
+    found = data.load(PENDULUM)
+    assert found.sha256 == expected.sha256
+    with pytest.raises(SystemExit, match="uniform-v0 is there already; --overwrite replaces it"):
+        output([*arguments, "--seed", "1"], capfd)
+    output([*arguments, "--seed", "1", "--overwrite"], capfd)
+    assert data.load(PENDULUM).sha256 == record(task, uniform(task, 1), 210, 1, workers=0).sha256
+    assert [place.name for place in minari_folder.glob("own/pendulum/*")] == ["uniform-v0"]
+
+    package = pytest.importorskip("minari", reason="the extra minari is not installed")
+    opened = package.load_dataset("own/pendulum/uniform-v0")
+    assert (opened.total_episodes, opened.total_steps) == (2, 210)
+    environment = opened.recover_environment()
+    assert environment.spec.id == "Pendulum-v1"
+    first, second = opened.iterate_episodes()
+    np.testing.assert_array_equal(first.actions, data.load(PENDULUM).action[:200])
+    np.testing.assert_array_equal(
+        second.observations[1:], data.load(PENDULUM).next_observation[200:]
+    )
+    assert first.truncations[-1] and second.truncations[-1]
+    environment.close()
+
+
+def test_converting_to_minari_and_back(minari_folder, tmp_path, capsys):
+    output(["convert", "treatment/quadratic", "minari/own-v0"], capsys)
+    assert data.load("minari/own-v0").sha256 == data.load("treatment/quadratic").sha256
+    output(["convert", "minari/own-v0", tmp_path / "back.npz"], capsys)
+    assert data.load(str(tmp_path / "back.npz")).sha256 == data.load("treatment/quadratic").sha256
+
+    package = pytest.importorskip("minari", reason="the extra minari is not installed")
+    environment = package.load_dataset("own-v0").recover_environment()
+    assert environment.unwrapped.task == treatment.by_name("treatment/quadratic")
+    environment.close()
+
+
+def test_what_is_no_data_set_is_not_replaced(minari_folder):
+    (minari_folder / "own-v0" / "other-v0").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="own-v0 is there and is no data set of Minari's"):
+        main(["data", "make", "treatment/cubic", "minari/own-v0", "--overwrite"])
+    assert (minari_folder / "own-v0" / "other-v0").is_dir()
+
+
+def test_a_path_in_a_folder_called_minari_is_a_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "minari").mkdir()
+    output(["make", "treatment/cubic", "minari/log.npz"], capsys)
+    assert data.load("./minari/log.npz").rows == 1200

@@ -97,6 +97,29 @@ class Policy(eqx.Module):
         return self.network(jnp.asarray(observation, self.low.dtype))
 
 
+class Sampled(eqx.Module):
+    """Act by sampling a policy."""
+
+    policy: Policy
+
+    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+        """The action."""
+        return self.policy.act(observation, key)
+
+
+class Centred(eqx.Module):
+    """Act at the centre of a policy."""
+
+    policy: Policy
+
+    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+        """The action."""
+        return self.policy.act(observation)
+
+
+WAYS: dict[str, type[Sampled] | type[Centred]] = {"sampled": Sampled, "centre": Centred}
+
+
 def unit_policy(
     network: PolicyNetwork,
     family: Family,

@@ -30,13 +30,7 @@ def save_minari(
     ("own/doses/log-v0") is words between slashes and ends in a version. With `env_spec` Minari can
     recover the environment. All of the folder is there when it gets its name, or there is none.
     """
-    if not re.fullmatch(
-        r"(?:[A-Za-z0-9_][A-Za-z0-9_-]+/)*[A-Za-z0-9_][A-Za-z0-9_-]*-v\d+", dataset_id
-    ):
-        raise ValueError(
-            f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
-            "slashes, and a version at the end, as in own/doses/log-v0"
-        )
+    check_id(dataset_id)
     if dataset.propensity is not None:
         raise ValueError(
             f"data set {dataset.name!r}: Minari has no place for propensities; "
@@ -61,6 +55,17 @@ def save_minari(
             stream.write(json.dumps(about).encode())
         unfinished.rename(place)
     return place
+
+
+def check_id(dataset_id: str) -> None:
+    """Refuse what Minari would not take for an id."""
+    if not re.fullmatch(
+        r"(?:[A-Za-z0-9_][A-Za-z0-9_-]+/)*[A-Za-z0-9_][A-Za-z0-9_-]*-v\d+", dataset_id
+    ):
+        raise ValueError(
+            f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
+            "slashes, and a version at the end, as in own/doses/log-v0"
+        )
 
 
 def _check_joined(dataset: Dataset, last: np.ndarray) -> None:

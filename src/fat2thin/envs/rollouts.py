@@ -51,6 +51,26 @@ class Task:
     specification: Any = dataclasses.field(repr=False, compare=False)
     """Gymnasium's own, from which the task can be made again."""
 
+    def check(
+        self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...], whose: str
+    ) -> None:
+        """Refuse sizes and a box that are not the task's; `whose` says what has them."""
+        for what, mine, other in (
+            ("observations of size", self.observation_size, observation_size),
+            ("actions of size", len(self.action_low), len(low)),
+        ):
+            if mine != other:
+                raise ValueError(
+                    f"{self.name} has {what} {mine}, {whose} has {other}: name the right task"
+                )
+        box = np.asarray([self.action_low, self.action_high])
+        if not np.allclose(box, [low, high], rtol=1e-5, atol=1e-6):
+            raise ValueError(
+                f"the actions of {self.name} lie in {list(self.action_low)} to "
+                f"{list(self.action_high)}, those of {whose} in {list(low)} to {list(high)}: the "
+                "units differ"
+            )
+
 
 @runtime_checkable
 class Act(Protocol):

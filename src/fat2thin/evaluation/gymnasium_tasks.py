@@ -14,10 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data import scores
+from fat2thin.envs.episode_keys import action_key, processor, reset_seed
 from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
-from fat2thin.evaluation.returns import REFERENCE_SEED, WAYS, Evaluation, Reference, TaskError
+from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference, TaskError
 from fat2thin.keys import Stream, stream_key
-from fat2thin.policies import Policy
+from fat2thin.policies import WAYS, Policy
 
 MOST_SLOTS = 1024
 """Environments that are open at once; more episodes than that are played in rounds."""
@@ -51,7 +52,7 @@ class GymnasiumJudge:
 
         The policies have a leading axis of jobs, and the results too.
         """
-        policies, keys = jax.device_put((policies, keys), _processor())
+        policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
         rounds = math.ceil(len(names) * keys.size * episodes / MOST_SLOTS)
         shape = (len(names), keys.size, math.ceil(episodes / rounds))
@@ -108,23 +109,10 @@ class GymnasiumJudge:
 
     def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         """Raise a ValueError where policies of these sizes cannot act in the task."""
-        task = self.task
-        for what, mine, other in (
-            ("observations of size", task.observation_size, observation_size),
-            ("actions of size", len(task.action_low), len(low)),
-        ):
-            if mine != other:
-                raise TaskError(
-                    f"{task.name} has {what} {mine}, the log has {other}: it is another task. "
-                    'Name the right one, or task "none" to train without evaluations'
-                )
-        box = np.asarray([task.action_low, task.action_high])
-        if not np.allclose(box, [low, high], rtol=1e-5, atol=1e-6):
-            raise TaskError(
-                f"the log's actions lie in {list(low)} to {list(high)}, those of {task.name} in "
-                f"{list(task.action_low)} to {list(task.action_high)}: the units differ. Rescale "
-                'the log, or name task "none" to train without evaluations'
-            )
+        try:
+            self.task.check(observation_size, low, high, "the log")
+        except ValueError as error:
+            raise TaskError(f'{error}. With task "none" policies are not judged') from error
 
     def close(self) -> None:
         """Let the environments go."""
@@ -175,24 +163,12 @@ def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
         raise TaskError(f'{error}. With task "none" policies are not judged') from error
 
 
-def _processor() -> jax.Device:
-    """Where policies act: the processor, or the default device where JAX may use no other."""
-    try:
-        return jax.devices("cpu")[0]
-    except RuntimeError:
-        return jax.devices()[0]
-
-
 @jax.jit
 def _seeds(
     keys: Key[Array, " jobs"], number: Int[Array, " episodes"]
 ) -> Int[Array, "jobs episodes"]:
     """What the episodes of every job are reset with."""
-
-    def one(key: Array, number: Array) -> Array:
-        return jax.random.randint(jax.random.fold_in(_parts(key)[0], number), (), 0, 2**31 - 1)
-
-    return jax.vmap(lambda key: jax.vmap(lambda episode: one(key, episode))(number))(keys)
+    return jax.vmap(jax.vmap(reset_seed, (None, 0)), (0, None))(keys, number)
 
 
 @jax.jit
@@ -205,24 +181,14 @@ def _act(
 ) -> Float[Array, "ways jobs slots action"]:
     """Every policy in every way of acting, for its own slots."""
 
-    def one_job(policy: Policy, key: Array, way: type, *slots: Array) -> Array:
-        def one_slot(observation: Array, episode: Array, step: Array) -> Array:
-            noise = jax.random.fold_in(jax.random.fold_in(_parts(key)[1], episode), step)
-            return way(policy)(noise, observation)
+    def one_slot(act: Any, key: Array, observation: Array, episode: Array, step: Array) -> Array:
+        return act(action_key(key, episode, step), observation)
 
-        return jax.vmap(one_slot)(*slots)
-
-    acting = [(policy, way) for policy in policies.values() for way in WAYS.values()]
+    slots = jax.vmap(one_slot, (None, None, 0, 0, 0))
+    acting = [way(policy) for policy in policies.values() for way in WAYS.values()]
     return jnp.stack(
         [
-            jax.vmap(lambda one, key, *slots, way=way: one_job(one, key, way, *slots))(
-                policy, keys, observation[index], episode[index], step[index]
-            )
-            for index, (policy, way) in enumerate(acting)
+            jax.vmap(slots)(act, keys, observation[index], episode[index], step[index])
+            for index, act in enumerate(acting)
         ]
     )
-
-
-def _parts(key: Key[Array, ""]) -> Key[Array, "2"]:
-    """The key of the resets and the key of the policy's own randomness."""
-    return jax.random.split(key)

@@ -10,13 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import equinox as eqx
 from jaxtyping import Array, Float, Key
 
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
 from fat2thin.keys import Stream, stream_key
-from fat2thin.policies import Policy
+from fat2thin.policies import WAYS, Centred, Policy, Sampled
 
 REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096
@@ -47,29 +46,6 @@ class Reference:
     """The same as an evaluation has."""
     rule: str
     """How actions are chosen, in words."""
-
-
-class Sampled(eqx.Module):
-    """Act by sampling a policy."""
-
-    policy: Policy
-
-    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
-        """The action."""
-        return self.policy.act(observation, key)
-
-
-class Centred(eqx.Module):
-    """Act at the centre of a policy."""
-
-    policy: Policy
-
-    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
-        """The action."""
-        return self.policy.act(observation)
-
-
-WAYS: dict[str, type[Sampled] | type[Centred]] = {"sampled": Sampled, "centre": Centred}
 
 
 @runtime_checkable
