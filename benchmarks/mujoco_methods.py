@@ -1,6 +1,6 @@
 """Every method on the nine regenerated MuJoCo data sets: the table and the learning curves.
 
-    python benchmarks/mujoco_methods.py --run     trains what is missing (an hour of a large GPU)
+    python benchmarks/mujoco_methods.py --run     trains what is missing (on a large GPU)
     python benchmarks/mujoco_methods.py           prints the tables and draws the picture
 
 The data sets are regenerated/<robot>-<set>, looked for in the folder that FAT2THIN_DATA names. They

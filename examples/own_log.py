@@ -9,11 +9,12 @@ log is held out, by episodes. docs/own_log.md explains every number that is prin
 """
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
 import fat2thin
-from fat2thin import data
+from fat2thin import algorithms, data
 from fat2thin.data.checks import check
 from fat2thin.data.operations import split
 from fat2thin.data.summary import summarise
@@ -27,7 +28,7 @@ SETTINGS = {
     # is 2,000 with this rate, and would be 20,000 with the default one.
     "polyak_rate": 0.05,
 }
-"""Of every algorithm that this example is run with; `fat2thin settings fttpo` lists the others."""
+"""Where the algorithm has them; `fat2thin settings fttpo` lists the others."""
 
 
 def arguments() -> argparse.Namespace:
@@ -36,11 +37,13 @@ def arguments() -> argparse.Namespace:
     example = Path(__file__).with_name("own_log.toml")
     parser.add_argument("log", nargs="?", default=str(example), help="file to learn from")
     parser.add_argument("--validation", help="file to check on; else a fifth of the log")
-    parser.add_argument("--out", type=Path, default=Path("runs/own_log"), help="folder for results")
+    parser.add_argument("--out", type=Path, help="folder for results; runs/ and the log's name")
     parser.add_argument("--algorithm", default="fttpo", help="see `fat2thin algorithms`")
     parser.add_argument("--steps", type=int, default=10_000, help="updates a seed")
     parser.add_argument("--seeds", type=int, default=4, help="policies learned side by side")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    asked.out = asked.out or Path("runs") / Path(asked.log).stem
+    return asked
 
 
 def parts(log: data.Dataset, asked: argparse.Namespace) -> tuple[str, data.Dataset]:
@@ -50,8 +53,9 @@ def parts(log: data.Dataset, asked: argparse.Namespace) -> tuple[str, data.Datas
     # Training takes a name, so the larger part becomes a file.
     training, validation = split(log, share=0.8, seed=0)
     asked.out.mkdir(parents=True, exist_ok=True)
-    data.save_npz(training, asked.out / "training.npz")
-    return str(asked.out / "training.npz"), validation
+    file = asked.out / f"training-{training.sha256[:8]}.npz"
+    data.save_npz(training, file)
+    return str(file), validation
 
 
 def verdict(table: Table) -> str:
@@ -81,6 +85,7 @@ def main() -> None:
         sys.exit("The log has errors: nothing is learned from it.")
 
     name, validation = parts(log, asked)
+    known = {field.name for field in dataclasses.fields(algorithms.get(asked.algorithm).config)}
     run = fat2thin.train(
         asked.algorithm,
         name,
@@ -88,7 +93,7 @@ def main() -> None:
         seeds=asked.seeds,
         out=asked.out / asked.algorithm,
         standardise=True,
-        **SETTINGS,
+        **{setting: value for setting, value in SETTINGS.items() if setting in known},
     )
 
     table = validate(run, validation, training=data.load(name))

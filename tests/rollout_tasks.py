@@ -3,6 +3,8 @@
 `gymnasium.make("rollout_tasks:Countdown-v0")`
 """
 
+import os
+
 import gymnasium
 import numpy as np
 
@@ -13,7 +15,11 @@ class Countdown(gymnasium.Env):
     At 0 it ends, unless the seed is odd: then it is cut. The second observation is the seed.
     """
 
-    def __init__(self, fails_at=None, never_ends=False):
+    def __init__(self, fails_at=None, never_ends=False, fails_to_start=False):
+        print("tasks may print", flush=True)
+        os.write(1, b"even from C\n")
+        if fails_to_start:
+            raise RuntimeError("no pump at all")
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = gymnasium.spaces.Box(-2.0, 4.0, (2,), np.float32)
         self.fails_at, self.never_ends = fails_at, never_ends
@@ -21,7 +27,6 @@ class Countdown(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.seed, self.left = seed, seed % 5 + 2
-        print("tasks may print")
         return self._observation(), {}
 
     def step(self, action):
@@ -35,6 +40,22 @@ class Countdown(gymnasium.Env):
 
     def _observation(self):
         return np.asarray([self.left, self.seed], np.float32)
+
+
+class Precise(gymnasium.Env):
+    """Has a box whose ends are no numbers of float32, and insists on them."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        return np.zeros(2, np.float32), float(action[0]), True, False, {}
 
 
 class Choice(gymnasium.Env):
@@ -51,5 +72,5 @@ class Unbounded(gymnasium.Env):
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-for _task in (Countdown, Choice, Unbounded):
+for _task in (Countdown, Precise, Choice, Unbounded):
     gymnasium.register(f"{_task.__name__}-v0", entry_point=_task, disable_env_checker=True)

@@ -95,6 +95,7 @@ def train(
             episode of the log differ by 1000.
     """
     from fat2thin.data import DataFileError
+    from fat2thin.envs.errors import TaskFailed
     from fat2thin.evaluation.returns import TaskError
     from fat2thin.training import (
         NoRunError,
@@ -127,7 +128,8 @@ def train(
     if settings_from != "default":
         found = find_published(algorithm, dataset, settings_from, given)
         print(f"settings from {settings_from}: {' '.join(found.sources)}")
-    with plain_errors(TrainingDiverged, OtherRunError, NoRunError, DataFileError, TaskError):
+    told = (TrainingDiverged, OtherRunError, NoRunError, DataFileError, TaskError, TaskFailed)
+    with plain_errors(*told):
         run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
     _print(run)
 
@@ -141,9 +143,10 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
         episodes: Episodes a seed and a policy.
         draw: Which fresh episodes; another number, other episodes.
     """
+    from fat2thin.envs.errors import TaskFailed
     from fat2thin.training import load
 
-    with plain_errors(ValueError):
+    with plain_errors(ValueError, TaskFailed):
         print(load(folder).evaluate(episodes, draw))
 
 

@@ -118,6 +118,7 @@ def make(
     """
     from fat2thin import data
     from fat2thin.data.destinations import refuse
+    from fat2thin.envs.errors import TaskFailed
 
     with plain_errors(ValueError):
         recorded = _is_task(name)
@@ -133,7 +134,7 @@ def make(
             return
         task = _describe(name, out)
         act = _acting(task, policy or "uniform", way, seed)
-    with plain_errors(ValueError, RuntimeError):
+    with plain_errors(ValueError, TaskFailed):
         began = time.perf_counter()
         dataset = _record(task, act, ROWS if rows is None else rows, seed, discount)
         pace = dataset.rows / (time.perf_counter() - began)

@@ -62,7 +62,7 @@ def sparse_value_loss(target: Rows, prediction: Rows, temperature: Setting) -> R
 
 
 def log_weight(
-    advantage: Rows, temperature: Setting, entropic_index: Setting, floor: float
+    advantage: Rows, temperature: Setting, entropic_index: Setting, floor: Setting
 ) -> Rows:
     """log exp_q(advantage / temperature), q at most 1, continued by its tangent below `floor`.
 

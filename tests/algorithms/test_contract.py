@@ -6,14 +6,14 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms import Batch, Problem
+from fat2thin.algorithms.base import shapes_program
 from fat2thin.algorithms.config import POLICIES
-from fat2thin.training.settings import explain
+from fat2thin.training.settings import explain, with_numbers
 
 PROBLEM = Problem(observation_size=3, action_low=(-2.0, 0.0), action_high=(2.0, 10.0), discount=0.9)
 
@@ -187,33 +187,32 @@ def test_every_setting_is_explained(name):
     assert all(sentence.endswith(".") for _, _, sentence in explained)
 
 
-TRACED = {
-    "fttpo": ("learning_rate", "temperature", "polyak_rate"),
-    "iql": ("learning_rate", "temperature", "expectile", "weight_limit", "adam_beta_2"),
-    "xql": ("learning_rate", "temperature", "value_temperature", "value_clip", "huber_limit"),
-    "sql": ("learning_rate", "temperature"),
-    "inac": ("learning_rate", "temperature", "weight_limit"),
-    "td3_bc": ("learning_rate", "q_weight", "target_noise", "noise_clip"),
-    "spot": ("learning_rate", "support_weight", "vae_beta"),
-    "sparse_reverse_kl": ("learning_rate", "temperature", "weight_index"),
-}
-
-
-@pytest.mark.parametrize("name", TRACED)
-def test_rates_and_temperatures_may_be_traced(name, monkeypatch):
-    """A sweep over them is one program."""
-    # As users run it: the tests' own type checks want the numbers that the fields are declared as.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    algorithm, config, state = prepare(name, {})
+@pytest.mark.parametrize("name", algorithms.names())
+def test_real_numbers_may_be_traced(name):
+    """A sweep over them is one program; those that shape it say so."""
+    algorithm, config, _ = prepare(name, {})
     logged = batch(jax.random.key(1))
+    numbers = {
+        field.name: jnp.float32(getattr(config, field.name))
+        for field in dataclasses.fields(config)
+        if isinstance(getattr(config, field.name), float) and not shapes_program(field)
+    }
+    assert "learning_rate" in numbers
 
-    def step(values):
-        traced = dataclasses.replace(config, **values)
-        return algorithm.update(state, logged, jax.random.key(2), PROBLEM, traced)
+    def everything(numbers, key):
+        traced = with_numbers(config, numbers)
+        state = algorithm.init(key, PROBLEM, traced)
+        made = [algorithm.update(state, logged, key, PROBLEM, traced)]
+        made.append(algorithm.policy(state, PROBLEM, traced))
+        if algorithm.proposal:
+            made.append(algorithm.proposal(state, PROBLEM, traced))
+        if algorithm.preparation:
+            made.append(algorithm.preparation.update(state, logged, key, PROBLEM, traced))
+        return made
 
-    values = {field: jnp.float32(getattr(config, field)) for field in TRACED[name]}
-    after, _ = jax.eval_shape(step, values)
-    assert jax.tree.structure(after) == jax.tree.structure(state)
+    made = jax.eval_shape(everything, numbers, jax.random.key(2))
+    # What is static in a policy must not hold a traced number either.
+    assert "Tracer" not in str(jax.tree.structure(made))
 
 
 def test_a_variant_is_its_base_with_other_defaults():

@@ -80,7 +80,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_quadrature_is_scipys_integral(wide):
     first, second = (np.array(parameters).T for parameters in zip(*PAIRS, strict=True))
     expected = [integrated_kl(scipy_twin(*p), scipy_twin(*r)) for p, r in PAIRS]

@@ -1,10 +1,14 @@
 """Rollouts of Gymnasium tasks, against episodes worked out by hand and Gymnasium's own loop."""
 
+import dataclasses
+import gc
+
 import gymnasium
 import numpy as np
 import pytest
 
 from fat2thin.envs import rollouts
+from fat2thin.envs.errors import TaskFailed
 from fat2thin.envs.rollouts import Environments, describe
 
 COUNTDOWN = "rollout_tasks:Countdown-v0"
@@ -108,10 +112,73 @@ def test_a_failing_environment_is_told(capfd):
     task = describe(COUNTDOWN, fails_at=2)
     with (
         Environments(task, 3, 2) as environments,
-        pytest.raises(RuntimeError, match=r"Countdown-v0.*the pump is empty"),
+        pytest.raises(TaskFailed, match=r"Countdown-v0.*the pump is empty"),
     ):
         environments.play(first_is_observation, SEEDS)
     assert "Traceback" in capfd.readouterr().err
+    with pytest.raises(TaskFailed, match="these environments are closed"):
+        environments.play(first_is_observation, SEEDS)
+
+
+def test_one_that_cannot_start_is_told(capfd):
+    task = dataclasses.replace(describe(COUNTDOWN), options={"fails_to_start": True})
+    with pytest.raises(TaskFailed, match=r"no pump at all.*needs workers=0"):
+        Environments(task, 3, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_nothing_is_played_after_the_end(countdown, workers):
+    environments = Environments(countdown, 3, workers)
+    environments.close()
+    environments.close()
+    with pytest.raises(TaskFailed, match="these environments are closed"):
+        environments.play(first_is_observation, SEEDS)
+
+
+def test_a_worker_that_was_killed_is_told_and_the_others_end(countdown):
+    environments = Environments(countdown, 3, 3)
+    workers = list(environments._workers)
+    workers[1].kill()
+    workers[1].wait()
+    with pytest.raises(TaskFailed, match="ended without a word"):
+        environments.play(first_is_observation, SEEDS)
+    assert all(worker.poll() is not None for worker in workers)
+
+
+def test_an_interrupt_leaves_nothing_behind(countdown):
+    def interrupted(observation, episode, step):
+        raise KeyboardInterrupt
+
+    environments = Environments(countdown, 3, 2)
+    workers = list(environments._workers)
+    with pytest.raises(KeyboardInterrupt), environments:
+        environments.play(interrupted, SEEDS)
+    assert all(worker.poll() is not None for worker in workers)
+
+
+def test_workers_end_with_what_they_work_for(countdown):
+    environments = Environments(countdown, 3, 2)
+    workers = list(environments._workers)
+    del environments
+    gc.collect()
+    assert all(worker.poll() is not None for worker in workers)
+
+
+def test_modules_of_the_current_folder_are_not_imported(countdown, tmp_path, monkeypatch):
+    (tmp_path / "mmap.py").write_text("raise RuntimeError('a stranger is in')")
+    monkeypatch.chdir(tmp_path)
+    with Environments(countdown, 3, 1) as environments:
+        np.testing.assert_array_equal(
+            environments.play(first_is_observation, SEEDS).lengths, LENGTHS
+        )
+
+
+def test_actions_are_in_the_box_in_the_tasks_own_precision():
+    with Environments(describe("rollout_tasks:Precise-v0"), 1, 0) as environments:
+        found = environments.play(
+            lambda observation, episode, step: np.float32([[0.1]]), np.asarray([[0]])
+        )
+    assert found.returns[0, 0] == 0.1 and float(np.float32(0.1)) > 0.1
 
 
 def test_a_task_without_an_end_is_told(monkeypatch):
@@ -124,6 +191,8 @@ def test_a_task_without_an_end_is_told(monkeypatch):
 
 
 def test_seeds_of_another_shape_are_refused(countdown):
+    with pytest.raises(ValueError, match="one environment at least"):
+        Environments(countdown, 0)
     with Environments(countdown, 3, 0) as environments:
         for seeds in (SEEDS[:2], SEEDS[:, :0], SEEDS[:, 0]):
             with pytest.raises(ValueError, match=r"seeds must have shape \(3, episodes\)"):

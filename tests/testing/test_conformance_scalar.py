@@ -45,7 +45,7 @@ class SafeEpanechnikov(Epanechnikov):
     [
         dist.Normal(3.0, 0.2),
         dist.Cauchy(jnp.array([0.0, -5.0]), jnp.array([[1e-4], [1e4]])),
-        dist.StudentT(3.0, 1.0, 2.0),
+        pytest.param(dist.StudentT(3.0, 1.0, 2.0), marks=pytest.mark.slow),
         dist.Uniform(-1.0, 2.0),
         pytest.param(dist.Laplace(0.3, 1.0), marks=pytest.mark.slow),
         pytest.param(dist.Gumbel(0.0, 2.0), marks=pytest.mark.slow),
@@ -57,6 +57,7 @@ def test_right_distributions_pass(distribution):
     check_distribution(distribution, KEY, samples=SAMPLES).raise_if_failed()
 
 
+@pytest.mark.slow
 def test_float64_passes_at_its_own_tolerance():
     with jax.enable_x64(True):
         distribution = dist.Cauchy(0.0, jnp.array([1e-3, 1.0, 1e3]))
@@ -66,6 +67,7 @@ def test_float64_passes_at_its_own_tolerance():
     assert mass.tolerance < 1e-8
 
 
+@pytest.mark.slow
 def test_numpyro_beta_has_one_defect_just_outside_its_support():
     # Its gradient is NaN beyond 1; everything else about it is right.
     assert failures(dist.Beta(2.0, 3.0)) == ["edges"]

@@ -56,7 +56,10 @@ class LeakingBall(UniformBall):
     [
         pytest.param(dist.MultivariateNormal(jnp.arange(3.0), COVARIANCE), marks=pytest.mark.slow),
         dist.MultivariateNormal(jnp.zeros(3), scale_tril=FACTOR),
-        dist.MultivariateStudentT(jnp.array([1.0, 3.0]), jnp.zeros(3), FACTOR),
+        pytest.param(
+            dist.MultivariateStudentT(jnp.array([1.0, 3.0]), jnp.zeros(3), FACTOR),
+            marks=pytest.mark.slow,
+        ),
         dist.Normal(jnp.zeros((2, 3)), jnp.array([[1.0], [1e-3]])).to_event(1),
         pytest.param(
             dist.Cauchy(jnp.zeros(3), jnp.array([1e-2, 1.0, 1e2])).to_event(1),

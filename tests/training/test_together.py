@@ -1,6 +1,5 @@
 """Runs in one program: each is what it would be alone, and ends alone where it breaks."""
 
-import dataclasses
 import logging
 
 import jax
@@ -47,7 +46,6 @@ def other_log(tiny_world, monkeypatch):
 
 def test_runs_together_are_the_runs_alone(other_log):
     several = specs(
-        {"seeds": [0, 3], "settings": {"learning_rate": 0.1}},
         {"seeds": [3], "settings": {"learning_rate": 0.3}, "dataset": "tiny/longer"},
         {"seeds": [0, 1], "settings": {"learning_rate": 0.1}, "dataset": "tiny/own"},
         {"seeds": [5], "settings": {"learning_rate": 0.2}, "reward_scale": 10.0},
@@ -92,16 +90,20 @@ def test_runs_that_cannot_share_a_program_are_refused(tmp_path, changes, message
     assert not list(tmp_path.iterdir())
 
 
-def test_a_number_that_shapes_the_program_is_refused(tiny_world, monkeypatch):
-    def update(state, batch, key, problem, config):
-        return tiny_world.algorithm.update(
-            state, batch, key, problem, dataclasses.replace(config, noise=float(config.noise))
-        )
+def test_a_number_that_shapes_the_program_is_refused():
+    first, second = (
+        make_spec("fttpo", "treatment/cubic", steps=1, settings={"half_width_low": low})
+        for low in (0.01, 0.02)
+    )
+    with pytest.raises(ValueError, match=r"different half_width_low \(0.01, 0.02\) cannot share"):
+        execute_together([first, second])
 
-    shaped = tiny_world.algorithm._replace(update=update)
-    monkeypatch.setitem(fat2thin.algorithms._REGISTRY, "stand_in", shaped)
-    with pytest.raises(ValueError, match=r"different noise cannot share a program.*shapes it"):
-        execute_together(specs({"settings": {"noise": 0.1}}, {"settings": {"noise": 0.2}}))
+
+def test_two_runs_do_not_fit_one_folder(tmp_path):
+    several = specs({"settings": {"noise": 0.1}}, {"settings": {"noise": 0.2}})
+    with pytest.raises(ValueError, match="cannot hold several runs"):
+        execute_together(several, [tmp_path / "a", tmp_path / "b" / ".." / "a"])
+    assert not list(tmp_path.iterdir())
 
 
 def breaking(seed, update):
@@ -124,6 +126,8 @@ def test_where_one_diverges_the_others_go_on(tmp_path, caplog):
     assert runs[1].evaluations.steps == (0,)
     assert runs[1].metrics["step"].tolist() == [3]
     assert fat2thin.load(tmp_path / "b").step == 3
+    again = execute_together([whole, broken], [tmp_path / "a", tmp_path / "b"])
+    assert [run.about["status"] for run in again] == ["finished", "diverged"]
 
 
 def test_where_all_diverge_it_is_an_error():

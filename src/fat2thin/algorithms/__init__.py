@@ -40,9 +40,13 @@ def variant(name: str, of: str, summary: str, **defaults: Any) -> Algorithm:
     """Add an algorithm that is another one with other defaults of its settings."""
     base = get(of)
     kinds = typing.get_type_hints(base.config)
+    fields = {field.name: field for field in dataclasses.fields(base.config)}
     config = dataclasses.make_dataclass(
         base.config.__name__,
-        [(field, kinds[field], default) for field, default in defaults.items()],
+        [
+            (name, kinds[name], dataclasses.field(default=value, metadata=fields[name].metadata))
+            for name, value in defaults.items()
+        ],
         bases=(base.config,),
         frozen=True,
         namespace={"__doc__": f"Settings of {name}."},

@@ -40,6 +40,19 @@ State = Any
 """A pytree of arrays; each algorithm has its own."""
 
 
+_SHAPES = "shapes the program"
+
+
+def shaping(default: Any) -> Any:
+    """A field of a config whose number shapes the program: it cannot be traced."""
+    return dataclasses.field(default=default, metadata={_SHAPES: True})
+
+
+def shapes_program(field: dataclasses.Field) -> bool:
+    """Whether runs that share a program must agree on this field of a config."""
+    return _SHAPES in field.metadata
+
+
 class Preparation(NamedTuple):
     """Updates that come before the first, for algorithms that learn a model of the log first."""
 
@@ -51,8 +64,9 @@ class Preparation(NamedTuple):
 class Algorithm(NamedTuple):
     """Pure functions: all state goes in and comes out.
 
-    `config` is a frozen dataclass with a sentence a field. Rates and temperatures may hold traced
-    numbers, so that a sweep over them is one program; what shapes the program is static.
+    `config` is a frozen dataclass with a sentence a field. Fields that are real numbers may hold
+    traced ones, so that a sweep over them is one program; those that shape the program say so
+    (`shaping`).
     """
 
     name: str

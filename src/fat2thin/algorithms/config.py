@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from fat2thin.algorithms.base import shaping
 from fat2thin.algorithms.checks import between, layer_widths, one_of, only_with, whole
 from fat2thin.algorithms.support import OUTSIDE_RULES
 from fat2thin.families import (
@@ -59,11 +60,11 @@ class PolicyConfig:
     """Family of the policy: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t",
     "beta", "sparse_q_gaussian" or, where the loss needs no density, "deterministic"."""
 
-    entropic_index: float | None = None
+    entropic_index: float | None = shaping(None)
     """Index of a "q_gaussian" (1 to below 3; None is 2, the Cauchy) or of a "sparse_q_gaussian"
     (below 1; None is 0)."""
 
-    degrees_of_freedom: float | None = None
+    degrees_of_freedom: float | None = shaping(None)
     """Of a "student_t" policy; None is 1."""
 
     box: str | None = None
@@ -76,10 +77,10 @@ class PolicyConfig:
     action replacement), or "project" it to the nearest point of 90 % of the band. One of them has
     to be named."""
 
-    scale_low: float = 1e-3
+    scale_low: float = shaping(1e-3)
     """Smallest scale of the policy (half-width of a "sparse_q_gaussian")."""
 
-    scale_high: float = 10.0
+    scale_high: float = shaping(10.0)
     """Largest scale of the policy; a sparse band is never wider than the box."""
 
     state_dependent_scale: bool = True

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from fat2thin.algorithms.base import shaping
 from fat2thin.algorithms.checks import between, one_of, only_with, whole
 from fat2thin.algorithms.config import COVERING, CriticConfig, check_learning
 from fat2thin.families import BOX_RULES
@@ -34,10 +35,10 @@ class FtTPOConfig(CriticConfig):
     weight_limit: float = 1e4
     """Largest weight of a logged action, as in the authors' code."""
 
-    proposal_index: float = 2.0
+    proposal_index: float = shaping(2.0)
     """Index of a "q_gaussian" proposal, from 1 (Gaussian) to below 3; 2 is the Cauchy."""
 
-    actor_index: float = 0.0
+    actor_index: float = shaping(0.0)
     """Index of the sparse actor, below 1; the lower, the flatter the band."""
 
     actor_loss: str = "exact"
@@ -45,7 +46,7 @@ class FtTPOConfig(CriticConfig):
     samples), "closed_form" (no second network: a constant times the proposal's scale), "spot"
     (largest Q, held to the proposal) or "greedy" (likelihood of its best samples)."""
 
-    kept_mass: float | None = None
+    kept_mass: float | None = shaping(None)
     """For "closed_form": share of the proposal's mass that the band keeps; None takes the one that
     minimises the reverse KL, 81 % for indices 0 and 2."""
 
@@ -53,7 +54,7 @@ class FtTPOConfig(CriticConfig):
     """Family of the proposal: "q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper),
     "clipped_gaussian", "student_t" or "beta"."""
 
-    degrees_of_freedom: float | None = None
+    degrees_of_freedom: float | None = shaping(None)
     """Of a "student_t" proposal; None is 1."""
 
     value_under: str = "actor"
@@ -65,22 +66,22 @@ class FtTPOConfig(CriticConfig):
     box: str = "inside"
     """How the band meets the action box: "inside" (it lies in the box) or "clip" (as published)."""
 
-    proposal_scale_low: float = 1e-3
+    proposal_scale_low: float = shaping(1e-3)
     """Smallest scale of the proposal."""
 
-    proposal_scale_high: float = 10.0
+    proposal_scale_high: float = shaping(10.0)
     """Largest scale of the proposal."""
 
-    half_width_low: float = 1e-3
+    half_width_low: float = shaping(1e-3)
     """Smallest half-width of the actor's band."""
 
-    half_width_high: float = 1.0
+    half_width_high: float = shaping(1.0)
     """Largest half-width of the actor's band; 1 is the whole box."""
 
     greedy_samples: int = 10
     """For "greedy": actions drawn a state."""
 
-    greedy_share: float = 0.2
+    greedy_share: float = shaping(0.2)
     """For "greedy": share of them that is kept."""
 
     published: bool = False

@@ -210,7 +210,10 @@ def fit_behaviour(
 
 
 def watched_actions(
-    action: Float[Array, "batch action"], key: Key[Array, ""], random_actions: int, noise: float
+    action: Float[Array, "batch action"],
+    key: Key[Array, ""],
+    random_actions: int,
+    noise: float | Float[Array, ""],
 ) -> Float[Array, "actions batch action"]:
     """The logged action and so many uniform ones a state, all with noise cut at 0.5, in the box."""
     random_key, noise_key = jax.random.split(key)

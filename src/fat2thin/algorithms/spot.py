@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Preparation, Problem
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Preparation, Problem, shaping
 from fat2thin.algorithms.checks import between, layer_widths, only_with, whole
 from fat2thin.algorithms.config import check_learning
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if, start
@@ -67,7 +67,7 @@ class SPOTConfig(SmoothedTargetConfig):
     latent_size: int | None = None
     """Latent coordinates of the density model; None is twice the action's."""
 
-    actor_dropout: float = 0.1
+    actor_dropout: float = shaping(0.1)
     """Share of the policy's hidden units that are left out at random while it learns."""
 
     published: bool = False

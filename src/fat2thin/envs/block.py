@@ -6,9 +6,10 @@ a byte each way says "go" and "done". It imports NumPy and Gymnasium and nothing
 
 import json
 import mmap
+import os
 import sys
 import traceback
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -79,8 +80,8 @@ class Block:
         self.arrays = arrays
         self.environments = [gymnasium.make(task, **options) for _ in arrays.command]
         space = self.environments[0].action_space
-        assert space.shape is not None
-        self._action = (space.shape, space.dtype)
+        assert isinstance(space, gymnasium.spaces.Box)
+        self._actions = space
 
     def go(self) -> None:
         """Do what every slot is told."""
@@ -92,8 +93,10 @@ class Block:
             self.arrays.observation[row] = np.ravel(observation)
 
     def _step(self, row: int) -> np.ndarray:
-        shape, kind = self._action
-        action = self.arrays.action[row].astype(kind).reshape(shape)
+        space = self._actions
+        action = self.arrays.action[row].reshape(space.shape)
+        # In the task's own precision, where a number of another may lie just outside the box.
+        action = np.clip(action.astype(space.dtype), space.low, space.high)
         observation, reward, terminated, truncated, _ = self.environments[row].step(action)
         self.arrays.reward[row] = reward
         self.arrays.terminated[row] = terminated
@@ -106,30 +109,32 @@ class Block:
             environment.close()
 
 
-def work(order: dict[str, Any]) -> None:
+def work(order: dict[str, Any], answers: IO[bytes]) -> None:
     """Be a worker until nobody speaks any more."""
     sizes = Sizes(*order["sizes"])
-    with open(order["memory"], "r+b") as file:
-        memory = mmap.mmap(file.fileno(), bytes_needed(sizes))
+    memory = mmap.mmap(order["memory"], bytes_needed(sizes))
     arrays = Arrays(*(array[order["first"] :: order["every"]] for array in allocate(sizes, memory)))
     block = Block(order["task"], order["options"], arrays)
-    answer = sys.stdout.buffer
-    # What an environment prints must not be taken for an answer.
-    sys.stdout = sys.stderr
-    answer.write(DONE)
-    answer.flush()
+    answers.write(DONE)
     while sys.stdin.buffer.read(1) == GO:
         block.go()
-        answer.write(DONE)
-        answer.flush()
+        answers.write(DONE)
     block.close()
 
 
-if __name__ == "__main__":
-    _answer = sys.stdout.buffer
+def main() -> None:
+    """Take the order from the first line that comes in."""
+    # What a task prints, in Python or in C, must not be taken for an answer: it goes to stderr.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        work(json.loads(sys.stdin.buffer.readline()))
-    except Exception as error:
-        _answer.write(FAILED + str(error).encode())
-        _answer.flush()
+        work(json.loads(sys.stdin.buffer.readline()), answers)
+    except BrokenPipeError:
+        pass  # nobody listens any more
+    except BaseException as error:
+        answers.write(FAILED + (str(error) or type(error).__name__).encode())
         traceback.print_exc()
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ episode is depends on its own seed and on its policy alone: not on the environme
 on the number of workers.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -32,9 +34,12 @@ from fat2thin.envs.block import (
     allocate,
     bytes_needed,
 )
+from fat2thin.envs.errors import TaskFailed
 
 LONGEST_EPISODE = 100_000
 """Steps after which a task that sets no limit is taken to have no end."""
+_PATIENCE = 5.0
+"""Seconds that a worker has to end by itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +129,13 @@ class Rollouts:
 def describe(task: str, **options: Any) -> Task:
     """Make the task once and say what it is; one that we cannot act in is refused with the reason.
 
-    `options` go to `gymnasium.make`. A name may be "module:Name-v0": the module is imported first.
+    `options` go to `gymnasium.make`, and are such as JSON can hold. A name may be "module:Name-v0":
+    the module is imported first.
     """
+    try:
+        json.dumps(options)
+    except TypeError as error:
+        raise ValueError(f"{task}: options must be such as JSON can hold: {error}") from error
     try:
         environment = gymnasium.make(task, **options)
     except (gymnasium.error.Error, ImportError) as error:
@@ -172,12 +182,16 @@ class Environments:
     """
 
     def __init__(self, task: Task, slots: int, workers: int | None = None) -> None:
+        if slots < 1:
+            raise ValueError(f"there must be one environment at least, not {slots}")
         self.task, self.slots = task, slots
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         workers = (available or os.cpu_count() or 1) if workers is None else workers
         sizes = Sizes(slots, task.observation_size, len(task.action_low))
         self._block: Block | None = None
         self._workers: list[subprocess.Popen] = []
+        # Also where nobody closes them: workers must not outlive what they work for.
+        self._end = weakref.finalize(self, _end_workers, self._workers)
         if workers == 0:
             self._arrays = allocate(sizes)
             self._block = Block(task.name, task.options, self._arrays)
@@ -185,23 +199,31 @@ class Environments:
             self._start(sizes, min(workers, slots))
 
     def _start(self, sizes: Sizes, workers: int) -> None:
-        # In memory where the system has a file system there; the workers map the same file.
+        # In memory where the system has a file system there; the file has no name to be left over.
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        with tempfile.NamedTemporaryFile(prefix="fat2thin-", dir=folder) as file:
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(bytes_needed(sizes))
             self._arrays = allocate(sizes, mmap.mmap(file.fileno(), bytes_needed(sizes)))
-            for first in range(workers):
-                order = {
-                    "task": self.task.name,
-                    "options": self.task.options,
-                    "sizes": sizes,
-                    "memory": file.name,
-                    "first": first,
-                    "every": workers,
-                }
-                self._workers.append(_start_worker(order))
-            # Until every worker has mapped the file, which then needs no name any more.
-            self._wait()
+            try:
+                for first in range(workers):
+                    order = {
+                        "task": self.task.name,
+                        "options": self.task.options,
+                        "sizes": sizes,
+                        "memory": file.fileno(),
+                        "first": first,
+                        "every": workers,
+                    }
+                    self._workers.append(_start_worker(order, file.fileno()))
+                self._wait()
+            except TaskFailed as error:
+                raise TaskFailed(
+                    f"{error}. A task that only this process knows needs workers=0, or a name with "
+                    'its module ("package.module:Name-v0")'
+                ) from error
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> "Environments":
         return self
@@ -216,17 +238,11 @@ class Environments:
         self.close()
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers; nothing can be played after that."""
         if self._block is not None:
             self._block.close()
             self._block = None
-        for worker in self._workers:
-            for pipe in (worker.stdin, worker.stdout):
-                assert pipe is not None
-                pipe.close()
-        for worker in self._workers:
-            worker.wait()
-        self._workers = []
+        self._end()
 
     def play(
         self, act: Act, seeds: np.ndarray, watch: Callable[[Steps], None] | None = None
@@ -236,6 +252,8 @@ class Environments:
         `seeds` has shape (slots, episodes): what each episode is reset with. `watch` is shown every
         step that was taken.
         """
+        if not self._end.alive:
+            raise TaskFailed(f"{self.task.name}: these environments are closed")
         began = time.perf_counter()
         seeds = np.asarray(seeds)
         if seeds.ndim != 2 or len(seeds) != self.slots or not seeds.size:
@@ -284,11 +302,13 @@ class Environments:
     ) -> None:
         """Reset the slots whose episode is over and that have another."""
         arrays = self._arrays
-        over = playing[arrays.terminated[playing] | arrays.truncated[playing]]
-        if (step[playing] >= LONGEST_EPISODE).any():
+        ends = arrays.terminated[playing] | arrays.truncated[playing]
+        over = playing[ends]
+        longest = max(LONGEST_EPISODE, self.task.time_limit or 0)
+        if (step[playing[~ends]] >= longest).any():
             raise ValueError(
-                f"{self.task.name}: an episode has {LONGEST_EPISODE:,} steps and does not end; "
-                "register the task with max_episode_steps, or give it as an option"
+                f"{self.task.name}: an episode has {longest:,} steps and does not end; register "
+                "the task with max_episode_steps, or give it as an option"
             )
         if not over.size:
             return
@@ -309,40 +329,59 @@ class Environments:
         try:
             for worker in self._workers:
                 assert worker.stdin is not None
-                worker.stdin.write(GO)
-                worker.stdin.flush()
-        except BrokenPipeError:
-            pass  # the worker has said why, and that is read below
-        self._wait()
+                # One that is gone has said why, and that is read below.
+                with contextlib.suppress(BrokenPipeError):
+                    worker.stdin.write(GO)
+            self._wait()
+        except BaseException:
+            # Somebody's answer may still be on its way: what was heard next would be the old one.
+            self.close()
+            raise
 
     def _wait(self) -> None:
         for worker in self._workers:
             assert worker.stdout is not None
-            answer = worker.stdout.read(1)
-            if answer != DONE:
+            if worker.stdout.read(1) != DONE:
                 reason = worker.stdout.read().decode(errors="replace")
                 self.close()
-                raise RuntimeError(
+                raise TaskFailed(
                     f"{self.task.name}: an environment failed in its process: "
-                    f"{reason or 'it ended without a word'}. A task that only this process knows "
-                    'needs workers=0, or a name with its module ("package.module:Name-v0")'
+                    f"{reason or 'it ended without a word'}"
                 )
 
 
-def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
+def _end_workers(workers: list[subprocess.Popen]) -> None:
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.close()
+    for worker in workers:
+        try:
+            worker.wait(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+        assert worker.stdout is not None
+        worker.stdout.close()
+
+
+def _start_worker(order: dict[str, Any], memory: int) -> subprocess.Popen:
     # One thread each: the workers themselves fill the processors.
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    known = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    # The same modules as here, and none of the current folder that are not on our own path.
+    known = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     display = {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "disabled")}
+    line = json.dumps(order).encode() + b"\n"
     worker = subprocess.Popen(
-        [sys.executable, "-m", "fat2thin.envs.block"],
+        [sys.executable, "-P", "-m", "fat2thin.envs.block"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        bufsize=0,
+        pass_fds=(memory,),
         # An interrupt from the keyboard is for us alone; workers end when nobody speaks to them.
         start_new_session=True,
         env={**os.environ, **one_thread, **known, **display},
     )
     assert worker.stdin is not None
-    worker.stdin.write(json.dumps(order).encode() + b"\n")
-    worker.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        worker.stdin.write(line)
     return worker

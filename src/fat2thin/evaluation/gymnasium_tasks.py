@@ -21,8 +21,9 @@ from fat2thin.keys import Stream, stream_key
 from fat2thin.policies import WAYS, Policy
 
 MOST_SLOTS = 1024
-"""Environments that are open at once; more episodes than that are played in rounds."""
-UNIFORM_EPISODES = 100
+"""Environments that are open at once, or one a policy, way and job if these are more; further
+episodes are played in rounds."""
+UNIFORM_EPISODES = 20
 """Episodes of the reference that acts at random."""
 ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 """The tasks of D4RL's robots. The ant is missing: today's has other observations than D4RL's."""
@@ -54,7 +55,7 @@ class GymnasiumJudge:
         """
         policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
-        rounds = math.ceil(len(names) * keys.size * episodes / MOST_SLOTS)
+        rounds = min(math.ceil(len(names) * keys.size * episodes / MOST_SLOTS), episodes)
         shape = (len(names), keys.size, math.ceil(episodes / rounds))
         # A slot plays episodes s, s + abreast, s + 2 abreast, ...
         abreast = np.broadcast_to(np.arange(shape[2]), shape).reshape(-1)
@@ -91,6 +92,7 @@ class GymnasiumJudge:
             standard_error=float(found.returns.std(ddof=1) / math.sqrt(UNIFORM_EPISODES)),
             measures={name: float(value) for name, value in measures.items()},
             rule=f"every action drawn uniformly from the box, {UNIFORM_EPISODES} episodes",
+            episodes=UNIFORM_EPISODES,
         )
         return {"uniform": uniform, **self._known_references()}
 
@@ -124,7 +126,11 @@ class GymnasiumJudge:
         if self._open is None or self._open.slots != len(seeds):
             self.close()
             self._open = Environments(self.task, len(seeds), self.workers)
-        found = self._open.play(act, seeds)
+        try:
+            found = self._open.play(act, seeds)
+        except BaseException:
+            self.close()
+            raise
         self.steps += found.steps
         self.seconds += found.seconds
         return found

@@ -72,7 +72,9 @@ def held_out(run: Run, dataset: Dataset) -> Quantities:
         quantities["good_inside_support"] = _ratio(found.good_inside, found.good)
     quantities["support_percent"] = 100.0 * found.width
     if "critic_loss" in metrics:
-        quantities["td_error"] = np.sqrt(2.0 * metrics["critic_loss"])
+        # Critics learn scaled rewards; the error is told in those of the log.
+        factors = [_scales(run, index).reward_factor for index in range(len(of_seeds))]
+        quantities["td_error"] = np.sqrt(2.0 * metrics["critic_loss"]) / np.asarray(factors)
     if "weight_mean" in metrics:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
         loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
@@ -138,9 +140,14 @@ def batch_of(run: Run, dataset: Dataset, index: int) -> Batch:
                 f"data set {dataset.name!r} is not of the run's problem: {field} is "
                 f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
             )
+    scaled = _scales(run, index).apply(dataset)
+    return jax.tree.map(lambda array: np.asarray(array[0]), on_device([scaled]).rows)
+
+
+def _scales(run: Run, index: int) -> Scales:
+    """The scales of the log that the run's seed number `index` learned from."""
     scales = run.about.get("scales") or [Scales().to_json()]
-    own = Scales.from_json(scales[index if len(scales) > 1 else 0])
-    return jax.tree.map(lambda array: np.asarray(array[0]), on_device([own.apply(dataset)]).rows)
+    return Scales.from_json(scales[index if len(scales) > 1 else 0])
 
 
 def _means_over(run: Run, dataset: Dataset, index: int) -> _Means:

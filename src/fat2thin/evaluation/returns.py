@@ -46,6 +46,8 @@ class Reference:
     """The same as an evaluation has."""
     rule: str
     """How actions are chosen, in words."""
+    episodes: int | None = None
+    """How many it rests on, where it was measured."""
 
 
 @runtime_checkable
@@ -124,6 +126,7 @@ def _treatment_references(task: Treatment) -> dict[str, Reference]:
     return {
         name: Reference(
             **{field: getattr(row, field) for field in own},
+            episodes=REFERENCE_EPISODES,
             measures={field: value for field, value in row._asdict().items() if field not in own},
         )
         for name, row in rows.items()

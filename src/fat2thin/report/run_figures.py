@@ -54,7 +54,8 @@ def learning_curves(run: Run) -> Figure:
     centre, and horizontal lines for the reference rows.
     """
     titles = _titles(run)
-    references = {name: run.references[name] for name in _REFERENCES if name in run.references}
+    known = run.known_references()
+    references = {name: known[name] for name in _REFERENCES if name in known}
     figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.0))
     row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
     for axes, (policy, title) in zip(row, titles.items(), strict=True):

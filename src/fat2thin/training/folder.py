@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fat2thin.evaluation.returns import REFERENCE_EPISODES, REFERENCE_SEED, Evaluation, Reference
+from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
 from fat2thin.training import checkpoint
 from fat2thin.training.spec import RunSpec, difference
 
@@ -51,10 +51,10 @@ class RunFolder:
 
     path: Path
 
-    def finished(self, spec: RunSpec, hashes: list[str]) -> bool:
-        """Whether this very run is here and complete; another one is refused."""
+    def status(self, spec: RunSpec, hashes: list[str]) -> str | None:
+        """How far this very run is, None where it is not here; another one is refused."""
         if not (self.path / _RUN).exists():
-            return False
+            return None
         about = self.about()
         lines = difference(about["spec"], spec.to_json())
         if not lines and about["sha256"] != hashes:
@@ -64,7 +64,7 @@ class RunFolder:
                 f"{self.path} holds another run ({'; '.join(lines)}). "
                 "Choose another folder, or remove this one."
             )
-        return about["status"] == FINISHED
+        return about["status"]
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Make the folder ready for a run; what an unfinished one left is removed."""
@@ -131,10 +131,9 @@ class RunFolder:
         }
 
     def write_references(self, references: Mapping[str, Reference]) -> None:
-        """Write references.json, with the seed and the number of episodes they rest on."""
+        """Write references.json, with the seed and, in a row, the episodes that it rests on."""
         rows = {name: dataclasses.asdict(row) for name, row in references.items()}
-        about = {"seed": REFERENCE_SEED, "episodes": REFERENCE_EPISODES, "rows": rows}
-        self._write(_REFERENCES, _json(about))
+        self._write(_REFERENCES, _json({"seed": REFERENCE_SEED, "rows": rows}))
 
     def references(self) -> dict[str, Reference] | None:
         """What references.json says, or None where there is none."""
@@ -156,6 +155,10 @@ class RunFolder:
         """Keep the policies of all seeds after a step."""
         (self.path / _SNAPSHOTS).mkdir(exist_ok=True)
         self._write(_snapshot(step), checkpoint.dump(policies))
+
+    def has_snapshot(self, step: int) -> bool:
+        """Whether the policies after a step are here."""
+        return (self.path / _snapshot(step)).exists()
 
     def snapshot(self, step: int, like: Any) -> Any:
         """The policies of all seeds after a step, put into the structure `like`."""

@@ -1,6 +1,6 @@
 """What is run side by side in one program, and the logged steps on the device it learns from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -39,32 +39,6 @@ class Data(NamedTuple):
     """Shape (logs, rows, ...)."""
     row_count: Int[Array, " logs"]
     """Rows that are data; what comes after them is padding."""
-
-
-def make_jobs(
-    seeds: Sequence[int],
-    settings: Mapping[str, Sequence[float]] | None = None,
-    logs: Sequence[int] | None = None,
-) -> Jobs:
-    """Every seed with every position of the settings' lists, the seeds running fastest.
-
-    `logs` says which log each seed learns from; without it all learn from the first.
-    """
-    columns = {name: np.asarray(values, np.float32) for name, values in (settings or {}).items()}
-    lengths = {len(values) for values in columns.values()} or {1}
-    if len(lengths) != 1:
-        raise ValueError(f"settings that vary together need lists of one length, got {lengths}")
-    (length,) = lengths
-    count = len(seeds) * length
-    of_seeds = np.zeros(len(seeds)) if logs is None else np.asarray(logs)
-    return Jobs(
-        seed=jnp.asarray(np.tile(np.asarray(seeds, np.int32), length)),
-        run=jnp.zeros(count, jnp.int32),
-        log=jnp.asarray(np.tile(of_seeds, length), jnp.int32),
-        settings={
-            name: jnp.asarray(np.repeat(values, len(seeds))) for name, values in columns.items()
-        },
-    )
 
 
 def on_device(datasets: Sequence[Dataset]) -> Data:

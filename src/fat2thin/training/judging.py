@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.evaluation.returns import Evaluation, Evaluator, HostJudge, Judge, evaluator
+from fat2thin.evaluation.returns import (
+    Evaluation,
+    Evaluator,
+    HostJudge,
+    Judge,
+    Reference,
+    evaluator,
+)
 from fat2thin.keys import Stream, stream_key
 from fat2thin.policies import Policy
 from fat2thin.training import loop
@@ -43,6 +50,7 @@ class Judging:
         self._groups = _groups(specs, pack)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")
         self._results: list[_Result] = []
+        self._references: dict[int, dict[str, Reference]] = {}
 
     def evaluate(self, step: int, states: State, policies: Callable[[], dict[str, Policy]]) -> None:
         """Judge the policies of all runs; those of tasks on the host are ready later."""
@@ -69,13 +77,27 @@ class Judging:
         )  # fmt: skip
         return jax.device_get(found)
 
-    def ready(self, wait: bool = False) -> Iterator[tuple[int, int, Found]]:
-        """Step, run and evaluations of what has become ready, or of all of it, in order."""
+    def ready(self, wait: bool = False) -> Iterator[tuple[int, dict[int, Found]]]:
+        """Step, and evaluations by run, of what has become ready, or of all of it, in order."""
         while self._results and (wait or self._results[0].found.done()):
             result = self._results.pop(0)
             found, runs = result.found.result(), np.asarray(self._pack.jobs.run)[result.group.jobs]
-            for run in result.group.runs:
-                yield result.step, run, _take(found, np.flatnonzero(runs == run))
+            yield (
+                result.step,
+                {run: _take(found, np.flatnonzero(runs == run)) for run in result.group.runs},
+            )
+
+    def references(self, run: int) -> dict[str, Reference] | None:
+        """What a run on the host is compared with, measured once for all that are judged together.
+
+        None for tasks in JAX: theirs are measured when somebody asks.
+        """
+        for number, group in enumerate(self._groups):
+            if run in group.runs and isinstance(group.judge, HostJudge):
+                if number not in self._references:
+                    self._references[number] = group.judge.references()
+                return self._references[number]
+        return None
 
     def speed(self, run: int) -> dict[str, Any] | None:
         """How many steps the host took for a run and those judged with it, and how fast."""
@@ -86,11 +108,11 @@ class Judging:
         return None
 
     def close(self) -> None:
-        """Let go of what judging needed."""
-        self._thread.shutdown(cancel_futures=True)
+        """Let go of what judging needed; an evaluation that nobody waits for breaks off."""
         for group in self._groups:
             if isinstance(group.judge, HostJudge):
                 group.judge.close()
+        self._thread.shutdown(cancel_futures=True)
 
 
 def _groups(specs: Sequence[RunSpec], pack: Pack) -> list[_Group]:

@@ -23,6 +23,7 @@ from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.keys import Stream, stream_key
 from fat2thin.policies import Policy
 from fat2thin.training.jobs import Data, Jobs
+from fat2thin.training.settings import with_numbers
 
 STATE = "state"
 """What is named when every metric was finite and the parameters are not."""
@@ -74,7 +75,7 @@ def _over_jobs(function: Callable, program: Program) -> Callable:
 
 
 def _config(program: Program, settings: Mapping[str, Array]) -> Any:
-    return dataclasses.replace(program.config, **settings)
+    return with_numbers(program.config, settings)
 
 
 @functools.partial(jax.jit, static_argnames="program")
@@ -255,12 +256,6 @@ def divergences(report: Report, jobs: Jobs, start: int) -> dict[int, TrainingDiv
         )
         found.setdefault(int(jobs.run[job]), error)
     return found
-
-
-def raise_if_diverged(report: Report, jobs: Jobs, start: int) -> None:
-    """Raise `TrainingDiverged` for the job of a chunk that went wrong first."""
-    for error in divergences(report, jobs, start).values():
-        raise error
 
 
 def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:

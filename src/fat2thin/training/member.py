@@ -13,7 +13,7 @@ import numpy as np
 
 from fat2thin import __version__
 from fat2thin.algorithms.base import Problem, State
-from fat2thin.evaluation.returns import Evaluation
+from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies import Policy
 from fat2thin.training.folder import FORMAT, RUNNING, MetricsRow, RunFolder
 from fat2thin.training.pack import Log, jobs_of, make_program
@@ -43,6 +43,7 @@ class Member:
         self._rows: list[MetricsRow] = []
         self._evaluated: dict[int, dict[str, Evaluation]] = {}
         self._snapshots: dict[int, dict[str, Policy]] = {}
+        self._references: dict[str, Reference] | None = None
         self._step, self._states = 0, None
         if folder:
             folder.begin(self.about)
@@ -70,6 +71,12 @@ class Member:
         if self.folder:
             self.folder.write_evaluations(list(self._evaluated), self._stacked())
 
+    def keep_references(self, references: dict[str, Reference]) -> None:
+        """Keep what the run is compared with."""
+        self._references = references
+        if self.folder:
+            self.folder.write_references(references)
+
     def end(self, step: int, states: State, **more: Any) -> None:
         """The last step was taken, or the last good one; `states` are those of the pack."""
         self.over = True
@@ -93,6 +100,7 @@ class Member:
             jobs=jobs_of(self.spec, [log.scales for log in self.logs]),
             states=self._states,
             snapshots=self._snapshots,
+            measured=self._references,
         )
 
     def _stacked(self) -> dict[str, Evaluation]:

@@ -6,15 +6,14 @@ the same widths, action box and discount; their data sets, seeds and numeric set
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from fat2thin import algorithms, data
-from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.base import Problem, shapes_program
 from fat2thin.data import Dataset
 from fat2thin.training import loop
 from fat2thin.training.jobs import Data, Jobs, ObservationScale, on_device
@@ -109,13 +108,11 @@ def make_pack(specs: Sequence[RunSpec], logs: Sequence[tuple[Log, ...]]) -> Pack
                 },
             )
         )
-    pack = Pack(
+    return Pack(
         program=make_program(specs[0], problems[0]),
         jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
         logs=tuple(different.values()),
     )
-    _refuse_shapes(pack, varying)
-    return pack
 
 
 def _observation_scale(scales: Sequence[Scales]) -> ObservationScale | None:
@@ -152,35 +149,11 @@ def _varying_settings(specs: Sequence[RunSpec]) -> list[str]:
         values = [getattr(config, field.name) for config in configs]
         if all(value == values[0] for value in values):
             continue
-        if not all(isinstance(value, float) for value in values):
+        if shapes_program(field) or not all(isinstance(value, float) for value in values):
             listed = ", ".join(map(repr, dict.fromkeys(values)))
             raise ValueError(
                 f"runs with different {field.name} ({listed}) cannot share a program: only "
-                "settings that are real numbers may differ"
+                "settings that are real numbers and do not shape it may differ. Run them apart"
             )
         varying.append(field.name)
     return varying
-
-
-def _refuse_shapes(pack: Pack, varying: Sequence[str]) -> None:
-    """Refuse settings that look like numbers and shape the program all the same."""
-    if not varying:
-        return
-    program, problem = pack.program, pack.program.problem
-
-    def once(seed: Array, settings: dict[str, Array]) -> Any:
-        key, config = jax.random.key(seed), dataclasses.replace(program.config, **settings)
-        wide = jnp.zeros((program.batch_size, problem.observation_size))
-        action = jnp.zeros((program.batch_size, problem.action_size))
-        batch = Batch(wide, action, wide[:, 0], wide, wide[:, 0])
-        state = program.algorithm.init(key, problem, config)
-        return program.algorithm.update(state, batch, key, problem, config)
-
-    settings = {name: values[0] for name, values in pack.jobs.settings.items()}
-    try:
-        jax.eval_shape(once, pack.jobs.seed[0], settings)
-    except jax.errors.JAXTypeError as error:
-        raise ValueError(
-            f"runs with different {', '.join(varying)} cannot share a program, because one of "
-            "these settings shapes it: run them apart"
-        ) from error

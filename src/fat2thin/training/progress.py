@@ -73,18 +73,20 @@ class Lines(Silent):
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Say what starts."""
-        self._steps, self._clock = steps, _Clock()
+        self._steps, self._done, self._clock = steps, 0, _Clock()
         print(f"{part + ': ' if part else ''}{steps:,} steps, {_count(seeds)}", flush=True)
 
     def advance(self, step: int) -> None:
         """Take the time."""
+        self._done = step
         self._clock.advance(step)
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
         """Say how good the policies are."""
         listed = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
-        pace = self._clock.pace(self._steps - step)
-        tail = f" ({pace})" if pace and 0 < step < self._steps else ""
+        # What is told now may be of some steps ago.
+        pace = self._clock.pace(self._steps - self._done)
+        tail = f" ({pace})" if pace and 0 < self._done < self._steps else ""
         print(f"step {step:,}: {listed}{tail}", flush=True)
 
 
@@ -124,23 +126,24 @@ class Bar(Silent):
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Show an empty bar."""
-        self._steps, self._clock = steps, _Clock()
+        self._steps, self._done, self._clock = steps, 0, _Clock()
         title = f"{_count(seeds)}{', ' + part if part else ''}"
         self._task = self._bar.add_task(title, total=steps, pace="compiling")
 
     def advance(self, step: int) -> None:
         """Move the bar."""
+        self._done = step
         self._clock.advance(step)
-        self._show(step)
+        self._show()
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
         """Show the actor's score."""
         self._score = f", actor {scores[SCORE]:.2f}" if SCORE in scores else ""
-        self._show(step)
+        self._show()
 
-    def _show(self, step: int) -> None:
-        pace = self._clock.pace(self._steps - step)
-        self._bar.update(self._task, completed=step, pace=pace + self._score)
+    def _show(self) -> None:
+        pace = self._clock.pace(self._steps - self._done)
+        self._bar.update(self._task, completed=self._done, pace=pace + self._score)
 
 
 def _count(seeds: int) -> str:

@@ -13,7 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import Problem, State
-from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference, evaluator
+from fat2thin.evaluation.returns import (
+    Evaluation,
+    HostJudge,
+    Judge,
+    Reference,
+    TaskError,
+    evaluator,
+)
 from fat2thin.evaluation.table import Table, make_table, metrics_table
 from fat2thin.keys import Stream, stream_key
 from fat2thin.policies import Policy
@@ -70,6 +77,8 @@ class Run:
     """The algorithm's state after the last step, with a leading axis of seeds."""
     snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
     """Policies with a leading axis of seeds, after the steps of `spec.snapshots`."""
+    measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
+    """What it is compared with, where that was measured when it was trained."""
 
     def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
         """The policy that acts, of a seed (the first by default), in the environment's units.
@@ -103,20 +112,37 @@ class Run:
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
         """What to compare with, measured on the task itself once and then kept in the folder."""
-        folder = RunFolder(self.folder) if self.folder else None
-        references = folder.references() if folder else None
+        references = self._kept_references()
         if references is None:
             with self._judge() as judge:
                 references = judge.references()
-            if folder:
-                folder.write_references(references)
+            if self.folder:
+                RunFolder(self.folder).write_references(references)
         return references
+
+    def known_references(self) -> dict[str, Reference]:
+        """The same; none where they were not measured yet and should or can not be now.
+
+        To make the task that a run names is to import what it is in, and a folder that somebody
+        sent may not decide that: `evaluate` does it.
+        """
+        kept = self._kept_references()
+        if kept is not None or self.spec.task is not None:
+            return kept or {}
+        try:
+            return self.references
+        except TaskError:
+            return {}
+
+    def _kept_references(self) -> dict[str, Reference] | None:
+        if self.measured is not None or self.folder is None:
+            return self.measured
+        return RunFolder(self.folder).references()
 
     def table(self) -> Table:
         """The last evaluation of the run, with the reference rows."""
-        references = self.references
         when = f"after step {self.evaluations.steps[-1]:,}"
-        return make_table(self._title(when), self.evaluations.last(), references)
+        return make_table(self._title(when), self.evaluations.last(), self.known_references())
 
     def evaluate(self, episodes: int = 100, draw: int = 0) -> Table:
         """Judge the final policies on fresh episodes, with the reference rows.
@@ -228,7 +254,7 @@ def load(folder: str | Path) -> Run:
     like_policies = eqx.filter_eval_shape(
         functools.partial(loop.policies, program=program), like, jobs
     )
-    kept = [step for step in spec.snapshots if step <= about["step"]]
+    kept = [step for step in spec.snapshots if files.has_snapshot(step)]
     return Run(
         spec=spec,
         step=about["step"],

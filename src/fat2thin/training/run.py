@@ -97,10 +97,13 @@ def execute_together(
     real numbers. Where one of several diverges, the others go on; its `about` says so.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
+    _refuse_shared(folders)
     logs = read_logs(specs)
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
+    # A run that diverged does so again; alone it is an error, as it was the first time.
+    over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
     runs: list[Run | None] = [
-        load(folder.path) if folder and folder.finished(spec, of_spec) else None
+        load(folder.path) if folder and folder.status(spec, of_spec) in over else None
         for spec, of_spec, folder in zip(specs, hashes, folders, strict=True)
     ]
     missing = [number for number, run in enumerate(runs) if run is None]
@@ -113,6 +116,13 @@ def execute_together(
         for number, run in zip(missing, computed, strict=True):
             runs[number] = run
     return [run for run in runs if run is not None]
+
+
+def _refuse_shared(folders: Sequence[RunFolder | None]) -> None:
+    places = [folder.path.resolve() for folder in folders if folder is not None]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
 
 
 class _Training:
@@ -156,12 +166,17 @@ class _Training:
             self._keep_evaluations(progress, wait=True)
             for number, member in enumerate(self.members):
                 if not member.over:
-                    speed = self.judging.speed(number)
-                    also = {} if speed is None else {"rollouts": speed}
-                    member.end(step, self.states, status=FINISHED, **also)
+                    self._finish(number, member, step)
         finally:
             self.judging.close()
         return [member.result() for member in self.members]
+
+    def _finish(self, number: int, member: Member, step: int) -> None:
+        references, speed = self.judging.references(number), self.judging.speed(number)
+        if references is not None:
+            member.keep_references(references)
+        also = {} if speed is None else {"rollouts": speed}
+        member.end(step, self.states, status=FINISHED, **also)
 
     def _prepare(self, data: Data, progress: Silent) -> None:
         """What the algorithm learns first, where it does; the mean metrics go to run.json."""
@@ -175,26 +190,30 @@ class _Training:
                 self.states, data, self.pack.jobs, jnp.int32(done),
                 program=self.pack.program, length=length, preparing=True,
             )  # fmt: skip
-            self._end_diverged(report, done)
+            # It is before the first step still, however far the preparation has come.
+            self._end_diverged(report, done, kept=0)
             done += length
             means.append(jax.device_get(report.metrics))
             progress.advance(done)
         for member in self.members:
+            if member.over:
+                continue
             first, last = (
                 {name: float(np.mean(values[member.jobs])) for name, values in one.items()}
                 for one in (means[0], means[-1])
             )
             member.about["preparation"] = {"steps": steps, "first": first, "last": last}
 
-    def _end_diverged(self, report: Report, start: int) -> None:
-        """End the runs that a chunk broke; where that was the only one, or the last, raise."""
+    def _end_diverged(self, report: Report, start: int, kept: int | None = None) -> None:
+        """End the runs that a chunk broke, after `kept` steps; raise where no other is left."""
         for run, error in loop.divergences(report, self.pack.jobs, start).items():
             member = self.members[run]
             if member.over:
                 continue
             # What was seen before it broke belongs to the run as well.
             self._keep_evaluations(Silent(), wait=True)
-            member.end(start, self.states, status=DIVERGED, diverged=str(error))
+            last = start if kept is None else kept
+            member.end(last, self.states, status=DIVERGED, diverged=str(error))
             if all(member.over for member in self.members):
                 raise error
             _log.warning("%s on %s: %s", member.spec.algorithm, member.spec.dataset, error)
@@ -219,17 +238,20 @@ class _Training:
 
     def _keep_evaluations(self, progress: Silent, wait: bool = False) -> None:
         """What has become ready."""
-        scores: dict[int, dict[str, float]] = {}
-        for step, run, found in self.judging.ready(wait):
-            member = self.members[run]
-            if member.over:
-                continue
-            member.keep_evaluation(step, found)
-            scores.setdefault(step, {}).update(self._scores(member, found))
-        for step, of_step in scores.items():
-            progress.evaluated(step, of_step)
+        for step, by_run in self.judging.ready(wait):
+            scores: dict[str, float] = {}
+            for run, found in by_run.items():
+                if not self.members[run].over:
+                    self.members[run].keep_evaluation(step, found)
+                    scores |= self._scores(run, found)
+            if scores:
+                progress.evaluated(step, scores)
 
-    def _scores(self, member: Member, found: dict[str, Evaluation]) -> dict[str, float]:
+    def _scores(self, run: int, found: dict[str, Evaluation]) -> dict[str, float]:
         """What to show of an evaluation; of several runs only the policy that acts, as it acts."""
         means = {name: float(np.mean(one.returns)) for name, one in found.items()}
-        return means if len(self.members) == 1 else {member.spec.dataset: means[SCORE]}
+        if len(self.members) == 1:
+            return means
+        names = [member.spec.dataset for member in self.members]
+        unique = names.count(names[run]) == 1
+        return {names[run] if unique else f"{names[run]} ({run + 1})": means[SCORE]}

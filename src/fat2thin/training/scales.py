@@ -24,6 +24,11 @@ class Scales:
     observation: Standardisation | None = None
     reward: RewardScaling | None = None
 
+    @property
+    def reward_factor(self) -> float:
+        """What rewards were multiplied by."""
+        return 1.0 if self.reward is None else self.reward.factor
+
     def apply(self, dataset: Dataset) -> Dataset:
         """Another log on the same scales."""
         for scale in (self.observation, self.reward):

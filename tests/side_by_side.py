@@ -1,0 +1,37 @@
+"""Jobs for tests of the compiled loop, without a run around them."""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from fat2thin.training import loop
+from fat2thin.training.jobs import Jobs
+
+
+def make_jobs(
+    seeds: Sequence[int],
+    settings: Mapping[str, Sequence[float]] | None = None,
+    logs: Sequence[int] | None = None,
+) -> Jobs:
+    """Every seed with every position of the settings' lists, the seeds running fastest.
+
+    `logs` says which log each seed learns from; without it all learn from the first.
+    """
+    columns = {name: np.asarray(values, np.float32) for name, values in (settings or {}).items()}
+    (length,) = {len(values) for values in columns.values()} or {1}
+    count = len(seeds) * length
+    of_seeds = np.zeros(len(seeds)) if logs is None else np.asarray(logs)
+    return Jobs(
+        seed=jnp.asarray(np.tile(np.asarray(seeds, np.int32), length)),
+        run=jnp.zeros(count, jnp.int32),
+        log=jnp.asarray(np.tile(of_seeds, length), jnp.int32),
+        settings={
+            name: jnp.asarray(np.repeat(values, len(seeds))) for name, values in columns.items()
+        },
+    )
+
+
+def raise_if_diverged(report, jobs, start):
+    for error in loop.divergences(report, jobs, start).values():
+        raise error
