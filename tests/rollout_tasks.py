@@ -15,9 +15,10 @@ class Countdown(gymnasium.Env):
     At 0 it ends, unless the seed is odd: then it is cut. The second observation is the seed.
     """
 
-    def __init__(self, fails_at=None, never_ends=False, fails_to_start=False):
-        print("tasks may print", flush=True)
-        os.write(1, b"even from C\n")
+    def __init__(self, fails_at=None, never_ends=False, fails_to_start=False, noisy=False):
+        if noisy:
+            print("tasks may print", flush=True)
+            os.write(1, b"even from C\n")
         if fails_to_start:
             raise RuntimeError("no pump at all")
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -43,13 +43,25 @@ VARIANTS = {
     "bc": [{}, {"policy": "sparse_q_gaussian", "outside_support": "project"}],
     "sparse_reverse_kl": [{}, {"published": True}],
 }
+QUICK = (
+    {"actor_loss": "closed_form"},
+    {"weights": "positive_part", "state_dependent_scale": False},
+)
+
+
+def is_quick(name, settings):
+    usual = settings == {} or name == "spot" or settings == {"published": True}
+    return not name.startswith("fttpo-") and (usual or settings in QUICK)
+
+
 CASES = [
     pytest.param(
         name,
         settings,
         id=f"{name}-{'-'.join(map(str, settings.values())) or 'default'}",
-        # Variants of FtTPO are settings of its own contract.
-        marks=pytest.mark.slow if name.startswith("fttpo-") else [],
+        # Variants of FtTPO are settings of its own contract, and most settings stand among the
+        # slow tests: every algorithm's defaults and its published form do not.
+        marks=[] if is_quick(name, settings) else pytest.mark.slow,
     )
     for name in algorithms.names()
     for settings in VARIANTS.get(name, [{}])

@@ -51,6 +51,13 @@ def test_episodes_are_what_they_are_by_hand(countdown, workers):
             assert found.steps_a_second > 0
 
 
+def test_what_a_task_prints_is_no_answer(capfd):
+    with Environments(describe(COUNTDOWN, noisy=True), 3, 2) as environments:
+        found = environments.play(first_is_observation, SEEDS)
+    np.testing.assert_array_equal(found.lengths, LENGTHS)
+    assert "even from C" in capfd.readouterr().err
+
+
 def test_what_is_watched_is_every_step_once(countdown):
     seen = []
     with Environments(countdown, 3, 0) as environments:
@@ -108,14 +115,15 @@ def test_what_cannot_be_acted_in_is_refused(task, message):
         describe(task)
 
 
-def test_a_failing_environment_is_told(capfd):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_environment_is_told(workers, capfd):
     task = describe(COUNTDOWN, fails_at=2)
     with (
-        Environments(task, 3, 2) as environments,
+        Environments(task, 3, workers) as environments,
         pytest.raises(TaskFailed, match=r"Countdown-v0.*the pump is empty"),
     ):
         environments.play(first_is_observation, SEEDS)
-    assert "Traceback" in capfd.readouterr().err
+    assert workers == 0 or "Traceback" in capfd.readouterr().err
     with pytest.raises(TaskFailed, match="these environments are closed"):
         environments.play(first_is_observation, SEEDS)
 

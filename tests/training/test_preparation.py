@@ -8,7 +8,7 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Preparation
 from fat2thin.keys import Stream, stream_key
-from fat2thin.training import TrainingDiverged, progress, train
+from fat2thin.training import TrainingDiverged, load, progress, train
 
 OPTIONS = {"steps": 4, "seeds": [3, 5], "evaluate_every": 4, "log_every": 2, "batch_size": 16}
 STEPS = 5
@@ -66,3 +66,21 @@ def test_it_is_announced(prepared, capsys):
 def test_it_may_diverge_too(prepared, tmp_path):
     with pytest.raises(TrainingDiverged, match="total is not finite at step 1"):
         train("prepared", "tiny/own", out=tmp_path, bad_update=1.0, **OPTIONS)
+
+
+def test_what_broke_before_the_first_step_is_loaded(prepared, tmp_path):
+    """The second chunk of the preparation breaks; no step of the run was taken."""
+
+    def breaks_late(state, batch, key, problem, config):
+        state, metrics = add_up(state, batch, key, problem, config)
+        late = state.updates >= 3
+        state = state._replace(updates=state.updates + 1)
+        return state, {"total": jnp.where(late, jnp.nan, metrics["total"])}
+
+    made = algorithms.get("prepared")
+    broken = made._replace(preparation=made.preparation._replace(update=breaks_late))
+    algorithms._REGISTRY["prepared"] = broken
+    with pytest.raises(TrainingDiverged):
+        train("prepared", "tiny/own", out=tmp_path, snapshots=[0, 2], **OPTIONS)
+    run = load(tmp_path)
+    assert run.step == 0 and not run.snapshots and run.about["status"] == "diverged"

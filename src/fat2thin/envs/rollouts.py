@@ -324,7 +324,11 @@ class Environments:
     def _go(self) -> None:
         """Let every slot do what it is told."""
         if self._block is not None:
-            self._block.go()
+            try:
+                self._block.go()
+            except Exception as error:
+                self.close()
+                raise TaskFailed(f"{self.task.name}: an environment failed: {error}") from error
             return
         try:
             for worker in self._workers:
