@@ -12,6 +12,7 @@ from fat2thin.data import writers
 from fat2thin.data.findings import Finding, Report
 from fat2thin.envs import treatment
 from fat2thin.envs.record import from_policy, record, uniform
+from fat2thin.envs.errors import TaskFailed
 from fat2thin.envs.rollouts import describe
 from untrained import untrained_run
 
@@ -181,7 +182,7 @@ def test_a_recording_is_not_overwritten_unasked(recorded, tmp_path, monkeypatch)
 
 def test_a_task_that_fails_ends_with_one_line(tmp_path, monkeypatch):
     def fails(*_, **__):
-        raise RuntimeError("the pump is empty")
+        raise TaskFailed("the pump is empty")
 
     monkeypatch.setattr("fat2thin.envs.record.Environments", fails)
     with pytest.raises(SystemExit, match=r"^fat2thin: the pump is empty$"):
