@@ -156,7 +156,7 @@ class ScaleForVariance(QGaussian):
     [
         (WrongNormaliser, 1.0, ["mass"]),
         (WrongSamplerIndex, 1.0, ["samples", "gradients"]),
-        (ScaleForVariance, 4.0, ["samples", "gradients"]),
+        pytest.param(ScaleForVariance, 4.0, ["samples", "gradients"], marks=pytest.mark.slow),
     ],
     ids=["WrongNormaliser", "WrongSamplerIndex", "ScaleForVariance"],
 )
@@ -166,6 +166,7 @@ def test_planted_errors_fail_their_own_checks(family, scale, expected):
     assert report.failures == expected
 
 
+@pytest.mark.slow
 def test_a_sampler_of_a_wider_sparse_law_leaves_the_support():
     report = check_distribution(
         WrongSamplerIndex(0.0, 1.0, 0.0), KEY, samples=SAMPLES, skip=["cdf", "icdf", "precision"]

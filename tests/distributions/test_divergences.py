@@ -156,6 +156,7 @@ def test_gradients_of_the_quadrature_are_finite_differences():
     point = (0.3, 0.5, -0.5, 0.8)
     step = 1e-5
     with jax.enable_x64(True):
+        divergence = jax.jit(divergence)
         slopes = jax.grad(divergence, (0, 1, 2, 3))(*point)
         for position, slope in enumerate(slopes):
             above = tuple(p + step * (i == position) for i, p in enumerate(point))
