@@ -5,6 +5,8 @@ command is a function with a docstring and `@app.command` above it.
 """
 
 import ast
+import os
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -326,7 +328,11 @@ def _value(text: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; what a user can mend ends it with a plain message and a non-zero status."""
     with plain_errors(OSError):
-        app.cli(prog="fat2thin", description=DESCRIPTION, args=arguments)
+        try:
+            app.cli(prog="fat2thin", description=DESCRIPTION, args=arguments)
+        except BrokenPipeError:
+            # Whoever reads has seen enough, as `head` has; there is nobody left to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
