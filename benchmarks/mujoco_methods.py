@@ -239,6 +239,26 @@ def print_tables(runs: Sequence[dict[str, Any]]) -> None:
             )
 
 
+def print_findings(runs: Sequence[dict[str, Any]]) -> None:
+    """What the page says beside the tables: losses by sampling, and metrics at the end."""
+    for method in OF_ALL:
+        lost = [
+            _mean(run, "centre") - _mean(run, "sampled")
+            for run in runs
+            if run["algorithm"] == method.algorithm
+        ]
+        print(f"{method.algorithm}: at its centre {np.mean(lost):+.1f} over {len(lost)} sets")
+    shown = ("q_mean", "zero_weight_share", "half_width", "policy_scale", "logged_inside_support")
+    for run in runs:
+        found = [
+            f"{name} {run['last_metrics'][name]:g}" for name in shown if name in run["last_metrics"]
+        ]
+        print(f"{run['algorithm']} on {run['dataset']}: {', '.join(found)}")
+    programs = {(run["algorithm"], run["dataset"].split("/")[1][:2] == "ho"): run for run in runs}
+    seconds = sum(run["seconds"] or 0.0 for run in programs.values())
+    print(f"{len(programs)} programs, {seconds / 60:.0f} minutes of their own time")
+
+
 def _mean(run: dict[str, Any], way: str) -> float:
     return float(last_scores(run, f"actor_{way}").mean())
 
@@ -310,6 +330,7 @@ def main() -> None:
         return
     runs = json.loads(RESULTS.read_text())["runs"]
     print_tables(runs)
+    print_findings(runs)
     with matplotlib.style.context(STYLE):
         save_figure(picture(runs), PICTURE)
     print(PICTURE)

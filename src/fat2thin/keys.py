@@ -34,6 +34,11 @@ class Stream(enum.IntEnum):
     """What an update of the preparation draws itself."""
 
 
+def stream_keys(seeds: Int[Array, " seeds"], stream: Stream, number: int) -> Key[Array, " seeds"]:
+    """The keys of several seeds, each as `stream_key` gives it."""
+    return jax.vmap(lambda seed: stream_key(seed, stream, number))(seeds)
+
+
 def stream_key(
     seed: int | Int[Array, ""], stream: Stream, number: int | Int[Array, ""] = 0
 ) -> Key[Array, ""]:

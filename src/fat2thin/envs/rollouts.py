@@ -17,7 +17,6 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
@@ -228,12 +227,7 @@ class Environments:
     def __enter__(self) -> "Environments":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close them."""
         self.close()
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data import scores
 from fat2thin.envs.episode_keys import action_key, processor, reset_seed
+from fat2thin.envs.record import uniform
 from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference, TaskError
 from fat2thin.keys import Stream, stream_key
@@ -69,7 +70,7 @@ class GymnasiumJudge:
         of_slots = seeds.reshape(keys.size, rounds, shape[2]).swapaxes(1, 2)
         found = self._play(act, np.broadcast_to(of_slots, (*shape, rounds)).reshape(-1, rounds))
         return {
-            name: self._evaluation(found, np.s_[index], (*shape, rounds), episodes)
+            name: self._evaluation(found, index, (*shape, rounds), episodes)
             for index, name in enumerate(names)
         }
 
@@ -77,24 +78,23 @@ class GymnasiumJudge:
         """Uniform actions, measured; and D4RL's random and expert policies, where it has them."""
         shape = (UNIFORM_EPISODES, 1)
         key = stream_key(REFERENCE_SEED, Stream.REFERENCE)
-        low, high = np.asarray(self.task.action_low), np.asarray(self.task.action_high)
-        generator = np.random.default_rng(REFERENCE_SEED)
+        at_random, number = uniform(self.task, REFERENCE_SEED), np.arange(UNIFORM_EPISODES)
 
         def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
-            return generator.uniform(low, high, (len(observation), low.size))
+            return at_random(observation, number, step)
 
         seeds = np.asarray(_seeds(key[None], jnp.arange(UNIFORM_EPISODES))).reshape(shape)
         with Environments(self.task, UNIFORM_EPISODES, self.workers) as environments:
             found = environments.play(act, seeds)
         measures = self._measures(found.returns[:, 0], found.lengths[:, 0])
-        uniform = Reference(
+        measured = Reference(
             mean=float(found.returns.mean()),
             standard_error=float(found.returns.std(ddof=1) / math.sqrt(UNIFORM_EPISODES)),
             measures={name: float(value) for name, value in measures.items()},
             rule=f"every action drawn uniformly from the box, {UNIFORM_EPISODES} episodes",
             episodes=UNIFORM_EPISODES,
         )
-        return {"uniform": uniform, **self._known_references()}
+        return {"uniform": measured, **self._known_references()}
 
     def _known_references(self) -> dict[str, Reference]:
         if self.scale is None:
@@ -136,7 +136,7 @@ class GymnasiumJudge:
         return found
 
     def _evaluation(
-        self, found: Rollouts, index: Any, shape: tuple[int, ...], episodes: int
+        self, found: Rollouts, index: int, shape: tuple[int, ...], episodes: int
     ) -> Evaluation:
         def by_job(values: np.ndarray) -> Any:
             one = values.reshape(shape)[index]

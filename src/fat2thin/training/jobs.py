@@ -1,8 +1,9 @@
 """What is run side by side in one program, and the logged steps on the device it learns from."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -39,6 +40,11 @@ class Data(NamedTuple):
     """Shape (logs, rows, ...)."""
     row_count: Int[Array, " logs"]
     """Rows that are data; what comes after them is padding."""
+
+
+def take(tree: Any, jobs: slice | np.ndarray) -> Any:
+    """What a tree with a leading axis of jobs holds of some of them."""
+    return jax.tree.map(lambda leaf: leaf[jobs], tree)
 
 
 def on_device(datasets: Sequence[Dataset]) -> Data:

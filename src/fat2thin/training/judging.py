@@ -17,9 +17,10 @@ from fat2thin.evaluation.returns import (
     Reference,
     evaluator,
 )
-from fat2thin.keys import Stream, stream_key
+from fat2thin.keys import Stream, stream_keys
 from fat2thin.policies import Policy
 from fat2thin.training import loop
+from fat2thin.training.jobs import take
 from fat2thin.training.pack import Pack
 from fat2thin.training.spec import RunSpec
 
@@ -57,9 +58,8 @@ class Judging:
         for group in self._groups:
             result: Future[Found]
             if isinstance(group.judge, HostJudge):
-                of_group = _take(jax.device_get(policies()), group.jobs)
-                seeds = self._pack.jobs.seed[group.jobs]
-                keys = jax.vmap(lambda seed: stream_key(seed, Stream.EVALUATION, step))(seeds)
+                of_group = jax.device_get(take(policies(), group.jobs))
+                keys = stream_keys(self._pack.jobs.seed[group.jobs], Stream.EVALUATION, step)
                 result = self._thread.submit(group.judge.judge, of_group, keys, self._episodes)
             else:
                 result = Future()
@@ -70,7 +70,7 @@ class Judging:
         assert isinstance(group.judge, Evaluator)
         jobs = self._pack.jobs
         if group.jobs.size < jobs.seed.size:
-            states, jobs = _take((states, jobs), group.jobs)
+            states, jobs = take((states, jobs), group.jobs)
         found = loop.evaluate(
             states, jobs, jnp.int32(step), stream=Stream.EVALUATION,
             program=self._pack.program, evaluator=group.judge, episodes=self._episodes,
@@ -84,7 +84,7 @@ class Judging:
             found, runs = result.found.result(), np.asarray(self._pack.jobs.run)[result.group.jobs]
             yield (
                 result.step,
-                {run: _take(found, np.flatnonzero(runs == run)) for run in result.group.runs},
+                {run: take(found, np.flatnonzero(runs == run)) for run in result.group.runs},
             )
 
     def references(self, run: int) -> dict[str, Reference] | None:
@@ -131,7 +131,3 @@ def _groups(specs: Sequence[RunSpec], pack: Pack) -> list[_Group]:
         else:
             together.append((judge, [run]))
     return [_Group(judge, runs, np.flatnonzero(np.isin(of_jobs, runs))) for judge, runs in together]
-
-
-def _take(tree: Any, jobs: np.ndarray) -> Any:
-    return jax.tree.map(lambda leaf: leaf[jobs], tree)

@@ -16,6 +16,7 @@ from fat2thin.algorithms.base import Problem, State
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies import Policy
 from fat2thin.training.folder import FORMAT, RUNNING, MetricsRow, RunFolder
+from fat2thin.training.jobs import take
 from fat2thin.training.pack import Log, jobs_of, make_program
 from fat2thin.training.result import Evaluations, Run, columns
 from fat2thin.training.spec import RunSpec, plain
@@ -30,13 +31,8 @@ class Member:
         self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
         folder: RunFolder | None,
     ) -> None:  # fmt: skip
-        self.spec, self.problem, self.logs, self.jobs, self.folder = (
-            spec,
-            problem,
-            logs,
-            jobs,
-            folder,
-        )
+        self.spec, self.problem, self.logs = spec, problem, logs
+        self.jobs, self.folder = jobs, folder
         self.about = _about(spec, problem, logs)
         self.over = False
         self._began = time.perf_counter()
@@ -61,7 +57,7 @@ class Member:
 
     def keep_snapshot(self, step: int, policies: dict[str, Policy]) -> None:
         """Keep the policies of this run, given for all jobs of the pack."""
-        self._snapshots[step] = jax.tree.map(lambda leaf: leaf[self.jobs], policies)
+        self._snapshots[step] = take(policies, self.jobs)
         if self.folder:
             self.folder.write_snapshot(step, self._snapshots[step])
 
@@ -80,7 +76,7 @@ class Member:
     def end(self, step: int, states: State, **more: Any) -> None:
         """The last step was taken, or the last good one; `states` are those of the pack."""
         self.over = True
-        self._step, self._states = step, jax.tree.map(lambda leaf: leaf[self.jobs], states)
+        self._step, self._states = step, take(states, self.jobs)
         seconds = round(time.perf_counter() - self._began, 3)
         self.about |= {"step": step, "seconds": seconds, **more}
         if self.folder:

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -27,12 +26,7 @@ class Silent:
     def __enter__(self) -> "Silent":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End it."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
@@ -115,12 +109,7 @@ class Bar(Silent):
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the last state of the bar on the screen."""
         self._bar.stop()
 

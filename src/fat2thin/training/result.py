@@ -22,7 +22,7 @@ from fat2thin.evaluation.returns import (
     evaluator,
 )
 from fat2thin.evaluation.table import Table, make_table, metrics_table
-from fat2thin.keys import Stream, stream_key
+from fat2thin.keys import Stream, stream_keys
 from fat2thin.policies import Policy
 from fat2thin.training import loop
 from fat2thin.training.folder import RUNNING, MetricsRow, NoRunError, RunFolder
@@ -154,9 +154,7 @@ class Run:
         episodes = whole_number("episodes", episodes, least=1)
         with self._judge() as judge:
             if isinstance(judge, HostJudge):
-                keys = jax.vmap(lambda seed: stream_key(seed, Stream.FRESH_EVALUATION, number))(
-                    self.jobs.seed
-                )
+                keys = stream_keys(self.jobs.seed, Stream.FRESH_EVALUATION, number)
                 evaluations = judge.judge(self._policies(self.step), keys, episodes)
             else:
                 evaluations = loop.evaluate(

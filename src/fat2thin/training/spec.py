@@ -110,6 +110,8 @@ def make_spec(
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
+    if not isinstance(options.get("standardise", False), bool):
+        raise ValueError(f"standardise must be True or False, got {options['standardise']!r}")
     if "reward_scale" in options:
         options["reward_scale"] = check_reward_scale(options["reward_scale"])
     steps = whole_number("steps", steps, least=1)
