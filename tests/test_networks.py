@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.networks import Linear, PolicyNetwork, ScalarNetwork, TwinCritic, polyak
+from fat2thin.networks import (
+    Linear,
+    PolicyNetwork,
+    ScalarNetwork,
+    TwinCritic,
+    ValueAndCritics,
+    polyak,
+    rectify,
+)
 
 
 def numpy_forward(trunk, head, x):
@@ -52,3 +60,42 @@ def test_polyak_moves_a_share_of_the_way():
         critic.members.head.weight for critic in (polyak(start, end, 0.25), start, end)
     )
     np.testing.assert_allclose(moved, 0.75 * first + 0.25 * second, rtol=1e-5)
+
+
+def test_a_value_and_critics_are_what_they_were_made_of():
+    value = ScalarNetwork(jax.random.key(0), 3, (8, 8))
+    critic = TwinCritic(jax.random.key(1), 3, 2, (8, 8))
+    together = ValueAndCritics(value, critic)
+    rng = np.random.default_rng(0)
+    observation, action = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(rng.normal(size=(5, 2)))
+    alone, both = value(observation), critic(observation, action)
+    found, founds = together(observation, action)
+    np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(founds, both, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        together.advantage(observation, action), np.min(both, axis=0) - alone, rtol=1e-5, atol=1e-6
+    )
+    for leaf, other in zip(
+        jax.tree.leaves(together.critic(like=critic)), jax.tree.leaves(critic), strict=True
+    ):
+        np.testing.assert_array_equal(leaf, other)
+
+
+def test_a_value_beside_critics_never_learns_from_the_action():
+    value = ScalarNetwork(jax.random.key(0), 3, (8,))
+    together = ValueAndCritics(value, TwinCritic(jax.random.key(1), 3, 2, (8,)))
+    observation, action = jnp.ones((5, 3)), jnp.ones((5, 2))
+
+    def loss(networks):
+        state_value, critics = networks(observation, action)
+        return jnp.sum(state_value) + jnp.sum(critics)
+
+    slope = jax.grad(loss)(together).members.trunk.layers[0].weight
+    np.testing.assert_array_equal(slope[0, 3:], 0.0)
+    assert np.any(slope[0, :3] != 0.0) and np.any(slope[1:, 3:] != 0.0)
+
+
+def test_the_rectifier_and_its_slope():
+    x = jnp.array([-2.0, -0.0, 0.0, 1e-30, 3.0])
+    np.testing.assert_array_equal(rectify(x), np.maximum(x, 0.0))
+    np.testing.assert_array_equal(jax.vmap(jax.grad(rectify))(x), [0.0, 0.0, 0.0, 1.0, 1.0])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
-from fat2thin import data_cli
+from fat2thin import compilation_cache, data_cli
 from fat2thin.plain_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -326,7 +326,13 @@ def _value(text: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; what a user can mend ends it with a plain message and a non-zero status."""
+    """Run one command; what a user can mend ends it with a plain message and a non-zero status.
+
+    Without `arguments` it is the program itself, and keeps what it compiles for the next time;
+    called with some, by a program, it leaves that program's configuration of JAX alone.
+    """
+    if arguments is None:
+        compilation_cache.use()
     with plain_errors(OSError):
         try:
             app.cli(prog="fat2thin", description=DESCRIPTION, args=arguments)

@@ -12,6 +12,24 @@ Networks = TypeVar("Networks")
 _glorot = jax.nn.initializers.glorot_uniform()
 
 
+@jax.custom_vjp
+def rectify(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """max(x, 0). The way back needs the result alone, so x itself is not kept."""
+    return jnp.maximum(x, 0.0)
+
+
+def _rectify_forward(x: Array) -> tuple[Array, Array]:
+    result = rectify(x)
+    return result, result
+
+
+def _rectify_backward(result: Array, slope: Array) -> tuple[Array]:
+    return (jnp.where(result > 0.0, slope, 0.0),)
+
+
+rectify.defvjp(_rectify_forward, _rectify_backward)
+
+
 class Linear(eqx.Module):
     """x W + b, with Xavier-uniform weights and zero biases."""
 
@@ -41,7 +59,7 @@ class Trunk(eqx.Module):
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
         """The features of each row."""
         for layer in self.layers:
-            x = jax.nn.relu(layer(x))
+            x = rectify(layer(x))
         return x
 
     def with_dropout(
@@ -51,7 +69,7 @@ class Trunk(eqx.Module):
         for layer, layer_key in zip(
             self.layers, jax.random.split(key, len(self.layers)), strict=True
         ):
-            hidden = jax.nn.relu(layer(x))
+            hidden = rectify(layer(x))
             kept = jax.random.bernoulli(layer_key, 1.0 - rate, hidden.shape)
             x = jnp.where(kept, hidden / (1.0 - rate), 0.0)
         return x
@@ -97,6 +115,49 @@ class TwinCritic(eqx.Module):
     ) -> Float[Array, "*rows"]:
         """The smaller of the two values."""
         return jnp.min(self(observation, action), axis=0)
+
+
+class ValueAndCritics(eqx.Module):
+    """A state value and two critics, stacked so that all three are one batched product.
+
+    The value's inputs are as wide as the critics', with zeros in the action's place.
+    """
+
+    members: ScalarNetwork
+
+    def __init__(self, value: ScalarNetwork, critic: TwinCritic) -> None:
+        first = value.trunk.layers[0].weight
+        actions = critic.members.trunk.layers[0].weight.shape[-2] - first.shape[-2]
+        wider = eqx.tree_at(
+            lambda network: network.trunk.layers[0].weight,
+            value,
+            jnp.pad(first, ((0, actions), (0, 0))),
+        )
+        self.members = jax.tree.map(
+            lambda one, two: jnp.concatenate([one[None], two]), wider, critic.members
+        )
+
+    def __call__(
+        self, observation: Float[Array, "rows observation"], action: Float[Array, "rows action"]
+    ) -> tuple[Float[Array, " rows"], Float[Array, "2 rows"]]:
+        """The value, and both critics' values."""
+        seen = jnp.concatenate([observation, action], axis=-1)
+        blind = jnp.concatenate([observation, jnp.zeros_like(action)], axis=-1)
+        inputs = jnp.stack([blind, seen, seen])
+        values = eqx.filter_vmap(lambda member, rows: member(rows))(self.members, inputs)
+        return values[0], values[1:]
+
+    def advantage(
+        self, observation: Float[Array, "rows observation"], action: Float[Array, "rows action"]
+    ) -> Float[Array, " rows"]:
+        """The smaller of the critics' values above the state's."""
+        value, critics = self(observation, action)
+        return jnp.min(critics, axis=0) - value
+
+    def critic(self, like: TwinCritic) -> TwinCritic:
+        """The critics alone; `like` are others of their shape."""
+        members = jax.tree.map(lambda leaf: leaf[1:], self.members)
+        return eqx.tree_at(lambda twins: twins.members, like, members)
 
 
 class PolicyNetwork(eqx.Module):

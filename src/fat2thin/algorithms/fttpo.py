@@ -27,12 +27,11 @@ from fat2thin.algorithms.config import make_family
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.parts import (
-    fit_critic,
-    regress_value,
+    fit_value_and_critics,
     sample_action,
-    start_critic,
     start_policy,
-    start_value,
+    start_value_and_critics,
+    values_of_both,
     watch_weight,
 )
 from fat2thin.algorithms.support import inside_support
@@ -50,8 +49,8 @@ class State(NamedTuple):
 
     proposal: Learner
     width: Learner
-    value: Learner
-    critic: Learner
+    values: Learner
+    """Of `ValueAndCritics`."""
     target_critic: TwinCritic
 
 
@@ -95,13 +94,12 @@ def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
     """Fresh networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
-    critic = start_critic(critic_key, problem, config)
+    values, target_critic = start_value_and_critics(value_key, critic_key, problem, config)
     return State(
         proposal=start_policy(proposal_key, problem, config),
         width=start(Linear(width_key, config.hidden[-1], problem.action_size)),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
+        values=values,
+        target_critic=target_critic,
     )
 
 
@@ -110,23 +108,21 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of value, critics, proposal and actor, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
-    rates = (config.learning_rate, config.adam_beta_2)
+    fat = proposal_policy(state.proposal.network, config)
+    thin = actor_policy(state.proposal.network, state.width.network, config)
+    policies = {"actor": thin, "proposal": fat}
 
-    # Value: what the evaluated policy gets here.
-    evaluated = _policy_under(config.value_under, state, config)
-    action = sample_action(evaluated, batch.observation, value_key)
-    value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
-
-    # Critics: one step of the log, then the evaluated policy.
-    evaluated = _policy_under(config.critic_under, state, config)
-    next_action = sample_action(evaluated, batch.next_observation, critic_key)
-    next_value = state.target_critic.minimum(batch.next_observation, next_action)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    # Value and critics: what the evaluated policies get here and next, by the slow critics.
+    action = sample_action(policies[config.value_under], batch.observation, value_key)
+    next_action = sample_action(policies[config.critic_under], batch.next_observation, critic_key)
+    value_target, next_value = values_of_both(state.target_critic, batch, action, next_action)
+    values, values_metrics = fit_value_and_critics(
+        state.values, batch, value_target, next_value, problem, config
+    )
+    critic = values.network.critic(like=state.target_critic)
 
     # Proposal: regression on logged actions, the bad ones at exactly zero weight.
-    advantage = critic.network.minimum(batch.observation, batch.action)
-    advantage -= value.network(batch.observation)
+    advantage = values.network.advantage(batch.observation, batch.action)
     weight = q_exponential_weight(
         advantage, config.temperature, config.weight_index, config.weight_limit
     )
@@ -135,29 +131,47 @@ def update(
         log_density = proposal_policy(network, config)(batch.observation).log_prob(batch.action)
         return jnp.mean(weighted_regression(weight, log_density)), None
 
-    proposal, proposal_error, _ = descend(state.proposal, proposal_loss, *rates)
+    proposal, proposal_error, _ = descend(
+        state.proposal, proposal_loss, config.learning_rate, config.adam_beta_2
+    )
 
     # Actor: the proposal's new centre, and the width that its own loss asks for.
-    fat = proposal_policy(proposal.network, config)
+    if config.actor_loss == "closed_form":
+        scene = Scene(thin, fat, critic, batch.observation, actor_key)
+        width, actor_error = state.width, exact_loss(scene, config)
+    else:
+        width, actor_error = _fit_width(
+            state.width, proposal.network, critic, batch.observation, actor_key, config
+        )
+    target_critic = polyak(state.target_critic, critic, config.polyak_rate)
 
-    def loss(width: Linear) -> tuple[Array, None]:
-        thin = actor_policy(proposal.network, width, config)
-        scene = Scene(thin, fat, critic.network, batch.observation, actor_key)
-        return ACTOR_LOSSES[config.actor_loss](scene, config), None
-
-    width, actor_error, _ = descend(state.width, loss, *rates)
-    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-
-    thin = actor_policy(proposal.network, width.network, config)
     metrics = {
         "proposal_loss": proposal_error,
         "actor_loss": actor_error,
-        **value_metrics,
-        **critic_metrics,
+        **values_metrics,
         **watch_weight(weight),
         **_watch(thin, fat, batch, action, config),
     }
-    return State(proposal, width, value, critic, target_critic), metrics
+    return State(proposal, width, values, target_critic), metrics
+
+
+def _fit_width(
+    learner: Learner,
+    network: PolicyNetwork,
+    critic: TwinCritic,
+    observation: Float[Array, "batch observation"],
+    key: Key[Array, ""],
+    config: FtTPOConfig,
+) -> tuple[Learner, Float[Array, ""]]:
+    """One step of the actor's width upon the proposal's new features, and its loss."""
+    fat = proposal_policy(network, config)
+
+    def loss(width: Linear) -> tuple[Array, None]:
+        scene = Scene(actor_policy(network, width, config), fat, critic, observation, key)
+        return ACTOR_LOSSES[config.actor_loss](scene, config), None
+
+    learner, error, _ = descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return learner, error
 
 
 class Scene(NamedTuple):
@@ -180,7 +194,9 @@ def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
     actions = base.loc + base.half_width * jnp.asarray(nodes, base.loc.dtype).reshape(-1, 1, 1)
     log_density = jax.vmap(scene.fat(scene.observation).base_dist.log_prob)(actions)
     cross = -jnp.tensordot(jnp.asarray(weights, base.loc.dtype), log_density, axes=1)
-    return jnp.mean(jnp.sum(cross, axis=-1) - band.entropy())
+    # Apart, since as one sum over nodes, coordinates and states it is slow on a GPU.
+    of_states = lax.optimization_barrier(jnp.sum(cross, axis=-1) - band.entropy())
+    return jnp.mean(of_states)
 
 
 def sampled_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
@@ -215,15 +231,9 @@ def greedy_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
     return -jnp.mean(band.log_prob(chosen)) + config.temperature * divergence
 
 
-def no_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
-    """The closed-form actor follows the proposal and has nothing to learn: its divergence."""
-    return lax.stop_gradient(exact_loss(scene, config))
-
-
 ACTOR_LOSSES = {
     "exact": exact_loss,
     "sampled": sampled_loss,
-    "closed_form": no_loss,
     "spot": spot_loss,
     "greedy": greedy_loss,
 }
@@ -270,14 +280,6 @@ def half_width_ratio(config: FtTPOConfig) -> float:
     if config.kept_mass is None:
         return scale * optimal_half_width(config.actor_index, index)
     return scale * half_width_for_mass(config.kept_mass, index)
-
-
-def _policy_under(name: str, state: State, config: FtTPOConfig) -> Policy:
-    """The policy that values are evaluated under."""
-    network = state.proposal.network
-    if name == "actor":
-        return actor_policy(network, state.width.network, config)
-    return proposal_policy(network, config)
 
 
 def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPOConfig) -> Metrics:

@@ -29,7 +29,7 @@ from fat2thin.losses import (
     twin_critic_loss,
     weighted_regression,
 )
-from fat2thin.networks import PolicyNetwork, ScalarNetwork, TwinCritic
+from fat2thin.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
 from fat2thin.policies import Policy, unit_policy
 
 BEHAVIOUR_SCALES = (1e-3, 10.0)
@@ -69,6 +69,20 @@ def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) 
 def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """A fresh state value."""
     return start(ScalarNetwork(key, problem.observation_size, config.hidden))
+
+
+def start_value_and_critics(
+    value_key: Key[Array, ""],
+    critic_key: Key[Array, ""],
+    problem: Problem,
+    config: LearningConfig,
+) -> tuple[Learner, TwinCritic]:
+    """A fresh value and critics that learn together, and the critics' targets."""
+    value, critic = (
+        start_value(value_key, problem, config),
+        start_critic(critic_key, problem, config),
+    )
+    return start(ValueAndCritics(value.network, critic.network)), critic.network
 
 
 def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
@@ -124,6 +138,21 @@ def sample_action(
     return lax.stop_gradient(policy.act(observation, key))
 
 
+def values_of_both(
+    critic: TwinCritic,
+    batch: Batch,
+    action: Float[Array, "batch action"],
+    next_action: Float[Array, "batch action"],
+) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
+    """The smaller Q of an action here and of another in the next state, in one pass."""
+    values = critic.minimum(
+        jnp.concatenate([batch.observation, batch.next_observation]),
+        jnp.concatenate([action, next_action]),
+    )
+    here, following = jnp.split(values, 2)
+    return here, following
+
+
 def fit_value(
     learner: Learner, batch: Batch, row_loss: RowLoss, config: LearningConfig
 ) -> tuple[Learner, Metrics]:
@@ -165,6 +194,34 @@ def fit_critic(
 
     learner, error, mean = descend(learner, loss, config.learning_rate, config.adam_beta_2)
     return learner, {"critic_loss": error, "q_mean": mean}
+
+
+def fit_value_and_critics(
+    learner: Learner,
+    batch: Batch,
+    value_target: Float[Array, " batch"],
+    next_value: Float[Array, " batch"],
+    problem: Problem,
+    config: LearningConfig,
+) -> tuple[Learner, Metrics]:
+    """One step of the value towards its target, and of both critics towards r + gamma * next."""
+    target = temporal_difference_target(
+        batch.reward, batch.continuation, problem.discount, next_value
+    )
+
+    def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
+        value, critics = network(batch.observation, batch.action)
+        value_error = jnp.mean(half_squared_error(value, value_target))
+        critic_error = jnp.mean(twin_critic_loss(critics, target))
+        return value_error + critic_error, {
+            "value_loss": value_error,
+            "v_mean": jnp.mean(value),
+            "critic_loss": critic_error,
+            "q_mean": jnp.mean(critics),
+        }
+
+    learner, _, metrics = descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return learner, metrics
 
 
 def fit_policy(

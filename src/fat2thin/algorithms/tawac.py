@@ -28,6 +28,7 @@ from fat2thin.algorithms.parts import (
     regress_value,
     sample_action,
     start_value_state,
+    values_of_both,
 )
 from fat2thin.losses import q_exponential_weight
 from fat2thin.networks import polyak
@@ -86,14 +87,11 @@ def update(
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = learned_policy(state.actor.network, config)
 
-    # Value: what the policy gets here.
+    # Value and critics: what the policy gets here and next, by the slow critics.
     action = sample_action(policy, batch.observation, value_key)
-    value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
-
-    # Critics: one step of the log, then the policy.
     next_action = sample_action(policy, batch.next_observation, critic_key)
-    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    value_target, next_value = values_of_both(state.target_critic, batch, action, next_action)
+    value, value_metrics = regress_value(state.value, batch, value_target, config)
     critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression on logged actions, the bad ones at exactly zero weight.

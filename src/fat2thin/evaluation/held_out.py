@@ -201,7 +201,10 @@ def _in_half_ranges(problem: Problem) -> Problem:
 
 def _is_good(state: State, batch: Batch) -> Bool[Array, " batch"] | None:
     """Whether the smaller Q of an action is above V; None where an algorithm learns no such two."""
-    if not {"critic", "value"} <= set(getattr(state, "_fields", ())):
-        return None
-    value = state.value.network(batch.observation)
-    return state.critic.network.minimum(batch.observation, batch.action) > value
+    fields = set(getattr(state, "_fields", ()))
+    if "values" in fields:
+        return state.values.network.advantage(batch.observation, batch.action) > 0.0
+    if {"critic", "value"} <= fields:
+        value = state.value.network(batch.observation)
+        return state.critic.network.minimum(batch.observation, batch.action) > value
+    return None

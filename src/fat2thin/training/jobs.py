@@ -47,6 +47,12 @@ def take(tree: Any, jobs: slice | np.ndarray) -> Any:
     return jax.tree.map(lambda leaf: leaf[jobs], tree)
 
 
+def data_size(dataset: Dataset) -> int:
+    """How many bytes of a device a log takes."""
+    values = sum(getattr(dataset, field).size for field in Batch._fields)
+    return values * jnp.dtype(jnp.float32).itemsize
+
+
 def on_device(datasets: Sequence[Dataset]) -> Data:
     """All logs, shorter ones padded to the longest."""
 

@@ -5,7 +5,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import State
@@ -19,10 +18,10 @@ from fat2thin.evaluation.returns import (
 )
 from fat2thin.keys import Stream, stream_keys
 from fat2thin.policies import Policy
-from fat2thin.training import loop
 from fat2thin.training.jobs import take
 from fat2thin.training.pack import Pack
 from fat2thin.training.spec import RunSpec
+from fat2thin.training.turns import Turns
 
 Found = dict[str, Evaluation]
 
@@ -46,8 +45,8 @@ class _Result(NamedTuple):
 class Judging:
     """Whoever judges the runs of a pack, and what they have found and not yet told."""
 
-    def __init__(self, specs: Sequence[RunSpec], pack: Pack) -> None:
-        self._pack, self._episodes = pack, specs[0].episodes
+    def __init__(self, specs: Sequence[RunSpec], pack: Pack, turns: Turns) -> None:
+        self._pack, self._turns, self._episodes = pack, turns, specs[0].episodes
         self._groups = _groups(specs, pack)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")
         self._results: list[_Result] = []
@@ -68,12 +67,9 @@ class Judging:
 
     def _in_graph(self, step: int, states: State, group: _Group) -> Found:
         assert isinstance(group.judge, Evaluator)
-        jobs = self._pack.jobs
-        if group.jobs.size < jobs.seed.size:
-            states, jobs = take((states, jobs), group.jobs)
-        found = loop.evaluate(
-            states, jobs, jnp.int32(step), stream=Stream.EVALUATION,
-            program=self._pack.program, evaluator=group.judge, episodes=self._episodes,
+        found = self._turns.evaluate(
+            states, group.jobs, step,
+            stream=Stream.EVALUATION, evaluator=group.judge, episodes=self._episodes,
         )  # fmt: skip
         return jax.device_get(found)
 

@@ -2,8 +2,9 @@
 
 A job is a seed and, in a pack of runs, the numbers of some settings. All jobs are one program. On a
 CPU they run one after the other in it, so that a job's bits do not depend on the jobs beside it;
-elsewhere they run side by side. Every random number comes from the seed, the purpose and the number
-of the update, so neither the jobs beside it nor where a run was cut matter either.
+elsewhere they run side by side, and of several devices each has its share of them. Every random
+number comes from the seed, the purpose and the number of the update, so neither the jobs beside it
+nor where a run was cut matter either.
 """
 
 import dataclasses
@@ -11,13 +12,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from fat2thin.algorithms.base import Algorithm, Problem, State
+from fat2thin.algorithms.base import Algorithm, Batch, Problem, State
 from fat2thin.data import Dataset
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.keys import Stream, stream_key
@@ -25,6 +28,14 @@ from fat2thin.policies import Policy
 from fat2thin.training.jobs import Data, Jobs
 from fat2thin.training.settings import with_numbers
 
+JOBS = "jobs"
+"""The axis of the devices that share the jobs of a program."""
+ROWS_DRAWN = 12_800
+"""Rows of the log that are drawn and gathered at once, for the next updates of a job."""
+UNROLLED = 2
+"""Updates that a GPU gets at a time: between them it waits for the host."""
+COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
+"""Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 STATE = "state"
 """What is named when every metric was finite and the parameters are not."""
 
@@ -50,6 +61,8 @@ class Program:
     batch_size: int
     sequential: bool
     """Jobs one after the other (CPU) or side by side."""
+    devices: int = 1
+    """How many devices share the jobs; their number must be a multiple of it."""
 
 
 def problem_of(dataset: Dataset) -> Problem:
@@ -67,11 +80,28 @@ def sequential_here() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _over_jobs(function: Callable, program: Program) -> Callable:
-    """The function of one job, for all of them."""
-    if program.sequential:
-        return lambda *arguments: lax.map(lambda one: function(*one), arguments)
-    return jax.vmap(function)
+def mesh(program: Program) -> Mesh:
+    """The devices of a program, in a row."""
+    return Mesh(np.asarray(jax.devices()[: program.devices]), (JOBS,))
+
+
+def _over_jobs(function: Callable, program: Program, *shared: Any) -> Callable:
+    """The function of one job, and of what all jobs share, for all of them."""
+
+    def on_device(shared: tuple, of_jobs: tuple) -> Any:
+        if program.sequential:
+            return lax.map(lambda one: function(*one, *shared), of_jobs)
+        return jax.vmap(lambda *one: function(*one, *shared))(*of_jobs)
+
+    if program.devices > 1:
+        # Each device runs the loop or the kernels of its own jobs; partitioned automatically, a
+        # loop over jobs would visit all of them on every device.
+        each = PartitionSpec(JOBS)
+        on_device = jax.shard_map(
+            on_device, mesh=mesh(program), in_specs=(PartitionSpec(), each), out_specs=each,
+            check_vma=False,
+        )  # fmt: skip
+    return lambda *of_jobs: on_device(shared, of_jobs)
 
 
 def _config(program: Program, settings: Mapping[str, Array]) -> Any:
@@ -92,7 +122,10 @@ def init(jobs: Jobs, *, program: Program) -> State:
 
 
 @functools.partial(
-    jax.jit, static_argnames=("program", "length", "preparing"), donate_argnames="states"
+    jax.jit,
+    static_argnames=("program", "length", "preparing"),
+    donate_argnames="states",
+    compiler_options=COMPILER_OPTIONS,
 )
 def chunk(
     states: State,
@@ -109,10 +142,10 @@ def chunk(
     Should anything not be finite in a job, the states of its run come back as they were given.
     """
 
-    def one(state: State, job: Jobs) -> tuple[State, Report]:
+    def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, Report]:
         return _updates(state, data, job, start, program, length, preparing)
 
-    moved, report = _over_jobs(one, program)(states, jobs)
+    moved, report = _over_jobs(one, program, data, start)(states, jobs)
     same_run = jobs.run[:, None] == jobs.run
     diverged = jnp.any(same_run & (report.bad_update >= 0), axis=1)
 
@@ -135,37 +168,51 @@ def _updates(
     step, draws, choices = _phase(program.algorithm, preparing)
     row_count = data.row_count[job.log]
 
-    def update(state: State, number: Array) -> tuple[State, dict[str, Array]]:
-        draw = jax.random.randint(
+    def draw(number: Array) -> tuple[Batch, Array]:
+        place = jax.random.randint(
             stream_key(job.seed, choices, number), (program.batch_size,), 0, row_count
         )
-        batch = jax.tree.map(lambda array: array[job.log, draw], data.rows)
-        key = stream_key(job.seed, draws, number)
-        return step(state, batch, key, program.problem, config)
+        batch = jax.tree.map(lambda array: array[job.log, place], data.rows)
+        return batch, stream_key(job.seed, draws, number)
 
-    def watched(carry: tuple, number: Array) -> tuple[tuple, None]:
-        state, totals, bad_update, bad_metric = carry
-        state, metrics = update(state, number)
-        values = _stack(metrics)
-        bad = ~jnp.isfinite(values)
-        first = (bad_update < 0) & jnp.any(bad)
-        bad_update = jnp.where(first, number, bad_update)
-        bad_metric = jnp.where(first, jnp.argmax(bad), bad_metric)
-        return (state, totals + values, bad_update, bad_metric), None
+    def update(state: State, drawn: tuple[Batch, Array]) -> tuple[State, _Watched]:
+        state, metrics = step(state, *drawn, program.problem, config)
+        return state, _watch(metrics)
 
-    _, shapes = jax.eval_shape(update, state, start)
-    names = sorted(shapes)
-    none = jnp.int32(-1)
-    carry = (state, jnp.zeros(len(names)), none, none)
-    numbers = start + jnp.arange(length, dtype=jnp.int32)
-    (state, totals, bad_update, bad_metric), _ = lax.scan(watched, carry, numbers)
+    def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, _Watched]:
+        return lax.scan(update, state, jax.vmap(draw)(numbers), unroll=unroll)
 
-    lost = (bad_update < 0) & ~_all_finite(state)
-    means = dict(zip(names, totals / length, strict=True))
-    return state, Report(
-        metrics=means,
-        bad_update=jnp.where(lost, start + length - 1, bad_update),
-        bad_metric=jnp.where(lost, len(names), bad_metric),
+    together = largest_divisor(length, max(1, ROWS_DRAWN // program.batch_size))
+    unroll = 1 if program.sequential else largest_divisor(together, UNROLLED)
+    numbers = start + jnp.arange(length, dtype=jnp.int32).reshape(-1, together)
+    state, watched = lax.scan(block, state, numbers)
+    return state, _report(watched, state, start, length)
+
+
+class _Watched(eqx.Module):
+    """The metrics of an update in a row, by name."""
+
+    values: Float[Array, "*updates metrics"]
+    names: tuple[str, ...] = eqx.field(static=True)
+
+
+def _watch(metrics: dict[str, Array]) -> _Watched:
+    names = tuple(sorted(metrics))
+    return _Watched(jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in names]), names)
+
+
+def _report(watched: _Watched, state: State, start: Array, length: int) -> Report:
+    """Means over a chunk's updates, and the first that was not finite."""
+    values, metrics = watched.values.reshape(length, -1), len(watched.names)
+    bad = ~jnp.isfinite(values)
+    bad_rows = jnp.any(bad, axis=1)
+    first = jnp.argmax(bad_rows)
+    seen, lost = jnp.any(bad_rows), ~_all_finite(state)
+    last = start + length - 1
+    return Report(
+        metrics=dict(zip(watched.names, jnp.mean(values, axis=0), strict=True)),
+        bad_update=jnp.where(seen, start + first, jnp.where(lost, last, -1)),
+        bad_metric=jnp.where(seen, jnp.argmax(bad[first]), jnp.where(lost, metrics, -1)),
     )
 
 
@@ -176,10 +223,6 @@ def _phase(algorithm: Algorithm, preparing: bool) -> tuple[Callable, Stream, Str
             raise ValueError(f"{algorithm.name} has no preparation")
         return algorithm.preparation.update, Stream.PREPARATION, Stream.PREPARATION_BATCH
     return algorithm.update, Stream.UPDATE, Stream.BATCH
-
-
-def _stack(metrics: dict[str, Array]) -> Float[Array, " metrics"]:
-    return jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in sorted(metrics)])
 
 
 def _all_finite(state: State) -> Bool[Array, ""]:
@@ -216,11 +259,11 @@ def evaluate(
 ) -> dict[str, Evaluation]:
     """Judge the policies of all jobs, on episodes that depend on (seed, stream, number) alone."""
 
-    def one(state: State, job: Jobs) -> dict[str, Evaluation]:
+    def one(state: State, job: Jobs, number: Array) -> dict[str, Evaluation]:
         key = stream_key(job.seed, stream, number)
         return evaluate_policies(_policies(state, job, program), evaluator, key, episodes)
 
-    return _over_jobs(one, program)(states, jobs)
+    return _over_jobs(one, program, number)(states, jobs)
 
 
 class TrainingDiverged(RuntimeError):
@@ -258,6 +301,11 @@ def divergences(report: Report, jobs: Jobs, start: int) -> dict[int, TrainingDiv
     return found
 
 
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number that is not above a limit."""
+    return next(n for n in range(min(limit, number), 0, -1) if number % n == 0)
+
+
 def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:
     """Cut a run into chunks, none longer than `longest`, that end at every stop.
 
@@ -266,7 +314,7 @@ def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:
     """
     ends = sorted({stop for stop in stops if stop > 0})
     divisor = int(np.gcd.reduce(ends))
-    fitting = next(n for n in range(min(longest, divisor), 0, -1) if divisor % n == 0)
+    fitting = largest_divisor(divisor, longest)
     if 4 * fitting >= min(longest, ends[-1]):
         return [fitting] * (ends[-1] // fitting)
     lengths = []

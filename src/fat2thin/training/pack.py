@@ -16,7 +16,7 @@ from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
 from fat2thin.data import Dataset
 from fat2thin.training import loop
-from fat2thin.training.jobs import Data, Jobs, ObservationScale, on_device
+from fat2thin.training.jobs import Data, Jobs, ObservationScale, data_size, on_device
 from fat2thin.training.loop import Program
 from fat2thin.training.scales import Scales, find_scales
 from fat2thin.training.spec import RunSpec
@@ -40,6 +40,11 @@ class Pack(NamedTuple):
     """Of all runs, one after the other."""
     logs: tuple[Log, ...]
     """All different logs; `Jobs.log` counts them."""
+
+    @property
+    def data_size(self) -> int:
+        """What the logs take of a device, in bytes; shorter ones are padded to the longest."""
+        return len(self.logs) * max(data_size(log.dataset) for log in self.logs)
 
     def data(self) -> Data:
         """The logs on the device, on their scales."""

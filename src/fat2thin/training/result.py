@@ -32,6 +32,7 @@ from fat2thin.training.pack import jobs_of, make_program
 from fat2thin.training.scales import Scales
 from fat2thin.training.settings import whole_number
 from fat2thin.training.spec import RunSpec
+from fat2thin.training.turns import Turns
 
 _AS_THEY_ARE = Scales().to_json()
 
@@ -99,11 +100,15 @@ class Run:
         if name not in policies:
             raise ValueError(f"{self.spec.algorithm} has no {name}")
         index = self.spec.seeds.index(seed)
-        return jax.tree.map(lambda leaf: leaf[index], policies[name])
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
+
+    @functools.cached_property
+    def _turns(self) -> Turns:
+        return Turns(self.program, self.jobs)
 
     def _policies(self, step: int) -> dict[str, Policy]:
         if step == self.step:
-            return loop.policies(self.states, self.jobs, program=self.program)
+            return self._turns.policies(self._turns.spread(self.states))
         if step not in self.snapshots:
             kept = sorted({*self.snapshots, self.step})
             raise ValueError(f"no policy of step {step} is kept; there are {listed(kept)}")
@@ -157,12 +162,11 @@ class Run:
                 keys = stream_keys(self.jobs.seed, Stream.FRESH_EVALUATION, number)
                 evaluations = judge.judge(self._policies(self.step), keys, episodes)
             else:
-                evaluations = loop.evaluate(
-                    self.states,
-                    self.jobs,
-                    jnp.int32(number),
+                evaluations = self._turns.evaluate(
+                    self._turns.spread(self.states),
+                    np.arange(len(self.spec.seeds)),
+                    number,
                     stream=Stream.FRESH_EVALUATION,
-                    program=self.program,
                     evaluator=judge,
                     episodes=episodes,
                 )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import algorithms
@@ -25,6 +24,7 @@ from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
 from fat2thin.training.settings import refuse_unknown
 from fat2thin.training.spec import RunSpec, make_spec
+from fat2thin.training.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +136,8 @@ class _Training:
     ) -> None:
         self.spec = specs[0]
         self.pack = make_pack(specs, logs)
-        self.judging = Judging(specs, self.pack)
+        self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.judging = Judging(specs, self.pack, self.turns)
         ends = np.cumsum([len(spec.seeds) for spec in specs]).tolist()
         self.members = [
             Member(
@@ -144,39 +145,45 @@ class _Training:
             )
             for spec, of_run, end, folder in zip(specs, logs, ends, folders, strict=True)
         ]
+        for member in self.members:
+            member.about |= self.turns.about
         self.states: State = None
 
     def run(self, progress: Silent) -> list[Run]:
         """All chunks, and what is due between them."""
-        program, jobs, data = self.pack.program, self.pack.jobs, self.pack.data()
-        self.states, step = loop.init(jobs, program=program), 0
+        if self.turns.count > 1:
+            _log.warning(
+                "%d jobs do not fit into the memory of the device: they take turns, %d at a time",
+                len(self.pack.jobs.seed), self.turns.at_a_time,
+            )  # fmt: skip
+        data = self.turns.replicated(self.pack.data())
+        self.states, step = self.turns.init(), 0
         try:
             self._prepare(data, progress)
-            progress.begin(self.spec.steps, len(jobs.seed))
+            progress.begin(self.spec.steps, len(self.pack.jobs.seed))
             self._keep_policies(step, progress)
             for length in loop.chunk_lengths(self.spec.stops, self.spec.log_every):
-                self.states, report = loop.chunk(
-                    self.states, data, jobs, jnp.int32(step), program=program, length=length
-                )
+                self.states, report = self.turns.chunk(self.states, data, step, length)
                 self._end_diverged(report, step)
                 step += length
                 self._keep_metrics(step, report)
                 progress.advance(step)
                 self._keep_policies(step, progress)
             self._keep_evaluations(progress, wait=True)
+            states = self.turns.gathered(self.states)
             for number, member in enumerate(self.members):
                 if not member.over:
-                    self._finish(number, member, step)
+                    self._finish(number, member, step, states)
         finally:
             self.judging.close()
         return [member.result() for member in self.members]
 
-    def _finish(self, number: int, member: Member, step: int) -> None:
+    def _finish(self, number: int, member: Member, step: int, states: State) -> None:
         references, speed = self.judging.references(number), self.judging.speed(number)
         if references is not None:
             member.keep_references(references)
         also = {} if speed is None else {"rollouts": speed}
-        member.end(step, self.states, status=FINISHED, **also)
+        member.end(step, states, status=FINISHED, **also)
 
     def _prepare(self, data: Data, progress: Silent) -> None:
         """What the algorithm learns first, where it does; the mean metrics go to run.json."""
@@ -186,10 +193,7 @@ class _Training:
         steps, done, means = preparation.steps(self.spec.config), 0, []
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
         for length in loop.chunk_lengths([steps], self.spec.log_every):
-            self.states, report = loop.chunk(
-                self.states, data, self.pack.jobs, jnp.int32(done),
-                program=self.pack.program, length=length, preparing=True,
-            )  # fmt: skip
+            self.states, report = self.turns.chunk(self.states, data, done, length, preparing=True)
             # It is before the first step still, however far the preparation has come.
             self._end_diverged(report, done, kept=0)
             done += length
@@ -213,7 +217,8 @@ class _Training:
             # What was seen before it broke belongs to the run as well.
             self._keep_evaluations(Silent(), wait=True)
             last = start if kept is None else kept
-            member.end(last, self.states, status=DIVERGED, diverged=str(error))
+            states = self.turns.gathered(self.states)
+            member.end(last, states, status=DIVERGED, diverged=str(error))
             if all(member.over for member in self.members):
                 raise error
             _log.warning("%s on %s: %s", member.spec.algorithm, member.spec.dataset, error)
@@ -226,8 +231,7 @@ class _Training:
 
     def _keep_policies(self, step: int, progress: Silent) -> None:
         """Snapshot and evaluation, where they are due."""
-        program, jobs = self.pack.program, self.pack.jobs
-        policies = functools.cache(lambda: loop.policies(self.states, jobs, program=program))
+        policies = functools.cache(lambda: self.turns.policies(self.states))
         if step in self.spec.snapshots:
             for member in self.members:
                 if not member.over:

@@ -1,0 +1,303 @@
+"""Time and memory of an update against seeds, width, rows of the log and batch, on any device.
+
+    python benchmarks/scale.py --out scale.json --figure scale.png
+    python benchmarks/scale.py --curves seeds width --largest 2 --algorithm "fttpo, closed form"
+    python benchmarks/scale.py --from scale.json --figure scale.png
+
+Each size is varied alone about a middle point: 10 seeds (1 on a CPU, where seeds run one after the
+other), networks of 256 × 256, 100,000 rows, batches of 256. An update is timed as in update.py,
+inside the compiled loop. The state is that of all seeds; temporaries are what XLA sets aside while
+the loop runs, beside its arguments, which are the state and the log. The peak of the device is what
+its allocator has seen, where it counts and a point needed more than all before it.
+
+A slope is that of a straight line through the logarithms, by least squares: 1 is proportional, 0 is
+for free. The last half of the points shows where it is heading.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import fat2thin
+import timing
+import update
+from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.training import loop
+from fat2thin.training.jobs import on_device
+
+CURVES = {
+    "seeds": (1, 2, 5, 10, 20, 50, 100, 200),
+    "width": (64, 128, 256, 512, 1024),
+    "rows": (10_000, 100_000, 1_000_000, 10_000_000),
+    "batch": (64, 128, 256, 512, 1024, 2048, 4096),
+}
+QUANTITIES = {
+    "microseconds": ("µs", 1.0),
+    "state": ("state, MB", 1e6),
+    "temporaries": ("temporaries, MB", 1e6),
+    "data": ("log, MB", 1e6),
+    "device_peak": ("device's peak, MB", 1e6),
+}
+"""Heading and unit of what is measured at a point."""
+CALL_SECONDS = 0.25
+"""About how long a call of the loop may take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Where a point lies."""
+
+    seeds: int
+    width: int = 256
+    rows: int = 100_000
+    batch: int = 256
+
+    @property
+    def work(self) -> int:
+        """What the time of an update is proportional to once the sizes are large."""
+        return self.seeds * self.batch * self.width**2
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """What was measured there: an update of all seeds together, and bytes."""
+
+    sizes: Sizes
+    microseconds: float
+    spread: float
+    """Largest over smallest repetition."""
+    updates: int
+    """In one call of the loop."""
+    state: int
+    data: int
+    temporaries: int | None
+    device_peak: int | None
+
+
+Curves = dict[str, list[Point]]
+
+
+def middle() -> Sizes:
+    return Sizes(seeds=1 if loop.sequential_here() else 10)
+
+
+def updates_a_call(sizes: Sizes, smaller: Point | None) -> int:
+    """As many as a run has between two rows of its metrics, or fewer where an update is long."""
+    most = 50 if loop.sequential_here() else 250
+    if smaller is None:
+        return most
+    guess = smaller.microseconds * sizes.work / smaller.sizes.work
+    return max(5, min(most, int(1e6 * CALL_SECONDS / guess)))
+
+
+made_log = functools.lru_cache(maxsize=1)(update.log)
+
+
+def bytes_of(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def device_peak() -> int | None:
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+
+
+def measure(name: str, config: Any, sizes: Sizes, length: int) -> Point:
+    """One point, of as many calls of `length` updates as take a second or two."""
+    dataset, before = made_log(sizes.rows), device_peak()
+    program = dataclasses.replace(
+        update.make_program(
+            name,
+            dataclasses.replace(config, hidden=(sizes.width, sizes.width)),
+            loop.problem_of(dataset),
+        ),
+        batch_size=sizes.batch,
+    )
+    jobs, data = update.make_jobs(sizes.seeds), on_device([dataset])
+    states = loop.init(jobs, program=program)
+    call = functools.partial(loop.chunk, program=program, length=length)
+
+    def step(calls: int) -> None:
+        nonlocal states
+        for _ in range(calls):
+            states, report = call(states, data, jobs, jnp.int32(0))
+        jax.block_until_ready(report)
+
+    step(1)
+    seconds, spread = timing.repeated(step)
+    after = device_peak()
+    # Compiled by the first call already; this only looks it up.
+    memory = (
+        loop.chunk.lower(states, data, jobs, jnp.int32(0), program=program, length=length)
+        .compile()
+        .memory_analysis()
+    )
+    return Point(
+        sizes, 1e6 * seconds / length, spread, length, bytes_of(states), bytes_of(data),
+        memory and memory.temp_size_in_bytes, None if after == before else after,
+    )  # fmt: skip
+
+
+def measure_curves(name: str, config: Any, asked: Sequence[str], largest: float) -> Curves:
+    """The curves asked for, up to so many times the middle's size; the middle is measured once."""
+    at, curves, known = middle(), {}, {}
+    for curve in asked:
+        points: list[Point] = []
+        for value in CURVES[curve]:
+            if value > largest * getattr(at, curve):
+                break
+            sizes = dataclasses.replace(at, **{curve: value})
+            if sizes not in known:
+                length = updates_a_call(sizes, points[-1] if points else None)
+                known[sizes] = measure(name, config, sizes, length)
+            points.append(known[sizes])
+            print(f"{curve} {value:,}: {points[-1].microseconds:,.0f} µs", flush=True)
+        curves[curve] = points
+    return curves
+
+
+def slope(sizes: Sequence[float], values: Sequence[float | None]) -> float | None:
+    """Of the straight line through the logarithms; None where there is none."""
+    known = [value for value in values if value]
+    if len(known) < max(2, len(values)):
+        return None
+    return float(np.polyfit(np.log(sizes), np.log(known), 1)[0])
+
+
+def slopes(curve: str, points: Sequence[Point], quantity: str) -> tuple[float | None, float | None]:
+    """Over all points, and over the last half of them."""
+    sizes = [getattr(point.sizes, curve) for point in points]
+    values = [getattr(point, quantity) for point in points]
+    half = len(points) // 2
+    return slope(sizes, values), slope(sizes[half:], values[half:])
+
+
+def table(curve: str, points: Sequence[Point]) -> str:
+    def row(*cells: str) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    def shown(value: float | None, pattern: str = "{:z.2f}") -> str:
+        return "–" if value is None else pattern.format(value)
+
+    headings = [heading for heading, _ in QUANTITIES.values()]
+    lines = [
+        row(curve, *headings, "spread", "updates a call"),
+        "|---" * (len(headings) + 3) + "|",
+    ]
+    for point in points:
+        cells = []
+        for quantity, (_, unit) in QUANTITIES.items():
+            value = getattr(point, quantity)
+            pattern = "{:,.3g}" if (value or 0.0) < 100 * unit else "{:,.0f}"
+            cells.append(shown(None if value is None else value / unit, pattern))
+        size = f"{getattr(point.sizes, curve):,}"
+        lines.append(row(size, *cells, f"{point.spread:.2f}", str(point.updates)))
+    found = [slopes(curve, points, quantity) for quantity in QUANTITIES]
+    for number, name in enumerate(("slope", "slope of the last half")):
+        lines.append(row(name, *(shown(both[number]) for both in found), "", ""))
+    return "\n".join(lines)
+
+
+def draw_time(axes: Axes, curve: str, points: Sequence[Point]) -> None:
+    """Microseconds, beside the line of proportional ones through the last point."""
+    sizes = np.asarray([getattr(point.sizes, curve) for point in points])
+    values = [point.microseconds for point in points]
+    axes.plot(sizes, values, "o-", color=BLUE, label="time")
+    axes.plot(sizes, values[-1] * sizes / sizes[-1], ":", color=GREY, label="proportional")
+    _, last = slopes(curve, points, "microseconds")
+    heading = curve if last is None else f"{curve}\nslope of the last half {last:.2f}"
+    axes.set(xscale="log", yscale="log", title=heading)
+
+
+def draw_memory(axes: Axes, curve: str, points: Sequence[Point]) -> None:
+    sizes = [getattr(point.sizes, curve) for point in points]
+    for quantity, style in (("state", "o-"), ("temporaries", "s--"), ("data", "^:")):
+        colour = {"state": BLUE, "temporaries": ORANGE, "data": GREY}[quantity]
+        # Not a number where XLA does not say; nothing is drawn there.
+        values = np.asarray([getattr(point, quantity) for point in points], float) / 1e6
+        label = QUANTITIES[quantity][0].partition(",")[0]
+        axes.plot(sizes, values, style, color=colour, label=label)
+    axes.set(xscale="log", yscale="log", xlabel=curve)
+    labelled = sizes[:: 1 + len(sizes) // 6]
+    axes.set_xticks(
+        labelled, [f"{size:,}" if size < 10_000 else f"{size // 1000:,}k" for size in labelled]
+    )
+    axes.minorticks_off()
+
+
+def picture(curves: Curves) -> Figure:
+    """A column a curve: time above, memory below."""
+    figure = Figure(figsize=(2.6 * len(curves) + 0.8, 5.6))
+    axes = figure.subplots(2, len(curves), sharex="col", sharey="row", squeeze=False)
+    for (above, below), (curve, points) in zip(axes.T, curves.items(), strict=True):
+        draw_time(above, curve, points)
+        draw_memory(below, curve, points)
+    times = [point.microseconds for points in curves.values() for point in points]
+    axes[0, 0].set_ylim(0.6 * min(times), 1.6 * max(times))
+    axes[0, 0].set_ylabel("µs an update of all seeds")
+    axes[1, 0].set_ylabel("MB")
+    handles = [one for row in axes[:, 0] for one in row.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def read(path: Path) -> tuple[Curves, str]:
+    """Curves, and what they were measured on."""
+    content = json.loads(path.read_text())
+    curves = {
+        curve: [Point(**{**point, "sizes": Sizes(**point["sizes"])}) for point in points]
+        for curve, points in content["curves"].items()
+    }
+    return curves, content["title"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--algorithm", default="fttpo", help="a name in the table of update.py")
+    parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--largest", type=float, default=np.inf, help="times the middle's size")
+    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--figure", type=Path, help="picture, png or pdf")
+    parser.add_argument("--from", dest="source", type=Path, help="JSON file to show again")
+    options = parser.parse_args()
+    if options.source:
+        curves, title = read(options.source)
+    else:
+        methods = update.methods(())
+        if options.algorithm not in methods:
+            parser.error(f"no update is called {options.algorithm!r}; there are {list(methods)}")
+        timing.SECONDS = 0.3
+        device = jax.devices()[0]
+        title = f"{options.algorithm} on {device.platform}: {device.device_kind}, about {middle()}"
+        config = methods[options.algorithm]
+        curves = measure_curves(options.algorithm, config, options.curves, options.largest)
+    print(f"\n{title}")
+    for curve, points in curves.items():
+        print(f"\n{table(curve, points)}")
+    if options.out:
+        content = {
+            "title": title,
+            "versions": {"fat2thin": fat2thin.__version__, "jax": jax.__version__},
+            "curves": {
+                curve: [dataclasses.asdict(point) for point in points]
+                for curve, points in curves.items()
+            },
+        }
+        options.out.write_text(json.dumps(content, indent=1))
+    if options.figure:
+        with matplotlib.style.context(STYLE):
+            save_figure(picture(curves), options.figure)
+
+
+if __name__ == "__main__":
+    main()

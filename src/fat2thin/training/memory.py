@@ -1,0 +1,68 @@
+"""How many jobs a device holds at a time: what it offers, and about what a job needs."""
+
+import functools
+import math
+import os
+
+import equinox as eqx
+import jax
+
+from fat2thin.training import loop
+from fat2thin.training.jobs import Jobs, take
+from fat2thin.training.loop import Program
+
+LIMIT = "FAT2THIN_MEMORY"
+"""Environment variable: what a run may take of each device, in GiB."""
+
+_MARGIN = 0.1
+"""Of what a device offers, left to evaluations and to the compiler's own needs."""
+_STATES = 3
+_OUTPUTS = 1
+"""What a chunk needs at once: so many times the state, and so many times what every layer puts out
+for a batch. XLA's own count on a CPU, of TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side,
+layers of 64 and 256 and batches of 256 and 1,024, is 2 states and .7 to .8 outputs; an
+accelerator's compiler may keep more copies. The rows that are drawn for some updates ahead come on
+top."""
+
+
+def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
+    """How many jobs a device holds beside the logs, at least one; None where nothing limits them.
+
+    That is what `FAT2THIN_MEMORY` says, or what the devices themselves offer.
+    """
+    offered = _asked_for() or _offered()
+    if offered is None:
+        return None
+    return max(1, math.floor((offered - data_size) / _job_size(program, jobs)))
+
+
+def _asked_for() -> float | None:
+    given = os.environ.get(LIMIT, "")
+    if not given:
+        return None
+    try:
+        size = float(given)
+    except ValueError:
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise ValueError(f"{LIMIT} must be a positive number of GiB, got {given!r}")
+    return size * 2**30
+
+
+def _offered() -> float | None:
+    """What the smallest device offers; the main memory of a CPU is not counted."""
+    known = [device.memory_stats() or {} for device in jax.devices()]
+    sizes = [stats["bytes_limit"] for stats in known if "bytes_limit" in stats]
+    return (1 - _MARGIN) * min(sizes) if sizes else None
+
+
+def _job_size(program: Program, jobs: Jobs) -> int:
+    """About how many bytes of a device a job needs while it is moved on."""
+    init = functools.partial(loop.init, program=program)
+    leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
+    state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    # The last axis of a layer's weights is as long as what it puts out; the first is that of jobs.
+    outputs = sum(leaf.shape[-1] * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2)
+    rows = max(loop.ROWS_DRAWN, program.batch_size)
+    drawn = rows * 4 * (2 * program.problem.observation_size + program.problem.action_size + 2)
+    return _STATES * state + _OUTPUTS * program.batch_size * outputs + drawn

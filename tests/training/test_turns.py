@@ -1,0 +1,143 @@
+"""More jobs than a device holds take turns, and nobody sees it in what they find."""
+
+import logging
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from fat2thin.keys import Stream, stream_key
+from fat2thin.training import execute_together, make_spec
+from fat2thin.training.loop import Program, problem_of
+from fat2thin.training.memory import LIMIT, jobs_at_a_time
+from fat2thin.training.turns import Turns
+from side_by_side import make_jobs
+
+LOG = 40 * (3 + 2 + 1 + 3 + 1) * 4
+"""Bytes of a tiny log: 40 rows of observations, action, reward and continuation."""
+STATE = (3 * 2 + 1 + 1) * 4
+"""Bytes of the stand-in's state: a matrix and two numbers."""
+BATCH = 8
+DRAWN = 12_800 * (3 + 2 + 1 + 3 + 1) * 4
+"""Rows that are drawn ahead."""
+JOB = 3 * STATE + BATCH * 2 * 4 + DRAWN
+"""Three states, the matrix' two outputs for each row of a batch, and the rows drawn ahead."""
+OPTIONS = {
+    "steps": 6, "evaluate_every": 3, "log_every": 3, "episodes": 3, "snapshots": [3],
+    "batch_size": BATCH,
+}  # fmt: skip
+
+
+@pytest.fixture
+def room_for(monkeypatch):
+    """Sets the limit to what so many logs and jobs need."""
+
+    def limit(*, logs, jobs):
+        monkeypatch.setenv(LIMIT, repr((logs * LOG + jobs * JOB) / 2**30))
+
+    return limit
+
+
+def specs(*changes, **options):
+    options = {"dataset": "tiny/own"} | OPTIONS | options
+    return [make_spec("stand_in", **options | one) for one in changes]
+
+
+def assert_same_bits(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def assert_same_run(one, other):
+    assert (one.spec, one.step) == (other.spec, other.step)
+    assert one.about["status"] == other.about["status"]
+    assert_same_bits(one.states, other.states)
+    assert_same_bits(one.metrics, other.metrics)
+    assert one.evaluations.steps == other.evaluations.steps
+    assert_same_bits(one.evaluations.policies, other.evaluations.policies)
+    assert_same_bits(one.snapshots, other.snapshots)
+    assert_same_bits(one.policy(), other.policy())
+
+
+def test_runs_in_turns_are_the_same_bits(room_for, caplog, tmp_path):
+    several = specs(
+        {"seeds": [3, 5], "settings": {"noise": 0.1}},
+        {"seeds": [3], "settings": {"noise": 0.2}, "dataset": "bare/log"},
+        {"seeds": [5, 4], "settings": {"noise": 0.3}},
+    )
+    at_once = execute_together(several)
+    assert not caplog.text and "jobs_at_a_time" not in at_once[0].about
+    room_for(logs=4, jobs=2)
+    with caplog.at_level(logging.WARNING):
+        in_turns = execute_together(several, [tmp_path / name for name in "abc"])
+    assert "5 jobs do not fit into the memory of the device: they take turns, 2 at" in caplog.text
+    for one, other in zip(at_once, in_turns, strict=True):
+        assert other.about["jobs_at_a_time"] == 2
+        assert_same_run(one, other)
+    assert at_once[0].evaluate(4).rows == in_turns[0].evaluate(4).rows
+
+
+def test_a_run_that_diverges_in_one_turn_stops_in_all(room_for):
+    identity = float(jax.random.uniform(stream_key(3, Stream.INITIAL_STATE), (3, 2))[0, 0])
+    several = specs(
+        {"seeds": [1]},
+        {"seeds": [1, 2, 3], "settings": {"bad_identity": identity, "bad_update": 4.0}},
+        dataset="bare/log",
+        snapshots=[],
+    )
+    room_for(logs=1, jobs=2)
+    in_turns = execute_together(several)
+    assert [run.about["status"] for run in in_turns] == ["finished", "diverged"]
+    assert in_turns[1].step == 3
+    np.testing.assert_array_equal(in_turns[1].states.updates, [3, 3, 3])
+    np.testing.assert_array_equal(in_turns[0].states.updates, [6])
+    room_for(logs=1, jobs=4)
+    for one, other in zip(execute_together(several), in_turns, strict=True):
+        assert_same_run(one, other)
+
+
+@pytest.mark.parametrize("given", ["much", "0", "-1", "nan", "inf"])
+def test_a_limit_that_is_none_is_refused(monkeypatch, tmp_path, given):
+    monkeypatch.setenv(LIMIT, given)
+    with pytest.raises(
+        ValueError, match=rf"{LIMIT} must be a positive number of GiB, got '{given}"
+    ):
+        execute_together(specs({}), [tmp_path / "run"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def program(tiny_world):
+    problem = problem_of(tiny_world.dataset())
+    return Program(tiny_world.algorithm, problem, tiny_world.config(), BATCH, sequential=True)
+
+
+@pytest.mark.parametrize(
+    ("logs", "jobs", "held"), [(1, 3, 3), (2, 2.99, 2), (1, 0.5, 1), (1000, -0.5, 1)]
+)
+def test_as_many_jobs_as_fit_and_at_least_one(program, room_for, logs, jobs, held):
+    room_for(logs=logs, jobs=jobs)
+    assert jobs_at_a_time(program, make_jobs(range(4)), logs * LOG) == held
+
+
+def test_devices_say_what_they_offer(program, monkeypatch):
+    jobs = make_jobs(range(4))
+    monkeypatch.delenv(LIMIT, raising=False)
+    assert jobs_at_a_time(program, jobs, LOG) is None
+    offers = [{"bytes_limit": 10 * JOB}, {"bytes_limit": 4 * JOB}, None]
+    devices = [SimpleNamespace(memory_stats=lambda offer=offer: offer) for offer in offers]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    assert jobs_at_a_time(program, jobs, 0) == 3
+    assert jobs_at_a_time(program, jobs, JOB) == 2
+
+
+@pytest.mark.parametrize(
+    ("jobs", "held", "turns", "at_a_time"),
+    [(10, 4, 3, 4), (10, 9, 2, 5), (10, 10, 1, 10), (10, 1, 10, 1), (7, 3, 3, 3)],
+)
+def test_turns_are_equal(program, room_for, jobs, held, turns, at_a_time):
+    room_for(logs=0, jobs=held)
+    made = Turns(program, make_jobs(range(jobs)))
+    assert (made.count, made.at_a_time) == (turns, at_a_time)
