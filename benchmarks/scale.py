@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,10 @@ from fat2thin.training import loop
 from fat2thin.training.jobs import on_device
 
 CURVES = {
-    "seeds": (1, 2, 5, 10, 20, 50, 100, 200),
-    "width": (64, 128, 256, 512, 1024),
+    "seeds": (1, 10, 50, 200),
+    "batch": (64, 256, 1024, 4096),
+    "width": (64, 256, 512, 1024),
     "rows": (10_000, 100_000, 1_000_000, 10_000_000),
-    "batch": (64, 128, 256, 512, 1024, 2048, 4096),
 }
 QUANTITIES = {
     "microseconds": ("µs", 1.0),
@@ -50,6 +50,7 @@ QUANTITIES = {
     "device_peak": ("device's peak, MB", 1e6),
 }
 """Heading and unit of what is measured at a point."""
+REPETITION_SECONDS = 0.3
 CALL_SECONDS = 0.25
 """About how long a call of the loop may take."""
 
@@ -124,35 +125,33 @@ def measure(name: str, config: Any, sizes: Sizes, length: int) -> Point:
         batch_size=sizes.batch,
     )
     jobs, data = update.make_jobs(sizes.seeds), on_device([dataset])
-    states = loop.init(jobs, program=program)
-    call = functools.partial(loop.chunk, program=program, length=length)
+    states, start = loop.init(jobs, program=program), jnp.int32(0)
+    lowered = loop.chunk.lower(states, data, jobs, start, program=program, length=length)
+    compiled = lowered.compile()
 
     def step(calls: int) -> None:
         nonlocal states
         for _ in range(calls):
-            states, report = call(states, data, jobs, jnp.int32(0))
+            states, report = compiled(states, data, jobs, start)
         jax.block_until_ready(report)
 
     step(1)
-    seconds, spread = timing.repeated(step)
-    after = device_peak()
-    # Compiled by the first call already; this only looks it up.
-    memory = (
-        loop.chunk.lower(states, data, jobs, jnp.int32(0), program=program, length=length)
-        .compile()
-        .memory_analysis()
-    )
+    seconds, spread = timing.repeated(step, REPETITION_SECONDS)
+    after, memory = device_peak(), compiled.memory_analysis()
     return Point(
         sizes, 1e6 * seconds / length, spread, length, bytes_of(states), bytes_of(data),
         memory and memory.temp_size_in_bytes, None if after == before else after,
     )  # fmt: skip
 
 
-def measure_curves(name: str, config: Any, asked: Sequence[str], largest: float) -> Curves:
+def measure_curves(
+    name: str, config: Any, asked: Sequence[str], largest: float, save: Callable[[Curves], None]
+) -> Curves:
     """The curves asked for, up to so many times the middle's size; the middle is measured once."""
     at, curves, known = middle(), {}, {}
     for curve in asked:
         points: list[Point] = []
+        curves[curve] = points
         for value in CURVES[curve]:
             if value > largest * getattr(at, curve):
                 break
@@ -162,7 +161,7 @@ def measure_curves(name: str, config: Any, asked: Sequence[str], largest: float)
                 known[sizes] = measure(name, config, sizes, length)
             points.append(known[sizes])
             print(f"{curve} {value:,}: {points[-1].microseconds:,.0f} µs", flush=True)
-        curves[curve] = points
+            save(curves)
     return curves
 
 
@@ -261,12 +260,27 @@ def read(path: Path) -> tuple[Curves, str]:
     return curves, content["title"]
 
 
+def write(path: Path | None, title: str, curves: Curves) -> None:
+    """What was measured so far, as JSON."""
+    if path is None:
+        return
+    content = {
+        "title": title,
+        "versions": {"fat2thin": fat2thin.__version__, "jax": jax.__version__},
+        "curves": {
+            curve: [dataclasses.asdict(point) for point in points]
+            for curve, points in curves.items()
+        },
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--algorithm", default="fttpo", help="a name in the table of update.py")
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
     parser.add_argument("--largest", type=float, default=np.inf, help="times the middle's size")
-    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--out", type=Path, help="JSON file, written after each point")
     parser.add_argument("--figure", type=Path, help="picture, png or pdf")
     parser.add_argument("--from", dest="source", type=Path, help="JSON file to show again")
     options = parser.parse_args()
@@ -276,24 +290,15 @@ def main() -> None:
         methods = update.methods(())
         if options.algorithm not in methods:
             parser.error(f"no update is called {options.algorithm!r}; there are {list(methods)}")
-        timing.SECONDS = 0.3
         device = jax.devices()[0]
         title = f"{options.algorithm} on {device.platform}: {device.device_kind}, about {middle()}"
-        config = methods[options.algorithm]
-        curves = measure_curves(options.algorithm, config, options.curves, options.largest)
+        curves = measure_curves(
+            options.algorithm, methods[options.algorithm], options.curves, options.largest,
+            save=functools.partial(write, options.out, title),
+        )  # fmt: skip
     print(f"\n{title}")
     for curve, points in curves.items():
         print(f"\n{table(curve, points)}")
-    if options.out:
-        content = {
-            "title": title,
-            "versions": {"fat2thin": fat2thin.__version__, "jax": jax.__version__},
-            "curves": {
-                curve: [dataclasses.asdict(point) for point in points]
-                for curve, points in curves.items()
-            },
-        }
-        options.out.write_text(json.dumps(content, indent=1))
     if options.figure:
         with matplotlib.style.context(STYLE):
             save_figure(picture(curves), options.figure)

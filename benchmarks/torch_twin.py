@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fat2thin.data import Dataset
 from fat2thin.distributions.bands import band_nodes
-from timing import repeated
 
 HIDDEN, BATCH, RATE, TEMPERATURE, POLYAK = 256, 256, 3e-4, 0.5, 0.005
 SCALE_BOUNDS, WIDTH_BOUNDS = (1e-3, 10.0), (1e-3, 1.0)
@@ -153,15 +152,13 @@ def graphed(dataset: Dataset) -> Callable[[], object]:
     return graph.replay
 
 
-def measure(dataset: Dataset) -> Iterator[tuple[str, float, float, float]]:
-    """Name, seconds of an update, longest over shortest repetition, seconds to get ready."""
+def steps(dataset: Dataset) -> Iterator[tuple[str, Callable[[int], None], float]]:
+    """Name, what takes so many updates and waits for the last, seconds to get ready."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    makers: dict[str, Callable[[], Callable[[], object]]] = {
-        "eager": lambda: Twin(dataset, device),
-        "compiled": lambda: torch.compile(Twin(dataset, device)),
-    }
+    makers: dict[str, Callable[[], Callable[[], object]]] = {"eager": lambda: Twin(dataset, device)}
     if device == "cuda":
         makers["CUDA graph"] = lambda: graphed(dataset)
+    makers["compiled"] = lambda: torch.compile(Twin(dataset, device))
     for name, make in makers.items():
         began = time.perf_counter()
         update = make()
@@ -172,8 +169,7 @@ def measure(dataset: Dataset) -> Iterator[tuple[str, float, float, float]]:
             _wait(device)
 
         step(3)
-        ready = time.perf_counter() - began
-        yield f"PyTorch, {name}", *repeated(step), ready
+        yield f"PyTorch, {name}", step, time.perf_counter() - began
 
 
 def _wait(device: str) -> None:

@@ -6,17 +6,24 @@
 Sizes are those of a MuJoCo robot: 17 observations, 6 actions, networks of 256 × 256, batches of
 256. An update is timed inside the compiled loop that training uses: rows are drawn and gathered,
 metrics kept, and the check that all is finite made. What is compiled is timed apart.
-Floating-point operations and bytes are XLA's own count of one update, and the share is of the rate
-that a large matrix product reaches here in the same run. With PyTorch installed, a twin of FtTPO's
-update runs beside it: eager, compiled, and on a GPU as a CUDA graph.
+Floating-point operations and bytes are XLA's own count of one update of one seed, times the seeds,
+and the share is of the rate that a large matrix product reaches here in the same run. With PyTorch
+installed, a twin of FtTPO's update takes turns with ours: eager, compiled, and on a GPU as a CUDA
+graph; these lines are to be compared with each other.
+On a CPU several seeds are timed twice: all cores on one of them at a time, and a device of one
+thread for every core, each with its share of the seeds.
 """
 
 import argparse
 import dataclasses
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +36,14 @@ from fat2thin import algorithms
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import Dataset
 from fat2thin.training import loop
-from fat2thin.training.jobs import Data, Jobs, on_device
+from fat2thin.training.jobs import Jobs, on_device
 from fat2thin.training.loop import Program
-from timing import repeated
+from fat2thin.training.turns import Turns
+from timing import repeated, side_by_side
 
 OBSERVATION, ACTION, ROWS = 17, 6, 100_000
 CLOSED_FORM = "fttpo, closed form"
+OURS = "fttpo, in turn with"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +59,10 @@ class Timing:
     compile_seconds: float
     flops: float | None = None
     bytes: float | None = None
-    share: float | None = None
-    """Of the rate of a large matrix product."""
+
+    def share(self, peak: float) -> float | None:
+        """What it reaches of the rate of a large matrix product."""
+        return self.flops and 1e6 * self.flops / self.microseconds / peak
 
 
 def log(rows: int = ROWS) -> Dataset:
@@ -91,49 +102,84 @@ def make_jobs(seeds: int) -> Jobs:
     )  # fmt: skip
 
 
-def cost(program: Program, jobs: Jobs, data: Data) -> tuple[float | None, float | None]:
-    """Floating-point operations and bytes of one update of all jobs, by XLA's count."""
-
-    def once(states: Any) -> Any:
-        return loop.chunk(states, data, jobs, jnp.int32(0), program=program, length=1)
-
-    # Side by side: one after the other they are a loop, whose body is counted once.
-    program = dataclasses.replace(program, sequential=False)
+def cost(program: Program, dataset: Dataset) -> tuple[float | None, float | None]:
+    """Floating-point operations and bytes of one update of one seed, by XLA's count."""
+    # Without a loop over jobs and of one update, since a loop's body is counted once.
+    jobs, program = make_jobs(1), dataclasses.replace(program, sequential=False)
     states = loop.init(jobs, program=program)
-    counted = jax.jit(once).lower(states).compile().cost_analysis() or {}
+    once = loop.chunk.lower(
+        states, on_device([dataset]), jobs, jnp.int32(0), program=program, length=1
+    )
+    counted = once.compile().cost_analysis() or {}
     return counted.get("flops"), counted.get("bytes accessed")
 
 
-def time_ours(name: str, config: Any, seeds: int, dataset: Dataset, peak: float) -> Timing:
-    problem = loop.problem_of(dataset)
-    program, jobs, data = (
-        make_program(name, config, problem),
-        make_jobs(seeds),
-        on_device([dataset]),
-    )
-    states = loop.init(jobs, program=program)
+def time_seeds(name: str, program: Program, seeds: int, dataset: Dataset, seconds: float) -> Timing:
+    """The update of so many seeds, on all devices that there are."""
+    step, length, first = make_step(program, seeds, dataset)
+    of_chunk, spread = repeated(step, seconds)
+    return Timing(name, seeds, 1e6 * of_chunk / length, spread, first - of_chunk)
+
+
+def make_step(
+    program: Program, seeds: int, dataset: Dataset
+) -> tuple[Callable[[int], None], int, float]:
+    """What takes so many chunks, the updates of one, and how long the first took."""
+    turns = Turns(program, make_jobs(seeds))
+    data, states = turns.replicated(on_device([dataset])), turns.init()
     length = 50 if program.sequential else 1000
-    began = time.perf_counter()
-    states, _ = jax.block_until_ready(
-        loop.chunk(states, data, jobs, jnp.int32(0), program=program, length=length)
-    )
-    first = time.perf_counter() - began
 
     def step(chunks: int) -> None:
         nonlocal states
         for _ in range(chunks):
-            states, report = loop.chunk(
-                states, data, jobs, jnp.int32(0), program=program, length=length
-            )
+            states, report = turns.chunk(states, data, 0, length)
         jax.block_until_ready(report)
 
-    chunk_seconds, spread = repeated(step)
-    update = chunk_seconds / length
-    flops, size = cost(program, jobs, data)
-    return Timing(
-        name, seeds, 1e6 * update, spread, first - chunk_seconds, flops, size,
-        None if flops is None else flops / update / peak,
-    )  # fmt: skip
+    began = time.perf_counter()
+    step(1)
+    return step, length, time.perf_counter() - began
+
+
+def beside_torch(dataset: Dataset, seconds: float) -> Iterator[Timing]:
+    """FtTPO and its twins in PyTorch, in turn."""
+    import torch_twin
+
+    program = make_program("fttpo", algorithms.get("fttpo").config(), loop.problem_of(dataset))
+    ours, length, first = make_step(program, 1, dataset)
+    twins = list(torch_twin.steps(dataset))
+    found = side_by_side({OURS: ours} | {name: step for name, step, _ in twins}, seconds)
+    ready = {OURS: first} | {name: took for name, _, took in twins}
+    for name, (of_step, spread) in found.items():
+        updates = length if name == OURS else 1
+        yield Timing(name, 1, 1e6 * of_step / updates, spread, ready[name])
+
+
+def time_method(
+    name: str, config: Any, seeds: Sequence[int], dataset: Dataset, seconds: float
+) -> Iterator[Timing]:
+    """The update of a method for one number of seeds after the other."""
+    program = make_program(name, config, loop.problem_of(dataset))
+    flops, size = cost(program, dataset)
+    for count in seeds:
+        timing = time_seeds(name, program, count, dataset, seconds)
+        yield dataclasses.replace(
+            timing, flops=flops and count * flops, bytes=size and count * size
+        )
+
+
+def a_device_a_core(name: str, seeds: int, seconds: float) -> Timing:
+    """The same on a CPU where every core is a device with one thread, in a process of its own."""
+    flags = f"--xla_force_host_platform_device_count={os.cpu_count()}"
+    environment = os.environ | {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false"}
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        options = ["--algorithms", name, "--seeds", str(seeds), "--seconds", str(seconds)]
+        subprocess.run(
+            [sys.executable, __file__, *options, "--no-torch", "--no-cores", "--out", found],
+            env=environment, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        (timing,) = json.loads(found.read_text())["timings"]
+    return dataclasses.replace(Timing(**timing), name=f"{name}, a device a core")
 
 
 def matrix_rate(size: int) -> float:
@@ -163,7 +209,8 @@ def table(timings: Sequence[Timing], peak: float) -> str:
     for one in timings:
         flops = "–" if one.flops is None else f"{one.flops / 1e6:,.0f}"
         size = "–" if one.bytes is None else f"{one.bytes / 1e6:,.0f}"
-        share = "–" if one.share is None else f"{100 * one.share:.1f} %"
+        reached = one.share(peak)
+        share = "–" if reached is None else f"{100 * reached:.1f} %"
         lines.append(
             f"| {one.name} | {one.seeds} | {one.microseconds:,.0f} | {one.spread:.2f} "
             f"| {one.microseconds / one.seeds:,.0f} | {flops} | {size} | {share} "
@@ -176,29 +223,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--algorithms", nargs="*", default=(), help="these alone")
     parser.add_argument("--seeds", nargs="*", type=int, default=(1, 10, 50))
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one repetition")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch's twin out")
-    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--no-cores", action="store_true", help="leave a device a core out")
+    parser.add_argument("--out", type=Path, help="JSON file, written after each line")
     arguments = parser.parse_args()
     peak = matrix_rate(1024 if loop.sequential_here() else 8192)
-    dataset, timings = log(), []
-    for name, config in methods(arguments.algorithms).items():
-        for seeds in arguments.seeds:
-            timings.append(time_ours(name, config, seeds, dataset, peak))
-            print(table(timings[-1:], peak).splitlines()[-1], flush=True)
-    if importlib.util.find_spec("torch") and not arguments.no_torch:
-        import torch_twin
-
-        for name, seconds, spread, first in torch_twin.measure(dataset):
-            timings.append(Timing(name, 1, 1e6 * seconds, spread, first))
+    timings: list[Timing] = []
+    for timing in all_timings(arguments):
+        timings.append(timing)
+        print(table([timing], peak).splitlines()[-1], flush=True)
+        if arguments.out:
+            write(arguments.out, timings, peak)
     print("\n" + table(timings, peak))
-    if arguments.out:
-        content = {
-            "versions": {"fat2thin": fat2thin.__version__, "jax": jax.__version__},
-            "device": jax.devices()[0].device_kind,
-            "matrix_rate": peak,
-            "timings": [dataclasses.asdict(one) for one in timings],
-        }
-        arguments.out.write_text(json.dumps(content, indent=1))
+
+
+def all_timings(arguments: argparse.Namespace) -> Iterator[Timing]:
+    """Line by line: ours, then PyTorch's twin where it is installed."""
+    dataset, seconds = log(), arguments.seconds
+    cores = loop.sequential_here() and not arguments.no_cores
+    for name, config in methods(arguments.algorithms).items():
+        yield from time_method(name, config, arguments.seeds, dataset, seconds)
+        for seeds in arguments.seeds:
+            if cores and seeds > 1:
+                yield a_device_a_core(name, seeds, seconds)
+    if importlib.util.find_spec("torch") and not arguments.no_torch:
+        yield from beside_torch(dataset, seconds)
+
+
+def write(path: Path, timings: Sequence[Timing], peak: float) -> None:
+    content = {
+        "versions": {"fat2thin": fat2thin.__version__, "jax": jax.__version__},
+        "device": jax.devices()[0].device_kind,
+        "matrix_rate": peak,
+        "timings": [dataclasses.asdict(one) for one in timings],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

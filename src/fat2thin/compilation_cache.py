@@ -31,6 +31,7 @@ def use() -> None:
     try:
         folder = _default_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_others(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, RuntimeError) as error:
@@ -39,6 +40,15 @@ def use() -> None:
     _set(_FOLDER, str(folder))
     for option, value in _KEPT.items():
         _set(option, value)
+
+
+def _refuse_others(folder: Path) -> None:
+    """Programs of somebody else would be run as if they were ours."""
+    if not hasattr(os, "getuid"):
+        return
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"others may write to {folder}; remove it, or `chmod go-w` it")
 
 
 def _chosen() -> bool:

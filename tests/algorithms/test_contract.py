@@ -99,10 +99,10 @@ def act_and_support(policy, observation, key):
     return policy.act(observation, key), policy.support(observation), policy.act(observation)
 
 
-def remembered(metrics, centre):
-    """What of some updates is kept in GOLDEN: every loss, and what the policy does."""
+def remembered(metrics, centres):
+    """What of some updates is kept in GOLDEN: every loss, and what the policies do."""
     losses = {name: float(value) for name, value in metrics.items() if name.endswith("_loss")}
-    return {"losses": losses, "centre": np.asarray(centre[:3]).tolist()}
+    return {"losses": losses, "centres": [np.asarray(one[:3]).tolist() for one in centres]}
 
 
 def still(name, config):
@@ -150,10 +150,12 @@ def test_contract(name, settings):
         should = not any(re.search(pattern, place) for pattern in still(name, config))
         assert np.array_equal(old, new) != should or place.endswith(".count"), place
 
+    centres = []
     # Both policies act in the box, in the environment's units, on one observation and on many.
     for make in filter(None, (algorithm.policy, algorithm.proposal)):
         policy = make(after, PROBLEM, config)
         many, (low, high), centre = act_and_support(policy, logged.observation, keys[2])
+        centres.append(centre)
         assert many.shape == (32, 2)
         assert np.all((many >= policy.low) & (many <= policy.high))
         assert np.all((low <= many) & (many <= high))
@@ -161,13 +163,15 @@ def test_contract(name, settings):
         assert policy(logged.observation).log_prob(many).shape == (32,)
 
     # What the updates come to is what they always came to.
-    found, case = remembered(metrics, centre), f"{name} {settings}"
+    found, case = remembered(metrics, centres), f"{name} {settings}"
     if WRITE_GOLDEN:
         golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
         GOLDEN.write_text(json.dumps({**golden, case: found}, indent=1, sort_keys=True) + "\n")
+    if jax.default_backend() != "cpu":
+        return  # where products are rounded differently
     expected = json.loads(GOLDEN.read_text())[case]
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4, abs=1e-6)
-    np.testing.assert_allclose(found["centre"], expected["centre"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["centres"], expected["centres"], rtol=1e-4, atol=1e-5)
 
 
 # The other algorithms are made of the same parts; they stand among the slow tests.

@@ -115,6 +115,18 @@ def test_without_a_folder_it_goes_on(tmp_path, monkeypatch, caplog):
     assert line.startswith("compiled programs are not kept: ") and str(tmp_path / "file") in line
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files here")
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, caplog):
+    folder = tmp_path / "fat2thin" / "jax"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    before = options()
+    compilation_cache.use()
+    assert options() == before
+    (line,) = caplog.messages
+    assert f"others may write to {folder}" in line
+
+
 def test_the_program_turns_it_on_before_jax_is_loaded(tmp_path):
     program = (
         "import json, sys; from fat2thin import cli; sys.argv = ['fat2thin', 'algorithms'];"

@@ -169,6 +169,31 @@ def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequent
     assert "Try a smaller learning rate" in str(e.value)
 
 
+@pytest.mark.parametrize("updates", [3, 0.5])
+def test_rows_drawn_in_blocks_are_the_same(tiny_world, monkeypatch, updates):
+    program = dataclasses.replace(make_program(tiny_world), batch_size=11)
+    data = on_device([tiny_world.dataset()])
+    whole, broken = (broken_jobs(0, update, seeds=range(4), broken_seed=2) for update in (99, 7))
+    expected, (report,) = run(program, whole, data, [12])
+    ahead = int(updates * loop.batch_bytes(program))
+    monkeypatch.setattr(loop, "DRAWN_AHEAD", ahead)
+    loop.chunk.clear_cache()
+    found, (in_blocks,) = run(program, whole, data, [12])
+    _, (of_broken,) = run(program, broken, data, [12])
+    loop.chunk.clear_cache()
+    assert_same_bits(found, expected)
+    for name, means in report.metrics.items():
+        np.testing.assert_allclose(in_blocks.metrics[name], means, rtol=1e-5)
+    np.testing.assert_array_equal(in_blocks.bad_update, -1)
+    np.testing.assert_array_equal(of_broken.bad_update, [-1, -1, 7, -1])
+
+
+def test_rows_drawn_ahead_are_counted_in_bytes(tiny_world):
+    # Three observations twice, two actions, reward and continuation, in single precision.
+    program = dataclasses.replace(make_program(tiny_world), batch_size=11)
+    assert loop.batch_bytes(program) == 11 * (3 + 2 + 1 + 3 + 1) * 4
+
+
 def test_a_broken_state_shows_in_the_next_metric(tiny_world):
     jobs = broken_jobs(2, 1, seeds=range(4), broken_seed=0)
     data = on_device([tiny_world.dataset()])

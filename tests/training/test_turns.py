@@ -19,7 +19,7 @@ LOG = 40 * (3 + 2 + 1 + 3 + 1) * 4
 STATE = (3 * 2 + 1 + 1) * 4
 """Bytes of the stand-in's state: a matrix and two numbers."""
 BATCH = 8
-DRAWN = 12_800 * (3 + 2 + 1 + 3 + 1) * 4
+DRAWN = 2**21
 """Rows that are drawn ahead."""
 JOB = 3 * STATE + BATCH * 2 * 4 + DRAWN
 """Three states, the matrix' two outputs for each row of a batch, and the rows drawn ahead."""

@@ -189,12 +189,14 @@ class Scene(NamedTuple):
 def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
     """Mean over states of KL(actor || proposal): entropy exactly, the rest by Gauss quadrature."""
     band = scene.thin(scene.observation)
-    nodes, weights = band_nodes(config.actor_index)
-    base = band.base_dist
-    actions = base.loc + base.half_width * jnp.asarray(nodes, base.loc.dtype).reshape(-1, 1, 1)
-    log_density = jax.vmap(scene.fat(scene.observation).base_dist.log_prob)(actions)
-    cross = -jnp.tensordot(jnp.asarray(weights, base.loc.dtype), log_density, axes=1)
-    # Apart, since as one sum over nodes, coordinates and states it is slow on a GPU.
+    base, dtype = band.base_dist, band.base_dist.loc.dtype
+    nodes, weights = (jnp.asarray(part, dtype) for part in band_nodes(config.actor_index))
+    # The nodes are the last axis: what is summed lies side by side.
+    actions = base.loc[..., None] + base.half_width[..., None] * nodes
+    head = jax.tree.map(lambda part: part[..., None], scene.fat.network(scene.observation))
+    ends = scene.fat.low[:, None], scene.fat.high[:, None]
+    cross = -scene.fat.family.distribution(head, *ends).base_dist.log_prob(actions) @ weights
+    # Apart from the mean, since one sum over nodes, coordinates and states is slow on a GPU.
     of_states = lax.optimization_barrier(jnp.sum(cross, axis=-1) - band.entropy())
     return jnp.mean(of_states)
 
@@ -283,7 +285,7 @@ def half_width_ratio(config: FtTPOConfig) -> float:
 
 
 def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPOConfig) -> Metrics:
-    """What one wants to see of the two policies while they learn."""
+    """What one wants to see of the two policies, as they were when the update began."""
     head = thin.network(batch.observation)
     _, half_width = Sparse(config.actor_index, config.box).band(head)
     wanted = jnp.exp(head.log_scale)

@@ -78,11 +78,10 @@ def start_value_and_critics(
     config: LearningConfig,
 ) -> tuple[Learner, TwinCritic]:
     """A fresh value and critics that learn together, and the critics' targets."""
-    value, critic = (
-        start_value(value_key, problem, config),
-        start_critic(critic_key, problem, config),
-    )
-    return start(ValueAndCritics(value.network, critic.network)), critic.network
+    sizes = problem.observation_size, problem.action_size
+    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    critic = TwinCritic(critic_key, *sizes, config.hidden)
+    return start(ValueAndCritics(value, critic)), critic
 
 
 def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:

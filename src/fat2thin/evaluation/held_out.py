@@ -19,6 +19,7 @@ from fat2thin.algorithms.base import Batch, Metrics, Problem, State
 from fat2thin.data import Dataset
 from fat2thin.evaluation.table import Table
 from fat2thin.keys import Stream, stream_key
+from fat2thin.networks import ValueAndCritics
 from fat2thin.training import loop
 from fat2thin.training.jobs import on_device
 from fat2thin.training.loop import Program
@@ -202,8 +203,9 @@ def _in_half_ranges(problem: Problem) -> Problem:
 def _is_good(state: State, batch: Batch) -> Bool[Array, " batch"] | None:
     """Whether the smaller Q of an action is above V; None where an algorithm learns no such two."""
     fields = set(getattr(state, "_fields", ()))
-    if "values" in fields:
-        return state.values.network.advantage(batch.observation, batch.action) > 0.0
+    learned = getattr(getattr(state, "values", None), "network", None)
+    if isinstance(learned, ValueAndCritics):
+        return learned.advantage(batch.observation, batch.action) > 0.0
     if {"critic", "value"} <= fields:
         value = state.value.network(batch.observation)
         return state.critic.network.minimum(batch.observation, batch.action) > value

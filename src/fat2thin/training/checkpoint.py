@@ -43,7 +43,10 @@ def load(path: Path, like: Any) -> Any:
                 ),
                 f"{len(found)} arrays instead of {len(expected)}",
             )
-            raise ValueError(f"{path} does not fit: it holds {wrong}")
+            raise ValueError(
+                f"{path} does not fit: it holds {wrong}. It is of another algorithm, or another "
+                "version of fat2thin wrote it: train again into another folder"
+            )
         arrays = [jnp.asarray(file.get_tensor(name)) for name, _, _ in expected]
     return jax.tree_util.tree_unflatten(structure, arrays)
 

@@ -30,10 +30,8 @@ from fat2thin.training.settings import with_numbers
 
 JOBS = "jobs"
 """The axis of the devices that share the jobs of a program."""
-ROWS_DRAWN = 12_800
-"""Rows of the log that are drawn and gathered at once, for the next updates of a job."""
-UNROLLED = 2
-"""Updates that a GPU gets at a time: between them it waits for the host."""
+DRAWN_AHEAD = 2**21
+"""About how many bytes of the log a job draws and gathers at once, for its next updates."""
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 """Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 STATE = "state"
@@ -179,14 +177,20 @@ def _updates(
         state, metrics = step(state, *drawn, program.problem, config)
         return state, _watch(metrics)
 
-    def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, _Watched]:
-        return lax.scan(update, state, jax.vmap(draw)(numbers), unroll=unroll)
+    def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, _Block]:
+        state, watched = lax.scan(update, state, jax.vmap(draw)(numbers))
+        return state, _sum_up(watched, numbers[0])
 
-    together = largest_divisor(length, max(1, ROWS_DRAWN // program.batch_size))
-    unroll = 1 if program.sequential else largest_divisor(together, UNROLLED)
+    together = largest_divisor(length, max(1, DRAWN_AHEAD // batch_bytes(program)))
     numbers = start + jnp.arange(length, dtype=jnp.int32).reshape(-1, together)
-    state, watched = lax.scan(block, state, numbers)
-    return state, _report(watched, state, start, length)
+    state, blocks = lax.scan(block, state, numbers)
+    return state, _report(blocks, state, start, length)
+
+
+def batch_bytes(program: Program) -> int:
+    """What the rows of one update take."""
+    problem = program.problem
+    return program.batch_size * 4 * (2 * problem.observation_size + problem.action_size + 2)
 
 
 class _Watched(eqx.Module):
@@ -201,18 +205,36 @@ def _watch(metrics: dict[str, Array]) -> _Watched:
     return _Watched(jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in names]), names)
 
 
-def _report(watched: _Watched, state: State, start: Array, length: int) -> Report:
+class _Block(NamedTuple):
+    """What some updates in a row come to."""
+
+    totals: _Watched
+    bad_update: Int[Array, "*blocks"]
+    """The first after which a metric was not finite, or -1."""
+    bad_metric: Int[Array, "*blocks"]
+
+
+def _sum_up(watched: _Watched, start: Array) -> _Block:
+    bad = ~jnp.isfinite(watched.values)
+    bad_updates = jnp.any(bad, axis=1)
+    seen, first = jnp.any(bad_updates), jnp.argmax(bad_updates)
+    return _Block(
+        totals=_Watched(jnp.sum(watched.values, axis=0), watched.names),
+        bad_update=jnp.where(seen, start + first, -1),
+        bad_metric=jnp.where(seen, jnp.argmax(bad[first]), -1),
+    )
+
+
+def _report(blocks: _Block, state: State, start: Array, length: int) -> Report:
     """Means over a chunk's updates, and the first that was not finite."""
-    values, metrics = watched.values.reshape(length, -1), len(watched.names)
-    bad = ~jnp.isfinite(values)
-    bad_rows = jnp.any(bad, axis=1)
-    first = jnp.argmax(bad_rows)
-    seen, lost = jnp.any(bad_rows), ~_all_finite(state)
-    last = start + length - 1
+    names = blocks.totals.names
+    first = jnp.argmax(blocks.bad_update >= 0)
+    seen, lost = blocks.bad_update[first] >= 0, ~_all_finite(state)
+    at_the_end = jnp.where(lost, start + length - 1, -1), jnp.where(lost, len(names), -1)
     return Report(
-        metrics=dict(zip(watched.names, jnp.mean(values, axis=0), strict=True)),
-        bad_update=jnp.where(seen, start + first, jnp.where(lost, last, -1)),
-        bad_metric=jnp.where(seen, jnp.argmax(bad[first]), jnp.where(lost, metrics, -1)),
+        metrics=dict(zip(names, jnp.sum(blocks.totals.values, axis=0) / length, strict=True)),
+        bad_update=jnp.where(seen, blocks.bad_update[first], at_the_end[0]),
+        bad_metric=jnp.where(seen, blocks.bad_metric[first], at_the_end[1]),
     )
 
 

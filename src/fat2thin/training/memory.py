@@ -1,8 +1,10 @@
 """How many jobs a device holds at a time: what it offers, and about what a job needs."""
 
+import contextlib
 import functools
 import math
 import os
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -36,6 +38,20 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
     return max(1, math.floor((offered - data_size) / _job_size(program, jobs)))
 
 
+@contextlib.contextmanager
+def out_of_memory_explained() -> Iterator[None]:
+    """Say what helps where a device has no memory left."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise MemoryError(
+            "the device has not enough memory for so many jobs at a time, more than was estimated. "
+            f"Set {LIMIT} to what they may take of it, in GiB, and they take turns. ({error})"
+        ) from error
+
+
 def _asked_for() -> float | None:
     given = os.environ.get(LIMIT, "")
     if not given:
@@ -50,9 +66,13 @@ def _asked_for() -> float | None:
 
 
 def _offered() -> float | None:
-    """What the smallest device offers; the main memory of a CPU is not counted."""
+    """What the device with least has free; the main memory of a CPU is not counted."""
     known = [device.memory_stats() or {} for device in jax.devices()]
-    sizes = [stats["bytes_limit"] for stats in known if "bytes_limit" in stats]
+    sizes = [
+        stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+        for stats in known
+        if "bytes_limit" in stats
+    ]
     return (1 - _MARGIN) * min(sizes) if sizes else None
 
 
@@ -63,6 +83,5 @@ def _job_size(program: Program, jobs: Jobs) -> int:
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     # The last axis of a layer's weights is as long as what it puts out; the first is that of jobs.
     outputs = sum(leaf.shape[-1] * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2)
-    rows = max(loop.ROWS_DRAWN, program.batch_size)
-    drawn = rows * 4 * (2 * program.problem.observation_size + program.problem.action_size + 2)
+    drawn = max(loop.DRAWN_AHEAD, loop.batch_bytes(program))
     return _STATES * state + _OUTPUTS * program.batch_size * outputs + drawn

@@ -19,6 +19,7 @@ from fat2thin.training.jobs import Data
 from fat2thin.training.judging import Judging
 from fat2thin.training.loop import Report
 from fat2thin.training.member import Member
+from fat2thin.training.memory import LIMIT
 from fat2thin.training.pack import Log, make_pack, read_logs
 from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
@@ -153,8 +154,9 @@ class _Training:
         """All chunks, and what is due between them."""
         if self.turns.count > 1:
             _log.warning(
-                "%d jobs do not fit into the memory of the device: they take turns, %d at a time",
-                len(self.pack.jobs.seed), self.turns.at_a_time,
+                "%d jobs do not fit into the memory of the device: they take turns, %d at a time "
+                "(%s says how much they may take)",
+                len(self.pack.jobs.seed), self.turns.at_a_time, LIMIT,
             )  # fmt: skip
         data = self.turns.replicated(self.pack.data())
         self.states, step = self.turns.init(), 0

@@ -22,7 +22,9 @@ from fat2thin.policies import Policy
 from fat2thin.training import loop
 from fat2thin.training.jobs import Data, Jobs, take
 from fat2thin.training.loop import Program, Report
-from fat2thin.training.memory import jobs_at_a_time
+from fat2thin.training.memory import jobs_at_a_time, out_of_memory_explained
+
+NO_RUN = -1
 
 
 class Turns:
@@ -45,7 +47,7 @@ class Turns:
         """How many jobs each of them has."""
         self._program = dataclasses.replace(program, devices=devices)
         self._plain = self.count == devices == 1
-        self._jobs = self.spread(jobs)
+        self._jobs = self._spread_jobs(jobs)
 
     @property
     def about(self) -> dict[str, int]:
@@ -64,6 +66,12 @@ class Turns:
         (block,) = self._blocks(self._all)
         return self._placed(take(on_host, block))
 
+    def _spread_jobs(self, jobs: Jobs) -> Jobs:
+        if self._plain or self.count > 1:
+            return self.spread(jobs)
+        (block,) = self._blocks(self._all)
+        return self._placed(_take_jobs(jax.device_get(jobs), block))
+
     def gathered(self, tree: Any) -> Any:
         """What belongs to all jobs, in one place."""
         if self._plain or self.count > 1:
@@ -81,7 +89,7 @@ class Turns:
         if self.count == 1:
             return loop.init(self._jobs, program=self._program)
         parts = (
-            loop.init(self._placed(take(self._jobs, block)), program=self._program)
+            loop.init(self._placed(_take_jobs(self._jobs, block)), program=self._program)
             for block in self._blocks(self._all)
         )
         return _on_host(parts, self._all.size)
@@ -92,10 +100,11 @@ class Turns:
         """Updates `start` to `start + length - 1` of every job; see `loop.chunk`."""
 
         def move(states: State, jobs: Jobs) -> tuple[State, Report]:
-            return loop.chunk(
-                states, data, jobs, jnp.int32(start),
-                program=self._program, length=length, preparing=preparing,
-            )  # fmt: skip
+            with out_of_memory_explained():
+                return loop.chunk(
+                    states, data, jobs, jnp.int32(start),
+                    program=self._program, length=length, preparing=preparing,
+                )  # fmt: skip
 
         if self.count == 1:
             states, report = move(states, self._jobs)
@@ -142,8 +151,11 @@ class Turns:
 
         A turn gets a copy of its states, so the loop may write over them.
         """
-        waiting = self.gathered((states, self._jobs))
-        parts = (function(*self._placed(take(waiting, block))) for block in self._blocks(places))
+        states, jobs = self.gathered((states, self._jobs))
+        parts = (
+            function(*self._placed((take(states, block), _take_jobs(jobs, block))))
+            for block in self._blocks(places)
+        )
         return _on_host(parts, places.size)
 
     def _blocks(self, places: np.ndarray) -> list[np.ndarray]:
@@ -161,6 +173,13 @@ class Turns:
         return NamedSharding(loop.mesh(self._program), PartitionSpec(*axes))
 
 
+def _take_jobs(jobs: Jobs, block: np.ndarray) -> Jobs:
+    """The jobs of a block; copies at its end belong to no run, so that none stops for them."""
+    copies = np.append(False, block[1:] == block[:-1])
+    taken = take(jobs, block)
+    return taken._replace(run=np.where(copies, NO_RUN, taken.run))
+
+
 def _on_host(parts: Iterable[Any], count: int) -> Any:
     """Trees of jobs one after the other as one in the host's memory, its first `count` jobs."""
     whole, done = None, 0
@@ -170,8 +189,9 @@ def _on_host(parts: Iterable[Any], count: int) -> Any:
             whole = jax.tree.map(
                 lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), fetched
             )
+        size = len(jax.tree.leaves(fetched)[0])
         for into, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(fetched), strict=True):
-            rows = into[done : done + len(leaf)]
+            rows = into[done : done + size]
             rows[...] = leaf[: len(rows)]
-        done += len(leaf)
+        done += size
     return whole

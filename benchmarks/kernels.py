@@ -1,0 +1,91 @@
+"""What a GPU does in one update: how many kernels it starts, and what they spend.
+
+    python benchmarks/kernels.py --algorithm "fttpo, closed form" --seeds 10
+
+Read off JAX's own profiler over one chunk of the compiled loop that training uses. Kernels that run
+side by side are counted each with its own time, so that the sum may exceed the time of an update;
+watching makes all of them a little slower.
+"""
+
+import argparse
+import collections
+import tempfile
+from pathlib import Path
+
+import jax
+from jax.profiler import ProfileData
+
+import update
+from fat2thin.training import loop
+from fat2thin.training.jobs import on_device
+from fat2thin.training.turns import Turns
+
+LENGTH = 1000
+KINDS = {
+    "gemm": "products of matrices",
+    "reduce": "sums and means",
+    "transpose": "copies into another order",
+    "memcpy": "copies",
+}
+"""By a part of a kernel's name; the first that fits counts."""
+OTHERS = "elementwise, Adam among them"
+
+
+def kernels(folder: Path) -> list[tuple[str, int]]:
+    """Name and nanoseconds of every kernel that a profile has seen."""
+    (path,) = folder.rglob("*.xplane.pb")
+    return [
+        (event.name, event.duration_ns)
+        for plane in ProfileData.from_file(str(path)).planes
+        if "GPU" in plane.name
+        for line in plane.lines
+        if line.name.startswith("Stream")
+        for event in line.events
+    ]
+
+
+def kind(name: str) -> str:
+    return next((words for part, words in KINDS.items() if part in name.lower()), OTHERS)
+
+
+def table(found: list[tuple[str, int]], longest: int) -> str:
+    """By kind, then the longest ones by name, all for one update."""
+    counts: collections.Counter[str] = collections.Counter()
+    times: collections.Counter[str] = collections.Counter()
+    for name, nanoseconds in found:
+        for label in ("all", kind(name), f"`{name[:60]}`"):
+            counts[label] += 1
+            times[label] += nanoseconds
+    kinds = ["all", *KINDS.values(), OTHERS]
+    names = [name for name, _ in times.most_common() if name not in kinds][:longest]
+    lines = ["| kernels | an update | µs | of all |", "|---|---|---|---|"]
+    for label in [*kinds, *names]:
+        share = 100 * times[label] / times["all"]
+        lines.append(
+            f"| {label} | {counts[label] / LENGTH:.1f} | {times[label] / LENGTH / 1e3:.1f} "
+            f"| {share:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--algorithm", default="fttpo", help="a name in the table of update.py")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--longest", type=int, default=15, help="kernels to list by name")
+    options = parser.parse_args()
+    if jax.default_backend() != "gpu":
+        parser.error("there is no GPU here: a CPU runs no kernels that could be counted")
+    dataset, config = update.log(), update.methods([options.algorithm])[options.algorithm]
+    program = update.make_program(options.algorithm, config, loop.problem_of(dataset))
+    turns, data = Turns(program, update.make_jobs(options.seeds)), on_device([dataset])
+    states, _ = turns.chunk(turns.init(), data, 0, LENGTH)
+    jax.block_until_ready(states)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(turns.chunk(states, data, LENGTH, LENGTH))
+        print(table(kernels(Path(folder)), options.longest))
+
+
+if __name__ == "__main__":
+    main()
