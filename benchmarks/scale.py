@@ -287,13 +287,11 @@ def main() -> None:
     if options.source:
         curves, title = read(options.source)
     else:
-        methods = update.methods(())
-        if options.algorithm not in methods:
-            parser.error(f"no update is called {options.algorithm!r}; there are {list(methods)}")
+        config = update.methods([options.algorithm])[options.algorithm]
         device = jax.devices()[0]
         title = f"{options.algorithm} on {device.platform}: {device.device_kind}, about {middle()}"
         curves = measure_curves(
-            options.algorithm, methods[options.algorithm], options.curves, options.largest,
+            options.algorithm, config, options.curves, options.largest,
             save=functools.partial(write, options.out, title),
         )  # fmt: skip
     print(f"\n{title}")

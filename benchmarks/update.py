@@ -87,6 +87,8 @@ def methods(asked: Sequence[str]) -> dict[str, Any]:
     """Every algorithm with its defaults, and FtTPO with the closed-form actor."""
     made = {name: algorithms.get(name).config() for name in algorithms.names()}
     made[CLOSED_FORM] = algorithms.get("fttpo").config(actor_loss="closed_form")
+    if unknown := set(asked) - set(made):
+        raise SystemExit(f"no update is called {sorted(unknown)}; there are {sorted(made)}")
     return {name: made[name] for name in sorted(made) if not asked or name in asked}
 
 

@@ -1,7 +1,9 @@
 """Jobs for tests of the compiled loop, without a run around them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,3 +37,10 @@ def make_jobs(
 def raise_if_diverged(report, jobs, start):
     for error in loop.divergences(report, jobs, start).values():
         raise error
+
+
+def assert_same_bits(first: Any, second: Any) -> None:
+    """Two trees of the same structure and the same bits."""
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(one, other)

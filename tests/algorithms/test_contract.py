@@ -19,8 +19,8 @@ from fat2thin.algorithms.config import POLICIES
 from fat2thin.training.settings import explain, with_numbers
 
 GOLDEN = Path(__file__).with_name("golden.json")
-# WRITE_GOLDEN=1 pytest tests/algorithms/test_contract.py -k test_contract -m "slow or not slow"
-# writes it anew; a difference in git is a change of results, and stands in CHANGELOG.md.
+# WRITE_GOLDEN=1 pytest tests/algorithms/test_contract.py -n 0 -k "test_contract[" -m "slow or not
+# slow" writes it anew; a difference in git is a change of results, and stands in CHANGELOG.md.
 WRITE_GOLDEN = bool(os.environ.get("WRITE_GOLDEN"))
 
 PROBLEM = Problem(observation_size=3, action_low=(-2.0, 0.0), action_high=(2.0, 10.0), discount=0.9)

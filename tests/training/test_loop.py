@@ -12,7 +12,7 @@ from fat2thin.keys import Stream, stream_key
 from fat2thin.training import loop
 from fat2thin.training.jobs import on_device
 from fat2thin.training.loop import Program, TrainingDiverged
-from side_by_side import make_jobs, raise_if_diverged
+from side_by_side import assert_same_bits, make_jobs, raise_if_diverged
 
 
 def make_program(world, sequential=True, batch_size=16, **settings):
@@ -34,11 +34,6 @@ def run(program, jobs, data, lengths):
 
 def own_data(world, seeds):
     return on_device([world.dataset(seed=seed) for seed in seeds])
-
-
-def assert_same_bits(first, second):
-    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def job(states, index):

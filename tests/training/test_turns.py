@@ -12,7 +12,7 @@ from fat2thin.training import execute_together, make_spec
 from fat2thin.training.loop import Program, problem_of
 from fat2thin.training.memory import LIMIT, jobs_at_a_time
 from fat2thin.training.turns import Turns
-from side_by_side import make_jobs
+from side_by_side import assert_same_bits, make_jobs
 
 LOG = 40 * (3 + 2 + 1 + 3 + 1) * 4
 """Bytes of a tiny log: 40 rows of observations, action, reward and continuation."""
@@ -42,12 +42,6 @@ def room_for(monkeypatch):
 def specs(*changes, **options):
     options = {"dataset": "tiny/own"} | OPTIONS | options
     return [make_spec("stand_in", **options | one) for one in changes]
-
-
-def assert_same_bits(first, second):
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def assert_same_run(one, other):
