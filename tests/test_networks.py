@@ -17,8 +17,8 @@ from fat2thin.networks import (
 
 def numpy_forward(trunk, head, x):
     for layer in trunk.layers:
-        x = np.maximum(x @ np.asarray(layer.weight) + np.asarray(layer.bias), 0.0)
-    return x @ np.asarray(head.weight) + np.asarray(head.bias)
+        x = np.maximum(x @ np.asarray(layer.weight).T + np.asarray(layer.bias), 0.0)
+    return x @ np.asarray(head.weight).T + np.asarray(head.bias)
 
 
 def test_twin_critic_is_two_separate_networks():
@@ -91,8 +91,8 @@ def test_a_value_beside_critics_never_learns_from_the_action():
         return jnp.sum(state_value) + jnp.sum(critics)
 
     slope = jax.grad(loss)(together).members.trunk.layers[0].weight
-    np.testing.assert_array_equal(slope[0, 3:], 0.0)
-    assert np.any(slope[0, :3] != 0.0) and np.any(slope[1:, 3:] != 0.0)
+    np.testing.assert_array_equal(slope[0, :, 3:], 0.0)
+    assert np.any(slope[0, :, :3] != 0.0) and np.any(slope[1:, :, 3:] != 0.0)
 
 
 def test_the_rectifier_and_its_slope():

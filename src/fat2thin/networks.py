@@ -31,18 +31,22 @@ rectify.defvjp(_rectify_forward, _rectify_backward)
 
 
 class Linear(eqx.Module):
-    """x W + b, with Xavier-uniform weights and zero biases."""
+    """W x + b, with Xavier-uniform weights and zero biases.
 
-    weight: Float[Array, "*stack inputs outputs"]
+    A row of W belongs to an output: both products of the way there and back, and the gradient, then
+    come out in the order that they are kept in.
+    """
+
+    weight: Float[Array, "*stack outputs inputs"]
     bias: Float[Array, "*stack outputs"]
 
     def __init__(self, key: Key[Array, ""], inputs: int, outputs: int) -> None:
-        self.weight = _glorot(key, (inputs, outputs))
+        self.weight = _glorot(key, (inputs, outputs)).T
         self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         """The layer applied to each row."""
-        return x @ self.weight + self.bias
+        return x @ self.weight.mT + self.bias
 
 
 class Trunk(eqx.Module):
@@ -127,11 +131,11 @@ class ValueAndCritics(eqx.Module):
 
     def __init__(self, value: ScalarNetwork, critic: TwinCritic) -> None:
         first = value.trunk.layers[0].weight
-        actions = critic.members.trunk.layers[0].weight.shape[-2] - first.shape[-2]
+        actions = critic.members.trunk.layers[0].weight.shape[-1] - first.shape[-1]
         wider = eqx.tree_at(
             lambda network: network.trunk.layers[0].weight,
             value,
-            jnp.pad(first, ((0, actions), (0, 0))),
+            jnp.pad(first, ((0, 0), (0, actions))),
         )
         self.members = jax.tree.map(
             lambda one, two: jnp.concatenate([one[None], two]), wider, critic.members

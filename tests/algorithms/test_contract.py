@@ -101,7 +101,9 @@ def act_and_support(policy, observation, key):
 
 def remembered(metrics, centres):
     """What of some updates is kept in GOLDEN: every loss, and what the policies do."""
-    losses = {name: float(value) for name, value in metrics.items() if name.endswith("_loss")}
+    losses = {
+        name: float(np.mean(value)) for name, value in metrics.items() if name.endswith("_loss")
+    }
     return {"losses": losses, "centres": [np.asarray(one[:3]).tolist() for one in centres]}
 
 
@@ -136,12 +138,14 @@ def test_contract(name, settings):
     for key in jax.random.split(keys[0], 5):
         after, metrics = compiled(after, key)
 
-    # All state comes out in the shape it went in, and every metric is a finite number.
+    # All state comes out in the shape it went in, and every metric is finite: a number, or
+    # one a row.
     assert jax.tree.structure(after) == jax.tree.structure(state)
     for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
         assert old.shape == new.shape
         assert old.dtype == new.dtype
-    assert all(np.shape(value) == () and np.isfinite(value) for value in metrics.values())
+    assert all(np.shape(value) in ((), (32,)) for value in metrics.values())
+    assert all(np.all(np.isfinite(value)) for value in metrics.values())
 
     # Every array of every network learns, but for those that should not.
     leaves = jax.tree_util.tree_leaves_with_path(state)

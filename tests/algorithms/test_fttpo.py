@@ -41,7 +41,8 @@ def learn_width(config, network, observation, steps, rate):
             def objective(width):
                 thin = actor_policy(network, width, config)
                 key = jax.random.fold_in(jax.random.key(5), count)
-                return loss(Scene(thin, fat, NO_CRITIC, observation, key), config), None
+                rows = loss(Scene(thin, fat, NO_CRITIC, observation, key), config)
+                return jnp.mean(rows), {}
 
             # The step shrinks, so that the noise of sampled losses averages out.
             shrinking = rate / (1.0 + 10.0 * count / steps)
@@ -99,7 +100,7 @@ def test_exact_loss_is_the_closed_form_divergence():
     loss = fttpo.exact_loss(Scene(thin, fat, NO_CRITIC, observation, jax.random.key(0)), config)
     gamma = np.sqrt(2.0) * fat(observation).base_dist.scale
     closed = kl_sparse_cauchy(thin(observation).base_dist.half_width, gamma)
-    np.testing.assert_allclose(loss, jnp.mean(jnp.sum(closed, axis=-1)), rtol=1e-4)
+    np.testing.assert_allclose(loss, jnp.sum(closed, axis=-1), rtol=1e-3)
 
 
 def constant_policy(log_spread):
@@ -125,7 +126,7 @@ def test_published_actor_settles_where_the_algebra_says(shift, expected):
             def objective(network):
                 key = jax.random.fold_in(jax.random.key(1), count)
                 thin = sparse_policy(network)
-                return published_fttpo.actor_loss(thin, fat, observation, key, shift), None
+                return published_fttpo.actor_loss(thin, fat, observation, key, shift), {}
 
             return descend(learner, objective, 0.01 / (1.0 + 5.0 * count / 4_000), 0.999)[0], None
 
@@ -219,7 +220,7 @@ def test_the_actors_loss_teaches_the_proposal_nothing():
         scene = Scene(
             actor_policy(network, width, config), fat, NO_CRITIC, observation, jax.random.key(0)
         )
-        return fttpo.exact_loss(scene, config)
+        return jnp.mean(fttpo.exact_loss(scene, config))
 
     of_network, of_width = jax.jit(jax.grad(loss, argnums=(0, 1)))(network, width)
     assert all(np.all(np.asarray(leaf) == 0.0) for leaf in jax.tree.leaves(of_network))

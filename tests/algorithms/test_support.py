@@ -158,18 +158,18 @@ def test_a_step_is_adams():
 
     def loss(layer):
         error = layer(jnp.asarray(OBSERVATION)) - ACTION
-        return jnp.mean(error**2), jnp.max(jnp.abs(error))
+        return jnp.mean(error**2), {"largest": jnp.max(jnp.abs(error))}
 
     adam = optax.adam(0.05, b1=0.9, b2=0.95)
 
     @jax.jit
     def both(learner, theirs, moments):
-        learner, value, extra = descend(learner, loss, 0.05, 0.95)
-        (expected, expected_extra), gradient = jax.value_and_grad(loss, has_aux=True)(theirs)
+        learner, metrics = descend(learner, loss, 0.05, 0.95)
+        gradient, expected = jax.grad(loss, has_aux=True)(theirs)
         updates, moments = adam.update(gradient, moments)
         return (
             learner,
-            (value - expected, extra - expected_extra),
+            metrics["largest"] - expected["largest"],
             (
                 optax.apply_updates(theirs, updates),
                 moments,
@@ -178,8 +178,8 @@ def test_a_step_is_adams():
 
     learner, theirs, moments = start(network), network, adam.init(network)
     for count in range(1, 6):
-        learner, differences, (theirs, moments) = both(learner, theirs, moments)
-        np.testing.assert_allclose(differences, 0.0, atol=1e-6)
+        learner, difference, (theirs, moments) = both(learner, theirs, moments)
+        np.testing.assert_allclose(difference, 0.0, atol=1e-6)
         assert learner.moments.count == count
     np.testing.assert_allclose(learner.network.weight, theirs.weight, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(learner.network.bias, theirs.bias, rtol=1e-5, atol=1e-6)
@@ -191,8 +191,8 @@ def numpy_critic(critic, index, action):
     member = jax.tree.map(lambda leaf: np.asarray(leaf[index], float), critic.members)
     x = np.concatenate([np.asarray(OBSERVATION, float), action], axis=1)
     for layer in member.trunk.layers:
-        x = np.maximum(x @ layer.weight + layer.bias, 0.0)
-    return (x @ member.head.weight + member.head.bias)[:, 0]
+        x = np.maximum(x @ layer.weight.T + layer.bias, 0.0)
+    return (x @ member.head.weight.T + member.head.bias)[:, 0]
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def identity_critic():
         ),
         blank,
         (
-            layer.weight.at[:, 1].set(1.0),
+            layer.weight.at[..., 1].set(1.0),
             layer.bias + 10.0,
             head.weight + 1.0,
             head.bias - 10.0,
@@ -300,7 +300,7 @@ def test_actions_at_the_very_ends_of_a_band_never_break_the_loss(rule):
     moved, metrics = jax.jit(fit_policy, static_argnums=4)(
         learner, batch, rows, jax.random.key(5), config
     )
-    assert np.isfinite(metrics["actor_loss"])
+    assert np.all(np.isfinite(metrics["actor_loss"]))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(moved.network))
 
 

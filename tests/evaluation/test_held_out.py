@@ -83,8 +83,8 @@ def standardised(observation):
 
 def network(layers, head, x):
     for layer in layers:
-        x = np.maximum(x @ np.float64(layer.weight) + np.float64(layer.bias), 0.0)
-    return x @ np.float64(head.weight) + np.float64(head.bias)
+        x = np.maximum(x @ np.float64(layer.weight).T + np.float64(layer.bias), 0.0)
+    return x @ np.float64(head.weight).T + np.float64(head.bias)
 
 
 def scalar(net, x):

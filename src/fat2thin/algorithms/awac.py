@@ -108,7 +108,7 @@ def update(
     actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {"v_mean": jnp.mean(value), **critic_metrics, **actor_metrics}
+    metrics = {"v_mean": value, **critic_metrics, **actor_metrics}
     return State(actor, critic, target_critic), metrics
 
 

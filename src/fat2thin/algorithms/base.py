@@ -35,7 +35,9 @@ class Problem:
         return len(self.action_low)
 
 
-Metrics = dict[str, Float[Array, ""]]
+Metrics = dict[str, Float[Array, ""] | Float[Array, " batch"]]
+"""A number each, or one a row of the batch: then their mean is what is reported. Rows are cheap,
+since the means of many updates are taken at once."""
 State = Any
 """A pytree of arrays; each algorithm has its own."""
 

@@ -127,27 +127,28 @@ def update(
         advantage, config.temperature, config.weight_index, config.weight_limit
     )
 
-    def proposal_loss(network: PolicyNetwork) -> tuple[Array, None]:
+    def proposal_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         log_density = proposal_policy(network, config)(batch.observation).log_prob(batch.action)
-        return jnp.mean(weighted_regression(weight, log_density)), None
+        errors = weighted_regression(weight, log_density)
+        return jnp.mean(errors), {"proposal_loss": errors}
 
-    proposal, proposal_error, _ = descend(
+    proposal, proposal_metrics = descend(
         state.proposal, proposal_loss, config.learning_rate, config.adam_beta_2
     )
 
     # Actor: the proposal's new centre, and the width that its own loss asks for.
     if config.actor_loss == "closed_form":
         scene = Scene(thin, fat, critic, batch.observation, actor_key)
-        width, actor_error = state.width, exact_loss(scene, config)
+        width, actor_metrics = state.width, {"actor_loss": exact_loss(scene, config)}
     else:
-        width, actor_error = _fit_width(
+        width, actor_metrics = _fit_width(
             state.width, proposal.network, critic, batch.observation, actor_key, config
         )
     target_critic = polyak(state.target_critic, critic, config.polyak_rate)
 
     metrics = {
-        "proposal_loss": proposal_error,
-        "actor_loss": actor_error,
+        **proposal_metrics,
+        **actor_metrics,
         **values_metrics,
         **watch_weight(weight),
         **_watch(thin, fat, batch, action, config),
@@ -162,16 +163,16 @@ def _fit_width(
     observation: Float[Array, "batch observation"],
     key: Key[Array, ""],
     config: FtTPOConfig,
-) -> tuple[Learner, Float[Array, ""]]:
-    """One step of the actor's width upon the proposal's new features, and its loss."""
+) -> tuple[Learner, Metrics]:
+    """One step of the actor's width upon the proposal's new features."""
     fat = proposal_policy(network, config)
 
-    def loss(width: Linear) -> tuple[Array, None]:
+    def loss(width: Linear) -> tuple[Array, Metrics]:
         scene = Scene(actor_policy(network, width, config), fat, critic, observation, key)
-        return ACTOR_LOSSES[config.actor_loss](scene, config), None
+        errors = ACTOR_LOSSES[config.actor_loss](scene, config)
+        return jnp.mean(errors), {"actor_loss": errors}
 
-    learner, error, _ = descend(learner, loss, config.learning_rate, config.adam_beta_2)
-    return learner, error
+    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
 
 
 class Scene(NamedTuple):
@@ -186,8 +187,8 @@ class Scene(NamedTuple):
     key: Key[Array, ""]
 
 
-def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
-    """Mean over states of KL(actor || proposal): entropy exactly, the rest by Gauss quadrature."""
+def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
+    """KL(actor || proposal) in each state: entropy exactly, the rest by Gauss quadrature."""
     band = scene.thin(scene.observation)
     base, dtype = band.base_dist, band.base_dist.loc.dtype
     nodes, weights = (jnp.asarray(part, dtype) for part in band_nodes(config.actor_index))
@@ -196,27 +197,25 @@ def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
     head = jax.tree.map(lambda part: part[..., None], scene.fat.network(scene.observation))
     ends = scene.fat.low[:, None], scene.fat.high[:, None]
     cross = -scene.fat.family.distribution(head, *ends).base_dist.log_prob(actions) @ weights
-    # Apart from the mean, since one sum over nodes, coordinates and states is slow on a GPU.
-    of_states = lax.optimization_barrier(jnp.sum(cross, axis=-1) - band.entropy())
-    return jnp.mean(of_states)
+    return jnp.sum(cross, axis=-1) - band.entropy()
 
 
-def sampled_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
+def sampled_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
     """The same divergence from one sample a state, with gradients through both densities."""
     action, log_density = sample_with_log_prob(scene.thin(scene.observation), scene.key)
-    return jnp.mean(log_density - scene.fat(scene.observation).log_prob(action))
+    return log_density - scene.fat(scene.observation).log_prob(action)
 
 
-def spot_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
+def spot_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
     """-Q / mean |Q| - tau log proposal at samples of the actor, gradients through both."""
     action = scene.thin(scene.observation).sample(scene.key)
     values = scene.critic.minimum(scene.observation, jnp.clip(action, -1.0, 1.0))
     scale = lax.stop_gradient(jnp.mean(jnp.abs(values)))
     log_density = scene.fat(scene.observation).log_prob(action)
-    return jnp.mean(-values / scale - config.temperature * log_density)
+    return -values / scale - config.temperature * log_density
 
 
-def greedy_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
+def greedy_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
     """Likelihood of the best of the actor's own samples, and tau times the exact divergence.
 
     Of `greedy_samples` actions a state the share `greedy_share` with the largest Q is kept.
@@ -230,7 +229,7 @@ def greedy_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, ""]:
     best = jnp.argsort(values, axis=0, descending=True)[:count]
     chosen = jnp.take_along_axis(actions, best[..., None], axis=0)
     divergence = exact_loss(scene, config)
-    return -jnp.mean(band.log_prob(chosen)) + config.temperature * divergence
+    return -jnp.mean(band.log_prob(chosen), axis=0) + config.temperature * divergence
 
 
 ACTOR_LOSSES = {
@@ -290,12 +289,13 @@ def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPO
     _, half_width = Sparse(config.actor_index, config.box).band(head)
     wanted = jnp.exp(head.log_scale)
     binds = (head.centre - wanted < -1.0) | (head.centre + wanted > 1.0)
+    inside = inside_support(thin, batch.observation, batch.action)
     return {
-        "half_width": jnp.mean(half_width),
-        "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale)),
-        "logged_inside_support": jnp.mean(inside_support(thin, batch.observation, batch.action)),
-        "actions_at_edge": jnp.mean(jnp.abs(action) >= 1.0),
-        "box_binds_share": jnp.mean(binds),
+        "half_width": jnp.mean(half_width, axis=-1),
+        "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale), axis=-1),
+        "logged_inside_support": inside.astype(half_width.dtype),
+        "actions_at_edge": jnp.mean(jnp.abs(action) >= 1.0, axis=-1),
+        "box_binds_share": jnp.mean(binds, axis=-1),
     }
 
 

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from fat2thin.algorithms.base import Metrics
+
 ADAM_BETA_1 = 0.9
 
 
@@ -26,16 +28,16 @@ def start(network: eqx.Module) -> Learner:
 
 def descend(
     learner: Learner,
-    loss: Callable[..., tuple[Float[Array, ""], Any]],
+    loss: Callable[..., tuple[Float[Array, ""], Metrics]],
     learning_rate: float | Float[Array, ""],
     adam_beta_2: float | Float[Array, ""],
-) -> tuple[Learner, Float[Array, ""], Any]:
-    """One Adam step down `loss(network) -> (value, extra)`; returns the learner and both."""
-    (value, extra), gradient = jax.value_and_grad(loss, has_aux=True)(learner.network)
+) -> tuple[Learner, Metrics]:
+    """One Adam step down `loss(network) -> (value, metrics)`; the learner, and the metrics."""
+    gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
     adam = optax.scale_by_adam(b1=ADAM_BETA_1, b2=adam_beta_2)
     direction, moments = adam.update(gradient, learner.moments)
     network = jax.tree.map(lambda p, d: p - learning_rate * d, learner.network, direction)
-    return Learner(network, moments), value, extra
+    return Learner(network, moments), metrics
 
 
 def cosine_decay(

@@ -157,12 +157,12 @@ def fit_value(
 ) -> tuple[Learner, Metrics]:
     """One step down the mean of `row_loss(V(s))`."""
 
-    def loss(network: ScalarNetwork) -> tuple[Array, Array]:
+    def loss(network: ScalarNetwork) -> tuple[Array, Metrics]:
         prediction = network(batch.observation)
-        return jnp.mean(row_loss(prediction)), jnp.mean(prediction)
+        errors = row_loss(prediction)
+        return jnp.mean(errors), {"value_loss": errors, "v_mean": prediction}
 
-    learner, error, mean = descend(learner, loss, config.learning_rate, config.adam_beta_2)
-    return learner, {"value_loss": error, "v_mean": mean}
+    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
 
 
 def regress_value(
@@ -187,12 +187,12 @@ def fit_critic(
         batch.reward, batch.continuation, problem.discount, next_value
     )
 
-    def loss(network: TwinCritic) -> tuple[Array, Array]:
+    def loss(network: TwinCritic) -> tuple[Array, Metrics]:
         values = network(batch.observation, batch.action)
-        return jnp.mean(row_loss(values, target)), jnp.mean(values)
+        errors = row_loss(values, target)
+        return jnp.mean(errors), {"critic_loss": errors, "q_mean": jnp.mean(values, axis=0)}
 
-    learner, error, mean = descend(learner, loss, config.learning_rate, config.adam_beta_2)
-    return learner, {"critic_loss": error, "q_mean": mean}
+    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
 
 
 def fit_value_and_critics(
@@ -210,17 +210,16 @@ def fit_value_and_critics(
 
     def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
         value, critics = network(batch.observation, batch.action)
-        value_error = jnp.mean(half_squared_error(value, value_target))
-        critic_error = jnp.mean(twin_critic_loss(critics, target))
-        return value_error + critic_error, {
-            "value_loss": value_error,
-            "v_mean": jnp.mean(value),
-            "critic_loss": critic_error,
-            "q_mean": jnp.mean(critics),
+        value_errors = half_squared_error(value, value_target)
+        critic_errors = twin_critic_loss(critics, target)
+        return jnp.mean(value_errors) + jnp.mean(critic_errors), {
+            "value_loss": value_errors,
+            "v_mean": value,
+            "critic_loss": critic_errors,
+            "q_mean": jnp.mean(critics, axis=0),
         }
 
-    learner, _, metrics = descend(learner, loss, config.learning_rate, config.adam_beta_2)
-    return learner, metrics
+    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
 
 
 def fit_policy(
@@ -234,15 +233,16 @@ def fit_policy(
     before = learned_policy(learner.network, config)
     action = regressed_action(before, batch.observation, batch.action, config.outside_support, key)
 
-    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         log_density = learned_policy(network, config)(batch.observation).log_prob(action)
         # An action at the very end of a band may be outside it by rounding: it sits this one out.
         counts = jnp.isfinite(log_density) if config.outside_support else True
-        return jnp.mean(weighted_regression(jnp.where(counts, weight, 0.0), log_density)), None
+        errors = weighted_regression(jnp.where(counts, weight, 0.0), log_density)
+        return jnp.mean(errors), {"actor_loss": errors}
 
     rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
-    learner, error, _ = descend(learner, loss, rate, config.adam_beta_2)
-    return learner, {"actor_loss": error, **watch_weight(weight), **watch_policy(before, batch)}
+    learner, metrics = descend(learner, loss, rate, config.adam_beta_2)
+    return learner, {**metrics, **watch_weight(weight), **watch_policy(before, batch)}
 
 
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
@@ -256,13 +256,11 @@ def fit_behaviour(
 ) -> tuple[Learner, Metrics]:
     """One step of maximum likelihood on logged actions."""
 
-    def loss(network: PolicyNetwork) -> tuple[Array, None]:
-        return -jnp.mean(
-            behaviour_policy(network, config)(batch.observation).log_prob(batch.action)
-        ), None
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+        errors = -behaviour_policy(network, config)(batch.observation).log_prob(batch.action)
+        return jnp.mean(errors), {"behaviour_loss": errors}
 
-    learner, error, _ = descend(learner, loss, config.learning_rate, config.adam_beta_2)
-    return learner, {"behaviour_loss": error}
+    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
 
 
 def watched_actions(
@@ -281,7 +279,7 @@ def watched_actions(
 
 def watch_weight(weight: Float[Array, " batch"]) -> Metrics:
     """How much of the log counts."""
-    return {"weight_mean": jnp.mean(weight), "zero_weight_share": jnp.mean(weight == 0.0)}
+    return {"weight_mean": weight, "zero_weight_share": (weight == 0.0).astype(weight.dtype)}
 
 
 def watch_policy(policy: Policy, batch: Batch) -> Metrics:
@@ -289,7 +287,8 @@ def watch_policy(policy: Policy, batch: Batch) -> Metrics:
     if isinstance(policy.family, Deterministic):
         return {}
     inside = inside_support(policy, batch.observation, batch.action)
+    scale = jnp.exp(policy.network(batch.observation).log_scale)
     return {
-        "policy_scale": jnp.mean(jnp.exp(policy.network(batch.observation).log_scale)),
-        "logged_inside_support": jnp.mean(inside),
+        "policy_scale": jnp.mean(scale, axis=-1),
+        "logged_inside_support": inside.astype(scale.dtype),
     }

@@ -125,22 +125,22 @@ def update(
     likelihood = behaviour_policy(behaviour.network, config)(batch.observation)
     baseline = value.network(batch.observation)
 
-    def loss(network: PolicyNetwork) -> tuple[Array, Array]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         density = learned_policy(network, config)(batch.observation)
         action, log_density = sample_with_log_prob(density, actor_key)
         in_box = jnp.clip(action, -1.0, 1.0)
         advantage = critic.network.minimum(batch.observation, in_box) - baseline
         weight = log_weight(advantage, config.temperature, config.weight_index, config.weight_floor)
-        dropped = weight < jnp.log(config.weight_floor)
-        return jnp.mean(log_density - likelihood.log_prob(in_box) - weight), jnp.mean(dropped)
+        errors = log_density - likelihood.log_prob(in_box) - weight
+        dropped = (weight < jnp.log(config.weight_floor)).astype(errors.dtype)
+        return jnp.mean(errors), {"actor_loss": errors, "samples_below_floor": dropped}
 
     rate = cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
-    actor, actor_error, dropped = descend(state.actor, loss, rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, rate, config.adam_beta_2)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
-        "actor_loss": actor_error,
-        "samples_below_floor": dropped,
+        **actor_metrics,
         **behaviour_metrics,
         **value_metrics,
         **critic_metrics,

@@ -139,17 +139,17 @@ def prepare(
 ) -> tuple[State, Metrics]:
     """One update of the density model."""
 
-    def loss(network: VariationalAutoencoder) -> tuple[Array, Bound]:
+    def loss(network: VariationalAutoencoder) -> tuple[Array, Metrics]:
         bound = network.bound(batch.observation, batch.action, key)
-        return jnp.mean(model_loss(bound, config)), bound
+        errors = model_loss(bound, config)
+        return jnp.mean(errors), {
+            "model_loss": errors,
+            "reconstruction_loss": bound.reconstruction,
+            "latent_divergence": bound.divergence,
+        }
 
     rates = (config.vae_learning_rate, config.adam_beta_2)
-    density, error, bound = descend(state.density, loss, *rates)
-    metrics = {
-        "model_loss": error,
-        "reconstruction_loss": jnp.mean(bound.reconstruction),
-        "latent_divergence": jnp.mean(bound.divergence),
-    }
+    density, metrics = descend(state.density, loss, *rates)
     return state._replace(density=density), metrics
 
 
@@ -167,16 +167,17 @@ def update(
     critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: uphill on the first critic, where the log has density.
-    def loss(network: PolicyNetwork) -> tuple[Array, Array]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         policy = with_dropout(learned_policy(network, config), dropout_key, config.actor_dropout)
         action = policy.act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
         climb = scaled_value(critic.network, batch.observation, action)
-        return config.support_weight * outside - climb, outside
+        error = config.support_weight * outside - climb
+        return error, {"actor_loss": error, "model_loss": outside}
 
     rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_error, outside = descend(state.actor, loss, rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, rate, config.adam_beta_2)
 
     targets = (state.target_actor, state.target_critic)
     moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)
@@ -184,8 +185,7 @@ def update(
     actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
     metrics = {
-        "actor_loss": actor_error,
-        "model_loss": outside,
+        **actor_metrics,
         **critic_metrics,
         **watch_policy(learned_policy(state.actor.network, config), batch),
     }

@@ -84,14 +84,15 @@ def update(
     critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: uphill on the first critic, not far from the log.
-    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         action = learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
         climb = scaled_value(critic.network, batch.observation, action)
-        return distance - config.q_weight * climb, None
+        error = distance - config.q_weight * climb
+        return error, {"actor_loss": error}
 
     rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_error, _ = descend(state.actor, loss, rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, rate, config.adam_beta_2)
 
     targets = (state.target_actor, state.target_critic)
     moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)
@@ -99,7 +100,7 @@ def update(
     actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
     metrics = {
-        "actor_loss": actor_error,
+        **actor_metrics,
         **critic_metrics,
         **watch_policy(learned_policy(state.actor.network, config), batch),
     }

@@ -184,7 +184,7 @@ def _block(state: State, batch: Batch, key: Key[Array, ""], *, program: Program)
     density = (algorithm.proposal or algorithm.policy)(state, problem, still)(batch.observation)
     good = _is_good(state, batch)
     return _Means(
-        metrics=metrics,
+        metrics=jax.tree.map(jnp.mean, metrics),
         inside=jnp.mean(inside, axis=0),
         all_inside=jnp.mean(all_inside),
         width=jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-FORMAT = "fat2thin tree 1"
+FORMAT = "fat2thin tree 2"
 
 
 def dump(tree: Any) -> bytes:
@@ -32,7 +32,10 @@ def load(path: Path, like: Any) -> Any:
     with safetensors.safe_open(path, framework="np") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} is not a file of format {FORMAT!r}")
+            raise ValueError(
+                f"{path} is not a file of format {FORMAT!r} but of {metadata.get('format')!r}: "
+                "train again into another folder"
+            )
         found = json.loads(metadata["tree"])
         if found != expected:
             wrong = next(

@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from fat2thin.algorithms.base import Algorithm, Batch, Problem, State
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State
 from fat2thin.data import Dataset
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.keys import Stream, stream_key
@@ -194,45 +194,63 @@ def batch_bytes(program: Program) -> int:
 
 
 class _Watched(eqx.Module):
-    """The metrics of an update in a row, by name."""
+    """The metrics of an update or of several: first those of one number, then those of rows.
 
-    values: Float[Array, "*updates metrics"]
+    On a GPU the mean over a batch is slow by itself and quick for many updates together.
+    """
+
+    numbers: Float[Array, "*updates numbers"]
+    rows: Float[Array, "*updates others batch"]
     names: tuple[str, ...] = eqx.field(static=True)
 
+    def means(self) -> Float[Array, "*updates metrics"]:
+        """One number a metric, in sorted order of their names."""
+        values = jnp.concatenate([self.numbers, jnp.mean(self.rows, axis=-1)], axis=-1)
+        return values[..., np.argsort(self.names)]
 
-def _watch(metrics: dict[str, Array]) -> _Watched:
-    names = tuple(sorted(metrics))
-    return _Watched(jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in names]), names)
+
+def _watch(metrics: Metrics) -> _Watched:
+    values = {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
+    numbers = {name: value for name, value in values.items() if value.ndim == 0}
+    rows = {name: value for name, value in values.items() if value.ndim > 0}
+    return _Watched(
+        numbers=jnp.stack([*numbers.values()]) if numbers else jnp.zeros(0),
+        rows=jnp.stack([*rows.values()]) if rows else jnp.zeros((0, 1)),
+        names=(*numbers, *rows),
+    )
 
 
-class _Block(NamedTuple):
+class _Block(eqx.Module):
     """What some updates in a row come to."""
 
-    totals: _Watched
+    totals: Float[Array, "*blocks metrics"]
     bad_update: Int[Array, "*blocks"]
     """The first after which a metric was not finite, or -1."""
     bad_metric: Int[Array, "*blocks"]
+    names: tuple[str, ...] = eqx.field(static=True)
 
 
 def _sum_up(watched: _Watched, start: Array) -> _Block:
-    bad = ~jnp.isfinite(watched.values)
+    means = watched.means()
+    bad = ~jnp.isfinite(means)
     bad_updates = jnp.any(bad, axis=1)
     seen, first = jnp.any(bad_updates), jnp.argmax(bad_updates)
     return _Block(
-        totals=_Watched(jnp.sum(watched.values, axis=0), watched.names),
+        totals=jnp.sum(means, axis=0),
         bad_update=jnp.where(seen, start + first, -1),
         bad_metric=jnp.where(seen, jnp.argmax(bad[first]), -1),
+        names=tuple(sorted(watched.names)),
     )
 
 
 def _report(blocks: _Block, state: State, start: Array, length: int) -> Report:
     """Means over a chunk's updates, and the first that was not finite."""
-    names = blocks.totals.names
+    names = blocks.names
     first = jnp.argmax(blocks.bad_update >= 0)
     seen, lost = blocks.bad_update[first] >= 0, ~_all_finite(state)
     at_the_end = jnp.where(lost, start + length - 1, -1), jnp.where(lost, len(names), -1)
     return Report(
-        metrics=dict(zip(names, jnp.sum(blocks.totals.values, axis=0) / length, strict=True)),
+        metrics=dict(zip(names, jnp.sum(blocks.totals, axis=0) / length, strict=True)),
         bad_update=jnp.where(seen, blocks.bad_update[first], at_the_end[0]),
         bad_metric=jnp.where(seen, blocks.bad_metric[first], at_the_end[1]),
     )

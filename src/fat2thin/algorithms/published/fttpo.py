@@ -94,11 +94,12 @@ def update(
     weight = floored_weight(advantage, config.temperature)
     rates = (config.learning_rate, config.adam_beta_2)
 
-    def proposal_loss(network: PolicyNetwork) -> tuple[Array, None]:
+    def proposal_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         density = proposal_policy(network, config)(batch.observation)
-        return -jnp.mean(weight * density.log_prob(jnp.clip(batch.action, -EDGE, EDGE))), None
+        errors = -weight * density.log_prob(jnp.clip(batch.action, -EDGE, EDGE))
+        return jnp.mean(errors), {"proposal_loss": errors}
 
-    proposal, proposal_error, _ = descend(state.proposal, proposal_loss, *rates)
+    proposal, proposal_metrics = descend(state.proposal, proposal_loss, *rates)
 
     # Actor: the proposal's trunk and centre are copied, then all of it takes a step.
     copied = eqx.tree_at(
@@ -108,15 +109,17 @@ def update(
     )
     fat = proposal_policy(proposal.network, config)
 
-    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         thin = sparse_policy(network)
         if config.actor_loss == "spot":
             baseline = value.network(batch.observation)
             judge = (critic.network, baseline, config.temperature)
-            return spot_loss(thin, fat, *judge, batch.observation, actor_key), None
-        return actor_loss(thin, fat, batch.observation, actor_key), None
+            error = spot_loss(thin, fat, *judge, batch.observation, actor_key)
+        else:
+            error = actor_loss(thin, fat, batch.observation, actor_key)
+        return error, {"actor_loss": error}
 
-    actor, actor_error, _ = descend(state.actor._replace(network=copied), loss, *rates)
+    actor, actor_metrics = descend(state.actor._replace(network=copied), loss, *rates)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
 
     thin = sparse_policy(actor.network)
@@ -124,8 +127,8 @@ def update(
     metrics = {
         **value_metrics,
         **critic_metrics,
-        "proposal_loss": proposal_error,
-        "actor_loss": actor_error,
+        **proposal_metrics,
+        **actor_metrics,
         "weight_mean": jnp.mean(weight),
         "zero_weight_share": jnp.mean(weight <= WEIGHT_BOUNDS[0]),
         "half_width": jnp.mean(thin(batch.observation).half_width),

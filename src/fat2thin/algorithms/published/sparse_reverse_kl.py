@@ -39,10 +39,11 @@ def update(
     model = sparse_policy(state.behaviour.network)
     regressed = regressed_action(model, batch.observation, logged, "replace", behaviour_key)
 
-    def behaviour_loss(network: PolicyNetwork) -> tuple[Array, None]:
-        return -jnp.mean(log_density(sparse_policy(network), batch.observation, regressed)), None
+    def behaviour_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+        errors = -log_density(sparse_policy(network), batch.observation, regressed)
+        return jnp.mean(errors), {"behaviour_loss": errors}
 
-    behaviour, behaviour_error, _ = descend(state.behaviour, behaviour_loss, *rates)
+    behaviour, behaviour_metrics = descend(state.behaviour, behaviour_loss, *rates)
 
     action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
@@ -52,7 +53,7 @@ def update(
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
 
-    def loss(network: PolicyNetwork) -> tuple[Array, Array]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         policy = sparse_policy(network)
         action = jnp.clip(policy(batch.observation).sample(actor_key), -EDGE, EDGE)
         detached = lax.stop_gradient(action)
@@ -63,16 +64,15 @@ def update(
         model = sparse_policy(behaviour.network)
         reference = log_density(model, batch.observation, detached) + jnp.log(weight)
         terms = log_density(policy, batch.observation, action) - reference
-        share = jnp.mean(counts)
         kept = jnp.where(counts, terms, 0.0)
-        return jnp.sum(kept) / jnp.maximum(jnp.sum(counts), 1), 1.0 - share
+        error = jnp.sum(kept) / jnp.maximum(jnp.sum(counts), 1)
+        return error, {"actor_loss": error, "samples_below_floor": 1.0 - jnp.mean(counts)}
 
-    actor, actor_error, dropped = descend(state.actor, loss, *rates)
+    actor, actor_metrics = descend(state.actor, loss, *rates)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
-        "actor_loss": actor_error,
-        "samples_below_floor": dropped,
-        "behaviour_loss": behaviour_error,
+        **actor_metrics,
+        **behaviour_metrics,
         **value_metrics,
         **critic_metrics,
         **watch_policy(before, batch),

@@ -52,14 +52,15 @@ def update(
     rule = "replace" if config.policy == "sparse_q_gaussian" else None
     regressed = regressed_action(before, batch.observation, logged, rule, actor_key)
 
-    def loss(network: PolicyNetwork) -> tuple[Array, None]:
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         policy = unit_policy(network, config)
-        return -jnp.mean(weight * log_density(policy, batch.observation, regressed)), None
+        errors = -weight * log_density(policy, batch.observation, regressed)
+        return jnp.mean(errors), {"actor_loss": errors}
 
-    actor, error, _ = descend(state.actor, loss, config.learning_rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, config.learning_rate, config.adam_beta_2)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
-        "actor_loss": error,
+        **actor_metrics,
         **value_metrics,
         **critic_metrics,
         **watch_weight(weight),
