@@ -11,7 +11,7 @@ import pytest
 
 import fat2thin
 from fat2thin.keys import Stream, stream_key
-from fat2thin.training import NoRunError, OtherRunError, TrainingDiverged, checkpoint, load, train
+from fat2thin.training import NoRunError, OtherRunError, TrainingDiverged, load, train, trees
 from fat2thin.training.folder import RunFolder
 from fat2thin.training.progress import Silent
 
@@ -186,10 +186,11 @@ def same_run(first, second):
 
 def test_saved_is_loaded(tmp_path):
     run = tiny(out=tmp_path / "a" / "run", snapshots=[6])
+    same_run(tiny(snapshots=[6]), run)
     same_run(run, load(tmp_path / "a" / "run"))
     files = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
     assert files == {
-        "run.json", "metrics.jsonl", "evaluations.npz", "state.safetensors",
+        "run.json", "metrics.jsonl", "evaluations.npz", "state.safetensors", ".lock",
         "snapshots/step_000000006.safetensors",
     }  # fmt: skip
     about = json.loads((run.folder / "run.json").read_text())
@@ -300,9 +301,9 @@ def test_a_checkpoint_keeps_every_kind_of_array(tmp_path):
         "a": (jnp.array([True, False]), jnp.zeros((0, 2))),
     }
     file = tmp_path / "x.safetensors"
-    file.write_bytes(checkpoint.dump(tree))
+    file.write_bytes(trees.dump(tree))
     like = jax.eval_shape(lambda: tree)
-    back = checkpoint.load(file, like)
+    back = trees.load(file, like)
     assert jax.tree.structure(back) == jax.tree.structure(tree)
     for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(back), strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape
@@ -320,9 +321,9 @@ def test_a_checkpoint_keeps_every_kind_of_array(tmp_path):
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, like, message):
     file = tmp_path / "x.safetensors"
-    file.write_bytes(checkpoint.dump({"a": jnp.zeros(2)}))
+    file.write_bytes(trees.dump({"a": jnp.zeros(2)}))
     with pytest.raises(ValueError, match=f"does not fit: it holds .*{message}"):
-        checkpoint.load(file, jax.eval_shape(lambda: like))
+        trees.load(file, jax.eval_shape(lambda: like))
 
 
 def test_training_and_loading_need_no_pictures_commands_or_tasks(tmp_path):

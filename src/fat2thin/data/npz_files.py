@@ -156,16 +156,21 @@ class NpzFile:
             self._check_member(member)
             self._members[member.filename.removesuffix(".npy")] = member
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all arrays."""
+        return tuple(self._members)
+
     def has(self, field: str) -> bool:
         """Whether there is an array of this name."""
         return field in self._members
 
-    def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
-        """An array in this type, whatever type the file keeps it in."""
+    def read(self, field: str, dtype: type[np.floating] | None = np.float32) -> np.ndarray:
+        """An array in this type, whatever type the file keeps it in; None is the file's own."""
         with self._member(field) as (stream, header):
-            size = max(header.dtype.itemsize, np.dtype(dtype).itemsize)
-            self._budget.take(field, header.shape, size)
-            return _read_numbers(self.path, field, stream, header, np.dtype(dtype))
+            wanted = header.dtype if dtype is None else np.dtype(dtype)
+            self._budget.take(field, header.shape, max(header.dtype.itemsize, wanted.itemsize))
+            return _read_numbers(self.path, field, stream, header, wanted)
 
     def setting(self, name: str) -> np.ndarray | None:
         """A small array, as float64; None where there is none."""

@@ -25,7 +25,6 @@ class Jobs(NamedTuple):
 
     seed: Int[Array, "*jobs"]
     run: Int[Array, "*jobs"]
-    """Jobs of one run stop together where one of them diverges."""
     log: Int[Array, "*jobs"]
     """Which of the logs in `Data`."""
     settings: dict[str, Float[Array, "*jobs"]]

@@ -83,6 +83,11 @@ class Judging:
                 {run: take(found, np.flatnonzero(runs == run)) for run in result.group.runs},
             )
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is not ready yet."""
+        return any(not result.found.done() for result in self._results)
+
     def references(self, run: int) -> dict[str, Reference] | None:
         """What a run on the host is compared with, measured once for all that are judged together.
 

@@ -130,6 +130,7 @@ def chunk(
     data: Data,
     jobs: Jobs,
     start: Int[Array, ""],
+    active: Bool[Array, " jobs"] | None = None,
     *,
     program: Program,
     length: int,
@@ -137,18 +138,20 @@ def chunk(
 ) -> tuple[State, Report]:
     """Updates `start` to `start + length - 1` of every job, or of its preparation.
 
-    Should anything not be finite in a job, the states of its run come back as they were given.
+    Should anything not be finite in a job, its state comes back as it was given, and so does that
+    of a job that is not active any more. The jobs beside it do not notice.
     """
 
     def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, Report]:
         return _updates(state, data, job, start, program, length, preparing)
 
     moved, report = _over_jobs(one, program, data, start)(states, jobs)
-    same_run = jobs.run[:, None] == jobs.run
-    diverged = jnp.any(same_run & (report.bad_update >= 0), axis=1)
+    stays = report.bad_update >= 0
+    if active is not None:
+        stays |= ~active
 
     def keep(old: Array, new: Array) -> Array:
-        return jnp.where(jnp.expand_dims(diverged, range(1, old.ndim)), old, new)
+        return jnp.where(jnp.expand_dims(stays, range(1, old.ndim)), old, new)
 
     return jax.tree.map(keep, states, moved), report
 
@@ -326,19 +329,18 @@ class TrainingDiverged(RuntimeError):
 
 
 def divergences(report: Report, jobs: Jobs, start: int) -> dict[int, TrainingDiverged]:
-    """By run: what went wrong first in a chunk, where something did."""
+    """By job: what went wrong first in a chunk, where something did; the earliest first."""
     bad, names = np.asarray(report.bad_update), [*sorted(report.metrics), STATE]
-    found: dict[int, TrainingDiverged] = {}
-    for job in sorted(np.flatnonzero(bad >= 0), key=lambda job: bad[job]):
-        error = TrainingDiverged(
+    return {
+        int(job): TrainingDiverged(
             seed=int(jobs.seed[job]),
             settings={name: float(values[job]) for name, values in jobs.settings.items()},
             step=int(bad[job]) + 1,
             metric=names[int(report.bad_metric[job])],
             last_good_step=start,
         )
-        found.setdefault(int(jobs.run[job]), error)
-    return found
+        for job in sorted(np.flatnonzero(bad >= 0), key=lambda job: bad[job])
+    }
 
 
 def largest_divisor(number: int, limit: int) -> int:

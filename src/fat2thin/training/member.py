@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import logging
 import platform
 import time
 from collections.abc import Mapping
@@ -15,25 +16,49 @@ from fat2thin import __version__
 from fat2thin.algorithms.base import Problem, State
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies import Policy
-from fat2thin.training.folder import FORMAT, RUNNING, MetricsRow, RunFolder
+from fat2thin.training import checkpoints, files, trees
+from fat2thin.training.checkpoints import Checkpoint, Place
+from fat2thin.training.folder import (
+    EVALUATIONS,
+    FORMAT,
+    METRICS,
+    RUNNING,
+    MetricsRow,
+    RunFolder,
+    evaluations_contents,
+    read_evaluations,
+    read_metrics,
+)
+from fat2thin.training.health import Health, largest_return
 from fat2thin.training.jobs import take
+from fat2thin.training.loop import TrainingDiverged
 from fat2thin.training.pack import Log, jobs_of, make_program
-from fat2thin.training.result import Evaluations, Run, columns
+from fat2thin.training.result import Evaluations, Run, columns, load
 from fat2thin.training.spec import RunSpec, plain
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "numpyro", "equinox", "optax", "safetensors")
+_CARRIED = ("stopped", "warnings", "preparation", "resumed")
+"""What run.json says that was found out on the way: a checkpoint says it, too."""
+_MOST_WARNINGS = 100
+
+_log = logging.getLogger(__name__)
 
 
 class Member:
-    """A run, the places of its jobs in the pack, and its folder."""
+    """A run, the places of its jobs in the pack, and its folder.
+
+    With a checkpoint it goes on from there, otherwise it begins.
+    """
 
     def __init__(
         self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
-        folder: RunFolder | None,
+        folder: RunFolder | None, checkpoint: Checkpoint | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.problem, self.logs = spec, problem, logs
         self.jobs, self.folder = jobs, folder
         self.about = _about(spec, problem, logs)
+        self.active = np.ones(len(spec.seeds), bool)
+        """Which seeds still learn."""
         self.over = False
         self._began = time.perf_counter()
         self._rows: list[MetricsRow] = []
@@ -41,29 +66,112 @@ class Member:
         self._snapshots: dict[int, dict[str, Policy]] = {}
         self._references: dict[str, Reference] | None = None
         self._step, self._states = 0, None
-        if folder:
+        self._health = Health(spec.seeds, _largest_return(logs, problem.discount))
+        if folder and checkpoint:
+            self._go_on_from(folder, checkpoint)
+        elif folder:
             folder.begin(self.about)
 
+    def _go_on_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        manifest = checkpoint.manifest
+        folder.go_back_to(checkpoint)
+        self.about |= {name: manifest[name] for name in _CARRIED if name in manifest}
+        self.about["started"] = manifest["started"]
+        self.about["resumed"] = [*self.about.get("resumed", []), str(checkpoint.place)]
+        self._warn_of_another_machine(manifest)
+        self._began -= manifest["seconds"]
+        stopped = self.about.get("stopped", {})
+        self.active = np.asarray([str(seed) not in stopped for seed in self.spec.seeds])
+        if EVALUATIONS in manifest["files"]:
+            steps, policies = read_evaluations(checkpoint.path / EVALUATIONS)
+            self._evaluated = {
+                step: jax.tree.map(lambda values, at=place: values[at], policies)
+                for place, step in enumerate(steps)
+            }
+        seen = columns(read_metrics(checkpoint.path / METRICS), len(self.spec.seeds))
+        for row, step in enumerate(seen.pop("step")):
+            self._health.look(int(step), {name: values[row] for name, values in seen.items()})
+        folder.write_about(self.about)
+        _log.warning("%s goes on from %s", folder.path, checkpoint.place)
+
+    def _warn_of_another_machine(self, manifest: Mapping[str, Any]) -> None:
+        then = {**manifest["versions"], "device": manifest["device"]}
+        now = {**self.about["versions"], "device": self.about["device"]}
+        changed = [
+            f"{name} {then.get(name)} then, {now.get(name)} now"
+            for name in sorted({*then, *now})
+            if then.get(name) != now.get(name)
+        ]
+        if changed:
+            self.warn(
+                f"the run was begun elsewhere ({'; '.join(changed)}): the last digits may not be "
+                "what they would have been"
+            )
+
+    def warn(self, sentence: str) -> None:
+        """Tell, and let run.json tell; the first hundred warnings."""
+        _log.warning("%s on %s: %s", self.spec.algorithm, self.spec.dataset, sentence)
+        told = self.about.setdefault("warnings", [])
+        if len(told) < _MOST_WARNINGS:
+            told.append(sentence)
+
+    def stop(self, job: int, error: TrainingDiverged, last_good_step: int) -> None:
+        """A seed, by its place in the pack, goes no further; its last good state stays."""
+        place = job - self.jobs.start
+        self.active[place] = False
+        self.about.setdefault("stopped", {})[str(self.spec.seeds[place])] = {
+            "step": error.step,
+            "metric": error.metric,
+            "last_good_step": last_good_step,
+            "why": str(error),
+        }
+        left = int(self.active.sum())
+        others = f" {left} of its run's {len(self.spec.seeds)} seeds go on." if left else ""
+        _log.warning("%s on %s: %s%s", self.spec.algorithm, self.spec.dataset, error, others)
+
+    def prepared(self, steps: int, metrics: Mapping[str, np.ndarray]) -> None:
+        """Keep the first and the last mean metrics of the preparation, given for all jobs."""
+        if self.over:
+            return
+        means = {
+            name: float(np.mean(values[self.jobs][self.active])) for name, values in metrics.items()
+        }
+        first = self.about.get("preparation", {}).get("first", means)
+        self.about["preparation"] = {"steps": steps, "first": first, "last": means}
+
     def keep_metrics(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
-        """Keep the means of a chunk, given for all jobs of the pack."""
+        """Keep the means of a chunk, given for all jobs of the pack; nan of stopped seeds."""
+        mine = {
+            name: np.where(self.active, values[self.jobs], np.nan)
+            for name, values in metrics.items()
+        }
         rows: list[MetricsRow] = [
-            {"step": step, "seed": seed}
-            | {name: float(values[self.jobs][job]) for name, values in metrics.items()}
+            {"step": step, "seed": seed} | {name: float(mine[name][job]) for name in mine}
             for job, seed in enumerate(self.spec.seeds)
         ]
-        self._rows += rows
+        for sentence in self._health.look(step, mine):
+            self.warn(sentence)
         if self.folder:
             self.folder.append_metrics(rows)
+        else:
+            self._rows += rows
 
     def keep_snapshot(self, step: int, policies: dict[str, Policy]) -> None:
         """Keep the policies of this run, given for all jobs of the pack."""
-        self._snapshots[step] = take(policies, self.jobs)
+        mine = take(policies, self.jobs)
         if self.folder:
-            self.folder.write_snapshot(step, self._snapshots[step])
+            self.folder.write_snapshot(step, mine)
+        else:
+            self._snapshots[step] = mine
 
     def keep_evaluation(self, step: int, found: dict[str, Evaluation]) -> None:
-        """Keep what an evaluation of this run found."""
-        self._evaluated[step] = found
+        """Keep what an evaluation of this run found; nan of seeds that had stopped by then."""
+        stopped = self.about.get("stopped", {})
+        over = [
+            str(seed) in stopped and stopped[str(seed)]["last_good_step"] < step
+            for seed in self.spec.seeds
+        ]
+        self._evaluated[step] = jax.tree.map(lambda values: _blank(values, over), found)
         if self.folder:
             self.folder.write_evaluations(list(self._evaluated), self._stacked())
 
@@ -73,24 +181,48 @@ class Member:
         if self.folder:
             self.folder.write_references(references)
 
+    def checkpoint(self, place: Place, states: State) -> None:
+        """Write what is needed to go on from here; `states` are those of the pack."""
+        if self.folder is None:
+            return
+        contents = {
+            checkpoints.STATE: trees.dump(take(states, self.jobs)),
+            METRICS: self.folder.metrics_contents(),
+        }
+        if self._evaluated:
+            contents[EVALUATIONS] = evaluations_contents(self._evaluated, self._stacked())
+        said = ("spec", "problem", "sha256", "scales", "versions", "device", "started", *_CARRIED)
+        about = {name: self.about[name] for name in said if name in self.about}
+        snapshots = self.folder.snapshot_names()
+        about |= {
+            "seeds": list(self.spec.seeds),
+            "seconds": time.perf_counter() - self._began,
+            "beside": {name: files.stamp_of(self.folder.path / name) for name in snapshots},
+        }
+        checkpoints.write(self.folder.path, place, about, contents)
+
     def end(self, step: int, states: State, **more: Any) -> None:
         """The last step was taken, or the last good one; `states` are those of the pack."""
         self.over = True
+        self.active[:] = False
         self._step, self._states = step, take(states, self.jobs)
         seconds = round(time.perf_counter() - self._began, 3)
         self.about |= {"step": step, "seconds": seconds, **more}
         if self.folder:
             self.folder.write_state(self._states)
-            self.folder.write_about(self.about)
+            self.folder.write_about({**self.about, "files": self.folder.stamps()})
+            checkpoints.keep_newest(self.folder.path, 1)
 
     def result(self) -> Run:
         """The run, once it has ended."""
+        if self.folder:
+            return load(self.folder.path)
         return Run(
             spec=self.spec,
             step=self._step,
             metrics=columns(self._rows, len(self.spec.seeds)),
             evaluations=Evaluations(tuple(self._evaluated), self._stacked()),
-            folder=self.folder.path if self.folder else None,
+            folder=None,
             about=self.about,
             program=make_program(self.spec, self.problem),
             jobs=jobs_of(self.spec, [log.scales for log in self.logs]),
@@ -104,6 +236,21 @@ class Member:
         if not self._evaluated:
             return {}
         return jax.tree.map(lambda *values: np.stack(values), *self._evaluated.values())
+
+
+def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
+    """The values, nan of some seeds."""
+    if not any(seeds):
+        return np.asarray(values)
+    kept = np.array(values)
+    kept[seeds] = np.nan
+    return kept
+
+
+def _largest_return(logs: tuple[Log, ...], discount: float) -> float:
+    return max(
+        log.scales.reward_factor * largest_return(log.dataset.reward, discount) for log in logs
+    )
 
 
 def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:

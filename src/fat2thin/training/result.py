@@ -245,7 +245,10 @@ def load(folder: str | Path) -> Run:
     files = RunFolder(Path(folder))
     about = files.about()
     if about["status"] == RUNNING:
-        raise NoRunError(f"the run in {folder} is not finished")
+        raise NoRunError(
+            f"the run in {folder} is not finished: `fat2thin show` says how far it is, and the "
+            "command that began it goes on with it"
+        )
     spec = RunSpec.from_json(about["spec"])
     program = make_program(spec, _problem(about["problem"]))
     # Folders from before there were scales do not name them.

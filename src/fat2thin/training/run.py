@@ -1,5 +1,6 @@
 """Runs from specification to result, one alone or several in one program."""
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -7,25 +8,35 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import State
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.training import loop
+from fat2thin.training import checkpoints, loop, trees
+from fat2thin.training.checkpoints import START, Checkpoint, Place
+from fat2thin.training.files import DamagedError
 from fat2thin.training.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.training.interruption import Interrupted, Interruption
 from fat2thin.training.jobs import Data
 from fat2thin.training.judging import Judging
+from fat2thin.training.lock import FolderLock
 from fat2thin.training.loop import Report
 from fat2thin.training.member import Member
 from fat2thin.training.memory import LIMIT
 from fat2thin.training.pack import Log, make_pack, read_logs
 from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
+from fat2thin.training.resuming import Timer, common_checkpoints
 from fat2thin.training.settings import refuse_unknown
 from fat2thin.training.spec import RunSpec, make_spec
 from fat2thin.training.turns import Turns
+
+CHECKPOINT_SECONDS = 60.0
+"""About how much work a crash may cost."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +67,9 @@ def train(
     config by name (`temperature=0.5`), put into `config`, into the defaults, or with
     `settings_from="own"` or `"fttpo"` into the published settings. Without a `batch_size`, that of
     the published settings is taken, or else 256. The other options are explained in `RunSpec`. With
-    `out`, everything is written to that folder, and a run that is already there is loaded instead.
-    Without `progress`, a bar is shown on a terminal.
+    `out`, everything is written to that folder; a run that is already there is loaded instead, and
+    one that was broken off goes on from its newest checkpoint. Without `progress`, a bar is
+    shown on a terminal.
     """
     options = inspect.signature(train).parameters
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
@@ -81,9 +93,18 @@ def train(
     return execute(spec, out, progress)
 
 
-def execute(spec: RunSpec, out: str | Path | None = None, progress: Silent | None = None) -> Run:
-    """Compute what a specification says, or load it from the folder that holds it."""
-    (run,) = execute_together([spec], [out], progress)
+def execute(
+    spec: RunSpec,
+    out: str | Path | None = None,
+    progress: Silent | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Run:
+    """Compute what a specification says, go on with it, or load it from the folder that holds it.
+
+    About every `checkpoint_seconds` a checkpoint is written to the folder; seldom enough that it
+    takes no more than a twentieth of the time.
+    """
+    (run,) = execute_together([spec], [out], progress, checkpoint_seconds)
     return run
 
 
@@ -91,11 +112,13 @@ def execute_together(
     specs: Sequence[RunSpec],
     outs: Sequence[str | Path | None] | None = None,
     progress: Silent | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> list[Run]:
     """Compute several runs in one program, each into its own folder, or load those that are there.
 
     They may differ in data set (of the same widths, box and discount), seeds and settings that are
-    real numbers. Where one of several diverges, the others go on; its `about` says so.
+    real numbers. Where one of several diverges, the others go on; its `about` says so. Runs that
+    were broken off go on together from the newest step that all of them have a checkpoint of.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
     _refuse_shared(folders)
@@ -103,20 +126,32 @@ def execute_together(
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
     # A run that diverged does so again; alone it is an error, as it was the first time.
     over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
-    runs: list[Run | None] = [
-        load(folder.path) if folder and folder.status(spec, of_spec) in over else None
-        for spec, of_spec, folder in zip(specs, hashes, folders, strict=True)
-    ]
-    missing = [number for number, run in enumerate(runs) if run is None]
-    if missing:
+
+    def missing() -> list[int]:
+        runs = zip(specs, hashes, folders, strict=True)
+        return [
+            number
+            for number, (spec, of_spec, folder) in enumerate(runs)
+            if number not in computed
+            and (folder is None or folder.status(spec, of_spec) not in over)
+        ]
+
+    computed: dict[int, Run] = {}
+    while numbers := missing():
         training = _Training(
-            [specs[i] for i in missing], [logs[i] for i in missing], [folders[i] for i in missing]
-        )
-        with progress or for_terminal(otherwise=Silent) as shown:
-            computed = training.run(shown)
-        for number, run in zip(missing, computed, strict=True):
-            runs[number] = run
-    return [run for run in runs if run is not None]
+            [specs[i] for i in numbers], [logs[i] for i in numbers], [folders[i] for i in numbers],
+            checkpoint_seconds,
+        )  # fmt: skip
+        with training.locks():
+            # Whoever held a lock before may have finished in the meantime.
+            if missing() == numbers:
+                training.begin()
+                with progress or for_terminal(otherwise=Silent) as shown:
+                    computed = dict(zip(numbers, training.run(shown), strict=True))
+    return [
+        load(folder.path) if folder and number not in computed else computed[number]
+        for number, folder in enumerate(folders)
+    ]
 
 
 def _refuse_shared(folders: Sequence[RunFolder | None]) -> None:
@@ -134,21 +169,58 @@ class _Training:
         specs: Sequence[RunSpec],
         logs: Sequence[tuple[Log, ...]],
         folders: Sequence[RunFolder | None],
+        checkpoint_seconds: float,
     ) -> None:
+        self.specs, self.logs, self.folders = specs, logs, folders
         self.spec = specs[0]
         self.pack = make_pack(specs, logs)
         self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.judging = Judging(specs, self.pack, self.turns)
+        self.timer = Timer(checkpoint_seconds)
+
+    def locks(self) -> contextlib.ExitStack:
+        """All folders, held until it is closed."""
+        with contextlib.ExitStack() as held:
+            for folder in self.folders:
+                if folder:
+                    held.enter_context(FolderLock(folder.path))
+            return held.pop_all()
+
+    def begin(self) -> None:
+        """Make the folders ready, or go back to where all of them can go on from."""
+        specs, logs, folders = self.specs, self.logs, self.folders
+        found = common_checkpoints(specs, logs, folders)
+        self.place = found[0].place if found else START
+        self.states = self._first_states(found)
         ends = np.cumsum([len(spec.seeds) for spec in specs]).tolist()
         self.members = [
             Member(
-                spec, self.pack.program.problem, of_run, slice(end - len(spec.seeds), end), folder
+                spec, self.pack.program.problem, of_run, slice(end - len(spec.seeds), end), folder,
+                found[number] if found else None,
             )
-            for spec, of_run, end, folder in zip(specs, logs, ends, folders, strict=True)
-        ]
+            for number, (spec, of_run, end, folder) in enumerate(
+                zip(specs, logs, ends, folders, strict=True)
+            )
+        ]  # fmt: skip
         for member in self.members:
             member.about |= self.turns.about
-        self.states: State = None
+
+    def _first_states(self, found: Sequence[Checkpoint]) -> State:
+        """Those of the checkpoints, or fresh ones."""
+        if not found:
+            return self.turns.init()
+        init = functools.partial(loop.init, program=self.pack.program)
+        like = eqx.filter_eval_shape(init, self.pack.jobs)
+        parts = [
+            trees.load(checkpoint.path / checkpoints.STATE, _of_jobs(like, len(spec.seeds)))
+            for spec, checkpoint in zip(self.specs, found, strict=True)
+        ]
+        return self.turns.spread(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts))
+
+    @property
+    def active(self) -> np.ndarray:
+        """Which jobs still learn."""
+        return np.concatenate([member.active for member in self.members])
 
     def run(self, progress: Silent) -> list[Run]:
         """All chunks, and what is due between them."""
@@ -159,71 +231,114 @@ class _Training:
                 len(self.pack.jobs.seed), self.turns.at_a_time, LIMIT,
             )  # fmt: skip
         data = self.turns.replicated(self.pack.data())
-        self.states, step = self.turns.init(), 0
+        listening = any(member.folder for member in self.members)
         try:
-            self._prepare(data, progress)
-            progress.begin(self.spec.steps, len(self.pack.jobs.seed))
-            self._keep_policies(step, progress)
-            for length in loop.chunk_lengths(self.spec.stops, self.spec.log_every):
-                self.states, report = self.turns.chunk(self.states, data, step, length)
-                self._end_diverged(report, step)
-                step += length
-                self._keep_metrics(step, report)
-                progress.advance(step)
-                self._keep_policies(step, progress)
+            with Interruption(listening) as self.interruption:
+                self._prepare(data, progress)
+                self._train(data, progress)
             self._keep_evaluations(progress, wait=True)
             states = self.turns.gathered(self.states)
             for number, member in enumerate(self.members):
                 if not member.over:
-                    self._finish(number, member, step, states)
+                    self._finish(number, member, states)
         finally:
             self.judging.close()
         return [member.result() for member in self.members]
 
-    def _finish(self, number: int, member: Member, step: int, states: State) -> None:
+    def _train(self, data: Data, progress: Silent) -> None:
+        step = self.place.step
+        progress.begin(self.spec.steps, len(self.pack.jobs.seed))
+        if step == 0:
+            self._keep_policies(step, progress)
+        else:
+            progress.advance(step)
+        for length in _left(loop.chunk_lengths(self.spec.stops, self.spec.log_every), step):
+            self.states, report = self.turns.chunk(
+                self.states, data, step, length, active=self.active
+            )
+            self._stop_diverged(report, step)
+            step += length
+            self._keep_metrics(step, report)
+            progress.advance(step)
+            self._keep_policies(step, progress)
+            if step < self.spec.steps:
+                self._pause(Place(training=True, step=step), progress)
+
+    def _pause(self, place: Place, progress: Silent) -> None:
+        """A checkpoint where one is due, and the end where somebody asked for it."""
+        asked = self.interruption.asked
+        # Evaluations beside training belong to a checkpoint: they get some time to become ready.
+        if not asked and not self.timer.due(patient=self.judging.busy):
+            return
+        self._keep_evaluations(progress, wait=True)
+        with self.timer:
+            states = self.turns.gathered(self.states)
+            for member in self.members:
+                if not member.over:
+                    self._checkpoint(member, place, states, must=asked)
+        if asked:
+            folders = ", ".join(str(member.folder.path) for member in self.members if member.folder)
+            raise Interrupted(
+                f"stopped after {place}. What there is, is in {folders}: the same command goes on "
+                "from there."
+            )
+
+    def _checkpoint(self, member: Member, place: Place, states: State, must: bool) -> None:
+        try:
+            member.checkpoint(place, states)
+        except OSError as error:
+            if must:
+                raise
+            # The one before is still there.
+            member.warn(f"no checkpoint could be written after {place}: {error}")
+
+    def _finish(self, number: int, member: Member, states: State) -> None:
         references, speed = self.judging.references(number), self.judging.speed(number)
         if references is not None:
             member.keep_references(references)
         also = {} if speed is None else {"rollouts": speed}
-        member.end(step, states, status=FINISHED, **also)
+        member.end(self.spec.steps, states, status=FINISHED, **also)
 
     def _prepare(self, data: Data, progress: Silent) -> None:
         """What the algorithm learns first, where it does; the mean metrics go to run.json."""
         preparation = self.pack.program.algorithm.preparation
-        if preparation is None:
+        if preparation is None or self.place.training:
             return
-        steps, done, means = preparation.steps(self.spec.config), 0, []
+        steps, done = preparation.steps(self.spec.config), self.place.step
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
-        for length in loop.chunk_lengths([steps], self.spec.log_every):
-            self.states, report = self.turns.chunk(self.states, data, done, length, preparing=True)
-            # It is before the first step still, however far the preparation has come.
-            self._end_diverged(report, done, kept=0)
-            done += length
-            means.append(jax.device_get(report.metrics))
-            progress.advance(done)
-        for member in self.members:
-            if member.over:
-                continue
-            first, last = (
-                {name: float(np.mean(values[member.jobs])) for name, values in one.items()}
-                for one in (means[0], means[-1])
+        for length in _left(loop.chunk_lengths([steps], self.spec.log_every), done):
+            self.states, report = self.turns.chunk(
+                self.states, data, done, length, preparing=True, active=self.active
             )
-            member.about["preparation"] = {"steps": steps, "first": first, "last": last}
+            # It is before the first step still, however far the preparation has come.
+            self._stop_diverged(report, done, kept=0)
+            done += length
+            means = jax.device_get(report.metrics)
+            for member in self.members:
+                member.prepared(steps, means)
+            progress.advance(done)
+            if done < steps:
+                self._pause(Place(training=False, step=done), progress)
+        self.place = Place(training=True, step=0)
 
-    def _end_diverged(self, report: Report, start: int, kept: int | None = None) -> None:
-        """End the runs that a chunk broke, after `kept` steps; raise where no other is left."""
-        for run, error in loop.divergences(report, self.pack.jobs, start).items():
-            member = self.members[run]
-            if member.over:
+    def _stop_diverged(self, report: Report, start: int, kept: int | None = None) -> None:
+        """Stop the seeds that a chunk broke, and runs of which none is left; raise where all are.
+
+        `kept` is the last good step, `start` by default.
+        """
+        active, last = self.active, start if kept is None else kept
+        for job, error in loop.divergences(report, self.pack.jobs, start).items():
+            if not active[job]:
                 continue
             # What was seen before it broke belongs to the run as well.
             self._keep_evaluations(Silent(), wait=True)
-            last = start if kept is None else kept
-            states = self.turns.gathered(self.states)
-            member.end(last, states, status=DIVERGED, diverged=str(error))
+            member = self.members[int(self.pack.jobs.run[job])]
+            member.stop(job, error, last)
+            if not member.active.any():
+                states = self.turns.gathered(self.states)
+                member.end(last, states, status=DIVERGED, diverged=str(error))
             if all(member.over for member in self.members):
                 raise error
-            _log.warning("%s on %s: %s", member.spec.algorithm, member.spec.dataset, error)
 
     def _keep_metrics(self, step: int, report: Report) -> None:
         metrics = jax.device_get(report.metrics)
@@ -261,3 +376,18 @@ class _Training:
         names = [member.spec.dataset for member in self.members]
         unique = names.count(names[run]) == 1
         return {names[run] if unique else f"{names[run]} ({run + 1})": means[SCORE]}
+
+
+def _left(lengths: Sequence[int], done: int) -> list[int]:
+    """The chunks after so many updates, which end with one of them."""
+    ends = np.cumsum(lengths)
+    if done and done not in ends:
+        raise DamagedError(f"a checkpoint of step {done:,} lies within a chunk of this run")
+    return [length for length, end in zip(lengths, ends, strict=True) if end > done]
+
+
+def _of_jobs(like: Any, count: int) -> Any:
+    """Shapes of so many jobs."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), like
+    )

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from fat2thin.algorithms.base import State
 from fat2thin.evaluation.returns import Evaluation, Evaluator
@@ -23,8 +24,6 @@ from fat2thin.training import loop
 from fat2thin.training.jobs import Data, Jobs, take
 from fat2thin.training.loop import Program, Report
 from fat2thin.training.memory import jobs_at_a_time, out_of_memory_explained
-
-NO_RUN = -1
 
 
 class Turns:
@@ -47,7 +46,7 @@ class Turns:
         """How many jobs each of them has."""
         self._program = dataclasses.replace(program, devices=devices)
         self._plain = self.count == devices == 1
-        self._jobs = self._spread_jobs(jobs)
+        self._jobs = self.spread(jobs)
 
     @property
     def about(self) -> dict[str, int]:
@@ -66,12 +65,6 @@ class Turns:
         (block,) = self._blocks(self._all)
         return self._placed(take(on_host, block))
 
-    def _spread_jobs(self, jobs: Jobs) -> Jobs:
-        if self._plain or self.count > 1:
-            return self.spread(jobs)
-        (block,) = self._blocks(self._all)
-        return self._placed(_take_jobs(jax.device_get(jobs), block))
-
     def gathered(self, tree: Any) -> Any:
         """What belongs to all jobs, in one place."""
         if self._plain or self.count > 1:
@@ -89,33 +82,34 @@ class Turns:
         if self.count == 1:
             return loop.init(self._jobs, program=self._program)
         parts = (
-            loop.init(self._placed(_take_jobs(self._jobs, block)), program=self._program)
+            loop.init(self._placed(take(self._jobs, block)), program=self._program)
             for block in self._blocks(self._all)
         )
         return _on_host(parts, self._all.size)
 
     def chunk(
-        self, states: State, data: Data, start: int, length: int, preparing: bool = False
+        self,
+        states: State,
+        data: Data,
+        start: int,
+        length: int,
+        preparing: bool = False,
+        active: np.ndarray | None = None,
     ) -> tuple[State, Report]:
-        """Updates `start` to `start + length - 1` of every job; see `loop.chunk`."""
+        """Updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
 
-        def move(states: State, jobs: Jobs) -> tuple[State, Report]:
+        def move(states: State, jobs: Jobs, active: Array) -> tuple[State, Report]:
             with out_of_memory_explained():
                 return loop.chunk(
-                    states, data, jobs, jnp.int32(start),
+                    states, data, jobs, jnp.int32(start), active,
                     program=self._program, length=length, preparing=preparing,
                 )  # fmt: skip
 
-        if self.count == 1:
-            states, report = move(states, self._jobs)
-            return states, self.gathered(report)
-        moved, report = self._one_by_one(move, states, self._all)
-        # A turn knows nothing of the jobs of its runs in other turns.
-        runs = np.asarray(self._jobs.run)
-        diverged = np.isin(runs, runs[report.bad_update >= 0])
-        for new, old in zip(jax.tree.leaves(moved), jax.tree.leaves(states), strict=True):
-            new[diverged] = old[diverged]
-        return moved, report
+        going = np.ones(self._all.size, bool) if active is None else active
+        if self.count > 1:
+            return self._one_by_one(move, (states, self._jobs, going), self._all)
+        states, report = move(states, self._jobs, self.spread(jnp.asarray(going)))
+        return states, self.gathered(report)
 
     def policies(self, states: State) -> dict[str, Policy]:
         """The policies of all jobs; see `loop.policies`."""
@@ -144,18 +138,14 @@ class Turns:
             return self.gathered(function(states, self._jobs))
         if self._plain:
             return function(*take((states, self._jobs), places))
-        return self._one_by_one(function, states, places)
+        return self._one_by_one(function, self.gathered((states, self._jobs)), places)
 
-    def _one_by_one(self, function: Callable, states: State, places: np.ndarray) -> Any:
+    def _one_by_one(self, function: Callable, of_jobs: tuple, places: np.ndarray) -> Any:
         """What a function of states and jobs gives for those at some places, turn after turn.
 
         A turn gets a copy of its states, so the loop may write over them.
         """
-        states, jobs = self.gathered((states, self._jobs))
-        parts = (
-            function(*self._placed((take(states, block), _take_jobs(jobs, block))))
-            for block in self._blocks(places)
-        )
+        parts = (function(*self._placed(take(of_jobs, block))) for block in self._blocks(places))
         return _on_host(parts, places.size)
 
     def _blocks(self, places: np.ndarray) -> list[np.ndarray]:
@@ -171,13 +161,6 @@ class Turns:
 
     def _sharding(self, *axes: str) -> NamedSharding:
         return NamedSharding(loop.mesh(self._program), PartitionSpec(*axes))
-
-
-def _take_jobs(jobs: Jobs, block: np.ndarray) -> Jobs:
-    """The jobs of a block; copies at its end belong to no run, so that none stops for them."""
-    copies = np.append(False, block[1:] == block[:-1])
-    taken = take(jobs, block)
-    return taken._replace(run=np.where(copies, NO_RUN, taken.run))
 
 
 def _on_host(parts: Iterable[Any], count: int) -> Any:

@@ -1,0 +1,155 @@
+"""Checkpoints: what a run needs to go on after a step as if nothing had happened.
+
+    checkpoints/step_000012000/
+        manifest.json       specification, versions, hashes of the data, place, seeds, a checksum a
+                            file and one of itself
+        state.safetensors   networks, targets and optimisers of all seeds
+        metrics.jsonl       all rows so far
+        evaluations.npz     all evaluations so far, where there are any
+
+Random numbers come from the seed, their purpose and the number of the update: the seeds and the
+place are all there is to a key. A checkpoint is written beside its place, synced and renamed; the
+newest whole one counts, and the newest `KEPT` are kept.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fat2thin.training import files
+from fat2thin.training.files import DamagedError
+
+FORMAT = 1
+KEPT = 2
+FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.safetensors"
+_NAME = re.compile(r"(preparation|step)_(\d{9,18})")
+
+_log = logging.getLogger(__name__)
+
+
+class NewerFormatError(ValueError):
+    """A later version of fat2thin wrote this."""
+
+
+class Place(NamedTuple):
+    """Where a run stands: so many updates done of its preparation, or of itself."""
+
+    training: bool
+    step: int
+
+    @property
+    def name(self) -> str:
+        """The folder of a checkpoint there."""
+        return f"{'step' if self.training else 'preparation'}_{self.step:09d}"
+
+    def __str__(self) -> str:
+        return f"step {self.step:,}" + ("" if self.training else " of the preparation")
+
+
+START = Place(training=False, step=0)
+
+
+class Checkpoint(NamedTuple):
+    """One that is whole."""
+
+    path: Path
+    place: Place
+    manifest: dict[str, Any]
+
+    def contents(self, name: str) -> bytes | None:
+        """One of its files, None where it has no such file."""
+        return (self.path / name).read_bytes() if name in self.manifest["files"] else None
+
+
+def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[str, bytes]) -> None:
+    """Write a checkpoint, then remove those that are not among the newest `KEPT`."""
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "place": {"training": place.training, "step": place.step},
+        **about,
+        "files": {name: files.stamp(of_file) for name, of_file in contents.items()},
+    }
+    manifest["checksum"] = _checksum(manifest)
+    target = folder / FOLDER / place.name
+    if target.exists():
+        shutil.rmtree(target)
+    files.write_folder(target, {**contents, MANIFEST: files.as_json(manifest)})
+    keep_newest(folder, KEPT)
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove all checkpoints but the newest, and what half-written ones left."""
+    for _, path in _listed(folder)[count:]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (folder / FOLDER).glob(".*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def forget(folder: Path) -> None:
+    """Remove them all."""
+    if (folder / FOLDER).exists():
+        shutil.rmtree(folder / FOLDER)
+
+
+def whole(folder: Path) -> list[Checkpoint]:
+    """All checkpoints that can be gone on from, the newest first; others are told of by name."""
+    found = []
+    for place, path in _listed(folder):
+        try:
+            found.append(read(path, place))
+        except DamagedError as error:
+            _log.warning("the checkpoint of %s cannot be used: %s", place, error)
+    return found
+
+
+def read(path: Path, place: Place | None = None) -> Checkpoint:
+    """The checkpoint in a folder, once all of its files are known to be what was written."""
+    if not (path / MANIFEST).is_file():
+        raise DamagedError(f"{path / MANIFEST} is missing")
+    manifest = files.read_json(path / MANIFEST)
+    if isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT:
+        raise NewerFormatError(
+            f"{path} has format {manifest['format']}; this version reads up to {FORMAT}. Use the "
+            "version of fat2thin that wrote it, or a later one."
+        )
+    if manifest.get("checksum") != _checksum(manifest):
+        raise DamagedError(f"{path / MANIFEST} is damaged: its checksum does not fit")
+    if manifest.get("format") != FORMAT:
+        raise DamagedError(
+            f"{path / MANIFEST} is no checkpoint's: its format is {manifest.get('format')!r}"
+        )
+    written = Place(**manifest["place"])
+    if place is not None and written != place:
+        raise DamagedError(f"{path} says that it is of {written}")
+    for name, expected in manifest["files"].items():
+        if Path(name).name != name:
+            raise DamagedError(f"{path / MANIFEST} names a file outside its folder: {name!r}")
+        files.check_stamp(path / name, expected)
+    for name, expected in manifest.get("beside", {}).items():
+        files.check_stamp(_inside(path.parent.parent, name), expected)
+    return Checkpoint(path, written, manifest)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    place = (folder / name).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise DamagedError(f"a manifest in {folder} names a file outside of it: {name!r}")
+    return place
+
+
+def _listed(folder: Path) -> list[tuple[Place, Path]]:
+    """Places and folders, the newest first."""
+    found = []
+    for path in (folder / FOLDER).glob("*_*"):
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_dir():
+            found.append((Place(match[1] == "step", int(match[2])), path))
+    return sorted(found, reverse=True)
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    others = {name: value for name, value in manifest.items() if name != "checksum"}
+    return files.stamp(files.as_json(others))["sha256"]

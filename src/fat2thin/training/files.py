@@ -1,0 +1,114 @@
+"""Files that are whole or not there: durable writes, checksums, and reading with limits."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LARGEST_JSON = 64 * 2**20
+"""Bytes of the largest JSON file that is read: a run of a hundred thousand seeds is far below."""
+_BLOCK = 2**20
+
+Stamp = dict[str, Any]
+"""What a file is known by: its "bytes" and its "sha256"."""
+
+
+class DamagedError(ValueError):
+    """A file is not what was written: cut off, changed, or of somebody else."""
+
+
+def write(place: Path, contents: bytes) -> None:
+    """Put a file in its place so that after a crash it is there whole, or as it was before."""
+    beside = place.with_name(f".{place.name}.partial")
+    try:
+        _write_synced(beside, contents)
+        beside.replace(place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+    sync_folder(place.parent)
+
+
+def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
+    """The same for a folder of files: it is there with all of them, or not at all."""
+    beside = place.with_name(f".{place.name}.partial")
+    try:
+        if beside.exists():
+            shutil.rmtree(beside)
+        beside.mkdir(parents=True)
+        for name, contents in files.items():
+            _write_synced(beside / name, contents)
+        sync_folder(beside)
+        beside.rename(place)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def stamp(contents: bytes) -> Stamp:
+    """What these contents are known by."""
+    return {"bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest()}
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What a file is known by, read in blocks."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def check_stamp(path: Path, expected: Stamp) -> None:
+    """Refuse a file that is not what it was; its size is asked before it is read."""
+    if not path.is_file():
+        raise DamagedError(f"{path} is missing")
+    if path.stat().st_size != expected.get("bytes"):
+        raise DamagedError(
+            f"{path} has {path.stat().st_size:,} bytes instead of {expected.get('bytes')}: it is "
+            "cut off or was changed"
+        )
+    if stamp_of(path) != expected:
+        raise DamagedError(f"{path} is damaged: its checksum is not what was written down")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; whatever else is there is an error that names the file."""
+    size = path.stat().st_size
+    if size > LARGEST_JSON:
+        raise DamagedError(f"{path} has {size:,} bytes; no file of ours is that large")
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is no JSON file: {error}") from error
+    if not isinstance(values, dict):
+        raise DamagedError(f"{path} holds no object but {type(values).__name__}")
+    return values
+
+
+def as_json(value: Any) -> bytes:
+    """Contents of a JSON file for people and programs."""
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _write_synced(path: Path, contents: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(contents)
+        file.flush()
+        os.fsync(file.fileno())

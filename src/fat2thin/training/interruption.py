@@ -1,0 +1,50 @@
+"""Ctrl-C, or a polite kill: training stops where it can go on from."""
+
+import logging
+import signal
+import threading
+from types import FrameType, TracebackType
+
+_log = logging.getLogger(__name__)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop, and did after a checkpoint; says how to go on."""
+
+
+class Interruption:
+    """While it is entered, the first signal is remembered; the second is a KeyboardInterrupt.
+
+    Only the main thread of a program can listen: elsewhere signals are left alone.
+    """
+
+    def __init__(self, listening: bool = True) -> None:
+        self.asked = False
+        """Whether somebody wants it to stop."""
+        self._listening = listening and threading.current_thread() is threading.main_thread()
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> "Interruption":
+        if self._listening:
+            self._before = {number: signal.signal(number, self._hear) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        self._before = {}
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        _log.warning(
+            "stopping after this chunk, with a checkpoint; once more stops at once, and what came "
+            "after the last checkpoint is computed again"
+        )

@@ -1,0 +1,63 @@
+"""One process a folder: whoever trains holds its lock, and whoever dies lets go of it."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+NAME = ".lock"
+
+
+class FolderInUseError(ValueError):
+    """Another process trains into the folder."""
+
+
+class FolderLock:
+    """Held from entry to exit, and not longer than the process lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> "FolderLock":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise FolderInUseError(
+                f"{self._folder} is in use: process {holder or 'unknown'} trains into it. Wait for "
+                "it, or choose another folder."
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go. The file stays: removed, two processes could each hold a lock of that name."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process trains into a folder now. Nothing is written."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,89 @@
+"""Pytrees of arrays in safetensors files: numbers and their names, and nothing that could run.
+
+The header of a file lists the leaves of the tree in their order: path, type and shape. Loading
+fills a structure that the caller builds anew, and refuses a file that does not fit it.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from fat2thin.training.files import DamagedError
+
+FORMAT = "fat2thin tree 2"
+_LONGEST_HEADER = 8 * 2**20
+
+
+def dump(tree: Any) -> bytes:
+    """The contents of a file that holds this pytree of arrays."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    arrays = {jax.tree_util.keystr(path): np.array(leaf, order="C") for path, leaf in leaves}
+    manifest = [_entry(name, array) for name, array in arrays.items()]
+    return safetensors.numpy.save(arrays, metadata={"format": FORMAT, "tree": json.dumps(manifest)})
+
+
+def load(path: Path, like: Any) -> Any:
+    """The pytree in a file; `like` is its structure, with shapes and types in place of arrays.
+
+    Nothing is taken of a file that does not hold just that: memory is for what `like` says.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    expected = [_entry(jax.tree_util.keystr(where), leaf) for where, leaf in leaves]
+    try:
+        _check_size(path, expected)
+        with safetensors.safe_open(path, framework="np") as file:
+            _check_contents(path, file.metadata() or {}, expected)
+            arrays = [jnp.asarray(file.get_tensor(name)) for name, _, _ in expected]
+    except (safetensors.SafetensorError, RecursionError) as error:
+        raise DamagedError(f"{path} is no safetensors file that can be read: {error}") from error
+    for array, (name, dtype, shape) in zip(arrays, expected, strict=True):
+        if [str(array.dtype), list(array.shape)] != [dtype, shape]:
+            raise DamagedError(f"{path} is damaged: its {name} is not what its header lists")
+    return jax.tree_util.tree_unflatten(structure, arrays)
+
+
+def _check_size(path: Path, expected: list[list]) -> None:
+    numbers = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in expected)
+    size = path.stat().st_size if path.is_file() else -1
+    if size < 0:
+        raise DamagedError(f"{path} is missing")
+    if size > numbers + _LONGEST_HEADER:
+        raise DamagedError(f"{path} has {size:,} bytes, more than the {numbers:,} of its arrays")
+
+
+def _check_contents(path: Path, metadata: dict[str, str], expected: list[list]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is not a file of format {FORMAT!r} but of {metadata.get('format')!r}: it is "
+            "of another program, or of another version of fat2thin. Train again into another folder"
+        )
+    try:
+        found = json.loads(metadata["tree"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: its list of arrays cannot be read") from error
+    if not isinstance(found, list):
+        raise DamagedError(f"{path} is damaged: its list of arrays is none")
+    if found != expected:
+        wrong = next(
+            (
+                f"{have} instead of {want}"
+                for have, want in zip(found, expected, strict=False)
+                if have != want
+            ),
+            f"{len(found)} arrays instead of {len(expected)}",
+        )
+        raise ValueError(
+            f"{path} does not fit: it holds {wrong[:500]}. It is of another algorithm, or another "
+            "version of fat2thin wrote it: train again into another folder"
+        )
+
+
+def _entry(name: str, leaf: Any) -> list:
+    return [name, str(leaf.dtype), list(leaf.shape)]
