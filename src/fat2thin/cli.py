@@ -29,6 +29,9 @@ DESCRIPTION = (
     "exactly zero probability outside a narrow band of actions."
 )
 
+INTERRUPTED = 130
+"""The status of a program that Ctrl-C has ended, by the custom of shells."""
+
 _AlgorithmName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")]
 _RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 
@@ -68,6 +71,7 @@ def train(
     task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
     standardise: bool = False,
     reward_scale: Annotated[str, tyro.conf.arg(metavar="NUMBER|return_range")] = "1",
+    checkpoint_seconds: float = 60.0,
 ) -> None:
     """Learn a policy from a data set, for several seeds at once, and show how good it is.
 
@@ -78,7 +82,8 @@ def train(
         dataset: Name of the data set, for example treatment/quadratic.
         steps: Updates a seed.
         seeds: How many: 10 is seeds 0 to 9. Or which: "3," is seed 3, "3,5" is seeds 3 and 5.
-        out: Run folder. A finished run that is already there is shown and not computed again.
+        out: Run folder. A finished run that is already there is shown and not computed again, and
+            one that was broken off goes on from its newest checkpoint.
         settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64.
             `fat2thin settings fttpo` explains them all.
         settings_from: What the other settings are: the defaults, or the published ones of the
@@ -95,11 +100,17 @@ def train(
             policy takes raw ones all the same.
         reward_scale: What rewards are multiplied by; return_range makes the best and the worst
             episode of the log differ by 1000.
+        checkpoint_seconds: About how much work may be lost should the machine die. Ctrl-C loses
+            nothing.
     """
     from fat2thin.data import DataFileError
     from fat2thin.envs.errors import TaskFailed
     from fat2thin.evaluation.returns import TaskError
     from fat2thin.training import (
+        DamagedError,
+        FolderInUseError,
+        Interrupted,
+        NewerFormatError,
         NoRunError,
         OtherRunError,
         TrainingDiverged,
@@ -130,9 +141,14 @@ def train(
     if settings_from != "default":
         found = find_published(algorithm, dataset, settings_from, given)
         print(f"settings from {settings_from}: {' '.join(found.sources)}")
-    told = (TrainingDiverged, OtherRunError, NoRunError, DataFileError, TaskError, TaskFailed)
-    with plain_errors(*told):
-        run = execute(spec, out, progress.for_terminal(otherwise=progress.Lines))
+    folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)
+    with plain_errors(TrainingDiverged, DataFileError, TaskError, TaskFailed, *folder_errors):
+        try:
+            shown = progress.for_terminal(otherwise=progress.Lines)
+            run = execute(spec, out, shown, checkpoint_seconds)
+        except Interrupted as stopped:
+            print(f"fat2thin: {stopped}", file=sys.stderr)
+            sys.exit(INTERRUPTED)
     _print(run)
 
 
@@ -153,15 +169,36 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
 
 
 @app.command
-def show(folder: _RunFolder, /) -> None:
-    """Show a run: its last evaluation beside the reference rows, and the last metrics.
+def show(
+    folders: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")
+    ],
+    /,
+    follow: bool = False,
+) -> None:
+    """Show a run: its last evaluation and metrics, or how far it is; of several, a line each.
 
     Args:
-        folder: Run folder.
+        folders: Run folders.
+        follow: Go on showing how far a run is until it is over.
     """
+    from fat2thin.report import following, standings
     from fat2thin.training import load
+    from fat2thin.training.standing import Watch
 
     with plain_errors(ValueError):
+        if not folders or (follow and len(folders) > 1):
+            raise ValueError("show wants a run folder, and with --follow no more than one")
+        if len(folders) > 1:
+            print(standings.overview(folders))
+            return
+        (folder,) = folders
+        if follow and not following.follow(folder):
+            return
+        standing = Watch(folder).look()
+        if standing.running:
+            print(standings.describe(standing))
+            return
         run = load(folder)
     _print(run)
 
@@ -293,10 +330,34 @@ def validate(
             print("", *save_log_figures(run, log, out, seed), sep="\n")
 
 
+@app.command
+def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
+    """Check that a run folder is what it says, and change nothing in it; status 1 where it is not.
+
+    Args:
+        folder: Run folder, of a run that is finished or not.
+        replay: At least so many steps are computed again from the start and compared bit for bit,
+            and those from its newest checkpoint to the end where they are no more; 0 is none. By
+            default as many as the first row of metrics is the mean of.
+    """
+    from fat2thin.training import verify as check
+
+    with plain_errors(ValueError):
+        found = check(folder, replay)
+    print(found)
+    if not found.passed:
+        sys.exit(1)
+
+
 def _print(run: "Run") -> None:
+    from fat2thin.report.standings import remarks
+    from fat2thin.training.standing import outline
+
     if run.evaluations.policies:
         print(run.table(), end="\n\n")
     print(run.last_metrics())
+    if told := [*remarks(outline(run.about))]:
+        print("", *told, sep="\n")
     if "rollouts" in run.about:
         steps, pace = (run.about["rollouts"][name] for name in ("steps", "steps_a_second"))
         print(f"\nevaluations: {steps:,} steps of the task, {pace:,.0f} a second")

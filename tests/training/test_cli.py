@@ -85,6 +85,9 @@ def test_seeds_are_a_count_or_a_list(seeds, expected, monkeypatch):
         ([*TRAIN, "--set", "learning_rate=fast"], "learning_rate must be one number, got 'fast'"),
         ([*TRAIN, "--seeds", "0"], "seeds must be"),
         (["show", "nowhere"], "nowhere holds no run"),
+        (["show", "nowhere", "--follow"], "nowhere holds no run"),
+        (["show", "here", "there", "--follow"], "with --follow no more than one"),
+        (["show"], "show wants a run folder"),
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["settings", "stand_on"], "no algorithm is called 'stand_on'"),
         (["published", "stand_on"], "no settings of 'stand_on' are known"),
@@ -101,6 +104,18 @@ def test_a_mistake_is_one_line_and_a_status(arguments, message):
 def test_divergence_is_one_line_and_a_status(folder):
     with pytest.raises(SystemExit, match=r"training diverged: loss .* at step \d"):
         main([*TRAIN, "--set", "learning_rate=1e30", "--out", folder])
+
+
+def test_a_seed_that_stopped_is_told_with_the_run(folder, capsys):
+    """Seed 1 breaks at its third update; the other goes on, and is what the tables are of."""
+    first = training.execute(training.make_spec("stand_in", "tiny/own", steps=1, seeds=2))
+    bad = f"bad_identity={float(first.states.identity[1])}"
+    output([*TRAIN, "--seeds", "2", "--out", folder, "--set", bad, "bad_update=2"], capsys)
+    shown = output(["show", folder], capsys)
+    assert "\nseed 1 stopped at step 3: loss was not finite. Its state after step 0 is" in shown
+    assert re.search(r"^loss +(0\.\d+|[1-9]\S*) ", shown, re.MULTILINE)
+    assert output(["show", folder, "--follow"], capsys) == shown
+    assert "finished, 1 of 2 seeds stopped" in output(["show", folder, folder], capsys)
 
 
 def test_another_run_in_the_folder_is_one_line(folder, capsys):

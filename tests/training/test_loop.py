@@ -153,9 +153,13 @@ def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequent
         on_device([tiny_world.dataset()]),
     )
     jobs = broken_jobs(place, 7, seeds=range(4), broken_seed=2)
-    good, _ = run(program, jobs, data, [4])
+    start, _ = run(program, jobs, data, [4])
     kept, reports = run(program, jobs, data, [4, 4])
-    assert_same_bits(good, kept)
+    # It stays where it was; the jobs beside it go on as if it were not there.
+    unbroken = make_jobs(range(4), {name: [-1.0] for name in jobs.settings})
+    others, _ = run(program, unbroken, data, [4, 4])
+    for place in range(4):
+        assert_same_bits(job(kept, place), job(start if place == 2 else others, place))
     raise_if_diverged(reports[0], jobs, 0)
     with pytest.raises(TrainingDiverged, match=rf"{metric} is not finite at step 8 \(seed 2") as e:
         raise_if_diverged(reports[1], jobs, 4)

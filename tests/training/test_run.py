@@ -166,7 +166,12 @@ def test_a_log_without_a_task_trains_and_cannot_be_judged(tmp_path):
 
 
 def same_run(first, second):
-    assert first.spec == second.spec and first.about == second.about
+    assert first.about == second.about
+    same_results(first, second)
+
+
+def same_results(first, second):
+    assert first.spec == second.spec
     for name, values in first.metrics.items():
         np.testing.assert_array_equal(values, second.metrics[name])
     assert first.evaluations.steps == second.evaluations.steps
@@ -186,7 +191,7 @@ def same_run(first, second):
 
 def test_saved_is_loaded(tmp_path):
     run = tiny(out=tmp_path / "a" / "run", snapshots=[6])
-    same_run(tiny(snapshots=[6]), run)
+    same_results(tiny(snapshots=[6]), run)
     same_run(run, load(tmp_path / "a" / "run"))
     files = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
     assert files == {
@@ -253,7 +258,7 @@ def test_an_unfinished_run_is_started_anew(tmp_path, caplog):
     with pytest.raises(NoRunError, match="is not finished"):
         load(tmp_path)
     run = tiny(out=tmp_path, snapshots=[0, 6])
-    assert "unfinished run: it is started anew" in caplog.text
+    assert "unfinished run without a checkpoint: it is started anew" in caplog.text
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4 * 2
     same_run(run, load(tmp_path))
 
@@ -266,9 +271,15 @@ def test_a_folder_without_a_run(tmp_path):
         load(tmp_path)
 
 
+def breaking(seed, update):
+    """Settings that make this seed break in that update."""
+    key = stream_key(seed, Stream.INITIAL_STATE)
+    identity = float(jax.random.uniform(key, (3, 2))[0, 0])
+    return {"bad_identity": identity, "bad_update": float(update)}
+
+
 def test_a_run_that_diverges_leaves_the_last_good_state(tmp_path):
-    identity = float(jax.random.uniform(stream_key(5, Stream.INITIAL_STATE), (3, 2))[0, 0])
-    bad = {"bad_identity": identity, "bad_update": 7.0}
+    bad = {**breaking(seed=5, update=7), "seeds": [5]}
     with pytest.raises(TrainingDiverged, match=r"loss is not finite at step 8 \(seed 5\)"):
         tiny(out=tmp_path, **bad, snapshots=[3, 9])
     about = json.loads((tmp_path / "run.json").read_text())
@@ -279,6 +290,42 @@ def test_a_run_that_diverges_leaves_the_last_good_state(tmp_path):
     np.testing.assert_array_equal(kept.metrics["step"], [3, 6])
     assert kept.evaluations.steps == (0, 6)
     assert list(kept.snapshots) == [3]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_seed_stops_alone(tmp_path, caplog, kept):
+    """Seed 5 breaks at step 8: the others never notice, and everything says so."""
+    options = {"seeds": [3, 5, 6], "snapshots": [6, 9]}
+    whole = tiny(**options)
+    run = tiny(out=tmp_path if kept else None, **options, **breaking(seed=5, update=7))
+    assert "loss is not finite at step 8 (seed 5)" in caplog.text
+    assert "2 of its run's 3 seeds go on" in caplog.text
+    stopped = run.about["stopped"]["5"]
+    assert (run.about["status"], run.step) == ("finished", 12)
+    assert (stopped["step"], stopped["metric"], stopped["last_good_step"]) == (8, "loss", 6)
+    for name, values in run.metrics.items():
+        expected = np.array(whole.metrics[name])
+        if name != "step":
+            expected[2:, 1] = np.nan
+        np.testing.assert_array_equal(values, expected)
+    assert run.evaluations.steps == whole.evaluations.steps == (0, 6, 12)
+    for name, evaluation in run.evaluations.policies.items():
+        expected = np.array(whole.evaluations[name].returns)
+        expected[2, 1] = np.nan
+        np.testing.assert_array_equal(evaluation.returns, expected)
+    for seed in (3, 6):
+        same = whole.policy(seed).act(OBSERVATION)
+        np.testing.assert_array_equal(run.policy(seed).act(OBSERVATION), same)
+    last_good = whole.policy(5, step=6).act(OBSERVATION)
+    np.testing.assert_array_equal(run.policy(5).act(OBSERVATION), last_good)
+    # The table is of the seeds that went on.
+    row = run.table()["actor_sampled"]
+    returns = whole.evaluations["actor_sampled"].returns[-1, [0, 2]]
+    np.testing.assert_allclose(row["mean"], returns.mean(), rtol=1e-6)
+    assert "without 5, which stopped" in run.table().title
+    np.testing.assert_allclose(
+        run.last_metrics()["loss"]["mean"], whole.metrics["loss"][-1, [0, 2]].mean(), rtol=1e-6
+    )
 
 
 def test_a_file_is_whole_or_old(tmp_path, monkeypatch):

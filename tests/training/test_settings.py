@@ -118,3 +118,9 @@ def test_a_specification_is_read_back_without_its_data(monkeypatch):
     values = spec_of().to_json()
     monkeypatch.delitem(readers._READERS, "tiny/shared")
     assert RunSpec.from_json(values).dataset == "tiny/shared"
+
+
+def test_metrics_without_end_are_refused():
+    with pytest.raises(ValueError, match=r"8,000,000 rows .*take log_every=2000 or more"):
+        make_spec("stand_in", "tiny/own", steps=10_000_000, seeds=200)
+    make_spec("stand_in", "tiny/own", steps=10_000_000, seeds=200, log_every=2000)

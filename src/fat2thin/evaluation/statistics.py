@@ -47,10 +47,12 @@ def seed_interval(
 
     What is drawn anew is seeds, each with all its episodes: episodes of one seed share a log and a
     network, and are no independent evidence about either. The draws are the same at every call.
-    With one seed there is no interval: both ends are nan.
+    With one seed there is no interval: both ends are nan. A seed whose returns are nan has stopped,
+    and is left out.
     """
     scores = np.mean(np.asarray(returns, np.float64), axis=-1)
-    value = float(statistic(scores))
+    scores = scores[~np.isnan(scores)]
+    value = float(statistic(scores)) if len(scores) else np.nan
     if len(scores) < 2:
         return Interval(value, np.nan, np.nan)
     draws = np.random.default_rng(_BOOTSTRAP_SEED).integers(

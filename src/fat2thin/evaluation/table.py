@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def make_table(
 
     Columns: "policy", "mean", "low", "high", "iqm" (interquartile mean over seeds), the measures.
     Intervals hold at 95 %: for policies the percentile bootstrap over seeds, for references the
-    normal one from the standard error.
+    normal one from the standard error. Seeds whose returns are nan have stopped, and are left out.
     """
     return Table(
         title=title,
@@ -64,31 +64,34 @@ def make_table(
 
 
 def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
-    """Metrics of shape (seeds,): mean, lowest and highest over the seeds."""
-    return Table(
-        title=title,
-        rows=tuple(
-            {
-                "metric": name,
-                "mean": float(np.mean(values)),
-                "lowest": float(np.min(values)),
-                "highest": float(np.max(values)),
-            }
-            for name, values in metrics.items()
-        ),
-    )
+    """Metrics of shape (seeds,): mean, lowest and highest over the seeds that have not stopped."""
+    statistics: dict[str, Callable] = {"mean": np.mean, "lowest": np.min, "highest": np.max}
+
+    def row(values: np.ndarray) -> dict[str, float]:
+        known = values[~np.isnan(values)]
+        return {
+            name: float(statistic(known)) if len(known) else math.nan
+            for name, statistic in statistics.items()
+        }
+
+    return Table(title, tuple({"metric": name, **row(values)} for name, values in metrics.items()))
 
 
 def _evaluation_row(name: str, evaluation: Evaluation) -> dict[str, Any]:
     returns = np.asarray(evaluation.returns, np.float64)
+    scores = returns.mean(axis=-1)
+    going = ~np.isnan(scores)
     interval = seed_interval(returns)
     return {
         "policy": name,
         "mean": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "iqm": float(interquartile_mean(returns.mean(axis=-1))),
-        **{measure: float(np.mean(values)) for measure, values in evaluation.measures.items()},
+        "iqm": float(interquartile_mean(scores[going])) if going.any() else math.nan,
+        **{
+            measure: float(np.mean(np.asarray(values)[going])) if going.any() else math.nan
+            for measure, values in evaluation.measures.items()
+        },
     }
 
 

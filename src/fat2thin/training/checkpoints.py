@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fat2thin.training import about as told
 from fat2thin.training import files
 from fat2thin.training.files import DamagedError
 
@@ -26,6 +27,8 @@ FORMAT = 1
 KEPT = 2
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.safetensors"
 _NAME = re.compile(r"(preparation|step)_(\d{9,18})")
+_FILE = re.compile(r"[a-z_]{1,64}\.[a-z]{1,16}")
+_BESIDE = re.compile(r"snapshots/step_[0-9]{9,18}\.safetensors")
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +97,13 @@ def forget(folder: Path) -> None:
         shutil.rmtree(folder / FOLDER)
 
 
+def forget_later(folder: Path, place: Place) -> None:
+    """Remove those beyond a place: left there, they would count among the newest that are kept."""
+    for other, path in _listed(folder):
+        if other > place:
+            shutil.rmtree(path)
+
+
 def whole(folder: Path) -> list[Checkpoint]:
     """All checkpoints that can be gone on from, the newest first; others are told of by name."""
     found = []
@@ -121,23 +131,29 @@ def read(path: Path, place: Place | None = None) -> Checkpoint:
         raise DamagedError(
             f"{path / MANIFEST} is no checkpoint's: its format is {manifest.get('format')!r}"
         )
-    written = Place(**manifest["place"])
+    written = _understood(path / MANIFEST, manifest)
     if place is not None and written != place:
         raise DamagedError(f"{path} says that it is of {written}")
     for name, expected in manifest["files"].items():
-        if Path(name).name != name:
-            raise DamagedError(f"{path / MANIFEST} names a file outside its folder: {name!r}")
         files.check_stamp(path / name, expected)
     for name, expected in manifest.get("beside", {}).items():
-        files.check_stamp(_inside(path.parent.parent, name), expected)
+        files.check_stamp(path.parent.parent / name, expected)
     return Checkpoint(path, written, manifest)
 
 
-def _inside(folder: Path, name: str) -> Path:
-    place = (folder / name).resolve()
-    if not place.is_relative_to(folder.resolve()):
-        raise DamagedError(f"a manifest in {folder} names a file outside of it: {name!r}")
-    return place
+def _understood(file: Path, manifest: dict[str, Any]) -> Place:
+    """The place that a manifest is of, once its fields are of the right kinds."""
+    if missing := [name for name in ("place", "files") if name not in manifest]:
+        raise DamagedError(f"{file} is damaged: it says nothing of {', '.join(missing)}")
+    told.check(file, manifest)
+    place = manifest["place"]
+    if not told.fields(step=told.is_count)(place) or type(place.get("training")) is not bool:
+        raise DamagedError(f"{file} is damaged: its place is {told.shown(repr(place))}")
+    for names, usual in ((manifest["files"], _FILE), (manifest.get("beside", {}), _BESIDE)):
+        for name in names:
+            if not usual.fullmatch(name):
+                raise DamagedError(f"{file} names a file that is none of ours: {name[:100]!r}")
+    return Place(place["training"], place["step"])
 
 
 def _listed(folder: Path) -> list[tuple[Place, Path]]:

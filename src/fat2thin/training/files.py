@@ -11,6 +11,8 @@ from typing import Any
 
 LARGEST_JSON = 64 * 2**20
 """Bytes of the largest JSON file that is read: a run of a hundred thousand seeds is far below."""
+DEEPEST_JSON = 32
+"""How deep the objects and lists of a JSON file may lie in each other; ours do in six at most."""
 _BLOCK = 2**20
 
 Stamp = dict[str, Any]
@@ -31,7 +33,7 @@ def write(place: Path, contents: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
-    sync_folder(place.parent)
+    sync(place.parent)
 
 
 def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
@@ -40,20 +42,24 @@ def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
     try:
         if beside.exists():
             shutil.rmtree(beside)
-        beside.mkdir(parents=True)
+        if not place.parent.exists():
+            # No more than that: where somebody removed the run's folder, it must not come back.
+            place.parent.mkdir()
+            sync(place.parent.parent)
+        beside.mkdir()
         for name, contents in files.items():
             _write_synced(beside / name, contents)
-        sync_folder(beside)
+        sync(beside)
         beside.rename(place)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    sync_folder(place.parent)
+    sync(place.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -90,21 +96,44 @@ def check_stamp(path: Path, expected: Stamp) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; whatever else is there is an error that names the file."""
-    size = path.stat().st_size
-    if size > LARGEST_JSON:
-        raise DamagedError(f"{path} has {size:,} bytes; no file of ours is that large")
+    refuse_larger(path, LARGEST_JSON)
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is no JSON file: {error}") from error
     if not isinstance(values, dict):
         raise DamagedError(f"{path} holds no object but {type(values).__name__}")
+    if _depth(values) > DEEPEST_JSON:
+        raise DamagedError(f"{path} is damaged: its fields lie deeper than {DEEPEST_JSON} levels")
     return values
+
+
+def refuse_larger(path: Path, limit: int) -> None:
+    """Refuse what has more bytes than a limit, or is no plain file: a device never ends."""
+    if not path.is_file():
+        raise DamagedError(f"{path} is missing, or no plain file")
+    size = path.stat().st_size
+    if size > limit:
+        raise DamagedError(f"{path} has {size:,} bytes; {limit:,} are read at most")
 
 
 def as_json(value: Any) -> bytes:
     """Contents of a JSON file for people and programs."""
     return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _depth(value: Any) -> int:
+    """How deep a value nests, at most one more than is allowed; itself it does not recur."""
+    depth, level = 0, [value]
+    while level and depth <= DEEPEST_JSON:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return depth
 
 
 def _write_synced(path: Path, contents: bytes) -> None:

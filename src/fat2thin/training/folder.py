@@ -18,7 +18,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 
 from fat2thin.data.npz_files import open_npz
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
+from fat2thin.training import about as told
 from fat2thin.training import checkpoints, files, trees
 from fat2thin.training.checkpoints import Checkpoint
 from fat2thin.training.files import DamagedError
@@ -37,6 +38,8 @@ RUN, METRICS, EVALUATIONS = "run.json", "metrics.jsonl", "evaluations.npz"
 REFERENCES, STATE, SNAPSHOTS = "references.json", "state.safetensors", "snapshots"
 LARGEST_LOG = 2**30
 """Bytes of metrics, and of evaluations, that are read at most."""
+LONGEST_LINE = 2**20
+"""Bytes of a line of metrics."""
 
 MetricsRow = dict[str, int | float]
 """A line of metrics.jsonl: step, seed and the metrics by name."""
@@ -45,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 _ALWAYS = ("status", "spec", "problem", "sha256")
-"""What every run.json says."""
+"""What every run.json says; of a run that is over also its last step."""
 
 
 class OtherRunError(ValueError):
@@ -92,6 +95,7 @@ class RunFolder:
 
     def go_back_to(self, checkpoint: Checkpoint) -> None:
         """Make metrics, evaluations and snapshots those that there were at a checkpoint."""
+        checkpoints.forget_later(self.path, checkpoint.place)
         for name in (METRICS, EVALUATIONS):
             contents = checkpoint.contents(name)
             if contents is None:
@@ -104,7 +108,7 @@ class RunFolder:
     def _remove_snapshots(self, later_than: int) -> None:
         for file in (self.path / SNAPSHOTS).glob("step_*.safetensors"):
             number = file.stem.removeprefix("step_")
-            if number.isdigit() and int(number) > later_than:
+            if number.isdecimal() and int(number) > later_than:
                 file.unlink()
 
     def about(self) -> dict[str, Any]:
@@ -114,11 +118,15 @@ class RunFolder:
             raise NoRunError(f"{self.path} holds no run: there is no {RUN}")
         about = files.read_json(file)
         if about.get("format") != FORMAT:
-            raise NoRunError(
-                f"{file} has format {about.get('format')}, this version reads {FORMAT}"
-            )
-        if missing := [name for name in _ALWAYS if name not in about]:
+            found = told.shown(about.get("format"))
+            raise NoRunError(f"{file} has format {found}, this version reads {FORMAT}")
+        over = about.get("status") in (FINISHED, DIVERGED)
+        needed = (*_ALWAYS, "step") if over else _ALWAYS
+        if missing := [name for name in needed if name not in about]:
             raise DamagedError(f"{file} is damaged: it says nothing of {', '.join(missing)}")
+        told.check(file, about)
+        if not over and about["status"] != RUNNING:
+            raise DamagedError(f"{file} is damaged: its status is {told.shown(about['status'])!r}")
         return about
 
     def write_about(self, about: Mapping[str, Any]) -> None:
@@ -137,14 +145,19 @@ class RunFolder:
         return sorted(f"{SNAPSHOTS}/{file.name}" for file in (self.path / SNAPSHOTS).glob("step_*"))
 
     def append_metrics(self, rows: list[MetricsRow]) -> None:
-        """Add the rows of one chunk to metrics.jsonl."""
+        """Add the rows of one chunk to metrics.jsonl; not where somebody removed the run."""
+        (self.path / RUN).stat()
         with (self.path / METRICS).open("a") as file:
             file.write("".join(json.dumps(_without_nan(row)) + "\n" for row in rows))
 
     def metrics(self) -> list[MetricsRow]:
         """The rows of metrics.jsonl; there is none where the first chunk diverged."""
+        return list(self.metrics_rows())
+
+    def metrics_rows(self, seeds: Sequence[int] | None = None) -> Iterator[MetricsRow]:
+        """The same, one at a time; with `seeds`, every step must have a row of each."""
         file = self.path / METRICS
-        return read_metrics(file) if file.exists() else []
+        return read_metrics(file, seeds) if file.exists() else iter(())
 
     def metrics_contents(self) -> bytes:
         """metrics.jsonl as it is."""
@@ -155,10 +168,10 @@ class RunFolder:
         """Write evaluations.npz: arrays "actor_sampled/returns" and the like, steps first."""
         files.write(self.path / EVALUATIONS, evaluations_contents(steps, evaluations))
 
-    def evaluations(self) -> tuple[list[int], dict[str, Evaluation]]:
+    def evaluations(self, seeds: int | None = None) -> tuple[list[int], dict[str, Evaluation]]:
         """Steps and evaluations, as they were written; none where there is only a log."""
         file = self.path / EVALUATIONS
-        return read_evaluations(file) if file.exists() else ([], {})
+        return read_evaluations(file, seeds) if file.exists() else ([], {})
 
     def write_references(self, references: Mapping[str, Reference]) -> None:
         """Write references.json, with the seed and, in a row, the episodes that it rests on."""
@@ -170,15 +183,25 @@ class RunFolder:
         file = self.path / REFERENCES
         if not file.exists():
             return None
-        try:
-            rows = files.read_json(file)["rows"]
-            return {str(name): Reference(**row) for name, row in rows.items()}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"{file} is damaged: {error!r}") from error
+        rows: Any = files.read_json(file).get("rows")
+        if not told.each(_is_reference)(rows):
+            raise DamagedError(f"{file} is damaged: its rows are not those of references")
+        return {name: Reference(**row) for name, row in rows.items()}
 
     def write_state(self, states: Any) -> None:
-        """Write state.safetensors."""
+        """Write state.safetensors, the last file before run.json says that all is there."""
+        if (self.path / METRICS).exists():
+            # Its lines were added without waiting for the disk.
+            files.sync(self.path / METRICS)
         files.write(self.path / STATE, trees.dump(states))
+
+    def refuse_too_many(self, seeds: Sequence[int]) -> None:
+        """Refuse more seeds than the state could have a number of."""
+        file = self.path / STATE
+        if not file.is_file():
+            raise DamagedError(f"{file} is missing")
+        if len(seeds) > file.stat().st_size:
+            raise DamagedError(f"{file} has {file.stat().st_size:,} bytes for {len(seeds):,} seeds")
 
     def state(self, like: Any) -> Any:
         """The states of all seeds, put into the structure `like`."""
@@ -193,33 +216,82 @@ class RunFolder:
         """Whether the policies after a step are here."""
         return (self.path / _snapshot(step)).exists()
 
+    def kept_snapshots(self, steps: Iterable[int]) -> list[int]:
+        """Those of the steps after which the policies are here."""
+        here = set(self.snapshot_names())
+        return [step for step in steps if _snapshot(step) in here]
+
     def snapshot(self, step: int, like: Any) -> Any:
         """The policies of all seeds after a step, put into the structure `like`."""
         return trees.load(self.path / _snapshot(step), like)
 
 
-def read_metrics(file: Path) -> list[MetricsRow]:
-    """The rows of a metrics.jsonl. A last line that is not ended yet is left out."""
-    size = file.stat().st_size
-    if size > LARGEST_LOG:
-        raise DamagedError(f"{file} has {size:,} bytes; {LARGEST_LOG:,} are read at most")
-    lines = file.read_bytes().split(b"\n")[:-1]
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            rows.append({str(name): _number(name, value) for name, value in row.items()})
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{file}, line {number}, is damaged: {error}") from error
-    return rows
+def read_metrics(file: Path, seeds: Sequence[int] | None = None) -> Iterator[MetricsRow]:
+    """The rows of a metrics.jsonl, one at a time. A last line that is not ended yet is left out.
+
+    With `seeds`, every step must have a row of each, in their order.
+    """
+    files.refuse_larger(file, LARGEST_LOG)
+    first: MetricsRow = {}
+    step, number = -1, 0
+    with file.open("rb") as lines:
+        while (line := lines.readline(LONGEST_LINE)).endswith(b"\n"):
+            place = number % len(seeds) if seeds else 0
+            number += 1
+            try:
+                row = metrics_row(line)
+                first = first or row
+                if row.keys() != first.keys():
+                    raise ValueError("its metrics are not those of the first line")
+                if seeds and row["seed"] != seeds[place]:
+                    raise ValueError(f"it is not of seed {seeds[place]}")
+                if seeds and (row["step"] <= step if place == 0 else row["step"] != step):
+                    raise ValueError(f"its step {row['step']} does not go with {step} before it")
+            except (ValueError, RecursionError) as error:
+                complaint = f"{file}, line {number}, is damaged: {told.shown(error)}"
+                raise DamagedError(complaint) from error
+            step = int(row["step"])
+            # The names of the first row are those of all: they are kept once.
+            yield {name: row[name] for name in first}
+    if len(line) == LONGEST_LINE:
+        raise DamagedError(f"{file}, line {number + 1}, is longer than {LONGEST_LINE:,} bytes")
+    if seeds and number % len(seeds):
+        raise DamagedError(f"{file} is cut off: its last step is not there for all seeds")
+
+
+def metrics_row(line: bytes) -> MetricsRow:
+    """One line of a metrics.jsonl; a ValueError where it is none."""
+    row = json.loads(line)
+    if not told.fields(step=told.is_count, seed=told.is_count)(row):
+        raise ValueError("it is no object with a step and a seed")
+    return {name: _number(name, value) for name, value in row.items()}
 
 
 def _number(name: str, value: Any) -> int | float:
     if name in ("step", "seed"):
-        if type(value) is not int:
-            raise TypeError(f"{name} is {value!r}")
         return value
-    return math.nan if value is None else float(value)
+    if value is None:
+        return math.nan
+    if not told.is_number(value):
+        raise ValueError(f"{name} is {value!r}")
+    return float(value)
+
+
+def _is_reference(row: Any) -> bool:
+    def is_real(value: Any) -> bool:
+        return type(value) is float or told.is_number(value)
+
+    needed = told.fields(
+        mean=is_real,
+        standard_error=lambda value: value is None or is_real(value),
+        measures=told.each(is_real),
+        rule=told.is_text,
+    )
+    return (
+        needed(row)
+        and row.keys() <= {field.name for field in dataclasses.fields(Reference)}
+        and (row.get("episodes") is None or told.is_count(row["episodes"]))
+    )
 
 
 def _without_nan(row: MetricsRow) -> dict[str, int | float | None]:
@@ -239,18 +311,25 @@ def evaluations_contents(steps: Iterable[int], evaluations: Mapping[str, Evaluat
     return buffer.getvalue()
 
 
-def read_evaluations(path: Path) -> tuple[list[int], dict[str, Evaluation]]:
-    """Steps and evaluations of an evaluations.npz."""
+def read_evaluations(
+    path: Path, seeds: int | None = None
+) -> tuple[list[int], dict[str, Evaluation]]:
+    """Steps and evaluations of an evaluations.npz; with `seeds`, it must be of so many."""
     with open_npz(path, LARGEST_LOG) as file:
         arrays = {name: file.read(name, None) for name in file.fields}
     steps = arrays.pop("steps", None)
     if steps is None or steps.ndim != 1 or steps.dtype != np.int64:
         raise DamagedError(f"{path} is damaged: its steps are no row of whole numbers")
+    if (steps < 0).any() or (steps[1:] <= steps[:-1]).any():
+        raise DamagedError(f"{path} is damaged: its steps do not grow")
     split: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         policy, slash, quantity = name.partition("/")
         if not slash or array.shape[:1] != steps.shape:
             raise DamagedError(f"{path} is damaged: {name} does not belong to its steps")
+        axes = 3 if quantity == "returns" else 2
+        if seeds is not None and (array.ndim != axes or array.shape[1] != seeds):
+            raise DamagedError(f"{path} is damaged: {name} is not of {seeds} seeds")
         split.setdefault(policy, {})[quantity] = array
     if lost := [policy for policy, quantities in split.items() if "returns" not in quantities]:
         raise DamagedError(f"{path} is damaged: it has no returns of {', '.join(lost)}")

@@ -1,11 +1,14 @@
 """One process a folder: whoever trains holds its lock, and whoever dies lets go of it."""
 
+import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 
 NAME = ".lock"
+_TRIES, _PAUSE = 5, 0.05
 
 
 class FolderInUseError(ValueError):
@@ -23,7 +26,7 @@ class FolderLock:
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except BlockingIOError:
             holder = os.read(descriptor, 32).decode(errors="replace").strip()
             os.close(descriptor)
@@ -46,6 +49,15 @@ class FolderLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _take(descriptor: int) -> None:
+    """Try for a moment: whoever only asks whether it is held holds it for an instant."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_PAUSE)
+    return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def in_use(folder: Path) -> bool:

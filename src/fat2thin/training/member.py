@@ -1,9 +1,8 @@
 """One run of a pack while it is computed: what it has found so far, in memory and in its folder."""
 
+import contextlib
 import dataclasses
-import importlib.metadata
 import logging
-import platform
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,11 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from fat2thin import __version__
 from fat2thin.algorithms.base import Problem, State
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies import Policy
-from fat2thin.training import checkpoints, files, trees
+from fat2thin.training import checkpoints, files, machine, trees
 from fat2thin.training.checkpoints import Checkpoint, Place
 from fat2thin.training.folder import (
     EVALUATIONS,
@@ -36,8 +34,7 @@ from fat2thin.training.pack import Log, jobs_of, make_program
 from fat2thin.training.result import Evaluations, Run, columns, load
 from fat2thin.training.spec import RunSpec, plain
 
-_PACKAGES = ("jax", "jaxlib", "numpy", "numpyro", "equinox", "optax", "safetensors")
-_CARRIED = ("stopped", "warnings", "preparation", "resumed")
+_CARRIED = ("stopped", "warnings", "preparation")
 """What run.json says that was found out on the way: a checkpoint says it, too."""
 _MOST_WARNINGS = 100
 
@@ -77,34 +74,34 @@ class Member:
         folder.go_back_to(checkpoint)
         self.about |= {name: manifest[name] for name in _CARRIED if name in manifest}
         self.about["started"] = manifest["started"]
-        self.about["resumed"] = [*self.about.get("resumed", []), str(checkpoint.place)]
+        # Those that came to no checkpoint of their own stand in run.json alone.
+        self.about["resumed"] = [*folder.about().get("resumed", []), str(checkpoint.place)]
         self._warn_of_another_machine(manifest)
         self._began -= manifest["seconds"]
         stopped = self.about.get("stopped", {})
         self.active = np.asarray([str(seed) not in stopped for seed in self.spec.seeds])
         if EVALUATIONS in manifest["files"]:
-            steps, policies = read_evaluations(checkpoint.path / EVALUATIONS)
+            steps, policies = read_evaluations(checkpoint.path / EVALUATIONS, len(self.spec.seeds))
             self._evaluated = {
                 step: jax.tree.map(lambda values, at=place: values[at], policies)
                 for place, step in enumerate(steps)
             }
-        seen = columns(read_metrics(checkpoint.path / METRICS), len(self.spec.seeds))
+        seen = columns(
+            read_metrics(checkpoint.path / METRICS, self.spec.seeds), len(self.spec.seeds)
+        )
         for row, step in enumerate(seen.pop("step")):
             self._health.look(int(step), {name: values[row] for name, values in seen.items()})
         folder.write_about(self.about)
         _log.warning("%s goes on from %s", folder.path, checkpoint.place)
 
     def _warn_of_another_machine(self, manifest: Mapping[str, Any]) -> None:
-        then = {**manifest["versions"], "device": manifest["device"]}
-        now = {**self.about["versions"], "device": self.about["device"]}
-        changed = [
-            f"{name} {then.get(name)} then, {now.get(name)} now"
-            for name in sorted({*then, *now})
-            if then.get(name) != now.get(name)
-        ]
+        changed = machine.difference(
+            {**manifest["versions"], "device": manifest["device"]},
+            {**self.about["versions"], "device": self.about["device"]},
+        )
         if changed:
             self.warn(
-                f"the run was begun elsewhere ({'; '.join(changed)}): the last digits may not be "
+                f"the run was begun elsewhere ({changed}): the last digits may not be "
                 "what they would have been"
             )
 
@@ -114,6 +111,13 @@ class Member:
         told = self.about.setdefault("warnings", [])
         if len(told) < _MOST_WARNINGS:
             told.append(sentence)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Let run.json say what has just happened; what cannot be told now is told at the end."""
+        if self.folder:
+            with contextlib.suppress(OSError):
+                self.folder.write_about(self.about)
 
     def stop(self, job: int, error: TrainingDiverged, last_good_step: int) -> None:
         """A seed, by its place in the pack, goes no further; its last good state stays."""
@@ -125,6 +129,7 @@ class Member:
             "last_good_step": last_good_step,
             "why": str(error),
         }
+        self._tell()
         left = int(self.active.sum())
         others = f" {left} of its run's {len(self.spec.seeds)} seeds go on." if left else ""
         _log.warning("%s on %s: %s%s", self.spec.algorithm, self.spec.dataset, error, others)
@@ -254,7 +259,6 @@ def _largest_return(logs: tuple[Log, ...], discount: float) -> float:
 
 
 def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:
-    device = jax.devices()[0]
     return {
         "format": FORMAT,
         "status": RUNNING,
@@ -262,11 +266,7 @@ def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, 
         "problem": plain(dataclasses.asdict(problem)),
         "sha256": [log.dataset.sha256 for log in logs],
         "scales": [log.scales.to_json() for log in logs],
-        "versions": {
-            "python": platform.python_version(),
-            "fat2thin": __version__,
-            **{name: importlib.metadata.version(name) for name in _PACKAGES},
-        },
-        "device": f"{device.platform}: {device.device_kind}",
+        "versions": machine.versions(),
+        "device": machine.device(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

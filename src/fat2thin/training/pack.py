@@ -91,11 +91,16 @@ def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
     )
 
 
-def make_pack(specs: Sequence[RunSpec], logs: Sequence[tuple[Log, ...]]) -> Pack:
-    """All runs in one program; runs that cannot share one are an error that says why."""
+def make_pack(
+    specs: Sequence[RunSpec], logs: Sequence[tuple[Log, ...]], traced: Sequence[str] = ()
+) -> Pack:
+    """All runs in one program; runs that cannot share one are an error that says why.
+
+    Settings that differ are arguments of the program, and so are those named in `traced`.
+    """
     problems = [loop.problem_of(several[0].dataset) for several in logs]
     _refuse_strangers(specs, problems)
-    varying = _varying_settings(specs)
+    varying = sorted({*_varying_settings(specs), *traced})
     different = {id(log): log for several in logs for log in several}
     place = {key: number for number, key in enumerate(different)}
     jobs = []

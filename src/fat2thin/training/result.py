@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.algorithms.base import Problem, State
+from fat2thin.algorithms.base import State
 from fat2thin.evaluation.returns import (
     Evaluation,
     HostJudge,
@@ -25,16 +26,14 @@ from fat2thin.evaluation.table import Table, make_table, metrics_table
 from fat2thin.keys import Stream, stream_keys
 from fat2thin.policies import Policy
 from fat2thin.training import loop
-from fat2thin.training.folder import RUNNING, MetricsRow, NoRunError, RunFolder
+from fat2thin.training.about import understand
+from fat2thin.training.folder import RUN, RUNNING, MetricsRow, NoRunError, RunFolder
 from fat2thin.training.jobs import Jobs
 from fat2thin.training.loop import Program
 from fat2thin.training.pack import jobs_of, make_program
-from fat2thin.training.scales import Scales
 from fat2thin.training.settings import whole_number
 from fat2thin.training.spec import RunSpec
 from fat2thin.training.turns import Turns
-
-_AS_THEY_ARE = Scales().to_json()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +151,8 @@ class Run:
     def evaluate(self, episodes: int = 100, draw: int = 0) -> Table:
         """Judge the final policies on fresh episodes, with the reference rows.
 
+        A seed that stopped is judged by its last good state.
+
         The episodes are those of (seed, `Stream.FRESH_EVALUATION`, `draw`): the same at every call
         and for every algorithm, others for another `draw`, and never those seen in training.
         """
@@ -181,8 +182,9 @@ class Run:
         return metrics_table(f"means over steps {before + 1:,} to {steps[-1]:,}", last)
 
     def _title(self, when: str) -> str:
-        spec = self.spec
-        return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}, {when}"
+        spec, stopped = self.spec, sorted(map(int, self.about.get("stopped", {})))
+        without = f" (without {listed(stopped)}, which stopped)" if stopped else ""
+        return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}{without}, {when}"
 
     @contextlib.contextmanager
     def _judge(self) -> Iterator[Judge]:
@@ -232,12 +234,18 @@ def listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
-def columns(rows: Sequence[MetricsRow], seeds: int) -> dict[str, np.ndarray]:
+def columns(rows: Iterable[MetricsRow], seeds: int) -> dict[str, np.ndarray]:
     """Rows of metrics, the seeds of a step one after the other, as arrays of (steps, seeds)."""
-    names = [name for name in (rows[0] if rows else ()) if name not in ("step", "seed")]
-    steps = np.asarray([row["step"] for row in rows[::seeds]], np.int64)
-    values = {name: np.asarray([row[name] for row in rows]).reshape(-1, seeds) for name in names}
-    return {"step": steps, **values}
+    values: dict[str, array] = {"step": array("q")}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, array("d")).append(value)
+    values.pop("seed", None)
+    steps = np.asarray(values.pop("step"), np.int64)[::seeds]
+    return {
+        "step": steps,
+        **{name: np.asarray(of).reshape(-1, seeds) for name, of in values.items()},
+    }
 
 
 def load(folder: str | Path) -> Run:
@@ -249,21 +257,22 @@ def load(folder: str | Path) -> Run:
             f"the run in {folder} is not finished: `fat2thin show` says how far it is, and the "
             "command that began it goes on with it"
         )
-    spec = RunSpec.from_json(about["spec"])
-    program = make_program(spec, _problem(about["problem"]))
-    # Folders from before there were scales do not name them.
-    scales = [Scales.from_json(values) for values in about.get("scales", [_AS_THEY_ARE])]
-    jobs = jobs_of(spec, scales)
-    steps, policies = files.evaluations()
+    spec, problem, scales = understand(files.path / RUN, about)
+    files.refuse_too_many(spec.seeds)
+    steps, policies = files.evaluations(len(spec.seeds))
+    metrics = columns(files.metrics_rows(spec.seeds), len(spec.seeds))
+    program, jobs = make_program(spec, problem), jobs_of(spec, scales)
+    # Shapes alone: nothing of what the specification asks for is made before the file is known
+    # to hold as much.
     like = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
     like_policies = eqx.filter_eval_shape(
         functools.partial(loop.policies, program=program), like, jobs
     )
-    kept = [step for step in spec.snapshots if files.has_snapshot(step)]
+    kept = files.kept_snapshots(spec.snapshots)
     return Run(
         spec=spec,
         step=about["step"],
-        metrics=columns(files.metrics(), len(spec.seeds)),
+        metrics=metrics,
         evaluations=Evaluations(tuple(steps), policies),
         folder=files.path,
         about=about,
@@ -272,8 +281,3 @@ def load(folder: str | Path) -> Run:
         states=files.state(like),
         snapshots={step: files.snapshot(step, like_policies) for step in kept},
     )
-
-
-def _problem(values: Mapping[str, Any]) -> Problem:
-    box = {name: tuple(values[name]) for name in ("action_low", "action_high")}
-    return Problem(**{**values, **box})

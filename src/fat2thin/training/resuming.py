@@ -13,6 +13,8 @@ from fat2thin.training.spec import RunSpec, difference
 
 SHARE = 1 / 20
 """How much of the time writing checkpoints may take."""
+_NEEDED = ("spec", "sha256", "versions", "device", "started", "seconds")
+"""What a manifest must say so that a run can go on from it."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +27,8 @@ class Timer:
         self._began = self._last = time.monotonic()
 
     def due(self, patient: bool) -> bool:
-        """Whether it is time; with patience, whether it is high time."""
-        interval = max(self._seconds, self._took / SHARE)
+        """Whether it is time; with patience, whether it is high time. 0 seconds is always."""
+        interval = max(self._seconds, self._took / SHARE) if self._seconds else 0.0
         return time.monotonic() - self._last >= (2 if patient else 1) * interval
 
     def __enter__(self) -> "Timer":
@@ -73,7 +75,10 @@ def _of_run(spec: RunSpec, logs: tuple[Log, ...], folder: RunFolder | None) -> l
         return []
     found = []
     for checkpoint in checkpoints.whole(folder.path):
-        if difference(checkpoint.manifest["spec"], spec.to_json()):
+        if missing := [name for name in _NEEDED if name not in checkpoint.manifest]:
+            told = ", ".join(missing)
+            _log.warning("%s says nothing of %s and is not used", checkpoint.path, told)
+        elif difference(checkpoint.manifest["spec"], spec.to_json()):
             _log.warning("%s is of another run and is not used", checkpoint.path)
         elif checkpoint.manifest["sha256"] != hashes:
             _log.warning("%s is of other data and is not used", checkpoint.path)

@@ -102,7 +102,7 @@ def execute(
     """Compute what a specification says, go on with it, or load it from the folder that holds it.
 
     About every `checkpoint_seconds` a checkpoint is written to the folder; seldom enough that it
-    takes no more than a twentieth of the time.
+    takes no more than a twentieth of the time, but for 0: then it is after every chunk.
     """
     (run,) = execute_together([spec], [out], progress, checkpoint_seconds)
     return run
@@ -202,8 +202,10 @@ class _Training:
                 zip(specs, logs, ends, folders, strict=True)
             )
         ]  # fmt: skip
+        # Compiled in or an argument, a number rounds differently: a replay wants to know.
+        traced = {"traced": sorted(self.pack.jobs.settings)} if self.pack.jobs.settings else {}
         for member in self.members:
-            member.about |= self.turns.about
+            member.about |= self.turns.about | traced
 
     def _first_states(self, found: Sequence[Checkpoint]) -> State:
         """Those of the checkpoints, or fresh ones."""

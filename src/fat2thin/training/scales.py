@@ -68,7 +68,10 @@ def check_reward_scale(value: Any) -> float | str:
         return RETURN_RANGE
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"reward_scale must be a number or {RETURN_RANGE!r}, got {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"reward_scale must be positive and finite, got {value!r}")
     return number

@@ -6,7 +6,9 @@ import dataclasses
 import difflib
 import inspect
 import itertools
+import math
 import numbers
+import sys
 import textwrap
 import types
 import typing
@@ -14,6 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fat2thin.algorithms.base import Algorithm
+
+LONGEST_LIST = 256
+"""Entries of the longest list that a setting may be: every layer of a network is traced."""
+LARGEST_NUMBER = 2**31 - 1
+"""The largest whole number that a setting may be: sizes and updates are counted in 32 bits."""
+_COMPARED = 64
 
 
 def make_config(algorithm: Algorithm, config: Any, settings: Mapping[str, Any]) -> Any:
@@ -28,8 +36,18 @@ def make_config(algorithm: Algorithm, config: Any, settings: Mapping[str, Any]) 
     values = {name: _convert(name, value, kinds[name]) for name, value in settings.items()}
     base: Any = algorithm.config() if config is None else config
     made = dataclasses.replace(base, **values)
+    _refuse_long_lists(made)
     algorithm.check(made)
     return made
+
+
+def _refuse_long_lists(config: Any) -> None:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, tuple | list) and len(value) > LONGEST_LIST:
+            raise ValueError(
+                f"{field.name} must have at most {LONGEST_LIST} entries, got {len(value)}"
+            )
 
 
 def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable[str] = ()) -> None:
@@ -81,7 +99,8 @@ def closest_first(name: str, names: Sequence[str]) -> list[str]:
     """The names, those that look most like `name` first."""
 
     def distance(other: str) -> float:
-        return -difflib.SequenceMatcher(None, name, other).ratio()
+        # No name is long, and to compare one takes the time of its length squared.
+        return -difflib.SequenceMatcher(None, name[:_COMPARED], other).ratio()
 
     return sorted(names, key=distance)
 
@@ -101,11 +120,14 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         # A bool is a whole number to Python, and never meant to be one here.
         flag = isinstance(value, bool) and origin is not bool
         if origin in _SCALARS and isinstance(value, _SCALARS[origin]) and not flag:
+            if isinstance(value, int) and abs(value) > _LARGEST.get(origin, math.inf):
+                raise ValueError(f"{name} must not be larger than {_LARGEST[origin]}")
             return origin(value)
     raise ValueError(f"{name} must be {_describe(kind)}, got {value!r}")
 
 
 _UNIONS = (typing.Union, types.UnionType)
+_LARGEST: dict[Any, float] = {int: LARGEST_NUMBER, float: sys.float_info.max}
 _SCALARS: dict[Any, Any] = {
     bool: bool,
     int: numbers.Integral,
@@ -119,8 +141,11 @@ def _describe(kind: Any) -> str:
     return plain.get(kind, str(kind).replace("typing.", ""))
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """The value as an int, or an error that names it."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return int(value)
+    number = int(value)
+    if most is not None and number > most:
+        raise ValueError(f"{name} must be a whole number of at most {most}, got {value!r}")
+    return number

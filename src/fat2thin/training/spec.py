@@ -8,10 +8,12 @@ from fat2thin import algorithms, data
 from fat2thin.experiments.published_settings import ORIGINS, Found, published_settings
 from fat2thin.keys import LARGEST_SEED
 from fat2thin.training.scales import check_reward_scale
-from fat2thin.training.settings import make_config, whole_number
+from fat2thin.training.settings import LARGEST_NUMBER, make_config, whole_number
 
 DEFAULT = "default"
 """Settings are the algorithm's own defaults."""
+MOST_ROWS = 1_000_000
+"""Rows of metrics that a run may have, about half a gigabyte."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,11 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The specification that `to_json` was called on, perhaps by an older version."""
+        """The specification that `to_json` was called on, perhaps by an older version.
+
+        Whatever else is there is a ValueError; nothing that it names is opened.
+        """
+        _refuse_other_kinds(values)
         algorithm = algorithms.get(values["algorithm"])
         config = make_config(algorithm, None, values["config"])
         # The config already holds what was published then; it must not change with a later file.
@@ -114,13 +120,13 @@ def make_spec(
         raise ValueError(f"standardise must be True or False, got {options['standardise']!r}")
     if "reward_scale" in options:
         options["reward_scale"] = check_reward_scale(options["reward_scale"])
-    steps = whole_number("steps", steps, least=1)
+    steps = whole_number("steps", steps, least=1, most=LARGEST_NUMBER)
     snapshots = [whole_number("snapshots", step, least=0) for step in options.pop("snapshots", ())]
     if snapshots and max(snapshots) > steps:
         raise ValueError(
             f"snapshots must not lie beyond the last step {steps}, got {max(snapshots)}"
         )
-    return RunSpec(
+    spec = RunSpec(
         algorithm=algorithm,
         dataset=dataset,
         config=make_config(chosen, config, settings or {}),
@@ -130,6 +136,46 @@ def make_spec(
         settings_from=settings_from,
         **options,
     )
+    if data_needed:
+        _refuse_endless_metrics(spec)
+    return spec
+
+
+def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
+    """What JSON must hold where `make_spec` relies on it, or would take a shorthand."""
+    names = [field.name for field in dataclasses.fields(RunSpec)]
+    for name in values:
+        if name not in names:
+            raise ValueError(f"a specification has no {name!r}; there are {', '.join(names)}")
+    for name in ("algorithm", "dataset", "config", "seeds", "steps"):
+        if name not in values:
+            raise ValueError(f"a specification must have {name}")
+    for name, kind in _KINDS.items():
+        if name in values and not isinstance(values[name], kind):
+            raise ValueError(f"{name} of a specification cannot be {values[name]!r}")
+
+
+_KINDS: dict[str, Any] = {
+    "algorithm": str,
+    "dataset": str,
+    "config": Mapping,
+    "seeds": list,
+    "steps": int,
+    "snapshots": list,
+    "task": str | None,
+    "settings_from": str,
+}
+
+
+def _refuse_endless_metrics(spec: RunSpec) -> None:
+    rows = -(-spec.steps // spec.log_every) * len(spec.seeds)
+    if rows > MOST_ROWS:
+        enough = -(-spec.steps * len(spec.seeds) // MOST_ROWS)
+        raise ValueError(
+            f"log_every={spec.log_every} would make {rows:,} rows of metrics of {spec.steps:,} "
+            f"steps and {len(spec.seeds)} seeds, and {MOST_ROWS:,} are kept at most: take "
+            f"log_every={enough} or more"
+        )
 
 
 def find_published(

@@ -15,10 +15,16 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fat2thin.training.files import DamagedError
+from fat2thin.training.files import DamagedError, refuse_larger
 
 FORMAT = "fat2thin tree 2"
 _LONGEST_HEADER = 8 * 2**20
+_TYPES = {
+    "bool": "BOOL", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+}  # fmt: skip
+"""How safetensors calls the types of arrays."""
 
 
 def dump(tree: Any) -> bytes:
@@ -26,7 +32,8 @@ def dump(tree: Any) -> bytes:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     arrays = {jax.tree_util.keystr(path): np.array(leaf, order="C") for path, leaf in leaves}
     manifest = [_entry(name, array) for name, array in arrays.items()]
-    return safetensors.numpy.save(arrays, metadata={"format": FORMAT, "tree": json.dumps(manifest)})
+    # One entry alone: of several the order would be another at every call, and so would the bytes.
+    return safetensors.numpy.save(arrays, metadata={FORMAT: json.dumps(manifest)})
 
 
 def load(path: Path, like: Any) -> Any:
@@ -40,33 +47,33 @@ def load(path: Path, like: Any) -> Any:
         _check_size(path, expected)
         with safetensors.safe_open(path, framework="np") as file:
             _check_contents(path, file.metadata() or {}, expected)
+            for name, dtype, shape in expected:
+                found = file.get_slice(name)
+                if (found.get_dtype(), found.get_shape()) != (_TYPES[dtype], shape):
+                    raise DamagedError(f"{path} is damaged: its {name} is not what it lists")
             arrays = [jnp.asarray(file.get_tensor(name)) for name, _, _ in expected]
     except (safetensors.SafetensorError, RecursionError) as error:
         raise DamagedError(f"{path} is no safetensors file that can be read: {error}") from error
-    for array, (name, dtype, shape) in zip(arrays, expected, strict=True):
-        if [str(array.dtype), list(array.shape)] != [dtype, shape]:
-            raise DamagedError(f"{path} is damaged: its {name} is not what its header lists")
     return jax.tree_util.tree_unflatten(structure, arrays)
 
 
 def _check_size(path: Path, expected: list[list]) -> None:
     numbers = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in expected)
-    size = path.stat().st_size if path.is_file() else -1
-    if size < 0:
-        raise DamagedError(f"{path} is missing")
-    if size > numbers + _LONGEST_HEADER:
-        raise DamagedError(f"{path} has {size:,} bytes, more than the {numbers:,} of its arrays")
+    refuse_larger(path, numbers + _LONGEST_HEADER)
+    size = path.stat().st_size
+    if size < numbers:
+        raise DamagedError(f"{path} has {size:,} bytes, fewer than the {numbers:,} of its arrays")
 
 
 def _check_contents(path: Path, metadata: dict[str, str], expected: list[list]) -> None:
-    if metadata.get("format") != FORMAT:
+    if FORMAT not in metadata:
         raise ValueError(
-            f"{path} is not a file of format {FORMAT!r} but of {metadata.get('format')!r}: it is "
-            "of another program, or of another version of fat2thin. Train again into another folder"
+            f"{path} is not a file of format {FORMAT!r}: it is of another program, or of another "
+            "version of fat2thin. Train again into another folder"
         )
     try:
-        found = json.loads(metadata["tree"])
-    except (KeyError, ValueError, RecursionError) as error:
+        found = json.loads(metadata[FORMAT])
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: its list of arrays cannot be read") from error
     if not isinstance(found, list):
         raise DamagedError(f"{path} is damaged: its list of arrays is none")

@@ -1,0 +1,55 @@
+"""Checkpoints of earlier formats are gone on from. One folder a format is kept beside this file.
+
+WRITE_CHECKPOINT=1 pytest tests/training/test_old_checkpoints.py -n 0 writes that of today's format:
+once, when a format is new. Those of before stay as they are.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fat2thin.training import checkpoints, execute, make_spec
+from fat2thin.training.progress import Silent
+
+KEPT = Path(__file__).with_name("checkpoints")
+OPTIONS = {
+    "steps": 9, "seeds": [3, 5], "evaluate_every": 3, "log_every": 3, "batch_size": 16,
+    "snapshots": [3], "episodes": 4, "settings": {"hidden": (3,)},
+}  # fmt: skip
+
+
+def spec():
+    return make_spec("bc", "tiny/shared", **OPTIONS)
+
+
+class BreakOff(Silent):
+    def advance(self, step):
+        if step == 9:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.skipif(not os.environ.get("WRITE_CHECKPOINT"), reason="writes a file of the tests")
+def test_write_that_of_today():
+    folder = KEPT / f"format_{checkpoints.FORMAT}"
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec(), folder, BreakOff(), checkpoint_seconds=0.0)
+    (folder / ".lock").unlink()
+
+
+@pytest.mark.parametrize("number", range(1, checkpoints.FORMAT + 1))
+def test_a_run_goes_on_from_every_format_that_there_was(tmp_path, number, caplog):
+    shutil.copytree(KEPT / f"format_{number}", tmp_path / "run")
+    run = execute(spec(), tmp_path / "run", Silent())
+    assert run.about["resumed"] == ["step 6"], caplog.text
+    whole = execute(spec(), None, Silent())
+    for name in whole.metrics:
+        np.testing.assert_allclose(run.metrics[name], whole.metrics[name], rtol=1e-4)
+    observation = jnp.array([0.3, -1.0, 2.0])
+    for step in (3, 9):
+        np.testing.assert_allclose(
+            run.policy(5, step).act(observation), whole.policy(5, step).act(observation), rtol=1e-4
+        )

@@ -1,0 +1,337 @@
+"""A run that was broken off goes on to the same bits, and says what it could not use."""
+
+import json
+import logging
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fat2thin import algorithms
+from fat2thin.algorithms.base import Preparation
+from fat2thin.keys import Stream, stream_key
+from fat2thin.training import (
+    FolderInUseError,
+    Interrupted,
+    NewerFormatError,
+    checkpoints,
+    execute,
+    execute_together,
+    load,
+    make_spec,
+)
+from fat2thin.training.checkpoints import Place
+from fat2thin.training.lock import FolderLock, in_use
+from fat2thin.training.progress import Silent
+from fat2thin.training.resuming import Timer
+
+OPTIONS = {
+    "steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16,
+    "snapshots": [0, 3, 9], "episodes": 4,
+}  # fmt: skip
+RESULTS = ("metrics.jsonl", "evaluations.npz", "state.safetensors")
+
+
+def spec_of(algorithm="stand_in", **changes):
+    return make_spec(algorithm, "tiny/own", **{**OPTIONS, **changes})
+
+
+class BreakOff(Silent):
+    """Ends the process, as far as a test can, at a step (or a step of the preparation)."""
+
+    def __init__(self, step, part=""):
+        self.step, self.part = step, part
+
+    def begin(self, steps, seeds, part=""):
+        self.now = part
+
+    def advance(self, step):
+        if (self.now, step) == (self.part, self.step):
+            raise KeyboardInterrupt
+
+
+def break_off(spec, folder, step, part=""):
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, folder, BreakOff(step, part), checkpoint_seconds=0.0)
+
+
+def go_on(spec, folder):
+    return execute(spec, folder, Silent(), checkpoint_seconds=0.0)
+
+
+@pytest.fixture
+def reference(tmp_path):
+    execute(spec_of(), tmp_path / "reference", Silent())
+    return tmp_path / "reference"
+
+
+def assert_same_files(folder, reference):
+    snapshots = [f"snapshots/{file.name}" for file in (reference / "snapshots").iterdir()]
+    assert snapshots
+    for name in (*RESULTS, *snapshots):
+        assert (folder / name).read_bytes() == (reference / name).read_bytes(), name
+    assert {file.name for file in (folder / "snapshots").iterdir()} == {
+        name.removeprefix("snapshots/") for name in snapshots
+    }
+
+
+@pytest.mark.parametrize("step", [3, 6, 9, 12])
+def test_broken_off_anywhere_it_ends_with_the_same_bits(tmp_path, reference, caplog, step):
+    break_off(spec_of(), tmp_path / "run", step)
+    run = go_on(spec_of(), tmp_path / "run")
+    assert_same_files(tmp_path / "run", reference)
+    expected = f"step {step - 3}" if step > 3 else None
+    assert run.about.get("resumed") == ([expected] if expected else None)
+    assert ("goes on from" in caplog.text) == bool(expected)
+
+
+def test_broken_off_again_and_again(tmp_path, reference):
+    for step in (6, 9, 9, 12):
+        break_off(spec_of(), tmp_path / "run", step)
+    run = go_on(spec_of(), tmp_path / "run")
+    assert run.about["resumed"] == ["step 3", "step 6", "step 6", "step 9"]
+    assert_same_files(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, reference, number):
+    class Ask(Silent):
+        def advance(self, step):
+            if step == 6:
+                signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=r"after step 6.*run: the same command goes on"):
+        execute(spec_of(), tmp_path / "run", Ask(), checkpoint_seconds=1e9)
+    assert signal.getsignal(number) == before
+    (checkpoint,) = checkpoints.whole(tmp_path / "run")
+    assert checkpoint.place == Place(training=True, step=6)
+    assert not in_use(tmp_path / "run")
+    go_on(spec_of(), tmp_path / "run")
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_asked_twice_it_stops_at_once(tmp_path):
+    class Insist(Silent):
+        def advance(self, step):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        execute(spec_of(), tmp_path / "run", Insist(), checkpoint_seconds=1e9)
+    assert not isinstance(stop.value, Interrupted)
+    assert not checkpoints.whole(tmp_path / "run")
+
+
+def flip(file):
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 4
+    file.write_bytes(contents)
+
+
+DAMAGES = {
+    "flipped state": lambda path: flip(path / "state.safetensors"),
+    "flipped metrics": lambda path: flip(path / "metrics.jsonl"),
+    "flipped evaluations": lambda path: flip(path / "evaluations.npz"),
+    "flipped manifest": lambda path: flip(path / "manifest.json"),
+    "cut": lambda path: (path / "state.safetensors").write_bytes(b"half"),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "no state": lambda path: (path / "state.safetensors").unlink(),
+    "empty": lambda path: [file.unlink() for file in path.iterdir()],
+    "of another place": lambda path: (
+        shutil.rmtree(path), shutil.copytree(path.with_name("step_000000003"), path)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, reference, caplog, damage):
+    break_off(spec_of(), tmp_path / "run", 9)
+    newest = tmp_path / "run" / "checkpoints" / "step_000000006"
+    DAMAGES[damage](newest)
+    run = go_on(spec_of(), tmp_path / "run")
+    assert f"the checkpoint of step 6 cannot be used: {newest}" in caplog.text
+    assert run.about["resumed"] == ["step 3"]
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_a_snapshot_that_is_gone_is_computed_again(tmp_path, reference, caplog):
+    break_off(spec_of(), tmp_path / "run", 9)
+    (tmp_path / "run/snapshots/step_000000003.safetensors").unlink()
+    go_on(spec_of(), tmp_path / "run")
+    assert "step_000000003.safetensors is missing" in caplog.text
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_a_checkpoint_of_another_run_or_other_data_is_not_used(tmp_path, reference, caplog):
+    break_off(spec_of(seeds=[4, 6]), tmp_path / "other", 9)
+    break_off(spec_of(), tmp_path / "run", 9)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "run" / "checkpoints")
+    shutil.copytree(
+        tmp_path / "other" / "snapshots", tmp_path / "run" / "snapshots", dirs_exist_ok=True
+    )
+    go_on(spec_of(), tmp_path / "run")
+    assert "step_000000006 is of another run and is not used" in caplog.text
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_left_alone(tmp_path):
+    break_off(spec_of(), tmp_path / "run", 9)
+    file = tmp_path / "run" / "checkpoints" / "step_000000006" / "manifest.json"
+    manifest = json.loads(file.read_text()) | {"format": 99, "brains": True}
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(NewerFormatError, match="format 99; this version reads up to 1"):
+        go_on(spec_of(), tmp_path / "run")
+    assert json.loads(file.read_text()) == manifest
+
+
+def test_the_newest_two_are_kept_and_one_at_the_end(tmp_path):
+    def there():
+        return sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+
+    break_off(spec_of(), tmp_path / "run", 12)
+    assert there() == ["step_000000006", "step_000000009"]
+    go_on(spec_of(), tmp_path / "run")
+    assert there() == ["step_000000009"]
+    assert go_on(spec_of(), tmp_path / "run").step == 12
+
+
+def test_a_second_process_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    with FolderLock(folder):
+        assert in_use(folder)
+        with pytest.raises(FolderInUseError, match=rf"{folder} is in use: process \d+ trains"):
+            go_on(spec_of(), folder)
+        assert {path.name for path in folder.iterdir()} == {".lock"}
+    assert not in_use(folder)
+    assert go_on(spec_of(), folder).step == 12
+
+
+def test_other_versions_are_told(tmp_path, caplog, monkeypatch):
+    break_off(spec_of(), tmp_path / "run", 9)
+    monkeypatch.setattr("fat2thin.training.machine.__version__", "99.0")
+    run = go_on(spec_of(), tmp_path / "run")
+    (sentence,) = run.about["warnings"]
+    assert "99.0 now): the last digits may not be" in sentence and sentence in caplog.text
+
+
+def test_a_seed_that_had_stopped_stays_stopped(tmp_path, caplog):
+    key = stream_key(5, Stream.INITIAL_STATE)
+    identity = float(jax.random.uniform(key, (3, 2))[0, 0])
+    spec = spec_of(settings={"bad_identity": identity, "bad_update": 4.0})
+    whole = execute(spec, tmp_path / "whole", Silent())
+    assert list(whole.about["stopped"]) == ["5"]
+    break_off(spec, tmp_path / "run", 12)
+    run = go_on(spec, tmp_path / "run")
+    assert run.about["stopped"] == whole.about["stopped"]
+    assert_same_files(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_pack_goes_back_to_where_all_of_it_was(tmp_path, caplog, monkeypatch):
+    """Killed between the checkpoints of its two runs, one is ahead of the other."""
+    several = [spec_of(settings={"noise": noise}) for noise in (0.1, 0.2)]
+    whole = execute_together(several, [tmp_path / "a", tmp_path / "b"], Silent())
+    written, write = [], checkpoints.write
+
+    def dies(folder, place, about, contents):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(place)
+        write(folder, place, about, contents)
+
+    outs = [tmp_path / "c", tmp_path / "d"]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoints, "write", dies)
+        execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
+    with caplog.at_level(logging.WARNING):
+        runs = execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
+    assert "goes back from step 6 to step 3, where the runs beside it are" in caplog.text
+    for run, expected, name in zip(runs, whole, "cd", strict=True):
+        assert run.about["resumed"] == ["step 3"]
+        assert_same_files(tmp_path / name, expected.folder)
+
+
+def test_a_preparation_goes_on_too(tmp_path, tiny_world, monkeypatch):
+    def add_up(state, batch, key, problem, config):
+        total = jnp.mean(batch.reward) + jax.random.uniform(key)
+        return state._replace(weight=state.weight + total), {"total": total}
+
+    preparation = Preparation(update=add_up, steps=lambda config: 10)
+    made = tiny_world.algorithm._replace(name="prepared", preparation=preparation)
+    monkeypatch.setitem(algorithms._REGISTRY, "prepared", made)
+    spec = spec_of("prepared", log_every=2)
+    whole = execute(spec, tmp_path / "whole", Silent())
+    for part, step in (("preparation", 6), ("preparation", 10), ("", 6)):
+        break_off(spec, tmp_path / "run", step, part)
+    run = go_on(spec, tmp_path / "run")
+    assert run.about["resumed"] == [
+        "step 4 of the preparation", "step 8 of the preparation", "step 5",
+    ]  # fmt: skip
+    assert run.about["preparation"] == whole.about["preparation"]
+    assert_same_files(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path, reference, monkeypatch, caplog):
+    """Checkpoints that cannot be written are told of, and training goes on."""
+
+    def full(*arguments):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(checkpoints, "write", full)
+    run = go_on(spec_of(), tmp_path / "run")
+    assert "no checkpoint could be written after step 3: no space left" in caplog.text
+    assert len(run.about["warnings"]) == 3
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_when_a_checkpoint_is_due(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("fat2thin.training.resuming.time.monotonic", lambda: now[0])
+    timer = Timer(60.0)
+    for seconds, due, high_time in ((59.0, False, False), (61.0, True, False), (121.0, True, True)):
+        now[0] = 100.0 + seconds
+        assert (timer.due(patient=False), timer.due(patient=True)) == (due, high_time)
+    with timer:
+        now[0] += 10.0
+    # It took 10 s: a twentieth of the time is 200 s from now.
+    now[0] += 199.0
+    assert not timer.due(patient=False)
+    now[0] += 2.0
+    assert timer.due(patient=False)
+
+
+def test_the_command_line_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    from fat2thin import training
+    from fat2thin.cli import main
+
+    def interrupted(*_):
+        raise Interrupted("stopped after step 3: the same command goes on")
+
+    monkeypatch.setattr(training, "execute", interrupted)
+    with pytest.raises(SystemExit) as end:
+        main(["train", "stand_in", "tiny/own", "--steps", "12"])
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "fat2thin: stopped after step 3: the same command goes on\n"
+
+
+def test_without_a_folder_a_first_ctrl_c_is_one(tmp_path):
+    class Ask(Silent):
+        def advance(self, step):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        execute(spec_of(), None, Ask())
+    assert not isinstance(stop.value, Interrupted)
+
+
+def test_a_finished_run_is_loaded_and_its_folder_left_alone(tmp_path, reference):
+    before = {file: file.read_bytes() for file in reference.rglob("*") if file.is_file()}
+    run = go_on(spec_of(), reference)
+    assert run.step == load(reference).step == 12
+    np.testing.assert_array_equal(run.metrics["step"], [3, 6, 9, 12])
+    after = {file: file.read_bytes() for file in reference.rglob("*") if file.is_file()}
+    assert after == before

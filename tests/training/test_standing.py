@@ -1,0 +1,372 @@
+"""States of a folder, built by hand or by tiny runs; numbers are those that were written."""
+
+import io
+import json
+import math
+import re
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fat2thin.cli import main
+from fat2thin.evaluation.returns import Evaluation
+from fat2thin.report import following, standings
+from fat2thin.training import execute, load, make_spec
+from fat2thin.training.files import DamagedError
+from fat2thin.training.folder import RunFolder
+from fat2thin.training.lock import FolderLock
+from fat2thin.training.progress import Silent
+from fat2thin.training.standing import MetricsTail, Watch, outline
+
+SPEC = {"algorithm": "stand_in", "dataset": "tiny/own", "config": {}, "seeds": [3, 5], "steps": 40}
+ABOUT = {"format": 1, "status": "running", "spec": SPEC, "problem": {}, "sha256": []}
+
+
+def row(step, seed, loss):
+    return {"step": step, "seed": seed, "loss": loss}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of seeds 3 and 5 that has just been begun, by nobody."""
+    made = RunFolder(tmp_path / "run")
+    made.path.mkdir()
+    made.write_about(ABOUT)
+    return made
+
+
+def evaluate_by_hand(folder, steps, returns):
+    """Returns of shape (steps, seeds, episodes)."""
+    folder.write_evaluations(steps, {"actor_sampled": Evaluation(np.asarray(returns), {})})
+
+
+def write_and_break_off(path, after=4, steps=6, **options):
+    """A run whose progress ends it after a step, with a checkpoint at every chunk before."""
+
+    class Breaks(Silent):
+        def advance(self, step):
+            if step == after:
+                raise KeyboardInterrupt
+
+    spec = make_spec("stand_in", "tiny/own", steps=steps, evaluate_every=2, log_every=1, **options)
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, path, Breaks(), checkpoint_seconds=0.0)
+    return spec
+
+
+def test_a_run_without_metrics_is_at_its_start(folder):
+    standing = Watch(folder.path).look()
+    assert (standing.step, standing.percent, standing.score) == (0, 0, None)
+    assert standing.running and not standing.in_use
+    text = standings.describe(standing)
+    assert "seeds 3, 5: step 0 of 40 (0 %)" in text
+    assert "goes on from the start" in text and "no metrics yet" in text
+
+
+def test_the_lock_tells_who_trains(folder):
+    watch = Watch(folder.path)
+    with FolderLock(folder.path):
+        assert watch.look().in_use
+        assert "a process trains into it now" in standings.describe(watch.look())
+    assert not watch.look().in_use
+
+
+def test_means_leave_out_seeds_that_stopped(folder):
+    folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
+    folder.append_metrics([row(20, 3, math.nan), row(20, 5, 4.0)])
+    evaluate_by_hand(folder, [0, 20], [[[1.0, 3.0], [5.0, 5.0]], [[np.nan] * 2, [6.0, 8.0]]])
+    standing = Watch(folder.path).look()
+    assert (standing.step, standing.percent, standing.stopped) == (20, 50, 1)
+    assert standing.score.step == 20 and standing.score.mean == 7.0
+    text = standings.describe(standing)
+    assert "1 of 2 seeds stopped" in text
+    assert re.search(r"^loss +4\.000 +4\.000 +4\.000$", text, re.MULTILINE)
+    assert re.search(r"^actor_sampled +7\.000 ", text, re.MULTILINE)
+    assert "evaluation after step 20" in text
+
+
+def test_only_rows_of_all_seeds_count(folder):
+    """Lines come one at a time, and the last of them in pieces."""
+    tail = MetricsTail(folder.path / "metrics.jsonl", (3, 5))
+    assert tail.read() is None
+    lines = [json.dumps(row(*values)) for values in ((10, 3, 1.0), (10, 5, 2.0), (20, 3, 3.0))]
+    pieces = ["\n".join(lines) + "\n", json.dumps(row(20, 5, 4.0))[:9]]
+    pieces += [json.dumps(row(20, 5, 4.0))[9:], "\n"]
+    seen = []
+    for piece in pieces:
+        with (folder.path / "metrics.jsonl").open("a") as file:
+            file.write(piece)
+        seen.append((tail.read().step, tail.read().metrics["loss"].tolist()))
+    assert seen == [(10, [1.0, 2.0])] * 3 + [(20, [3.0, 4.0])]
+
+
+def test_long_files_are_read_from_their_end_and_then_only_what_is_new(folder, monkeypatch):
+    rows = [row(step, seed, step / 7 + seed) for step in range(1, 4001) for seed in (3, 5)]
+    folder.append_metrics(rows)
+    file = folder.path / "metrics.jsonl"
+    length = file.stat().st_size
+    tail, parsed = MetricsTail(file, (3, 5)), []
+    parse = tail._parsed
+    monkeypatch.setattr(tail, "_parsed", lambda line: parsed.append(line) or parse(line))
+    assert tail.read().step == 4000
+    assert 2 <= len(parsed) < len(rows) // 2 and length > 2**17
+    parsed.clear()
+    folder.append_metrics([row(4001, 3, 1.0), row(4001, 5, 2.0)])
+    assert tail.read().metrics["loss"].tolist() == [1.0, 2.0]
+    assert len(parsed) == 2
+
+
+def test_rows_of_more_seeds_than_a_block_holds(folder):
+    seeds = tuple(range(3000))
+    for step in (1, 2):
+        folder.append_metrics([row(step, seed, float(seed * step)) for seed in seeds])
+    folder.append_metrics([row(3, seed, 0.0) for seed in seeds[:-1]])
+    found = MetricsTail(folder.path / "metrics.jsonl", seeds).read()
+    assert found.step == 2
+    np.testing.assert_array_equal(found.metrics["loss"], 2.0 * np.arange(3000))
+
+
+def test_a_run_that_goes_back_is_followed_back(folder):
+    """A checkpoint's shorter file takes the place of the longer one, then grows another way."""
+    file = folder.path / "metrics.jsonl"
+    tail = MetricsTail(file, (3, 5))
+    for step in (10, 20, 30):
+        folder.append_metrics([row(step, 3, 1.0), row(step, 5, 1.0)])
+    assert tail.read().step == 30
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]))
+    assert tail.read().step == 10
+    file.unlink()
+    long = [row(10, 3, 0.123456789), row(10, 5, 0.1), row(20, 3, 0.3), row(20, 5, 0.123)]
+    folder.append_metrics(long)
+    assert tail.read().step == 20
+    file.unlink()
+    assert tail.read() is None
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "{", '{"step": "a", "seed": 3}', '{"seed": 3}'])
+def test_a_damaged_line_is_named_by_its_file(folder, line):
+    (folder.path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl is damaged"):
+        Watch(folder.path).look()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"spec": []},
+        {"spec": {**SPEC, "seeds": []}},
+        {"spec": {**SPEC, "steps": 0}},
+        {"spec": {**SPEC, "dataset": None}},
+        {"warnings": [1]},
+        {"stopped": {"3": "loss"}},
+        {"status": 1},
+    ],
+)
+def test_a_stranger_s_run_json_is_refused(folder, wrong):
+    Watch(folder.path).look()
+    folder.write_about({**ABOUT, **wrong})
+    with pytest.raises(DamagedError, match=r"run\.json is damaged"):
+        Watch(folder.path).look()
+
+
+def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
+    """Broken off while step 4 is told: the newest checkpoint is that of step 3."""
+    path = tmp_path / "run"
+    spec = write_and_break_off(path, seeds=2)
+    main(["show", str(path)])
+    text = capsys.readouterr().out
+    assert "stand_in on tiny/own, seeds 0, 1: step 4 of 6 (66 %)" in text
+    assert "broken off: the command that began it goes on from step 3" in text
+    assert "evaluation after step 2" in text
+    written = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    low, high = sorted(line["loss"] for line in written if line["step"] == 4)
+    assert re.search(rf"^loss +{(low + high) / 2:.3f} +{low:.3f} +{high:.3f}$", text, re.MULTILINE)
+    for checkpoint in (path / "checkpoints").iterdir():
+        (checkpoint / "state.safetensors").write_bytes(b"")
+    assert "from the start" in standings.describe(Watch(path).look())
+    execute(spec, path)
+    assert not Watch(path).look().running
+
+
+def test_seeds_that_stopped_and_warnings_are_told(folder):
+    stop = {"step": 7, "metric": "loss", "last_good_step": 5, "why": "x"}
+    told = [
+        *standings.remarks(outline({**ABOUT, "stopped": {"3": stop}, "warnings": ["a\n\x1bb"]}))
+    ]
+    assert told == [
+        "seed 3 stopped at step 7: loss was not finite. Its state after step 5 is kept.",
+        "warning: a  b",
+    ]
+
+
+def test_what_a_checkpoint_knows_is_told(tmp_path):
+    """Seed 1 breaks at update 1 and stops alone; run.json is only written again at the end."""
+    first = execute(make_spec("stand_in", "tiny/own", steps=1, seeds=2), None)
+    settings = {"bad_identity": float(first.states.identity[1]), "bad_update": 1.0}
+    path = tmp_path / "run"
+    write_and_break_off(path, seeds=2, settings=settings)
+    standing = Watch(path).look()
+    assert standing.stopped == 1
+    text = standings.describe(standing)
+    assert "1 of 2 seeds stopped" in text
+    assert (
+        "\nseed 1 stopped at step 2: loss was not finite. Its state after step 1 is kept." in text
+    )
+
+
+def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
+    finished = tmp_path / "finished"
+    execute(make_spec("stand_in", "tiny/own", steps=2, seeds=2, evaluate_every=2), finished)
+    score = float(np.mean(load(finished).evaluations["actor_sampled"].returns[-1]))
+    cut = tmp_path / "cut"
+    shutil.copytree(finished, cut)
+    (cut / "state.safetensors").write_bytes(b"")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    folder.append_metrics([row(10, 3, 1.0), row(10, 5, math.nan)])
+    held = RunFolder(tmp_path / "held")
+    shutil.copytree(folder.path, held.path)
+    paths = [cut, finished, folder.path, held.path, broken, tmp_path / "nowhere"]
+    with FolderLock(held.path):
+        main(["show", *map(str, paths)])
+    lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["folder", "algorithm", "dataset", "seeds", "actor sampled", "status"]
+    assert [line[0] for line in lines[2:]] == [*map(str, paths)]
+    assert lines[2][-1] == "damaged: state.safetensors is cut off or was changed"
+    assert lines[3][1:] == ["stand_in", "tiny/own", "0, 1", f"{score:.3f}", "finished"]
+    stopped = "1 of 2 seeds stopped"
+    assert lines[4][-2:] == ["-", f"broken off at step 10, {stopped}"]
+    assert lines[5][-1] == f"running 25 %, {stopped}"
+    assert lines[6][-1].startswith("damaged: run.json is no JSON file")
+    assert lines[7][-1] == "holds no run: there is no run.json"
+
+
+def test_pace_is_that_of_the_rows_seen_to_come():
+    """The first one seen is of unknown age; then 100 steps take 10 s, and 800 are left."""
+    pace = following.Pace()
+    for step, now in ((100, 0.0), (200, 3.0), (200, 8.0), (300, 13.0)):
+        assert pace.words(800) == ""
+        pace.see(step, now)
+    assert pace.words(800) == "10 steps/s, 1:20 left"
+    pace.see(100, 20.0)
+    assert pace.words(1000) == ""
+
+
+class Gate(Silent):
+    """Lets a run begin a step when the one before was seen."""
+
+    def __init__(self):
+        self.reached, self.seen = threading.Event(), threading.Event()
+
+    def advance(self, step):
+        if step == 2:
+            self.reached.set()
+            assert self.seen.wait(60.0)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
+    """A thread trains; it waits at step 2 until that was shown, and then finishes."""
+    path, gate = tmp_path / "run", Gate()
+    spec = make_spec("stand_in", "tiny/own", steps=4, evaluate_every=2, log_every=1)
+    thread = threading.Thread(target=execute, args=(spec, path, gate))
+    shown = []
+    kind = following._Screen if terminal else following._Lines
+    show = kind.show
+
+    def and_tell(self, standing, pace):
+        show(self, standing, pace)
+        shown.append(standing.step)
+        if standing.step == 2:
+            gate.seen.set()
+
+    monkeypatch.setattr(kind, "show", and_tell)
+    thread.start()
+    assert gate.reached.wait(60.0)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=120)
+    try:
+        assert following.follow(path, console, refresh=0.01, line_every=0.0)
+    finally:
+        gate.seen.set()
+        thread.join()
+    assert 2 in shown
+    text = screen.getvalue() if terminal else capsys.readouterr().out
+    assert "step 2 of 4 (50 %)" in text
+    assert "loss" in text and "actor_sampled" in text
+    assert ("━" in text) == terminal
+
+
+def test_a_run_can_be_read_at_any_moment(tmp_path):
+    """A thread writes at every step, as fast as it can; it waits for the reader at every tenth."""
+    path, begun, over = tmp_path / "run", threading.Event(), threading.Event()
+    steps = []
+
+    class Waits(Silent):
+        def begin(self, steps, seeds, part=""):
+            begun.set()
+
+        def advance(self, step):
+            while step % 10 == 0 and step not in steps and not over.wait(0.001):
+                """The reader is behind."""
+
+    spec = make_spec("stand_in", "tiny/own", steps=40, seeds=2, evaluate_every=1, log_every=1)
+    thread = threading.Thread(target=execute, args=(spec, path, Waits(), 0.0))
+    thread.start()
+    watch = Watch(path)
+    try:
+        assert begun.wait(60.0)
+        while (standing := watch.look()).running:
+            assert standing.in_use
+            assert f"step {standing.step} of 40" in standings.describe(standing)
+            steps.append(standing.step)
+    finally:
+        over.set()
+        thread.join()
+    assert steps == sorted(steps) and {10, 20, 30, 40} <= set(steps)
+    assert standing.outline.status == "finished"
+
+
+def test_lines_come_only_with_news(folder, capsys):
+    lines = following._Lines(every=0.0)
+    folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
+    watch = Watch(folder.path)
+    for _ in range(3):
+        lines.show(watch.look(), "")
+    assert capsys.readouterr().out == "step 10 of 40 (25 %); loss 1.5\n"
+    evaluate_by_hand(folder, [0], [[[1.0], [2.0]]])
+    lines.show(watch.look(), "9 steps/s, 0:03 left")
+    assert capsys.readouterr().out == (
+        "step 10 of 40 (25 %); loss 1.5; actor_sampled 1.500 at step 0; 9 steps/s, 0:03 left\n"
+    )
+
+
+def test_following_a_run_that_nobody_is_at_ends_and_says_so(folder, capsys):
+    assert not following.follow(folder.path, refresh=0.01, patience=0.02)
+    assert "broken off: the command that began it goes on from the start" in capsys.readouterr().out
+
+
+def test_following_ends_quietly(folder, monkeypatch, capsys):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(following.time, "sleep", interrupt)
+    main(["show", str(folder.path), "--follow"])
+    assert capsys.readouterr().out.splitlines() == ["step 0 of 40 (0 %)"]
+
+
+def test_following_waits_for_a_run_that_is_just_being_begun(tmp_path, monkeypatch, capsys):
+    """The lock is there before run.json is: the first pause writes it, the second finishes."""
+    path = tmp_path / "run"
+    made, states = RunFolder(path), iter(["running", "finished"])
+    monkeypatch.setattr(
+        following.time, "sleep", lambda _: made.write_about({**ABOUT, "status": next(states)})
+    )
+    with FolderLock(path):
+        assert following.follow(path)
+    with pytest.raises(ValueError, match="holds no run"):
+        following.follow(tmp_path / "nowhere")

@@ -1,0 +1,256 @@
+"""Trains in a process of its own, with something that goes wrong: see test_torture.
+
+    python torture.py '{"case": "run", "folders": ["a"], "fault": {"kind": "kill", "call": 7}}'
+
+A case is one run or several that share a program; a folder of a pack holds theirs. Of many folders
+each is computed after the other. Faults count the calls that change what a folder holds.
+"""
+
+import contextlib
+import datetime
+import errno
+import functools
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+CHANGES = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+"""Functions of `os` after which a folder is not what it was."""
+_SMALL = {"seeds": 2, "batch_size": 16, "episodes": 4, "log_every": 20}
+_SHORT = {**_SMALL, "steps": 160, "evaluate_every": 80, "snapshots": (0, 80)}
+CASES = {
+    "run": [("fttpo", "treatment/quadratic", {
+        **_SMALL, "steps": 600, "evaluate_every": 100, "snapshots": (0, 300),
+        "settings": {"hidden": (8,)},
+    })],
+    "short": [("fttpo", "treatment/quadratic", {**_SHORT, "settings": {"hidden": (8,)}})],
+    "pack": [
+        ("bc", "treatment/quadratic", {**_SHORT, "settings": {"hidden": (8,)}}),
+        ("bc", "treatment/cubic", {**_SHORT, "settings": {"hidden": (8,), "learning_rate": 1e-3}}),
+    ],
+    "preparation": [("spot", "treatment/quadratic", {
+        **_SHORT, "steps": 80,
+        "settings": {"hidden": (8,), "vae_hidden": (8,), "vae_steps": 120},
+    })],
+}  # fmt: skip
+YEAR = 365 * 86_400.0
+
+
+def run_folders(case, folder):
+    """Where the runs of a case are."""
+    runs = CASES[case]
+    return [folder] if len(runs) == 1 else [folder / str(number) for number in range(len(runs))]
+
+
+class Calls:
+    """Counts the changes below a folder; `before` and `after` are told number, function, path."""
+
+    def __init__(self, root, before, after):
+        self.root, self.before, self.after = os.path.realpath(root), before, after
+        self.count = 0
+        self.busy = False
+        for name in CHANGES:
+            setattr(os, name, self._counted(name, getattr(os, name)))
+
+    def _counted(self, name, function):
+        @functools.wraps(function)
+        def changed(target, *arguments, **options):
+            path = _path(target, options.get("dir_fd"))
+            if self.busy or os.path.commonpath([self.root, path]) != self.root:
+                return function(target, *arguments, **options)
+            number, self.count = self.count, self.count + 1
+            self._tell(self.before, number, name, path)
+            result = function(target, *arguments, **options)
+            self._tell(self.after, number, name, path)
+            return result
+
+        return changed
+
+    def _tell(self, listener, *event):
+        self.busy = True
+        try:
+            listener(*event)
+        finally:
+            self.busy = False
+
+
+def _path(target, folder):
+    if isinstance(target, int):
+        return os.path.realpath(f"/proc/self/fd/{target}")
+    if folder is not None:
+        return os.path.join(os.path.realpath(f"/proc/self/fd/{folder}"), target)
+    return os.path.abspath(target)
+
+
+def _nothing(number, name, path):
+    pass
+
+
+def _die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill(root, call, when):
+    """SIGKILL, right before or right after a change."""
+
+    def die(number, name, path):
+        if number == call:
+            _die()
+
+    Calls(root, **{"before": _nothing, "after": _nothing, when: die})
+
+
+def freeze(root, into):
+    """Keep what SIGKILL before and after every change would leave, each different one once."""
+    into, seen, calls = Path(into), set(), []
+
+    def keep(when, number, name, path):
+        if not os.path.exists(root):
+            return
+        contents = hashlib.sha256()
+        for file in sorted(Path(root).rglob("*")):
+            contents.update(str(file.relative_to(root)).encode())
+            contents.update(file.read_bytes() if file.is_file() else b"/")
+        if contents.digest() not in seen:
+            seen.add(contents.digest())
+            shutil.copytree(root, into / f"{number:04d}_{when}")
+
+    def before(number, name, path):
+        calls.append([name, os.path.relpath(path, root)])
+        keep("before", number, name, path)
+
+    Calls(root, before, functools.partial(keep, "after"))
+    return lambda: (into / "calls.json").write_text(json.dumps(calls))
+
+
+def full(root, call, count):
+    """No space left on the device, for so many changes that would need some."""
+
+    def refuse(number, name, path):
+        if call <= number < call + count and name in ("fsync", "mkdir"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    Calls(root, refuse, _nothing)
+
+
+def vanish(root, call):
+    """Somebody removes the folder."""
+
+    def remove(number, name, path):
+        if number == call:
+            shutil.rmtree(root)
+
+    Calls(root, _nothing, remove)
+
+
+def clock(root, years):
+    """Every look at the clock of the day finds it that far ahead, or that far behind."""
+    jumps = {"now": years * YEAR}
+
+    def jump():
+        jumps["now"] = -jumps["now"]
+        return jumps["now"]
+
+    true_time, true_date = time.time, datetime.datetime
+
+    class Date(true_date):
+        @classmethod
+        def now(cls, tz=None):
+            return true_date.now(tz) + datetime.timedelta(seconds=jump())
+
+    time.time = lambda: true_time() + jump()
+    datetime.datetime = Date
+
+
+FAULTS = {
+    "kill": kill,
+    "freeze": freeze,
+    "full": full,
+    "vanish": vanish,
+    "clock": clock,
+}
+
+
+class Phases:
+    """Tells whoever watches, through a file, what is being done."""
+
+    def __init__(self, file):
+        self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if file else None
+        self._stack = []
+
+    def enter(self, name):
+        self._stack.append(name)
+        self._tell()
+
+    def leave(self):
+        self._stack.pop()
+        self._tell()
+
+    def _tell(self):
+        if self._file is not None and self._stack:
+            os.write(self._file, f"{self._stack[-1]}\n".encode())
+
+    @contextlib.contextmanager
+    def during(self, name):
+        self.enter(name)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def watch(self, owner, function, name, first=None):
+        """Every call of a function is a phase, the first one perhaps another."""
+        original, names = getattr(owner, function), [first or name]
+
+        @functools.wraps(original)
+        def watched(*arguments, **options):
+            with self.during(names[0]):
+                names[0] = name
+                return original(*arguments, **options)
+
+        setattr(owner, function, watched)
+
+
+def main():
+    """Do what the only argument says."""
+    order = json.loads(sys.argv[1])
+    folders = [Path(folder) for folder in order["folders"]]
+    fault = dict(order.get("fault") or {})
+    kind = fault.pop("kind", None)
+    phases = Phases(order.get("phases"))
+    phases.enter("import")
+    if kind == "clock":
+        clock(folders[0], **fault)
+    import jax
+
+    from fat2thin.training import execute_together, files, judging, make_spec, member, turns
+
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    phases.watch(turns.Turns, "chunk", "training", first="compilation")
+    phases.watch(judging.Judging, "evaluate", "evaluation")
+    phases.watch(files, "write", "writing")
+    phases.watch(member.Member, "checkpoint", "checkpoint")
+    done = FAULTS[kind](folders[0], **fault) if kind and kind != "clock" else None
+    phases.enter("start")
+    specs = [
+        make_spec(algorithm, data, **options) for algorithm, data, options in CASES[order["case"]]
+    ]
+    for folder in folders:
+        try:
+            execute_together(specs, run_folders(order["case"], folder), checkpoint_seconds=0.0)
+        except (OSError, ValueError) as error:
+            if len(folders) == 1:
+                sys.exit(f"{type(error).__name__}: {error}")
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    if done:
+        done()
+    phases.enter("over")
+
+
+if __name__ == "__main__":
+    main()
