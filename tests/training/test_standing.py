@@ -364,7 +364,9 @@ def test_following_waits_for_a_run_that_is_just_being_begun(tmp_path, monkeypatc
     path = tmp_path / "run"
     made, states = RunFolder(path), iter(["running", "finished"])
     monkeypatch.setattr(
-        following.time, "sleep", lambda _: made.write_about({**ABOUT, "status": next(states)})
+        following.time,
+        "sleep",
+        lambda _: made.write_about({**ABOUT, "step": 40, "status": next(states)}),
     )
     with FolderLock(path):
         assert following.follow(path)
