@@ -101,7 +101,7 @@ def print_differences(runs: list[dict]) -> None:
     """Seed by seed: seeds share logs and episodes, so differences say more than two intervals."""
     by_name = {(run["reward"], run["tag"]): run for run in runs}
     for (reward, tag), run in by_name.items():
-        best = int(np.argmax(np.mean(run["returns"]["actor_sampled"], axis=-1)))
+        best = int(np.nanargmax(np.mean(run["returns"]["actor_sampled"], axis=-1)))
         print(f"{reward}, {tag}: actor best at {run['steps'][best]:,} updates")
         for step in (step for step in (1_000, 8_000, 40_000) if step in run["steps"]):
             at = run["steps"].index(step)

@@ -103,7 +103,8 @@ def tune(method: Method, reward: str) -> dict[str, Any]:
         axis=1,
     )
     means = np.mean(scores, axis=(0, 2))
-    best = int(np.argmax(means))
+    # A setting of which a seed stopped has no mean, and is not the best.
+    best = int(np.argmax(np.nan_to_num(means, nan=-np.inf)))
     return {
         "chosen": {name: values[best] for name, values in settings.items()},
         "tried": settings,

@@ -29,9 +29,6 @@ DESCRIPTION = (
     "exactly zero probability outside a narrow band of actions."
 )
 
-INTERRUPTED = 130
-"""The status of a program that Ctrl-C has ended, by the custom of shells."""
-
 _AlgorithmName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")]
 _RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 
@@ -148,7 +145,7 @@ def train(
             run = execute(spec, out, shown, checkpoint_seconds)
         except Interrupted as stopped:
             print(f"fat2thin: {stopped}", file=sys.stderr)
-            sys.exit(INTERRUPTED)
+            sys.exit(stopped.status)
     _print(run)
 
 
@@ -355,7 +352,8 @@ def _print(run: "Run") -> None:
 
     if run.evaluations.policies:
         print(run.table(), end="\n\n")
-    print(run.last_metrics())
+    if len(run.metrics["step"]):
+        print(run.last_metrics())
     if told := [*remarks(outline(run.about))]:
         print("", *told, sep="\n")
     if "rollouts" in run.about:

@@ -25,8 +25,10 @@ from fat2thin.training import (
 )
 from fat2thin.training.checkpoints import Place
 from fat2thin.training.lock import FolderLock, in_use
+from fat2thin.training.member import Member
 from fat2thin.training.progress import Silent
 from fat2thin.training.resuming import Timer
+from fat2thin.training.verification import verify
 
 OPTIONS = {
     "steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16,
@@ -112,6 +114,30 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, re
     assert not in_use(tmp_path / "run")
     go_on(spec_of(), tmp_path / "run")
     assert_same_files(tmp_path / "run", reference)
+
+
+def test_asked_in_the_last_chunk_it_finishes_and_still_ends(tmp_path, reference):
+    class Ask(Silent):
+        def advance(self, step):
+            if step == 12:
+                signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="all steps are done") as stop:
+        execute(spec_of(), tmp_path / "run", Ask())
+    assert stop.value.status == 143
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_what_is_deaf_stays_deaf(tmp_path):
+    class Ask(Silent):
+        def advance(self, step):
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert execute(spec_of(), tmp_path / "run", Ask()).step == 12
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_asked_twice_it_stops_at_once(tmp_path):
@@ -255,6 +281,76 @@ def test_a_pack_goes_back_to_where_all_of_it_was(tmp_path, caplog, monkeypatch):
         assert_same_files(tmp_path / name, expected.folder)
 
 
+def test_of_a_pack_whose_other_run_is_over_the_bits_are_the_same(tmp_path, monkeypatch):
+    """The number that differed was an argument of the program, and still is."""
+    several = [
+        make_spec("iql", "tiny/own", settings={"hidden": (4,), "temperature": one}, **OPTIONS)
+        for one in (0.1, 0.37)
+    ]
+    whole = execute_together(several, [tmp_path / "a", tmp_path / "b"], Silent())
+    outs = [tmp_path / "c", tmp_path / "d"]
+    end, ended = Member.end, []
+
+    def dies(self, *arguments, **more):
+        if ended:
+            raise KeyboardInterrupt
+        ended.append(self)
+        end(self, *arguments, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Member, "end", dies)
+        execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
+    runs = execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
+    assert [run.about.get("resumed") for run in runs] == [None, ["step 9"]]
+    for run, expected in zip(runs, whole, strict=True):
+        assert_same_files(run.folder, expected.folder)
+        assert verify(run.folder, replayed=12).passed
+
+
+def test_a_run_beside_a_new_one_goes_on_from_where_it_was(tmp_path, reference, caplog):
+    break_off(spec_of(), tmp_path / "run", 9)
+    new = spec_of(settings={"noise": 0.2})
+    old, fresh = execute_together([spec_of(), new], [tmp_path / "run", tmp_path / "new"], Silent())
+    assert old.about["resumed"] == ["step 6"] and "resumed" not in fresh.about
+    assert "started anew" not in caplog.text
+    np.testing.assert_allclose(old.metrics["loss"], load(reference).metrics["loss"], rtol=1e-5)
+
+
+def test_where_one_run_gets_no_checkpoint_none_does(tmp_path, monkeypatch):
+    several = [spec_of(settings={"noise": noise}) for noise in (0.1, 0.2)]
+    write = checkpoints.write
+
+    def full(folder, place, about, contents):
+        if folder.name == "b" and place.step > 3:
+            raise OSError("no space left on device")
+        write(folder, place, about, contents)
+
+    class Look(BreakOff):
+        def advance(self, step):
+            seen.append([len(checkpoints.listed(tmp_path / name)) for name in "ab"])
+            super().advance(step)
+
+    seen = []
+    monkeypatch.setattr(checkpoints, "write", full)
+    with pytest.raises(KeyboardInterrupt):
+        execute_together(
+            several, [tmp_path / "a", tmp_path / "b"], Look(12), checkpoint_seconds=0.0
+        )
+    assert seen == [[0, 0], [1, 1], [1, 1], [1, 1]]
+
+
+def test_what_others_keep_in_the_folder_stays(tmp_path):
+    mine = tmp_path / "run" / "checkpoints" / "precious.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("weights of somebody")
+    (tmp_path / "run" / "snapshots").mkdir()
+    (tmp_path / "run" / "snapshots" / "step_10.png").write_text("a picture")
+    break_off(spec_of(), tmp_path / "run", 9)
+    run = go_on(spec_of(), tmp_path / "run")
+    assert run.about["resumed"] == ["step 6"]
+    assert mine.read_text() == "weights of somebody"
+
+
 def test_a_preparation_goes_on_too(tmp_path, tiny_world, monkeypatch):
     def add_up(state, batch, key, problem, config):
         total = jnp.mean(batch.reward) + jax.random.uniform(key)
@@ -314,7 +410,7 @@ def test_the_command_line_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "execute", interrupted)
     with pytest.raises(SystemExit) as end:
         main(["train", "stand_in", "tiny/own", "--steps", "12"])
-    assert end.value.code == 130
+    assert end.value.code == 130  # that of Ctrl-C
     assert capsys.readouterr().err == "fat2thin: stopped after step 3: the same command goes on\n"
 
 

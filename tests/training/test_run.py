@@ -258,7 +258,7 @@ def test_an_unfinished_run_is_started_anew(tmp_path, caplog):
     with pytest.raises(NoRunError, match="is not finished"):
         load(tmp_path)
     run = tiny(out=tmp_path, snapshots=[0, 6])
-    assert "unfinished run without a checkpoint: it is started anew" in caplog.text
+    assert "holds a run that no checkpoint leads on from: it is started anew" in caplog.text
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4 * 2
     same_run(run, load(tmp_path))
 

@@ -19,10 +19,12 @@ LOG = 40 * (3 + 2 + 1 + 3 + 1) * 4
 STATE = (3 * 2 + 1 + 1) * 4
 """Bytes of the stand-in's state: a matrix and two numbers."""
 BATCH = 8
-DRAWN = 2**21
-"""Rows that are drawn ahead."""
-JOB = 3 * STATE + BATCH * 2 * 4 + DRAWN
-"""Three states, the matrix' two outputs for each row of a batch, and the rows drawn ahead."""
+AHEAD = 2**21 // (BATCH * (3 + 2 + 1 + 3 + 1) * 4)
+"""Updates whose rows are drawn ahead."""
+DRAWN = AHEAD * BATCH * 4 * (10 + 20)
+"""Ten numbers a row, and twenty metrics."""
+JOB = 3 * STATE + BATCH * 3 * 4 + DRAWN
+"""Three states, the matrix' three rows for each row of a batch, and what is drawn ahead."""
 OPTIONS = {
     "steps": 6, "evaluate_every": 3, "log_every": 3, "episodes": 3, "snapshots": [3],
     "batch_size": BATCH,
@@ -108,7 +110,7 @@ def program(tiny_world):
 
 
 @pytest.mark.parametrize(
-    ("logs", "jobs", "held"), [(1, 3, 3), (2, 2.99, 2), (1, 0.5, 1), (1000, -0.5, 1)]
+    ("logs", "jobs", "held"), [(1, 3, 3), (2, 2.99, 2), (1, 0.5, 1), (10_000, -0.5, 1)]
 )
 def test_as_many_jobs_as_fit_and_at_least_one(program, room_for, logs, jobs, held):
     room_for(logs=logs, jobs=jobs)

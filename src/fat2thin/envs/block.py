@@ -7,6 +7,7 @@ a byte each way says "go" and "done". It imports NumPy and Gymnasium and nothing
 import json
 import mmap
 import os
+import signal
 import sys
 import traceback
 from typing import IO, Any, NamedTuple
@@ -124,6 +125,9 @@ def work(order: dict[str, Any], answers: IO[bytes]) -> None:
 
 def main() -> None:
     """Take the order from the first line that comes in."""
+    # What stops a whole group of processes is for the one that trains: it may still need us.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # What a task prints, in Python or in C, must not be taken for an answer: it goes to stderr.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -120,6 +120,7 @@ _FIELDS: dict[str, Check] = {
     "warnings": all_of(is_text),
     "resumed": all_of(is_text),
     "traced": all_of(is_text),
+    "begun": fields(device=is_text, versions=each(is_text)),
     "stopped": _are_stops,
     "preparation": is_object,
     "files": each(is_stamp),

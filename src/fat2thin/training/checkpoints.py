@@ -12,6 +12,7 @@ place are all there is to a key. A checkpoint is written beside its place, synce
 newest whole one counts, and the newest `KEPT` are kept.
 """
 
+import contextlib
 import logging
 import re
 import shutil
@@ -28,7 +29,7 @@ KEPT = 2
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.safetensors"
 _NAME = re.compile(r"(preparation|step)_(\d{9,18})")
 _FILE = re.compile(r"[a-z_]{1,64}\.[a-z]{1,16}")
-_BESIDE = re.compile(r"snapshots/step_[0-9]{9,18}\.safetensors")
+BESIDE = re.compile(r"snapshots/step_[0-9]{9,18}\.safetensors")
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Checkpoint(NamedTuple):
 
 
 def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[str, bytes]) -> None:
-    """Write a checkpoint, then remove those that are not among the newest `KEPT`."""
+    """Write a checkpoint; `keep_newest` then removes those that are too many."""
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "place": {"training": place.training, "step": place.step},
@@ -80,26 +81,31 @@ def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[s
     if target.exists():
         shutil.rmtree(target)
     files.write_folder(target, {**contents, MANIFEST: files.as_json(manifest)})
-    keep_newest(folder, KEPT)
 
 
-def keep_newest(folder: Path, count: int) -> None:
+def remove(folder: Path, place: Place) -> None:
+    """Remove that of a place, where there is one."""
+    shutil.rmtree(folder / FOLDER / place.name, ignore_errors=True)
+
+
+def keep_newest(folder: Path, count: int = KEPT) -> None:
     """Remove all checkpoints but the newest, and what half-written ones left."""
-    for _, path in _listed(folder)[count:]:
+    for _, path in listed(folder)[count:]:
         shutil.rmtree(path, ignore_errors=True)
     for path in (folder / FOLDER).glob(".*.partial"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def forget(folder: Path) -> None:
-    """Remove them all."""
-    if (folder / FOLDER).exists():
-        shutil.rmtree(folder / FOLDER)
+    """Remove them all, and nothing else that somebody may keep under that name."""
+    keep_newest(folder, 0)
+    with contextlib.suppress(OSError):
+        (folder / FOLDER).rmdir()
 
 
 def forget_later(folder: Path, place: Place) -> None:
     """Remove those beyond a place: left there, they would count among the newest that are kept."""
-    for other, path in _listed(folder):
+    for other, path in listed(folder):
         if other > place:
             shutil.rmtree(path)
 
@@ -107,7 +113,7 @@ def forget_later(folder: Path, place: Place) -> None:
 def whole(folder: Path) -> list[Checkpoint]:
     """All checkpoints that can be gone on from, the newest first; others are told of by name."""
     found = []
-    for place, path in _listed(folder):
+    for place, path in listed(folder):
         try:
             found.append(read(path, place))
         except DamagedError as error:
@@ -149,14 +155,14 @@ def _understood(file: Path, manifest: dict[str, Any]) -> Place:
     place = manifest["place"]
     if not told.fields(step=told.is_count)(place) or type(place.get("training")) is not bool:
         raise DamagedError(f"{file} is damaged: its place is {told.shown(repr(place))}")
-    for names, usual in ((manifest["files"], _FILE), (manifest.get("beside", {}), _BESIDE)):
+    for names, usual in ((manifest["files"], _FILE), (manifest.get("beside", {}), BESIDE)):
         for name in names:
             if not usual.fullmatch(name):
                 raise DamagedError(f"{file} names a file that is none of ours: {name[:100]!r}")
     return Place(place["training"], place["step"])
 
 
-def _listed(folder: Path) -> list[tuple[Place, Path]]:
+def listed(folder: Path) -> list[tuple[Place, Path]]:
     """Places and folders, the newest first."""
     found = []
     for path in (folder / FOLDER).glob("*_*"):

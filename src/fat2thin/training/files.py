@@ -1,6 +1,7 @@
 """Files that are whole or not there: durable writes, checksums, and reading with limits."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -58,10 +59,13 @@ def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Have a file on the disk, or the names in a folder, where the file system can do that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 

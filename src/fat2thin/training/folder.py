@@ -85,9 +85,9 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / RUN).exists():
             _log.warning(
-                "%s holds an unfinished run without a checkpoint: it is started anew", self.path
+                "%s holds a run that no checkpoint leads on from: it is started anew", self.path
             )
-        for name in (RUN, METRICS, EVALUATIONS, STATE):
+        for name in (RUN, METRICS, EVALUATIONS, STATE, REFERENCES):
             (self.path / name).unlink(missing_ok=True)
         self._remove_snapshots(later_than=-1)
         checkpoints.forget(self.path)
@@ -142,7 +142,8 @@ class RunFolder:
 
     def snapshot_names(self) -> list[str]:
         """The files of all snapshots that are here."""
-        return sorted(f"{SNAPSHOTS}/{file.name}" for file in (self.path / SNAPSHOTS).glob("step_*"))
+        names = [f"{SNAPSHOTS}/{file.name}" for file in (self.path / SNAPSHOTS).glob("step_*")]
+        return sorted(filter(checkpoints.BESIDE.fullmatch, names))
 
     def append_metrics(self, rows: list[MetricsRow]) -> None:
         """Add the rows of one chunk to metrics.jsonl; not where somebody removed the run."""
@@ -209,7 +210,9 @@ class RunFolder:
 
     def write_snapshot(self, step: int, policies: Any) -> None:
         """Keep the policies of all seeds after a step."""
-        (self.path / SNAPSHOTS).mkdir(exist_ok=True)
+        if not (self.path / SNAPSHOTS).exists():
+            (self.path / SNAPSHOTS).mkdir()
+            files.sync(self.path)
         files.write(self.path / _snapshot(step), trees.dump(policies))
 
     def has_snapshot(self, step: int) -> bool:

@@ -38,7 +38,7 @@ class Health:
                 f"step {step:,}, and no return of this log's rewards can exceed "
                 f"{self._largest:.3g}. Try a smaller learning rate, a smaller polyak_rate, or "
                 "rewards of a smaller scale (--reward-scale)."
-                for place in self._new(name, sizes > RUNAWAY * self._largest)
+                for place in self._new(name, sizes > RUNAWAY * (self._largest or np.inf))
             ]
         if not name.endswith("_loss"):
             return []

@@ -1,14 +1,20 @@
 """One process a folder: whoever trains holds its lock, and whoever dies lets go of it."""
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 NAME = ".lock"
 _TRIES, _PAUSE = 5, 0.05
+_CANNOT = (errno.ENOSYS, errno.ENOLCK, errno.EINVAL, errno.ENOTSUP)
+
+_log = logging.getLogger(__name__)
 
 
 class FolderInUseError(ValueError):
@@ -24,7 +30,7 @@ class FolderLock:
 
     def __enter__(self) -> "FolderLock":
         self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self._folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _take(descriptor)
         except BlockingIOError:
@@ -34,6 +40,14 @@ class FolderLock:
                 f"{self._folder} is in use: process {holder or 'unknown'} trains into it. Wait for "
                 "it, or choose another folder."
             ) from None
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                os.close(descriptor)
+                raise
+            _log.warning(
+                "%s is on a file system without locks: see to it that one process alone trains "
+                "into it", self._folder,
+            )  # fmt: skip
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
@@ -49,6 +63,15 @@ class FolderLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+@contextlib.contextmanager
+def locks(folders: Iterable[Path]) -> Iterator[None]:
+    """All of them, or an error."""
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            held.enter_context(FolderLock(folder))
+        yield
 
 
 def _take(descriptor: int) -> None:

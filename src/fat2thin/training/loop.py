@@ -178,7 +178,7 @@ def _updates(
 
     def update(state: State, drawn: tuple[Batch, Array]) -> tuple[State, _Watched]:
         state, metrics = step(state, *drawn, program.problem, config)
-        return state, _watch(metrics)
+        return state, _watch(metrics, program.batch_size)
 
     def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, _Block]:
         state, watched = lax.scan(update, state, jax.vmap(draw)(numbers))
@@ -212,8 +212,14 @@ class _Watched(eqx.Module):
         return values[..., np.argsort(self.names)]
 
 
-def _watch(metrics: Metrics) -> _Watched:
+def _watch(metrics: Metrics, batch_size: int) -> _Watched:
     values = {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
+    for name, value in values.items():
+        if value.shape not in ((), (batch_size,)):
+            raise ValueError(
+                f"the metric {name} of an update has shape {value.shape}: it must be one number, "
+                f"or one a row of the batch, ({batch_size},)"
+            )
     numbers = {name: value for name, value in values.items() if value.ndim == 0}
     rows = {name: value for name, value in values.items() if value.ndim > 0}
     return _Watched(

@@ -34,7 +34,7 @@ from fat2thin.training.pack import Log, jobs_of, make_program
 from fat2thin.training.result import Evaluations, Run, columns, load
 from fat2thin.training.spec import RunSpec, plain
 
-_CARRIED = ("stopped", "warnings", "preparation")
+_CARRIED = ("stopped", "warnings", "preparation", "begun")
 """What run.json says that was found out on the way: a checkpoint says it, too."""
 _MOST_WARNINGS = 100
 
@@ -49,11 +49,12 @@ class Member:
 
     def __init__(
         self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
-        folder: RunFolder | None, checkpoint: Checkpoint | None = None,
+        folder: RunFolder | None, also: Mapping[str, Any], checkpoint: Checkpoint | None,
     ) -> None:  # fmt: skip
+        """`also` is what run.json says besides."""
         self.spec, self.problem, self.logs = spec, problem, logs
         self.jobs, self.folder = jobs, folder
-        self.about = _about(spec, problem, logs)
+        self.about = _about(spec, problem, logs) | dict(also)
         self.active = np.ones(len(spec.seeds), bool)
         """Which seeds still learn."""
         self.over = False
@@ -100,6 +101,8 @@ class Member:
             {**self.about["versions"], "device": self.about["device"]},
         )
         if changed:
+            begun = {name: manifest[name] for name in ("device", "versions")}
+            self.about.setdefault("begun", begun)
             self.warn(
                 f"the run was begun elsewhere ({changed}): the last digits may not be "
                 "what they would have been"
@@ -196,7 +199,10 @@ class Member:
         }
         if self._evaluated:
             contents[EVALUATIONS] = evaluations_contents(self._evaluated, self._stacked())
-        said = ("spec", "problem", "sha256", "scales", "versions", "device", "started", *_CARRIED)
+        said = (
+            "spec", "problem", "sha256", "scales", "versions", "device", "started", "traced",
+            "devices", "jobs_at_a_time", *_CARRIED,
+        )  # fmt: skip
         about = {name: self.about[name] for name in said if name in self.about}
         snapshots = self.folder.snapshot_names()
         about |= {
@@ -205,6 +211,15 @@ class Member:
             "beside": {name: files.stamp_of(self.folder.path / name) for name in snapshots},
         }
         checkpoints.write(self.folder.path, place, about, contents)
+
+    def settle(self, place: Place, everywhere: bool) -> None:
+        """Let old checkpoints go; where not all runs beside this one got theirs, the new one."""
+        if self.folder is None:
+            return
+        if everywhere:
+            checkpoints.keep_newest(self.folder.path)
+        else:
+            checkpoints.remove(self.folder.path, place)
 
     def end(self, step: int, states: State, **more: Any) -> None:
         """The last step was taken, or the last good one; `states` are those of the pack."""
@@ -247,15 +262,17 @@ def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
     """The values, nan of some seeds."""
     if not any(seeds):
         return np.asarray(values)
-    kept = np.array(values)
+    kept = np.array(values, np.result_type(values, np.float32))
     kept[seeds] = np.nan
     return kept
 
 
 def _largest_return(logs: tuple[Log, ...], discount: float) -> float:
-    return max(
-        log.scales.reward_factor * largest_return(log.dataset.reward, discount) for log in logs
-    )
+    rewards = [
+        log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
+        for log in logs
+    ]
+    return max(largest_return(dataset.reward, discount) for dataset in rewards)
 
 
 def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:

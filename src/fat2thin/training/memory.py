@@ -16,6 +16,8 @@ from fat2thin.training.loop import Program
 LIMIT = "FAT2THIN_MEMORY"
 """Environment variable: what a run may take of each device, in GiB."""
 
+_METRICS = 20
+"""About how many metrics of an update are kept by rows, for as many updates as are drawn ahead."""
 _MARGIN = 0.1
 """Of what a device offers, left to evaluations and to the compiler's own needs."""
 _STATES = 3
@@ -81,7 +83,10 @@ def _job_size(program: Program, jobs: Jobs) -> int:
     init = functools.partial(loop.init, program=program)
     leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    # The last axis of a layer's weights is as long as what it puts out; the first is that of jobs.
-    outputs = sum(leaf.shape[-1] * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2)
-    drawn = max(loop.DRAWN_AHEAD, loop.batch_bytes(program))
+    # A layer's weights have a row an output, and its networks before that; the first axis is jobs.
+    outputs = sum(
+        math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2
+    )
+    ahead = max(1, loop.DRAWN_AHEAD // loop.batch_bytes(program))
+    drawn = ahead * (loop.batch_bytes(program) + _METRICS * program.batch_size * 4)
     return _STATES * state + _OUTPUTS * program.batch_size * outputs + drawn

@@ -6,7 +6,7 @@ the same widths, action box and discount; their data sets, seeds and numeric set
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +100,8 @@ def make_pack(
     """
     problems = [loop.problem_of(several[0].dataset) for several in logs]
     _refuse_strangers(specs, problems)
-    varying = sorted({*_varying_settings(specs), *traced})
+    _refuse_other_shapes(specs)
+    varying = sorted({*traced_settings(specs), *traced})
     different = {id(log): log for several in logs for log in several}
     place = {key: number for number, key in enumerate(different)}
     jobs = []
@@ -152,18 +153,34 @@ def _refuse_strangers(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> 
             )
 
 
-def _varying_settings(specs: Sequence[RunSpec]) -> list[str]:
+def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
+    """Settings that differ between runs of one algorithm and can be arguments of one program."""
     configs = [spec.config for spec in specs]
-    varying = []
+    if len({type(config) for config in configs}) > 1:
+        return []
+    return [
+        field.name
+        for field in dataclasses.fields(configs[0])
+        if _differs(configs, field.name) and _traceable(configs, field)
+    ]
+
+
+def _differs(configs: Sequence[Any], name: str) -> bool:
+    return any(getattr(config, name) != getattr(configs[0], name) for config in configs)
+
+
+def _traceable(configs: Sequence[Any], field: dataclasses.Field) -> bool:
+    values = [getattr(config, field.name) for config in configs]
+    return not shapes_program(field) and all(isinstance(value, float) for value in values)
+
+
+def _refuse_other_shapes(specs: Sequence[RunSpec]) -> None:
+    configs = [spec.config for spec in specs]
     for field in dataclasses.fields(configs[0]):
-        values = [getattr(config, field.name) for config in configs]
-        if all(value == values[0] for value in values):
-            continue
-        if shapes_program(field) or not all(isinstance(value, float) for value in values):
-            listed = ", ".join(map(repr, dict.fromkeys(values)))
+        if _differs(configs, field.name) and not _traceable(configs, field):
+            values = dict.fromkeys(getattr(config, field.name) for config in configs)
             raise ValueError(
-                f"runs with different {field.name} ({listed}) cannot share a program: only "
-                "settings that are real numbers and do not shape it may differ. Run them apart"
+                f"runs with different {field.name} ({', '.join(map(repr, values))}) cannot share a "
+                "program: only settings that are real numbers and do not shape it may differ. Run "
+                "them apart"
             )
-        varying.append(field.name)
-    return varying

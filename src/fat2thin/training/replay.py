@@ -98,9 +98,13 @@ class _Again:
     def _elsewhere(self) -> str:
         said = ("device", "devices", "jobs_at_a_time")
         about = self.record.about
-        then = {name: about[name] for name in said if name in about} | about["versions"]
         now = {"device": machine.device(), **self.turns.about} | machine.versions()
-        return machine.difference(then, now)
+        told = []
+        # A run that went on elsewhere was begun somewhere, too.
+        for place in (about, {**about, **about.get("begun", {})}):
+            then = {name: place[name] for name in said if name in place} | place["versions"]
+            told.append(machine.difference(then, now))
+        return next(filter(None, told), "")
 
     def _compare_rows(self, step: int, metrics: dict[str, np.ndarray], active: np.ndarray) -> None:
         for place, seed in enumerate(self.record.spec.seeds):

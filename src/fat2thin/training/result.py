@@ -172,7 +172,8 @@ class Run:
                     episodes=episodes,
                 )
         when = f"after step {self.step:,}, {episodes} fresh episodes a seed (draw {draw})"
-        return make_table(self._title(when), evaluations, self.references)
+        title = self._title(when, "{} by their last good state")
+        return make_table(title, evaluations, self.references)
 
     def last_metrics(self) -> Table:
         """The last row of metrics: mean, lowest and highest over the seeds."""
@@ -181,9 +182,9 @@ class Run:
         before = steps[-2] if len(steps) > 1 else 0
         return metrics_table(f"means over steps {before + 1:,} to {steps[-1]:,}", last)
 
-    def _title(self, when: str) -> str:
+    def _title(self, when: str, of_stopped: str = "without {}, which stopped") -> str:
         spec, stopped = self.spec, sorted(map(int, self.about.get("stopped", {})))
-        without = f" (without {listed(stopped)}, which stopped)" if stopped else ""
+        without = f" ({of_stopped.format(listed(stopped))})" if stopped else ""
         return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}{without}, {when}"
 
     @contextlib.contextmanager

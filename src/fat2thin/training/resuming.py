@@ -1,12 +1,14 @@
 """Where runs go on from, and when it is time to write that down."""
 
+import collections
 import logging
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import NamedTuple
 
 from fat2thin.training import checkpoints
-from fat2thin.training.checkpoints import Checkpoint
+from fat2thin.training.checkpoints import START, Checkpoint, Place
 from fat2thin.training.folder import RUNNING, RunFolder
 from fat2thin.training.pack import Log
 from fat2thin.training.spec import RunSpec, difference
@@ -46,27 +48,38 @@ class Timer:
         self._took = self._last - self._began
 
 
-def common_checkpoints(
-    specs: Sequence[RunSpec],
-    logs: Sequence[tuple[Log, ...]],
-    folders: Sequence[RunFolder | None],
-) -> list[Checkpoint]:
-    """One of each run, all of the newest place that all of them have; none where there is none."""
-    by_place = [
-        {checkpoint.place: checkpoint for checkpoint in _of_run(spec, of_run, folder)}
-        for spec, of_run, folder in zip(specs, logs, folders, strict=True)
-    ]
-    shared = set.intersection(*(set(found) for found in by_place))
-    if not shared:
-        return []
-    place = max(shared)
-    for found, folder in zip(by_place, folders, strict=True):
-        if folder and max(found) > place:
-            _log.warning(
-                "%s goes back from %s to %s, where the runs beside it are",
-                folder.path, max(found), place,
-            )  # fmt: skip
-    return [found[place] for found in by_place]
+class Group(NamedTuple):
+    """Runs that go on, or begin, together."""
+
+    numbers: list[int]
+    """Which of the runs given."""
+    found: list[Checkpoint | None]
+    """Where each of them goes on from."""
+
+
+def groups(
+    runs: Sequence[tuple[RunSpec, tuple[Log, ...], RunFolder | None]],
+) -> list[Group]:
+    """Runs by the place that they go on from: that which most of them share, then the newest."""
+    of_run: list[dict[Place, Checkpoint | None]] = []
+    for run in runs:
+        found = _of_run(*run)
+        of_run.append({one.place: one for one in found} if found else {START: None})
+    left, made = list(range(len(runs))), []
+    while left:
+        places = collections.Counter(place for number in left for place in of_run[number])
+        place = max(places, key=lambda place: (places[place], place))
+        together = [number for number in left if place in of_run[number]]
+        for number in together:
+            folder, newest = runs[number][2], max(of_run[number])
+            if folder and newest > place:
+                _log.warning(
+                    "%s goes back from %s to %s, where the runs beside it are",
+                    folder.path, newest, place,
+                )  # fmt: skip
+        made.append(Group(together, [of_run[number][place] for number in together]))
+        left = [number for number in left if number not in together]
+    return made
 
 
 def _of_run(spec: RunSpec, logs: tuple[Log, ...], folder: RunFolder | None) -> list[Checkpoint]:

@@ -1,6 +1,5 @@
 """Runs from specification to result, one alone or several in one program."""
 
-import contextlib
 import functools
 import inspect
 import logging
@@ -23,14 +22,14 @@ from fat2thin.training.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.training.interruption import Interrupted, Interruption
 from fat2thin.training.jobs import Data
 from fat2thin.training.judging import Judging
-from fat2thin.training.lock import FolderLock
+from fat2thin.training.lock import locks
 from fat2thin.training.loop import Report
 from fat2thin.training.member import Member
 from fat2thin.training.memory import LIMIT
-from fat2thin.training.pack import Log, make_pack, read_logs
+from fat2thin.training.pack import Log, make_pack, read_logs, traced_settings
 from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
-from fat2thin.training.resuming import Timer, common_checkpoints
+from fat2thin.training.resuming import Timer, groups
 from fat2thin.training.settings import refuse_unknown
 from fat2thin.training.spec import RunSpec, make_spec
 from fat2thin.training.turns import Turns
@@ -136,18 +135,27 @@ def execute_together(
             and (folder is None or folder.status(spec, of_spec) not in over)
         ]
 
-    computed: dict[int, Run] = {}
-    while numbers := missing():
-        training = _Training(
+    def training_of(numbers: Sequence[int]) -> _Training:
+        return _Training(
             [specs[i] for i in numbers], [logs[i] for i in numbers], [folders[i] for i in numbers],
-            checkpoint_seconds,
+            traced, checkpoint_seconds,
         )  # fmt: skip
-        with training.locks():
+
+    computed: dict[int, Run] = {}
+    # What some runs of a pack had as arguments of the program, those that are left have, too.
+    traced = traced_settings(specs)
+    if numbers := missing():
+        training_of(numbers)  # refuses what cannot be before anything is written
+        with locks(folder.path for folder in map(folders.__getitem__, numbers) if folder):
             # Whoever held a lock before may have finished in the meantime.
-            if missing() == numbers:
-                training.begin()
-                with progress or for_terminal(otherwise=Silent) as shown:
-                    computed = dict(zip(numbers, training.run(shown), strict=True))
+            numbers = missing()
+            with progress or for_terminal(otherwise=Silent) as shown:
+                left = [(specs[i], logs[i], folders[i]) for i in numbers]
+                for group in groups(left):
+                    together = [numbers[place] for place in group.numbers]
+                    training = training_of(together)
+                    training.begin(group.found)
+                    computed |= zip(together, training.run(shown), strict=True)
     return [
         load(folder.path) if folder and number not in computed else computed[number]
         for number, folder in enumerate(folders)
@@ -169,55 +177,48 @@ class _Training:
         specs: Sequence[RunSpec],
         logs: Sequence[tuple[Log, ...]],
         folders: Sequence[RunFolder | None],
+        traced: Sequence[str],
         checkpoint_seconds: float,
     ) -> None:
         self.specs, self.logs, self.folders = specs, logs, folders
         self.spec = specs[0]
-        self.pack = make_pack(specs, logs)
+        self.pack = make_pack(specs, logs, traced)
         self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.judging = Judging(specs, self.pack, self.turns)
         self.timer = Timer(checkpoint_seconds)
 
-    def locks(self) -> contextlib.ExitStack:
-        """All folders, held until it is closed."""
-        with contextlib.ExitStack() as held:
-            for folder in self.folders:
-                if folder:
-                    held.enter_context(FolderLock(folder.path))
-            return held.pop_all()
-
-    def begin(self) -> None:
-        """Make the folders ready, or go back to where all of them can go on from."""
-        specs, logs, folders = self.specs, self.logs, self.folders
-        found = common_checkpoints(specs, logs, folders)
-        self.place = found[0].place if found else START
+    def begin(self, found: Sequence[Checkpoint | None]) -> None:
+        """Make the folders ready, or go back to where all of them go on from."""
+        self.place = found[0].place if found[0] else START
         self.states = self._first_states(found)
-        ends = np.cumsum([len(spec.seeds) for spec in specs]).tolist()
-        self.members = [
-            Member(
-                spec, self.pack.program.problem, of_run, slice(end - len(spec.seeds), end), folder,
-                found[number] if found else None,
-            )
-            for number, (spec, of_run, end, folder) in enumerate(
-                zip(specs, logs, ends, folders, strict=True)
-            )
-        ]  # fmt: skip
-        # Compiled in or an argument, a number rounds differently: a replay wants to know.
-        traced = {"traced": sorted(self.pack.jobs.settings)} if self.pack.jobs.settings else {}
-        for member in self.members:
-            member.about |= self.turns.about | traced
+        also: dict[str, Any] = dict(self.turns.about)
+        if self.pack.jobs.settings:
+            # Compiled in or an argument, a number rounds differently: a replay wants to know.
+            also["traced"] = sorted(self.pack.jobs.settings)
+        problem, end = self.pack.program.problem, 0
+        self.members = []
+        for spec, logs, folder, checkpoint in zip(
+            self.specs, self.logs, self.folders, found, strict=True
+        ):
+            jobs = slice(end, end + len(spec.seeds))
+            self.members.append(Member(spec, problem, logs, jobs, folder, also, checkpoint))
+            end = jobs.stop
 
-    def _first_states(self, found: Sequence[Checkpoint]) -> State:
+    def _first_states(self, found: Sequence[Checkpoint | None]) -> State:
         """Those of the checkpoints, or fresh ones."""
-        if not found:
-            return self.turns.init()
         init = functools.partial(loop.init, program=self.pack.program)
         like = eqx.filter_eval_shape(init, self.pack.jobs)
         parts = [
-            trees.load(checkpoint.path / checkpoints.STATE, _of_jobs(like, len(spec.seeds)))
+            trees.load(checkpoint.path / checkpoints.STATE, _of_jobs(like, len(spec.seeds)), np)
             for spec, checkpoint in zip(self.specs, found, strict=True)
+            if checkpoint
         ]
-        return self.turns.spread(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts))
+        if not parts:
+            return self.turns.init()
+        whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        # States of jobs that take turns stay on the host.
+        whole = whole if self.turns.count > 1 else jax.tree.map(jnp.asarray, whole)
+        return self.turns.spread(whole)
 
     @property
     def active(self) -> np.ndarray:
@@ -245,6 +246,11 @@ class _Training:
                     self._finish(number, member, states)
         finally:
             self.judging.close()
+        if self.interruption.asked:
+            raise Interrupted(
+                f"it was at its end: all steps are done, and in {self._places()}",
+                self.interruption.number,
+            )
         return [member.result() for member in self.members]
 
     def _train(self, data: Data, progress: Silent) -> None:
@@ -275,17 +281,20 @@ class _Training:
         self._keep_evaluations(progress, wait=True)
         with self.timer:
             states = self.turns.gathered(self.states)
-            for member in self.members:
-                if not member.over:
-                    self._checkpoint(member, place, states, must=asked)
+            going = [member for member in self.members if not member.over]
+            written = [self._checkpoint(member, place, states, must=asked) for member in going]
+            for member in going:
+                member.settle(place, all(written))
         if asked:
-            folders = ", ".join(str(member.folder.path) for member in self.members if member.folder)
             raise Interrupted(
-                f"stopped after {place}. What there is, is in {folders}: the same command goes on "
-                "from there."
-            )
+                f"stopped after {place}. What there is, is in {self._places()}: the same command "
+                "goes on from there.", self.interruption.number,
+            )  # fmt: skip
 
-    def _checkpoint(self, member: Member, place: Place, states: State, must: bool) -> None:
+    def _places(self) -> str:
+        return ", ".join(str(member.folder.path) for member in self.members if member.folder)
+
+    def _checkpoint(self, member: Member, place: Place, states: State, must: bool) -> bool:
         try:
             member.checkpoint(place, states)
         except OSError as error:
@@ -293,6 +302,8 @@ class _Training:
                 raise
             # The one before is still there.
             member.warn(f"no checkpoint could be written after {place}: {error}")
+            return False
+        return True
 
     def _finish(self, number: int, member: Member, states: State) -> None:
         references, speed = self.judging.references(number), self.judging.speed(number)

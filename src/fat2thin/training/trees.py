@@ -36,8 +36,10 @@ def dump(tree: Any) -> bytes:
     return safetensors.numpy.save(arrays, metadata={FORMAT: json.dumps(manifest)})
 
 
-def load(path: Path, like: Any) -> Any:
+def load(path: Path, like: Any, kind: Any = jnp) -> Any:
     """The pytree in a file; `like` is its structure, with shapes and types in place of arrays.
+
+    The arrays are JAX's, or with `kind=np` NumPy's, which stay on the host.
 
     Nothing is taken of a file that does not hold just that: memory is for what `like` says.
     """
@@ -51,7 +53,7 @@ def load(path: Path, like: Any) -> Any:
                 found = file.get_slice(name)
                 if (found.get_dtype(), found.get_shape()) != (_TYPES[dtype], shape):
                     raise DamagedError(f"{path} is damaged: its {name} is not what it lists")
-            arrays = [jnp.asarray(file.get_tensor(name)) for name, _, _ in expected]
+            arrays = [kind.asarray(file.get_tensor(name)) for name, _, _ in expected]
     except (safetensors.SafetensorError, RecursionError) as error:
         raise DamagedError(f"{path} is no safetensors file that can be read: {error}") from error
     return jax.tree_util.tree_unflatten(structure, arrays)

@@ -136,11 +136,9 @@ class _Verifier:
     def _whole_checkpoints(self, about: dict[str, Any]) -> list[Checkpoint]:
         """The newest first; of the others it is remembered what is wrong with them."""
         whole = []
-        for path in sorted((self._folder.path / checkpoints.FOLDER).glob("*_*"), reverse=True):
+        for place, path in checkpoints.listed(self._folder.path):
             try:
-                found = checkpoints.read(path)
-                if found.place.name != path.name:
-                    raise DamagedError(f"{path} says that it is of {found.place}")
+                found = checkpoints.read(path, place)
                 for name in ("spec", "problem", "sha256", "scales"):
                     if found.manifest.get(name) != about.get(name):
                         raise DamagedError(f"{path} and {RUN} do not agree on {name}")
