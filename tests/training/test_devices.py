@@ -34,7 +34,7 @@ def breaking_logs(make_dataset):
 
 
 def train(*places, **options):
-    """Two runs, of which the second breaks: seeds 0 and 1; seeds 0, 2 and 3."""
+    """Two runs, of which seed 3 of the second breaks: seeds 0 and 1; seeds 0, 2 and 3."""
     specs = [
         make_spec(
             "bc", LOGS, seeds=seeds, settings={"hidden": (8, 8), "learning_rate": rate},
@@ -60,14 +60,14 @@ def test_several_devices_give_the_same_bits(tmp_path, tiny_world, monkeypatch):
 
     monkeypatch.setitem(readers._READERS, LOGS, breaking_logs(tiny_world.dataset))
     train(tmp_path / "a one", tmp_path / "b one", snapshots=[2])
-    for name, status, step in (("a", "finished", 4), ("b", "diverged", 0)):
+    for name, stopped in (("a", []), ("b", ["3"])):
         one, four, turns = (load(tmp_path / f"{name} {end}") for end in ("one", "four", "turns"))
-        assert (one.about["status"], one.step) == (status, step)
+        assert [*one.about.get("stopped", {})] == stopped
         assert "devices" not in one.about and four.about["devices"] == 3
         assert_same_bits(four.evaluations.policies, one.evaluations.policies)
         assert_same_bits(four.snapshots, one.snapshots)
         for other in (four, turns):
-            assert (other.about["status"], other.step) == (status, step)
+            assert [*other.about.get("stopped", {})] == stopped
             assert_same_bits(other.metrics, one.metrics)
             assert_same_bits(other.states, one.states)
 

@@ -154,10 +154,12 @@ def test_a_run_json_that_says_less(folder, name):
 
 
 def test_a_file_that_is_gone_or_too_many(folder):
-    (folder / "snapshots/step_000000006.safetensors").rename(folder / "snapshots/step_9")
+    (folder / "snapshots/step_000000006.safetensors").rename(
+        folder / "snapshots/step_000000009.safetensors"
+    )
     found = verify(folder, 0)
     assert "step_000000006.safetensors is missing" in found["files"].what
-    assert "step_9 is here and not listed" in found["files"].what
+    assert "step_000000009.safetensors is here and not listed" in found["files"].what
     assert found["snapshots"].result == "FAILED"
     (folder / "evaluations.npz").unlink()
     assert verify(folder, 0)["evaluations"].result == "FAILED"
