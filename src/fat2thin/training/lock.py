@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 NAME = ".lock"
 _TRIES, _PAUSE = 5, 0.05
@@ -53,12 +52,7 @@ class FolderLock:
         self._descriptor = descriptor
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Let go. The file stays: removed, two processes could each hold a lock of that name."""
         if self._descriptor is not None:
             os.close(self._descriptor)

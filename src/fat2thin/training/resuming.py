@@ -4,7 +4,6 @@ import collections
 import logging
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from fat2thin.training import checkpoints
@@ -37,12 +36,7 @@ class Timer:
         self._began = time.monotonic()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Count from now on."""
         self._last = time.monotonic()
         self._took = self._last - self._began
