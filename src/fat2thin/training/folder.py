@@ -215,10 +215,6 @@ class RunFolder:
             files.sync(self.path)
         files.write(self.path / _snapshot(step), trees.dump(policies))
 
-    def has_snapshot(self, step: int) -> bool:
-        """Whether the policies after a step are here."""
-        return (self.path / _snapshot(step)).exists()
-
     def kept_snapshots(self, steps: Iterable[int]) -> list[int]:
         """Those of the steps after which the policies are here."""
         here = set(self.snapshot_names())

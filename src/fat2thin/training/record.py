@@ -43,7 +43,7 @@ class Record:
     @functools.cached_property
     def rows(self) -> list[MetricsRow]:
         """The rows of its metrics, read once."""
-        return [*self.folder.metrics()]
+        return self.folder.metrics()
 
     @property
     def reached(self) -> int:

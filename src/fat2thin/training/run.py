@@ -117,7 +117,8 @@ def execute_together(
 
     They may differ in data set (of the same widths, box and discount), seeds and settings that are
     real numbers. Where one of several diverges, the others go on; its `about` says so. Runs that
-    were broken off go on together from the newest step that all of them have a checkpoint of.
+    were broken off go on together from the newest step that most of them have a checkpoint of, and
+    one that has none of it by itself.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
     _refuse_shared(folders)
@@ -131,8 +132,7 @@ def execute_together(
         return [
             number
             for number, (spec, of_spec, folder) in enumerate(runs)
-            if number not in computed
-            and (folder is None or folder.status(spec, of_spec) not in over)
+            if folder is None or folder.status(spec, of_spec) not in over
         ]
 
     def training_of(numbers: Sequence[int]) -> _Training:
