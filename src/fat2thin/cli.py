@@ -4,19 +4,19 @@ Each command imports what it needs when it is called, so that `fat2thin --help` 
 command is a function with a docstring and `@app.command` above it.
 """
 
-import ast
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.extras import SubcommandApp
 
-from fat2thin import compilation_cache, data_cli
+from fat2thin import compilation_cache, data_cli, experiments_cli
 from fat2thin.plain_errors import plain_errors
+from fat2thin.reading import read_seeds, read_setting, read_value
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -118,12 +118,12 @@ def train(
     from fat2thin.training.spec import find_published
 
     with plain_errors(ValueError):
-        given = dict(_setting(one) for one in settings)
+        given = dict(read_setting(one) for one in settings)
         spec = make_spec(
             algorithm,
             dataset,
             steps=steps,
-            seeds=_seeds(seeds),
+            seeds=read_seeds(seeds),
             settings=given,
             settings_from=settings_from,
             batch_size=batch_size,
@@ -133,7 +133,7 @@ def train(
             snapshots=snapshots,
             task=task,
             standardise=standardise,
-            reward_scale=_value(reward_scale),
+            reward_scale=read_value(reward_scale),
         )
     if settings_from != "default":
         found = find_published(algorithm, dataset, settings_from, given)
@@ -346,6 +346,10 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
         sys.exit(1)
 
 
+for _command in experiments_cli.COMMANDS:
+    app.command(_command)
+
+
 def _print(run: "Run") -> None:
     from fat2thin.report.standings import remarks
     from fat2thin.training.standing import outline
@@ -361,27 +365,6 @@ def _print(run: "Run") -> None:
         print(f"\nevaluations: {steps:,} steps of the task, {pace:,.0f} a second")
     if run.folder:
         print(f"\nkept in {run.folder}")
-
-
-def _seeds(text: str) -> int | list[int]:
-    """`10`, or a list: `3,` `3,5` `[3, 5]`."""
-    value = _value(text)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"a setting is written NAME=VALUE, got {text!r}")
-    return name, _value(value)
-
-
-def _value(text: str) -> Any:
-    """A Python value where it reads as one, the text itself otherwise."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -37,8 +37,15 @@ class Table:
         headings = [column.replace("_", " ") for column in columns]
         cells = [[_cell(row.get(column, math.nan)) for column in columns] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+        # Numbers stand below each other by their last digit, words by their first letter.
+        places = [
+            str.ljust if isinstance(self.rows[0].get(column), str) else str.rjust
+            for column in columns
+        ]
         lines = [
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            "  ".join(
+                place(cell, width) for place, cell, width in zip(places, line, widths, strict=True)
+            ).rstrip()
             for line in [headings, ["-" * width for width in widths], *cells]
         ]
         return "\n".join([self.title, "", *lines, *([""] if self.notes else []), *self.notes])

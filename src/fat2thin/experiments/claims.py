@@ -1,0 +1,203 @@
+"""What the paper claims, each with a verdict from run folders, whichever way it falls.
+
+The claims are numbered as in the project's specification. Each is looked at twice where that has a
+meaning: with the mathematics corrected, and as the authors' code computes it ("published"), there
+by the proposal's returns, since those are what the published curves show.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fat2thin.evaluation.statistics import Interval
+from fat2thin.experiments import timing
+from fat2thin.experiments.presets import Method, method
+from fat2thin.training import NoRunError, Run, files, load
+
+HOLDS, FAILS, ONLY_PUBLISHED = "holds", "does not hold", "holds only in published mode"
+UNDECIDED, NOT_RUN = "undecided", "not run"
+
+
+class Finding(NamedTuple):
+    """What was measured about a claim."""
+
+    holds: bool | None
+    """None where the interval holds the threshold, and so leaves it open."""
+    effect: Interval
+    meaning: str
+    """What the effect is, and what would make the claim hold."""
+    seeds: int = 0
+
+
+class Mode(NamedTuple):
+    """One of the two ways in which the mathematics is looked at."""
+
+    published: bool
+
+    def method(self, algorithm: str) -> Method:
+        """The authors' form of an algorithm in published mode, where they have one of their own."""
+        own = self.published and algorithm in _PUBLISHED
+        return method(algorithm, published=own)
+
+    def policy(self, run: Run) -> str:
+        """Whose returns count: the actor's, or those that the published curves show."""
+        has_proposal = "proposal_sampled" in run.evaluations.policies
+        return "proposal_sampled" if self.published and has_proposal else "actor_sampled"
+
+
+_PUBLISHED = (
+    "fttpo", "fttpo-spot", "fttpo-sg", "tawac-ht", "xql", "spot", "rar", "sparse_reverse_kl",
+)  # fmt: skip
+CORRECTED, AS_PUBLISHED = Mode(False), Mode(True)
+
+
+class Kept:
+    """The runs and measurements of a reproduction, read when they are asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._runs: dict[str, Run | None] = {}
+
+    def curve(self, dataset: str, which: Method) -> Run | None:
+        """The run of a learning curve, None where it is not there or not finished."""
+        return self._run(f"curves/{dataset}/{_folder(which)}")
+
+    def evolution(self, dataset: str, which: Method) -> Run | None:
+        """The run of an evolution of policies."""
+        return self._run(f"evolution/{dataset}/{_folder(which)}")
+
+    def times(self) -> dict[str, Any] | None:
+        """What `fat2thin reproduce time` measured."""
+        place = self.root / timing.RESULT
+        return files.read_json(place) if place.exists() else None
+
+    def _run(self, name: str) -> Run | None:
+        if name not in self._runs:
+            try:
+                self._runs[name] = load(self.root / name)
+            except (NoRunError, FileNotFoundError):
+                self._runs[name] = None
+        return self._runs[name]
+
+
+def _folder(which: Method) -> str:
+    return which.label.replace(", ", "-").replace(" ", "-")
+
+
+Check = Callable[[Kept, Mode], Finding | None]
+
+
+class Claim(NamedTuple):
+    """A statement of the paper, and how it is checked."""
+
+    name: str
+    statement: str
+    preset: str
+    """What makes the runs: `fat2thin reproduce PRESET`; empty where none are needed."""
+    check: Check
+    both_modes: bool = True
+
+
+class Verdict(NamedTuple):
+    """A claim and what became of it."""
+
+    claim: Claim
+    verdict: str
+    corrected: Finding | None
+    published: Finding | None
+
+    @property
+    def shown(self) -> Finding | None:
+        """The finding that the verdict rests on."""
+        return self.published if self.corrected is None else self.corrected
+
+
+def judge(claim: Claim, kept: Kept) -> Verdict:
+    """The verdict of one claim."""
+    corrected = claim.check(kept, CORRECTED)
+    published = claim.check(kept, AS_PUBLISHED) if claim.both_modes else None
+    return Verdict(claim, _verdict(corrected, published), corrected, published)
+
+
+def _verdict(corrected: Finding | None, published: Finding | None) -> str:
+    if corrected is None and published is None:
+        return NOT_RUN
+    if corrected is not None and corrected.holds:
+        return HOLDS
+    if published is not None and published.holds:
+        return ONLY_PUBLISHED
+    if corrected is None or corrected.holds is None:
+        return UNDECIDED
+    return FAILS
+
+
+def judge_all(root: str | Path, claims: Sequence[Claim]) -> list[Verdict]:
+    """Every claim, from the runs below a folder."""
+    kept = Kept(Path(root))
+    return [judge(claim, kept) for claim in claims]
+
+
+def command(claim: Claim, scale: str) -> str:
+    """What makes the runs that a verdict rests on."""
+    return (
+        f"fat2thin reproduce {claim.preset} --scale {scale}" if claim.preset else "fat2thin claims"
+    )
+
+
+def above(effects: Sequence[Interval]) -> bool | None:
+    """Whether all effects are above 0: no as soon as one interval lies below it."""
+    if any(effect.high < 0.0 for effect in effects):
+        return False
+    return True if all(effect.low > 0.0 for effect in effects) else None
+
+
+def weakest(effects: Sequence[Interval]) -> Interval:
+    """The effect that a claim about all of them hangs on."""
+    return min(effects, key=lambda effect: effect.value)
+
+
+def number(value: float) -> Interval:
+    """A number that was computed and not estimated."""
+    return Interval(value, value, value)
+
+
+def to_json(verdicts: Sequence[Verdict], scale: str) -> str:
+    """The verdicts as a file keeps them."""
+    return json.dumps([as_row(verdict, scale) for verdict in verdicts], indent=1)
+
+
+def as_row(verdict: Verdict, scale: str) -> dict[str, Any]:
+    """A verdict as plain values, both findings in it."""
+    shown = verdict.shown
+    return {
+        "claim": verdict.claim.name,
+        "statement": verdict.claim.statement,
+        "verdict": verdict.verdict,
+        "effect": None if shown is None else _plain(shown.effect.value),
+        "low": None if shown is None else _plain(shown.effect.low),
+        "high": None if shown is None else _plain(shown.effect.high),
+        "meaning": "" if shown is None else shown.meaning,
+        "seeds": 0 if shown is None else shown.seeds,
+        "published_effect": _in_words(verdict.published),
+        "command": command(verdict.claim, scale),
+    }
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 6)
+
+
+def _in_words(finding: Finding | None) -> str:
+    return "" if finding is None else effect_words(finding)
+
+
+def effect_words(finding: Finding) -> str:
+    """ "1.23 [0.80, 1.61]", or the number alone where it was computed."""
+    value, low, high = finding.effect
+    if math.isnan(value):
+        return "–"
+    if low == high or math.isnan(low):
+        return f"{value:.3g}".replace("-", "−")
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")

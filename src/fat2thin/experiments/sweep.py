@@ -1,0 +1,275 @@
+"""Sweeps: a grid of settings on some seeds, the best of them on others, and what that cost.
+
+Selection seeds report nothing and reporting seeds choose nothing. The steps taken in the
+environment to choose are part of a result, and are counted.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fat2thin.evaluation.statistics import Interval, area_under_curve, final_score, seed_interval
+from fat2thin.evaluation.table import Table
+from fat2thin.experiments import offline_selection
+from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs
+from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.training import Run, RunSpec, files, make_spec
+from fat2thin.training.result import listed
+
+POLICY = "actor_sampled"
+"""Whose returns choose: the policy that acts, as it acts."""
+BY_RETURNS = {
+    "area": "mean return over all evaluations (area under the curve, as in the paper)",
+    "final": "mean return of the last evaluation",
+}
+BY_LOG = offline_selection.CRITERIA
+MOST_SETTINGS = 10_000
+RESULT = "sweep.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What is tried, on which seeds, how the best is chosen, and who reports."""
+
+    base: RunSpec
+    """Everything but the grid's settings; its seeds are those that choose."""
+    grid: Mapping[str, tuple[Any, ...]]
+    """Values by setting; every combination is tried."""
+    report_seeds: tuple[int, ...]
+    select: str = "area"
+
+    def __post_init__(self) -> None:
+        if self.select not in (*BY_RETURNS, *BY_LOG):
+            ways = {**BY_RETURNS, **BY_LOG}
+            raise ValueError(
+                f"select must be one of {'; '.join(f'{name}: {ways[name]}' for name in ways)}; "
+                f"got {self.select!r}"
+            )
+        if both := sorted({*self.base.seeds} & {*self.report_seeds}):
+            raise ValueError(
+                f"seeds {listed(both)} would choose the setting and report on it: a seed does "
+                "one of both"
+            )
+        if not self.grid or not all(self.grid.values()):
+            raise ValueError("a sweep wants a grid: settings with at least one value each")
+        if math.prod(map(len, self.grid.values())) > MOST_SETTINGS:
+            raise ValueError(
+                f"the grid has more than {MOST_SETTINGS:,} settings: take fewer values"
+            )
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination of the grid's values, the last setting varying fastest."""
+        return [
+            dict(zip(self.grid, values, strict=True))
+            for values in itertools.product(*self.grid.values())
+        ]
+
+    def spec(self, setting: Mapping[str, Any]) -> RunSpec:
+        """The run that tries a setting; one that is no setting, or out of range, is an error."""
+        base = self.base
+        options = {
+            field.name: getattr(base, field.name)
+            for field in dataclasses.fields(RunSpec)
+            if field.name not in ("algorithm", "dataset", "config", "settings_from")
+        }
+        spec = make_spec(
+            base.algorithm, base.dataset, config=base.config, settings=setting, **options
+        )
+        return dataclasses.replace(spec, settings_from=base.settings_from)
+
+    def selection(self, root: Path, name: str) -> list[Planned]:
+        """The runs that choose, below `root / name`."""
+        if self.select in BY_LOG:
+            return offline_selection.plan(
+                {words(one): self.spec(one) for one in self.settings}, root, f"{name}/selection"
+            )
+        return [Planned(f"{name}/selection/{words(one)}", self.spec(one)) for one in self.settings]
+
+    def report(self, name: str, setting: Mapping[str, Any]) -> Planned:
+        """The run of the chosen setting on fresh seeds and the whole log."""
+        return Planned(
+            f"{name}/report", dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
+        )
+
+
+class Choice(NamedTuple):
+    """How the settings did on the seeds that choose, and which is taken."""
+
+    setting: dict[str, Any]
+    scores: dict[str, Interval]
+    """By setting, in words; larger is better."""
+    environment_steps: int
+    """Of the returns that chose ..."""
+    all_environment_steps: int
+    """... and of all evaluations of these runs, those of proposals and centres too."""
+
+
+class Result(NamedTuple):
+    """A sweep that is done."""
+
+    sweep: Sweep
+    choice: Choice
+    run: Run
+    """The chosen setting on fresh seeds."""
+
+    def table(self) -> Table:
+        """A row a setting, the best first; below it what choosing cost."""
+        base, choice = self.sweep.base, self.choice
+        ordered = sorted(choice.scores.items(), key=lambda item: -_known(item[1].value))
+        meaning = {**BY_RETURNS, **BY_LOG}[self.sweep.select]
+        return Table(
+            title=f"{base.algorithm} on {base.dataset}, {len(choice.scores)} settings, "
+            f"seeds {listed(base.seeds)}, {base.steps:,} steps: {meaning}",
+            rows=tuple(
+                {"setting": name, "score": score.value, "low": score.low, "high": score.high}
+                for name, score in ordered
+            ),
+            notes=(
+                f"chosen: {words(choice.setting)}",
+                budget(choice),
+                f"reported on seeds {listed(self.sweep.report_seeds)}, which chose nothing",
+            ),
+        )
+
+
+def budget(choice: Choice) -> str:
+    """What choosing cost, in words."""
+    if not choice.all_environment_steps:
+        return "spent on choosing: no step in the environment"
+    return (
+        f"spent on choosing: {choice.environment_steps:,} steps in the environment "
+        f"({choice.all_environment_steps:,} with those of proposals and centres)"
+    )
+
+
+def run_sweeps(
+    sweeps: Mapping[str, Sweep], root: str | Path, progress: PlanProgress | None = None
+) -> dict[str, Result]:
+    """All sweeps, each below `root` in the folder of its name; what they can share they share.
+
+    First all that chooses, then all that reports. What is there already is not computed again.
+    """
+    root = Path(root)
+    selections = {name: sweep.selection(root, name) for name, sweep in sweeps.items()}
+    carry_out([one for several in selections.values() for one in several], root, progress)
+    choices = {
+        name: _choose(sweep, load_runs(selections[name], root), root)
+        for name, sweep in sweeps.items()
+    }
+    reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
+    carry_out([*reports.values()], root, progress)
+    final = load_runs([*reports.values()], root)
+    results = {
+        name: Result(sweep, choices[name], final[reports[name].name])
+        for name, sweep in sweeps.items()
+    }
+    for name, result in results.items():
+        _write(root / name / RESULT, result)
+    return results
+
+
+def _choose(sweep: Sweep, runs: Mapping[str, Run], root: Path) -> Choice:
+    """The setting with the largest mean score; one of which a seed stopped is never taken."""
+    if sweep.select in BY_LOG:
+        of_settings = offline_selection.scores(sweep.select, runs, root)
+    else:
+        of_settings = {
+            name.rsplit("/", 1)[1]: _returns_score(sweep.select, run) for name, run in runs.items()
+        }
+    scores = {words(one): _interval(of_settings[words(one)]) for one in sweep.settings}
+    best = max(sweep.settings, key=lambda one: _known(scores[words(one)].value))
+    if math.isnan(scores[words(best)].value):
+        raise ValueError(
+            f"no setting of {sweep.base.algorithm} on {sweep.base.dataset} has a score: in all of "
+            "them a seed stopped, or there is nothing to score by. Take other settings"
+        )
+    chose = sum(_chosen_by(run) for run in runs.values()) if sweep.select in BY_RETURNS else 0
+    return Choice(best, scores, chose, sum(map(environment_steps, runs.values())))
+
+
+def _returns_score(select: str, run: Run) -> np.ndarray:
+    if POLICY not in run.evaluations.policies:
+        raise ValueError(
+            f"{run.spec.dataset!r} is a log without a task to judge policies on: choose by the "
+            f"log, with select={' or '.join(map(repr, BY_LOG))}"
+        )
+    returns = run.evaluations[POLICY].returns
+    if select == "final":
+        return final_score(returns)
+    return area_under_curve(run.evaluations.steps, returns)
+
+
+def _chosen_by(run: Run) -> int:
+    """Steps in the environment that the returns of the policy that acts took."""
+    evaluations = run.evaluations
+    if "length" in (measures := evaluations[POLICY].measures):
+        return round(float(np.nansum(measures["length"])) * run.spec.episodes)
+    return environment_steps(run) // len(evaluations.policies)
+
+
+def _interval(scores: np.ndarray) -> Interval:
+    if np.isnan(scores).any():
+        return Interval(math.nan, math.nan, math.nan)
+    return seed_interval(scores[:, None])
+
+
+def _known(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
+
+
+def words(setting: Mapping[str, Any]) -> str:
+    """A setting as a folder is called."""
+    return ",".join(f"{name}={_word(value)}" for name, value in setting.items())
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "x".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parse_grid(entries: Sequence[str], values: Any) -> dict[str, tuple[Any, ...]]:
+    """`["temperature=1,0.5", ...]` as values by name; `values` reads a text as a Python value."""
+    grid: dict[str, tuple[Any, ...]] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        if not equals or not text:
+            raise ValueError(f"a grid is written NAME=VALUE,VALUE,..., got {entry!r}")
+        if name in grid:
+            raise ValueError(f"the grid names {name} twice: give all its values at once")
+        read = values(text)
+        if isinstance(read, str):
+            read = tuple(map(values, text.split(",")))
+        grid[name] = tuple(read) if isinstance(read, tuple | list) else (read,)
+        if len(set(grid[name])) < len(grid[name]):
+            raise ValueError(f"the grid has a value of {name} twice: {text}")
+    return grid
+
+
+def _write(path: Path, result: Result) -> None:
+    sweep, choice = result.sweep, result.choice
+    known = {
+        "algorithm": sweep.base.algorithm,
+        "dataset": sweep.base.dataset,
+        "steps": sweep.base.steps,
+        "grid": {name: list(values) for name, values in sweep.grid.items()},
+        "select": sweep.select,
+        "selection_seeds": list(sweep.base.seeds),
+        "report_seeds": list(sweep.report_seeds),
+        "chosen": choice.setting,
+        "scores": {name: _or_none(score) for name, score in choice.scores.items()},
+        "environment_steps": choice.environment_steps,
+        "all_environment_steps": choice.all_environment_steps,
+    }
+    files.write(path, json.dumps(known, indent=2).encode())
+
+
+def _or_none(score: Interval) -> dict[str, float | None]:
+    return {name: None if math.isnan(x) else x for name, x in score._asdict().items()}

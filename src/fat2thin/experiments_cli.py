@@ -1,0 +1,226 @@
+"""Commands about many runs: sweeps, the paper's figures and claims, a page to explore."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from fat2thin.plain_errors import plain_errors
+from fat2thin.reading import read_seeds, read_setting, read_value
+
+_Text = Annotated[str, tyro.conf.Positional]
+_Folders = Annotated[
+    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")
+]
+ScaleName = Literal["smoke", "small", "paper"]
+Preset = Literal[
+    "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "treatment", "ablation",
+    "time", "hyperparameters", "all",
+]  # fmt: skip
+ROOT = Path("reproduction")
+
+
+def sweep(
+    algorithm: Annotated[_Text, tyro.conf.arg(metavar="ALGORITHM")],
+    dataset: Annotated[_Text, tyro.conf.arg(metavar="DATASET")],
+    /,
+    grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,VALUE ...")],
+    steps: int = 10_000,
+    seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "5",
+    report_seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "10",
+    select: Literal["area", "final", "likelihood", "td_error"] = "area",
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
+    settings_from: Literal["default", "own", "fttpo"] = "default",
+    batch_size: int | None = None,
+    evaluate_every: int = 1000,
+    episodes: int = 20,
+    log_every: int = 250,
+    task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
+    standardise: bool = False,
+    reward_scale: Annotated[str, tyro.conf.arg(metavar="NUMBER|return_range")] = "1",
+) -> None:
+    """Try a grid of settings, then run the best with fresh seeds, and say what choosing cost.
+
+    Example: fat2thin sweep fttpo treatment/quadratic --grid learning_rate=3e-4,1e-4,3e-5
+    temperature=1,0.5,0.1,0.01 --seeds 5
+
+    Settings that are real numbers share one compiled program. Runs that are there are reused.
+
+    Args:
+        algorithm: Name of the algorithm.
+        dataset: Name of the data set, or path of a log.
+        grid: Values by setting; every combination is tried.
+        steps: Updates a seed.
+        seeds: Seeds that choose: a count, or a list such as "3,5".
+        report_seeds: Seeds that report, never those that choose: a count takes the next ones.
+        select: Choose by the returns in the environment ("area" under the curve, as in the paper,
+            or the "final" evaluation), or without any, from a fifth of the log that is held out
+            ("likelihood", "td_error").
+        out: Folder for all runs; sweeps/ALGORITHM-DATASET by default.
+        settings: Settings that do not vary.
+        settings_from: What the other settings are, see `fat2thin train`.
+        batch_size: Logged steps an update sees; as published, or else 256.
+        evaluate_every: Updates between evaluations.
+        episodes: Episodes of an evaluation, a seed and a policy each.
+        log_every: Most updates that one row of metrics is the mean of.
+        task: Gymnasium task that policies are judged on, or none.
+        standardise: Let the networks see standardised observations.
+        reward_scale: What rewards are multiplied by, or return_range.
+    """
+    from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
+    from fat2thin.training import make_spec
+    from fat2thin.training.spec import expand_seeds
+
+    with _told_plainly():
+        base = make_spec(
+            algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
+            settings=dict(map(read_setting, settings)), settings_from=settings_from,
+            batch_size=batch_size, evaluate_every=evaluate_every, episodes=episodes,
+            log_every=log_every, task=task, standardise=standardise,
+            reward_scale=read_value(reward_scale),
+        )  # fmt: skip
+        reporting = read_seeds(report_seeds)
+        if isinstance(reporting, int):
+            first = max(base.seeds) + 1
+            reporting = list(range(first, first + len(expand_seeds(reporting))))
+        wanted = Sweep(base, parse_grid(grid, read_value), expand_seeds(reporting), select)
+        root = out or Path("sweeps") / f"{algorithm}-{Path(dataset).name}"
+        (result,) = run_sweeps({".": wanted}, root).values()
+        print(result.table())
+        if result.run.evaluations.policies:
+            print(f"\n{result.run.table()}")
+        print(f"\nkept in {root}")
+
+
+def reproduce(
+    preset: Annotated[Preset, tyro.conf.Positional],
+    /,
+    scale: ScaleName = "small",
+    data: Literal["regenerated", "d4rl"] = "regenerated",
+    seeds: int | None = None,
+    steps: int | None = None,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+) -> None:
+    """Make a figure or a table of the FtTPO paper, with the runs it needs.
+
+    Runs that are there already are reused, so that figures share them.
+
+    Args:
+        preset: A figure; treatment (every method on that task); ablation (figures 6 and 8); time;
+            hyperparameters (the paper's sweeps); or all of them but the last.
+        scale: smoke takes minutes on two cores, small an evening, paper is its ten seeds and all
+            its updates.
+        data: Where the robots' data come from; both are looked for in $FAT2THIN_DATA.
+        seeds: How many, instead of the scale's.
+        steps: Updates of learning curves, instead of the scale's.
+        out: Folder for runs, tables and figures; reproduction/SCALE by default.
+    """
+    from fat2thin.experiments.presets import Reproduction
+    from fat2thin.experiments.reproduction import reproduce as carry_out
+    from fat2thin.experiments.scales import scale_of
+
+    with _told_plainly():
+        asked = Reproduction(scale_of(scale), data, seeds, steps)
+        root = out or ROOT / scale
+        outcome = carry_out(preset, asked, root)
+    for table in outcome.tables:
+        print(f"\n{table}")
+    print("", *outcome.pictures, f"\nkept in {root}", sep="\n")
+
+
+def claims(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = ROOT
+    / "small",
+    /,
+    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json", metavar="FILE")] = None,
+) -> None:
+    """Say what of the paper holds: a verdict for each of its claims, from runs that are there.
+
+    Args:
+        folder: Where `fat2thin reproduce` kept its runs.
+        markdown: File for the table with effects, intervals and commands.
+        json_file: File for the same as data; `fat2thin report --claims` shows it.
+    """
+    from fat2thin.experiments import all_claims
+    from fat2thin.experiments.claims import to_json
+    from fat2thin.training import files
+
+    with _told_plainly():
+        found = all_claims.verdicts(folder)
+        print(all_claims.table(found))
+        if markdown is not None:
+            text = all_claims.document(found, str(folder), folder.name, _devices(folder))
+            files.write(markdown, text.encode())
+        if json_file is not None:
+            files.write(json_file, to_json(found, folder.name).encode())
+
+
+def report(
+    folders: _Folders,
+    /,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
+    claims: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> None:
+    """Make one HTML page to explore runs: curves, policies over time, any state, doses.
+
+    It opens without a network, and holds the data behind every plot.
+
+    Args:
+        folders: Run folders, or folders with run folders below them.
+        out: The page.
+        claims: What `fat2thin claims --json` wrote, to be shown as a table.
+    """
+    from fat2thin.report.page import save_page
+    from fat2thin.training import load
+
+    with _told_plainly():
+        found = [path for folder in folders for path in run_folders(folder)]
+        if not found:
+            raise ValueError(f"no finished run is in or below {', '.join(map(str, folders))}")
+        verdicts = [] if claims is None else json.loads(claims.read_text(encoding="utf-8"))
+        path = save_page([load(one) for one in found], out, verdicts)
+    print(f"{path}: {len(found)} runs, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folder itself where it holds a run, or those below it that do; unfinished ones not."""
+    inside = [folder] if (folder / "run.json").exists() else []
+    below = [path.parent for path in sorted(folder.glob("**/run.json"))]
+    return [path for path in inside or below if _is_over(path)]
+
+
+def _is_over(folder: Path) -> bool:
+    from fat2thin.training.folder import RUNNING, RunFolder
+
+    return "checkpoints" not in folder.parts and RunFolder(folder).about()["status"] != RUNNING
+
+
+def _devices(folder: Path) -> list[str]:
+    from fat2thin.training.folder import RunFolder
+
+    told = (RunFolder(path).about().get("device") for path in run_folders(folder))
+    return sorted({str(device) for device in told if device})
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """What a user can mend ends a command with a line; Ctrl-C with what to do next."""
+    import sys
+
+    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.training import Interrupted, TrainingDiverged
+
+    with plain_errors(ValueError, TaskFailed, TrainingDiverged):
+        try:
+            yield
+        except Interrupted as stopped:
+            print(f"fat2thin: {stopped}", file=sys.stderr)
+            sys.exit(stopped.status)
+
+
+COMMANDS: tuple[Any, ...] = (sweep, reproduce, claims, report)
