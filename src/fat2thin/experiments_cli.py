@@ -18,7 +18,7 @@ _Folders = Annotated[
 ScaleName = Literal["smoke", "small", "paper"]
 Preset = Literal[
     "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "treatment", "ablation",
-    "time", "hyperparameters", "all",
+    "time", "hyperparameters", "hyperparameters-treatment", "all",
 ]  # fmt: skip
 ROOT = Path("reproduction")
 
@@ -111,7 +111,8 @@ def reproduce(
 
     Args:
         preset: A figure; treatment (every method on that task); ablation (figures 6 and 8); time;
-            hyperparameters (the paper's sweeps); or all of them but the last.
+            hyperparameters (the paper's sweeps, or those on the treatment task alone); or all but
+            the sweeps.
         scale: smoke takes minutes on two cores, small an evening, paper is its ten seeds and all
             its updates.
         data: Where the robots' data come from; both are looked for in $FAT2THIN_DATA.

@@ -12,7 +12,7 @@ nobody knows how far that seed is off. A task whose seeds have all stopped leave
 value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +71,9 @@ def final_score(returns: ArrayLike, window: int = 1) -> Float[ndarray, "seeds"]:
     return np.mean(curves[-window:], axis=0)
 
 
-def area_under_curve(steps: ArrayLike, returns: ArrayLike) -> Float[ndarray, "seeds"]:
+def area_under_curve(
+    steps: ArrayLike | Sequence[int], returns: ArrayLike
+) -> Float[ndarray, "seeds"]:
     """A score a seed: the area under its curve of mean returns, divided by the range of steps.
 
     So it is a mean return, by trapezoids; with one evaluation it is that one's. Steps are of shape

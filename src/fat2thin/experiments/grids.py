@@ -45,16 +45,18 @@ ON_EXAMPLES = ((method("rar"), _FTTPO_GRID), (method("sparse_reverse_kl"), _FTTP
 EXAMPLES = ("halfcheetah-medium-expert", "halfcheetah-medium")
 
 
-def sweeps(asked: Reproduction) -> dict[str, Sweep]:
-    """Every sweep of the paper, by the folder that holds it."""
-    robots = [f"{robot}-{level}" for robot in ROBOTS for level in SETS]
+def sweeps(asked: Reproduction, robots: bool = True) -> dict[str, Sweep]:
+    """Every sweep of the paper, or those on the treatment task, by the folder that holds it."""
+    names = [f"{robot}-{level}" for robot in ROBOTS for level in SETS]
     wanted = [
-        *((asked.treatment(reward, one).spec, grid)
-          for one, grid in ON_TREATMENT for reward in REWARDS),
-        *((asked.robot(name, one).spec, grid) for one, grid in ON_ROBOTS for name in robots),
-        *((asked.robot(name, one).spec, grid)
-          for one, grid in ON_EXAMPLES for name in EXAMPLES),
+        (asked.treatment(reward, one).spec, grid)
+        for one, grid in ON_TREATMENT for reward in REWARDS
     ]  # fmt: skip
+    if robots:
+        wanted += [(asked.robot(name, one).spec, grid) for one, grid in ON_ROBOTS for name in names]
+        wanted += [
+            (asked.robot(name, one).spec, grid) for one, grid in ON_EXAMPLES for name in EXAMPLES
+        ]
     return {
         f"sweeps/{spec.dataset.replace('/', '-')}/{spec.algorithm}": _sweep(asked, spec, grid)
         for spec, grid in wanted

@@ -106,13 +106,19 @@ class Reproduction:
     def treatment(self, reward: str, which: Method) -> Planned:
         """A learning curve on the treatment task."""
         steps = self.steps or self.scale.treatment_steps
-        return self._curve(f"treatment/{reward}", f"treatment-{reward}", which, steps,
-                           self.scale.treatment_episodes)  # fmt: skip
+        return self._curve(
+            f"treatment/{reward}", f"treatment-{reward}", which, steps,
+            self.scale.treatment_seeds, self.scale.treatment_evaluations,
+            self.scale.treatment_episodes,
+        )  # fmt: skip
 
     def robot(self, name: str, which: Method) -> Planned:
         """A learning curve on a robot's data."""
         steps = self.steps or self.scale.robot_steps
-        return self._curve(self.robot_data(name), name, which, steps, self.scale.robot_episodes)
+        return self._curve(
+            self.robot_data(name), name, which, steps, self.scale.robot_seeds,
+            self.scale.robot_evaluations, self.scale.robot_episodes,
+        )  # fmt: skip
 
     def evolution(
         self, dataset: str, folder: str, which: Method, steps: Sequence[int], **settings: Any
@@ -125,13 +131,13 @@ class Reproduction:
         )  # fmt: skip
 
     def _curve(
-        self, dataset: str, folder: str, which: Method, steps: int, episodes: int
-    ) -> Planned:
-        every = max(1, steps // self.scale.evaluations)
+        self, dataset: str, folder: str, which: Method, steps: int, seeds: int, evaluations: int,
+        episodes: int,
+    ) -> Planned:  # fmt: skip
+        every = max(1, steps // evaluations)
         return self._planned(
-            f"curves/{folder}", dataset, which, {}, steps=steps,
-            seeds=self.seeds or self.scale.seeds, evaluate_every=every, episodes=episodes,
-            log_every=max(1, min(2_500, every)),
+            f"curves/{folder}", dataset, which, {}, steps=steps, seeds=self.seeds or seeds,
+            evaluate_every=every, episodes=episodes, log_every=max(1, min(2_500, every)),
         )  # fmt: skip
 
     def _planned(

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fat2thin import data
 from fat2thin.data.scores import normalised_score
-from fat2thin.evaluation.statistics import final_score, ratio
+from fat2thin.evaluation.statistics import Interval, final_score, ratio
 from fat2thin.evaluation.table import Table
 from fat2thin.experiments import grids, outcomes, timing
 from fat2thin.experiments.plan import Planned, carry_out, load_runs
@@ -21,13 +21,15 @@ from fat2thin.experiments.presets import (
     REWARDS,
     Reproduction,
 )
-from fat2thin.experiments.sweep import run_sweeps
+from fat2thin.experiments.sweep import Result, run_sweeps
 from fat2thin.report import paper_figures as draw
 from fat2thin.report.figures import STYLE, save_figure
 from fat2thin.training import Run, files
 
-TIME, HYPERPARAMETERS, ALL = "time", "hyperparameters", "all"
-NAMES = (*PRESETS, TIME, HYPERPARAMETERS, ALL)
+TIME, ALL = "time", "all"
+SWEEPS = {"hyperparameters": True, "hyperparameters-treatment": False}
+"""Whether the sweeps on robots are among them."""
+NAMES = (*PRESETS, TIME, *SWEEPS, ALL)
 FORMATS = ("png", "pdf")
 _IN_STATE = "for the patient whose measurements are all 0"
 
@@ -55,9 +57,9 @@ def reproduce(
         raise ValueError(f"no preset is called {name!r}; there are {', '.join(NAMES)}")
     if name == TIME:
         return _keep(name, root, *_time(asked, root))
-    if name == HYPERPARAMETERS:
-        results = run_sweeps(grids.sweeps(asked), root, progress)
-        return _keep(name, root, [result.table() for result in results.values()], {})
+    if name in SWEEPS:
+        results = run_sweeps(grids.sweeps(asked, robots=SWEEPS[name]), root, progress)
+        return _keep(name, root, _sweep_tables(results), {})
     wanted = [*PRESETS] if name == ALL else [name]
     planned = {one: PRESETS[one](asked) for one in wanted}
     every = [run for several in planned.values() for run in several]
@@ -70,6 +72,18 @@ def reproduce(
         [table for outcome in shown for table in outcome.tables],
         [picture for outcome in shown for picture in outcome.pictures],
     )
+
+
+def _sweep_tables(results: Mapping[str, Result]) -> list[Table]:
+    """How the settings did, then what the chosen ones reach on fresh seeds, a table a data set."""
+    reports: dict[str, dict[str, Run]] = {}
+    for name, result in results.items():
+        _, dataset, algorithm = name.split("/")
+        reports.setdefault(dataset, {})[algorithm] = result.run
+    chosen = [
+        outcomes.methods_table(f"best settings on {name}", of) for name, of in reports.items()
+    ]
+    return [*chosen, *(result.table() for result in results.values())]
 
 
 def refuse_missing_data(planned: Sequence[Planned]) -> None:
@@ -220,12 +234,16 @@ def _shares(runs: Mapping[str, Mapping[str, Run]], suffix: str = "") -> dict:
 
     return {
         name: {
-            label: ratio(final(run), final(of_set[f"fttpo{suffix}"]))
+            label: _per_cent(ratio(final(run), final(of_set[f"fttpo{suffix}"])))
             for label, run in of_set.items()
             if label != f"fttpo{suffix}"
         }
         for name, of_set in runs.items()
     }
+
+
+def _per_cent(share: Interval) -> Interval:
+    return Interval(*(100.0 * end for end in share))
 
 
 def _variant_curves(runs: Runs) -> tuple[list[Table], Figures]:

@@ -28,7 +28,7 @@ They are of no stream of training or evaluation."""
 _VIEW = 1.6
 """Farthest dose shown, in half-ranges of the box from its middle."""
 _COLUMNS = 3
-_DOTTED, _DASHED = (0, (1.0, 1.5)), (0, (5.0, 2.0))
+DOTTED, DASHED = (0, (1.0, 1.5)), (0, (5.0, 2.0))
 
 
 class _Way(NamedTuple):
@@ -71,7 +71,7 @@ def learning_curves(run: Run) -> Figure:
                 color=colour, linestyle=style.dashes, linewidth=1.6, label=label,
             )  # fmt: skip
         for reference in references.values():
-            axes.axhline(reference.mean, color=GREY, linewidth=1.2, linestyle=_DOTTED)
+            axes.axhline(reference.mean, color=GREY, linewidth=1.2, linestyle=DOTTED)
         axes.set(title=title, xlabel="updates", xlim=(0, run.step))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.margins(y=0.08)
@@ -136,7 +136,7 @@ def policy_evolution(run: Run, seed: int) -> Figure:
 def _draw_proposal(axes: Axes, proposal: Policy, title: str) -> None:
     doses = np.linspace(*_view(proposal), 1201)
     density = _relative_density(proposal(_mean_patient()), doses)
-    axes.plot(doses, density, color=ORANGE, linestyle=_DASHED, linewidth=1.6, label=title)
+    axes.plot(doses, density, color=ORANGE, linestyle=DASHED, linewidth=1.6, label=title)
 
 
 def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
@@ -157,7 +157,7 @@ def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
         outline = np.pad(doses, 1, mode="edge"), np.pad(density, 1)
         axes.plot(*outline, color=BLUE, linewidth=1.6, label=title)
     for edge, label in zip(_box(actor), ("end of the dose box", None), strict=True):
-        axes.axvline(edge, color="black", linewidth=1.0, linestyle=_DOTTED, label=label)
+        axes.axvline(edge, color="black", linewidth=1.0, linestyle=DOTTED, label=label)
     axes.set(xlim=(left, right), ylim=(0.0, 1.08), yticks=[0.0, 0.5, 1.0])
 
 
@@ -235,9 +235,9 @@ def _mark_doses(axes: Axes, task: Treatment, constant_dose: float, prefix: str) 
     box = (task.dose_low, task.dose_high)
     limits = [dose for dose in (-task.dose_limit, task.dose_limit) if box[0] < dose < box[1]]
     lines = (
-        (box, "black", _DOTTED, "ends of the dose box"),
-        (limits, "#CC79A7", _DASHED, "dose limit"),
-        ([constant_dose], "#009E73", _DASHED, "best constant dose"),
+        (box, "black", DOTTED, "ends of the dose box"),
+        (limits, "#CC79A7", DASHED, "dose limit"),
+        ([constant_dose], "#009E73", DASHED, "best constant dose"),
     )
     for doses, colour, dashes, label in lines:
         for index, dose in enumerate(doses):

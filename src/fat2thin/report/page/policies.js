@@ -1,0 +1,207 @@
+// One run: how its policies changed, and the doses along a course of treatment.
+
+const MOST_COORDINATES = 12;
+const FINE = 400;
+const one = { data: {} };
+
+function chosenRun() {
+  return groupRuns()[Number(byId("run").value)].run;
+}
+
+function shownCoordinates(policies) {
+  return policies.low.slice(0, MOST_COORDINATES).map((_, coordinate) => coordinate);
+}
+
+function coordinateTitles(policies) {
+  return shownCoordinates(policies).map((coordinate) => (policies.low.length > 1 ? `coordinate ${coordinate}` : ""));
+}
+
+// The law of a policy in a picked state after a step that is kept.
+function keptLaw(policies, name, step, state, coordinate) {
+  const policy = policies[name];
+  if (!policy) return null;
+  if (!policy.family) return drawnLaw(policy.drawn[step], state, coordinate);
+  const [centre, logScale] = policy.heads[step][state];
+  return lawOf(policy.family, centre[coordinate], logScale[coordinate], policies.low[coordinate], policies.high[coordinate]);
+}
+
+function isBand(law, low, high) {
+  return Number.isFinite(law.low) && (law.low > low || law.high < high);
+}
+
+// The actions shown: the box and somewhat more, or the band and its surroundings.
+function viewOf(laws, low, high) {
+  const [middle, reach] = [(low + high) / 2, (high - low) / 2];
+  const law = laws.actor;
+  if (byId("zoom").checked && isBand(law, low, high)) {
+    const half = Math.max((law.high - law.low) / 2, 1e-6 * reach);
+    const at = (law.low + law.high) / 2;
+    return [at - 2 * half, at + 2 * half];
+  }
+  return [middle - found.view * reach, middle + found.view * reach];
+}
+
+// Actions at which a density is drawn: evenly over the view, and densely about its centre.
+function gridOf(law, view) {
+  const [from, to] = [Math.max(view[0], law.low), Math.min(view[1], law.high)];
+  if (!(to > from)) return [];
+  const even = Array.from({ length: FINE + 1 }, (_, i) => from + ((to - from) * i) / FINE);
+  const dense = Array.from({ length: 161 }, (_, i) => law.centre + law.width * Math.sinh((i - 80) / 20));
+  return [...even, ...dense.filter((action) => action > from && action < to)].sort((a, b) => a - b);
+}
+
+// [action, density] of a law; a single action has no density.
+function densityOf(law, view) {
+  if (law.grid) return law.grid.actions.map((action, i) => [action, law.grid.density[i]]);
+  if (!law.logDensity) return [];
+  return gridOf(law, view).map((action) => [action, Math.exp(law.logDensity(action))]);
+}
+
+// Both densities of a coordinate, each divided by its own maximum: their heights differ too much.
+function drawDensities(panel, laws, { low, high, label, compact }) {
+  const view = viewOf(laws, low, high);
+  const plot = new Plot(panel, {
+    x: view, y: [0, 1.08], yTicks: [0, 0.5, 1], xLabel: compact ? "" : "action", compact,
+    yLabel: "density / its maximum", height: 230, label,
+  });
+  if (isBand(laws.actor, low, high)) {
+    plot.span(view[0], laws.actor.low);
+    plot.span(laws.actor.high, view[1]);
+  }
+  for (const edge of [low, high]) if (edge >= view[0] && edge <= view[1]) plot.vertical(edge, "edge");
+  for (const [name, law] of [["proposal", laws.proposal], ["actor", laws.actor]]) {
+    if (law) drawDensity(plot, law, name === "actor", view, isBand(law, low, high));
+  }
+  return plot;
+}
+
+function drawDensity(plot, law, thin, view, sparse) {
+  const colour = thin ? "var(--thin)" : "var(--fat)";
+  const dash = thin ? "" : "7 4";
+  if (law.low === law.high) {
+    plot.line([[law.low, 0], [law.low, 1]], { colour, dash, width: 3 });
+    return;
+  }
+  const points = densityOf(law, view);
+  if (!points.length) {
+    if (sparse) plot.band([[law.low, 0, 1], [law.high, 0, 1]], { colour, opacity: 0.15 });
+    return;
+  }
+  const most = points.reduce((peak, [, density]) => Math.max(peak, density), 0) || 1;
+  const outline = points.map(([action, density]) => [action, density / most]);
+  if (thin) plot.band(outline.map(([action, height]) => [action, 0, height]), { colour, opacity: 0.25 });
+  // Down to zero at both ends of a band, whatever the density does there.
+  const ends = sparse ? [[[law.low, 0]], [[law.high, 0]]] : [[], []];
+  plot.line([...ends[0], ...outline, ...ends[1]], { colour, dash });
+}
+
+function canBeSparse(policies) {
+  return !policies.actor.family || ["sparse", "deterministic"].includes(policies.actor.family.kind);
+}
+
+function policyKey(host, policies, more = []) {
+  key(host, [
+    ["line", "var(--thin)", policies.proposal ? "thin actor" : "policy"],
+    ...(policies.proposal ? [["line", "var(--fat)", "fat proposal", "7 4"]] : []),
+    ...(canBeSparse(policies) ? [["zero", null, "exactly zero: never done"]] : []),
+    ["edge", null, "end of the action box"],
+    ...more,
+  ]);
+}
+
+function unknownWords(policies) {
+  const several = policies.low.length > 1;
+  const unknown = ["actor", "proposal"].filter((name) => policies[name] && !policies[name].family);
+  if (!unknown.length || !several) return "";
+  return ` No density of a single coordinate is known for the ${unknown.join(" and the ")}: only the ends are shown.`;
+}
+
+function moreWords(policies) {
+  const left = policies.low.length - MOST_COORDINATES;
+  return left > 0 ? ` ${left} more coordinates are not shown.` : "";
+}
+
+function stepWords(step) {
+  return step === 0 ? "before training" : `after ${counted(step)}`;
+}
+
+function drawEvolution() {
+  const { policies } = chosenRun();
+  const [step, state] = [Number(byId("step").value), Number(byId("evolution-state").value)];
+  byId("step-text").textContent = stepWords(policies.steps[step]);
+  byId("step").setAttribute("aria-valuetext", `${stepWords(policies.steps[step])} updates`);
+  const panels = panelsIn(byId("evolution-plots"), coordinateTitles(policies));
+  for (const coordinate of shownCoordinates(policies)) {
+    const laws = {
+      actor: keptLaw(policies, "actor", step, state, coordinate),
+      proposal: keptLaw(policies, "proposal", step, state, coordinate),
+    };
+    drawDensities(panels[coordinate], laws, {
+      low: policies.low[coordinate], high: policies.high[coordinate],
+      label: `${stepWords(policies.steps[step])} updates: the policy is centred at ${words(laws.actor.centre)}, from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
+    });
+  }
+  const only = policies.steps.length === 1 ? " The run kept its policies after the last update alone; `snapshots` keeps more." : "";
+  byId("evolution-note").textContent = `Seed ${policies.seed}. Each density is divided by its own maximum.${only}${unknownWords(policies)}${moreWords(policies)}`;
+  policyKey(byId("evolution-key"), policies);
+  one.data.evolution.update();
+}
+
+function evolutionRows() {
+  const { name, policies } = chosenRun();
+  const state = Number(byId("evolution-state").value);
+  const rows = [];
+  policies.steps.forEach((updates, step) => {
+    for (const coordinate of shownCoordinates(policies)) {
+      for (const which of ["actor", "proposal"]) {
+        const law = keptLaw(policies, which, step, state, coordinate);
+        if (law) rows.push([name, policies.seed, policies.names[state], updates, coordinate, which, law.low, law.centre, law.high, law.width]);
+      }
+    }
+  });
+  return [["run", "seed", "state", "updates", "coordinate", "policy", "support low", "centre", "support high", "half-width or scale"], rows];
+}
+
+function drawDoses() {
+  const { policies } = chosenRun();
+  const course = policies.trajectory;
+  byId("doses").hidden = !course;
+  if (!course) return;
+  const patient = Number(byId("patient").value);
+  const [panel] = panelsIn(byId("doses-plots"), [""]);
+  const [low, high] = [policies.low[0], policies.high[0]];
+  const margin = 0.05 * (high - low);
+  const centre = course.centre[patient];
+  const plot = new Plot(panel, {
+    x: [0.5, centre.length + 0.5], y: [low - margin, high + margin], xLabel: "step of the course", yLabel: "dose", height: 280,
+    label: `doses at ${centre.length} steps: the centre goes from ${words(centre[0], 3)} to ${words(centre.at(-1), 3)}`,
+  });
+  // Each step is as wide as it lasts, since nothing is between two doses.
+  const steps = (lows, highs) => lows.flatMap((value, i) => [[i + 0.5, value, highs[i]], [i + 1.5, value, highs[i]]]);
+  const single = course.low[patient].every((value, i) => value === course.high[patient][i]);
+  const central = course.fat_low && (policies.proposal || !single);
+  if (central) plot.band(steps(course.fat_low[patient], course.fat_high[patient]), { colour: policies.proposal ? "var(--fat)" : "var(--thin)", opacity: 0.2 });
+  const sparse = !single && course.low[patient].some((value, i) => value > low || course.high[patient][i] < high);
+  if (sparse) plot.band(steps(course.low[patient], course.high[patient]), { colour: "var(--thin)", opacity: 0.45 });
+  plot.line(centre.map((value, i) => [i + 1, value]), { colour: "var(--ink)", width: 1.6 });
+  for (const edge of [low, high]) plot.horizontal(edge, "edge");
+  const fat = policies.proposal ? "fat proposal: its central 90 %" : "policy: its central 90 %";
+  key(byId("doses-key"), [
+    ...(sparse ? [["area", "var(--thin)", "every dose that the policy can give"]] : []),
+    ...(central ? [["area", policies.proposal ? "var(--fat)" : "var(--thin)", fat]] : []),
+    ["line", "var(--ink)", "centre, the dose that is given here"],
+  ]);
+  byId("doses-note").textContent = `Seed ${policies.seed}. A simulated patient of the task, given the centre at every step; the patients are the same for every run.`;
+  one.data.doses.update();
+}
+
+function doseRows() {
+  const { name, policies } = chosenRun();
+  const course = policies.trajectory;
+  if (!course) return [["run"], []];
+  const rows = course.centre.flatMap((doses, patient) => doses.map((centre, i) => [
+    name, policies.seed, patient, i + 1, course.low[patient][i], centre, course.high[patient][i],
+    course.fat_low ? course.fat_low[patient][i] : null, course.fat_high ? course.fat_high[patient][i] : null,
+  ]));
+  return [["run", "seed", "patient", "step", "support low", "centre", "support high", "central 90 % low", "central 90 % high"], rows];
+}

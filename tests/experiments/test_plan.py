@@ -1,0 +1,133 @@
+"""Many runs as one piece of work."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from fat2thin.experiments import plan, plan_progress
+from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, programs
+from fat2thin.experiments.plan_progress import PlanLines, PlanProgress
+from fat2thin.training import FolderInUseError, OtherRunError, load, make_spec
+from fat2thin.training.interruption import Interrupted
+
+TINY = {"steps": 4, "seeds": 2, "batch_size": 8, "evaluate_every": 4, "episodes": 3, "log_every": 4}
+
+
+def tiny(name, algorithm="bc", dataset="treatment/cubic", **settings):
+    return Planned(
+        name, make_spec(algorithm, dataset, settings={"hidden": (4,), **settings}, **TINY)
+    )
+
+
+@pytest.fixture(scope="module")
+def three():
+    return [
+        tiny("a", learning_rate=1e-3),
+        tiny("b", learning_rate=1e-2),
+        tiny("deeper/c", dataset="treatment/quadratic"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def done(three, tmp_path_factory):
+    root = tmp_path_factory.mktemp("plan")
+    carry_out(three, root, PlanProgress())
+    return root
+
+
+def test_what_differs_in_numbers_and_logs_shares_a_program(three):
+    assert programs(three) == [three]
+    other = tiny("d", hidden=(5,))
+    longer = Planned("e", dataclasses.replace(three[0].spec, steps=5))
+    assert programs([*three, other, longer]) == [three, [other], [longer]]
+
+
+def test_all_runs_are_there(three, done):
+    runs = load_runs(three, done)
+    assert [*runs] == ["a", "b", "deeper/c"]
+    assert runs["b"].spec == three[1].spec
+
+
+def test_what_is_there_is_not_computed_again(three, done, monkeypatch):
+    monkeypatch.setattr(plan, "execute_together", None)
+    progress = PlanProgress()
+    carry_out(three, done, progress)
+    assert progress.words == "0 programs to run, 3 runs are there already"
+
+
+def test_another_run_in_a_folder_is_refused_before_anything_is_computed(three, done, monkeypatch):
+    monkeypatch.setattr(plan, "execute_together", None)
+    with pytest.raises(OtherRunError, match="learning_rate"):
+        carry_out([tiny("new"), tiny("a", learning_rate=5e-3)], done, PlanProgress())
+
+
+def test_one_folder_cannot_have_two_meanings(tmp_path):
+    with pytest.raises(ValueError, match="two different runs in the folder a"):
+        carry_out([tiny("a"), tiny("a", learning_rate=0.5)], tmp_path)
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path, monkeypatch):
+    """The program in use is tried again once the others are done."""
+    wanted, order = [tiny("mine"), tiny("theirs", hidden=(5,))], []
+
+    def compute(specs, outs, progress):
+        order.append(outs[0].name)
+        if outs[0].name == "theirs" and order.count("theirs") < 3:
+            raise FolderInUseError("somebody is at it")
+        outs[0].mkdir()
+
+    there = lambda one, root: (root / one.name).exists()  # noqa: E731
+    monkeypatch.setattr(plan, "execute_together", compute)
+    monkeypatch.setattr(plan, "is_over", there)
+    monkeypatch.setattr(plan, "_PATIENCE", 0.0)
+    carry_out([wanted[1], wanted[0]], tmp_path, PlanProgress())
+    assert order == ["theirs", "mine", "theirs", "theirs"]
+
+
+def test_an_interruption_ends_the_plan(tmp_path, monkeypatch):
+    def compute(specs, outs, progress):
+        raise Interrupted("stopped", 2)
+
+    monkeypatch.setattr(plan, "execute_together", compute)
+    with pytest.raises(Interrupted):
+        carry_out([tiny("a")], tmp_path, PlanProgress())
+
+
+def test_steps_in_the_environment_are_counted(done):
+    """Two evaluations, two ways of acting, two seeds, three episodes of 24 steps."""
+    assert environment_steps(load(done / "a")) == 2 * 2 * 2 * 3 * 24
+
+
+def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(plan_progress.time, "perf_counter", lambda: next(clock))
+    progress = PlanProgress()
+    progress.plan([400, 600], reused=1)  # at 0 s
+    assert progress.words == "2 programs to run, 1 runs are there already"
+    progress.next_program(0, "bc on two")
+    assert progress.words == "program 1 of 2: bc on two, compiling"  # at 10 s
+    progress.begin(100, 2, "preparation")
+    progress.advance(100)
+    progress.begin(100, 2)
+    progress.advance(50)
+    # 200 of the preparation and 100 after it in 20 s, 700 to go.
+    assert progress.words == "program 1 of 2: bc on two, 15 updates/s, 0:47 left"
+    progress.program_is_done(0)
+    progress.next_program(1, "iql")
+    progress.program_is_done(1)
+    assert progress.words == "2 programs done, 1 runs are there already"
+
+
+def test_lines_are_told_when_a_program_starts(capsys):
+    progress = PlanLines()
+    with progress:
+        progress.plan([8, 8], reused=0)
+        progress.next_program(0, "bc on treatment/cubic")
+        progress.begin(4, 2)
+        progress.advance(4)
+        progress.program_is_done(0)
+        progress.next_program(1, "iql on treatment/cubic")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("program 1 of 2: bc on treatment/cubic")

@@ -1,0 +1,102 @@
+"""The presets name the runs of the paper: settings, sizes and folders, without any data."""
+
+import collections
+
+import pytest
+
+from fat2thin.experiments import grids
+from fat2thin.experiments.plan import programs
+from fat2thin.experiments.presets import (
+    FTTPO,
+    PRESETS,
+    ROBOTS,
+    SETS,
+    Reproduction,
+    method,
+    settings_of,
+)
+from fat2thin.experiments.scales import SCALES, scale_of
+
+# Table H1 of the specification: learning rate and temperature of FtTPO.
+PUBLISHED = {
+    "halfcheetah-medium-expert": (1e-3, 1.0),
+    "halfcheetah-medium-replay": (1e-3, 0.5),
+    "halfcheetah-medium": (1e-3, 0.01),
+    "hopper-medium-expert": (1e-3, 1.0),
+    "hopper-medium-replay": (1e-3, 1.0),
+    "hopper-medium": (1e-3, 0.01),
+    "walker2d-medium-expert": (1e-3, 0.5),
+    "walker2d-medium-replay": (1e-3, 0.01),
+    "walker2d-medium": (1e-3, 1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return Reproduction(scale_of("paper"))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("source", ["regenerated", "d4rl"])
+def test_a_folder_has_one_meaning(scale, source):
+    """Figures share runs by their folders, so one folder must be one run everywhere."""
+    asked = Reproduction(scale_of(scale), source)
+    specs = {}
+    for preset in PRESETS.values():
+        for name, spec in preset(asked):
+            assert specs.setdefault(name, spec) == spec
+
+
+def test_the_paper_scale_is_the_papers(paper):
+    (treatment,) = {one.spec.steps for one in PRESETS["fig2"](paper)}
+    robots = [one.spec for one in PRESETS["fig4"](paper)]
+    assert treatment == 500_000
+    assert {spec.steps for spec in robots} == {1_000_000}
+    assert {len(spec.evaluation_steps) for spec in robots} == {101}
+    assert {len(one.spec.evaluation_steps) for one in PRESETS["fig2"](paper)} == {51}
+    assert {spec.seeds for spec in robots} == {tuple(range(10))}
+    assert {spec.config.hidden for spec in robots} == {(256, 256)}
+    assert {spec.batch_size for spec in robots} == {256}
+
+
+@pytest.mark.parametrize(("name", "values"), PUBLISHED.items())
+def test_fttpo_has_the_settings_of_the_authors_runs(paper, name, values):
+    spec = paper.robot(name, FTTPO).spec
+    assert (spec.config.learning_rate, spec.config.temperature) == values
+    assert spec.settings_from == "fttpo"
+
+
+def test_figure_4_is_nine_sets_of_seven_methods_and_fttpo_as_published(paper):
+    runs = PRESETS["fig4"](paper)
+    count = collections.Counter(one.name.split("/")[1] for one in runs)
+    assert set(count) == {f"{robot}-{level}" for robot in ROBOTS for level in SETS}
+    assert set(count.values()) == {8}
+
+
+def test_a_method_without_a_record_says_so():
+    assert settings_of(method("rar"), "regenerated/hopper-medium")[0] == "default"
+    origin, values = settings_of(method("rar", published=True), "treatment/cubic")
+    assert origin == "default"
+    assert values == {"learning_rate": 3e-4, "temperature": 0.1, "published": True}
+
+
+def test_both_rewards_share_a_program():
+    packs = programs(PRESETS["fig2"](Reproduction(scale_of("smoke"))))
+    assert len(packs) == 8
+    assert {len(pack) for pack in packs} == {2}
+
+
+def test_other_sizes_and_sources_are_refused():
+    with pytest.raises(ValueError, match="smoke, small, paper"):
+        scale_of("huge")
+    with pytest.raises(ValueError, match="regenerated, d4rl"):
+        Reproduction(scale_of("smoke"), "minari")
+
+
+def test_sweeps_never_choose_and_report_on_one_seed():
+    for sweep in grids.sweeps(Reproduction(scale_of("paper"))).values():
+        assert not {*sweep.base.seeds} & {*sweep.report_seeds}
+        assert len(sweep.base.seeds) == 5
+        assert len(sweep.report_seeds) == 10
+        for setting in sweep.settings:
+            assert set(setting) <= set(vars(sweep.base.config))

@@ -1,0 +1,329 @@
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fat2thin.families import (
+    Beta,
+    Deterministic,
+    Head,
+    HeavyStudent,
+    HeavyTailed,
+    Sparse,
+    Squashed,
+)
+from fat2thin.report import page_data
+from fat2thin.report.page import save_page
+from report.browser import open_browser
+from report.page_runs import (
+    SEED,
+    STRANGE,
+    other,
+    run_on,
+    treatment_run,
+    two_coordinates,
+    with_setting,
+)
+
+# One process has the browser and the runs.
+pytestmark = pytest.mark.xdist_group("page")
+
+TYPED = [0.4, -1.3, 0.2, 2.1, -0.6, 0.0, 1.4, -0.9]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def run():
+    return treatment_run()
+
+
+@pytest.fixture(scope="module")
+def page(run, tmp_path_factory):
+    """Two runs of an algorithm, one of another, and a claim."""
+    claim = {
+        "claim": "C2", "statement": "it is best", "verdict": "holds", "effect": 1.25, "low": 0.5,
+        "high": 2.0, "seeds": 10, "command": "=HYPERLINK(1)",
+    }  # fmt: skip
+    runs = [run, with_setting(run, temperature=0.9), other(run, algorithm="fttpo-spot")]
+    return save_page(runs, tmp_path_factory.mktemp("page") / "page.html", [claim])
+
+
+@pytest.fixture(scope="module")
+def log():
+    return two_coordinates()
+
+
+@pytest.fixture(scope="module")
+def two(log, tmp_path_factory):
+    return run_on(log, tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture
+def opened(browser, page):
+    browser.open(page)
+    yield browser
+    assert not browser.complaints()
+
+
+def test_it_loads_in_silence_and_asks_for_nothing(opened, page):
+    assert opened.requests() == [page.as_uri()]
+    assert not opened.complaints()
+    said = opened.find("#sentence").text
+    assert said.startswith("On treatment/quadratic the highest of 3 mean returns")
+    assert len(opened.window.find_elements("css selector", "#curve-plots svg")) == 2
+
+
+def test_the_curves_are_those_of_the_runs_and_each_has_a_switch(opened, run):
+    def shown():
+        return {row["run"] for row in opened.data("#curve-data")}
+
+    (last,) = [
+        row
+        for row in opened.data("#curve-data")
+        if row["run"] == "fttpo" and row["policy"] == "policy that acts" and row["updates"] == "20"
+    ]
+    returns = run.evaluations["actor_sampled"].returns[-1]
+    assert float(last["mean"]) == pytest.approx(np.mean(returns), rel=1e-4)
+    assert shown() == {"fttpo", "fttpo (temperature 0.9)", "fttpo-spot"}
+
+    whole, first = opened.window.find_elements("css selector", "#legend label")[:2]
+    assert whole.text == "all fttpo" and first.text == "fttpo"
+    before = opened.picture("#curve-plots")
+    # By the keyboard, which must stay where it was.
+    box = whole.find_element("tag name", "input")
+    box.send_keys(" ")
+    assert shown() == {"fttpo-spot"}
+    assert opened.picture("#curve-plots") != before
+    assert opened.window.switch_to.active_element == box
+    first.click()
+    assert shown() == {"fttpo", "fttpo-spot"}
+    assert box.get_property("indeterminate")
+    opened.choose("#way", "at its centre")
+    (last,) = [
+        row
+        for row in opened.data("#curve-data")
+        if row["run"] == "fttpo" and row["policy"] != "policy that acts" and row["updates"] == "20"
+    ]
+    returns = run.evaluations["proposal_centre"].returns[-1]
+    assert float(last["mean"]) == pytest.approx(np.mean(returns), rel=1e-4)
+
+
+def test_the_slider_leads_through_the_updates_by_arrow_keys(opened, run):
+    slider = opened.find("#step")
+    assert opened.find("#step-text").text == "after 20"
+    pictures = {opened.picture("#evolution-plots")}
+    for said in ("after 10", "before training"):
+        slider.send_keys("\ue012")  # the arrow to the left
+        assert opened.find("#step-text").text == said
+        pictures.add(opened.picture("#evolution-plots"))
+    assert len(pictures) == 3
+    assert slider.get_attribute("aria-valuetext") == "before training updates"
+    rows = opened.data("#evolution-data")
+    state = run.jobs.observation_scale.mean[1]
+    for step in (0, 10, 20):
+        (row,) = [row for row in rows if row["policy"] == "actor" and row["updates"] == str(step)]
+        low, high = run.policy(SEED, step).support(state)
+        assert float(row["support low"]) == pytest.approx(float(low[0]), abs=1e-4)
+        assert float(row["support high"]) == pytest.approx(float(high[0]), abs=1e-4)
+
+
+def type_state(browser, values):
+    if not browser.find("#typed").is_displayed():
+        browser.find(".typed summary").click()
+    inputs = browser.window.find_elements("css selector", "#typed input")
+    for box, value in zip(inputs, values, strict=True):
+        box.clear()
+        box.send_keys(str(value))
+
+
+def answers(browser, coordinate=0):
+    """What the explorer says: places by name, and curves by name."""
+    places, curves = {}, {}
+    for row in browser.data("#explorer-data"):
+        if int(row["coordinate"]) != coordinate:
+            continue
+        action = float(row["action"]) if row["action"] else np.nan
+        if row["value"]:
+            curves.setdefault(row["what"], []).append((action, float(row["value"])))
+        else:
+            places.setdefault(row["what"], []).append(action)
+    return places, {name: np.asarray(curve).T for name, curve in curves.items()}
+
+
+def test_a_typed_state_is_answered_as_the_run_answers_it(opened, run):
+    before = opened.picture("#explorer-plots")
+    type_state(opened, TYPED)
+    assert opened.find("#explorer-state").get_property("value") == "6"
+    assert opened.picture("#explorer-plots") != before
+    places, curves = answers(opened)
+    state = jnp.asarray(TYPED)
+    actor, proposal = run.policy(SEED), run.proposal(SEED)
+    low, high = actor.support(state)
+    assert places["support low"] == pytest.approx([float(low[0])], abs=1e-3)
+    assert places["support high"] == pytest.approx([float(high[0])], abs=1e-3)
+    assert places["actor centre"] == pytest.approx([float(actor.act(state)[0])], abs=1e-3)
+    for name, policy in (("actor", actor), ("proposal", proposal)):
+        actions, density = curves[f"{name} density"]
+        expected = np.exp(policy(state).log_prob(jnp.asarray(actions)[:, None]))
+        assert len(actions) > 100 and np.max(expected) > 0.5
+        np.testing.assert_allclose(density, expected, atol=1e-3 * np.max(expected))
+
+    scale, critic = run.jobs.observation_scale, run.states.values.network
+    actions, values = curves["Q"]
+    seen = (state - scale.mean[1]) / scale.scale[1]
+    rows = np.concatenate([np.tile(seen, (len(actions), 1)), actions[:, None]], axis=1)
+    by_hand = []
+    for member in (1, 2):
+        features = rows
+        for layer in (*critic.members.trunk.layers, critic.members.head):
+            features = features @ layer.weight[1, member].T + layer.bias[1, member]
+            features = features if layer is critic.members.head else np.maximum(features, 0.0)
+        by_hand.append(features[:, 0])
+    np.testing.assert_allclose(values, np.min(by_hand, axis=0), atol=1e-3)
+
+
+def test_logged_actions_are_those_of_the_nearest_states(opened):
+    found = page_data.data.load("treatment/quadratic", SEED)
+    places, _ = answers(opened)
+    rows = np.linspace(0, found.rows - 1, 300).astype(int)
+    state = opened.run("return found.runs[0].policies.states[0]")
+    away = (found.observation[rows] - state) / np.std(found.observation, axis=0)
+    nearest = rows[np.argsort(np.sum(away**2, axis=1))[:50]]
+    expected = np.sort(found.action[nearest, 0])
+    # The states in the page have four digits, so that the last of the fifty may be another.
+    same = np.isclose(np.sort(places["logged action"])[:, None], expected, atol=1e-4).any(axis=0)
+    assert len(places["logged action"]) == 50 and same.mean() >= 0.96
+
+
+def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
+    browser.open(save_page([two], tmp_path / "two.html", logs={two.spec.dataset: log}))
+    assert len(browser.window.find_elements("css selector", "#explorer-plots .panel")) == 2
+    type_state(browser, [1.0, 2.5, 4.0])
+    state = jnp.asarray([1.0, 2.5, 4.0])
+    for coordinate in (0, 1):
+        places, curves = answers(browser, coordinate)
+        low, high = two.policy().support(state)
+        assert places["support low"] == pytest.approx([float(low[coordinate])], abs=5e-3)
+        assert places["support high"] == pytest.approx([float(high[coordinate])], abs=5e-3)
+        actions, density = curves["proposal density"]
+        base = two.proposal()(state).base_dist
+        expected = np.exp(base.log_prob(jnp.asarray(actions)[:, None]))[:, coordinate]
+        np.testing.assert_allclose(density, expected, atol=1e-3, rtol=1e-3)
+    assert "nothing was measured" in browser.find("#sentence").text
+    assert not browser.complaints()
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        (Sparse(0.0), {"kind": "sparse", "index": 0.0, "box": "inside"}),
+        (Sparse(-1.5, "clip"), {"kind": "sparse", "index": -1.5, "box": "clip"}),
+        (HeavyTailed(1.0), {"kind": "heavy", "index": 1.0}),
+        (HeavyTailed(2.0), {"kind": "heavy", "index": 2.0}),
+        (HeavyStudent(3.0), {"kind": "student", "freedom": 3.0}),
+        (Squashed(), {"kind": "squashed"}),
+        (Beta(), {"kind": "beta"}),
+        (Deterministic(), {"kind": "deterministic"}),
+    ],
+    ids=str,
+)
+def test_every_law_is_that_of_its_family(opened, family, told):
+    low, high = -2.0, 5.0
+    # None of them at an end of the box, where the package rounds inwards.
+    actions = np.linspace(-2.6, 5.4, 33).tolist()
+    for centre, log_scale in ((0.2, -1.0), (0.95, 0.1), (-0.6, -3.0)):
+        head = Head(jnp.asarray([centre]), jnp.asarray([log_scale]))
+        ends = jnp.asarray([low]), jnp.asarray([high])
+        law = opened.run(
+            """const law = lawOf(...arguments);
+            const actions = arguments[5];
+            const end = (value) => Number.isFinite(value) ? value : null;
+            return [law.centre, end(law.low), end(law.high),
+              law.logDensity && actions.map((a) => Math.exp(law.logDensity(a)))];""",
+            told, centre, log_scale, low, high, actions,
+        )  # fmt: skip
+        assert law[0] == pytest.approx(float(family.centre(head, *ends)[0]), abs=1e-4)
+        for said, end in zip(law[1:3], family.support(head, *ends), strict=True):
+            assert said == (pytest.approx(float(end[0]), abs=1e-4) if np.isfinite(end) else None)
+        if law[3] is not None:
+            expected = np.exp(
+                family.distribution(head, *ends).log_prob(jnp.asarray(actions)[:, None])
+            )
+            np.testing.assert_allclose(law[3], expected, atol=1e-4, rtol=2e-4)
+        else:
+            assert isinstance(family, Deterministic)
+
+
+def test_without_weights_typing_is_closed_and_the_reason_is_said(
+    browser, run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page_data, "WEIGHT_BYTES", 0)
+    browser.open(save_page([run], tmp_path / "page.html"))
+    browser.find(".typed summary").click()
+    boxes = browser.window.find_elements("css selector", "#typed input")
+    assert boxes and not any(box.is_enabled() for box in boxes)
+    assert "too large for the page" in browser.find("#typed-note").text
+    _, curves = answers(browser)
+    assert np.ptp(curves["Q"][1]) > 0
+    before = browser.picture("#explorer-plots")
+    browser.choose("#explorer-state", "logged step 239")
+    assert browser.picture("#explorer-plots") != before
+    assert not browser.complaints()
+
+
+def test_a_strangers_names_are_only_text(browser, run, tmp_path):
+    strange = dataclasses.replace(other(run, dataset=STRANGE), folder=tmp_path / "=1+1")
+    browser.open(save_page([strange], tmp_path / "page.html"))
+    assert STRANGE in browser.find("#sentence").text
+    assert not browser.window.find_elements("tag name", "img")
+    assert browser.run("return document.title").startswith("fat2thin: one run on </script>")
+    (row,) = browser.data("#runs-data")
+    assert row["folder"] == "'=1+1" and row["data set"] == STRANGE
+    assert "not in the page" in browser.find("#explorer-note").text
+    assert not browser.find("#doses").is_displayed()
+    assert not browser.complaints()
+
+
+def test_the_rest_of_the_page_follows_the_chosen_run(opened):
+    before = opened.picture("#doses-plots")
+    opened.choose("#patient", "patient 2")
+    assert opened.picture("#doses-plots") != before
+    assert len(opened.data("#doses-data")) == 3 * 24
+    zoomed = opened.picture("#explorer-plots")
+    opened.find("#zoom").click()
+    assert opened.picture("#explorer-plots") != zoomed
+    (claim,) = opened.data("#claims-data")
+    assert claim["command"] == "'=HYPERLINK(1)" and float(claim["effect"]) == 1.25
+
+
+def test_it_fits_a_phone(opened):
+    opened.narrow(375)
+    try:
+        opened.run("window.dispatchEvent(new Event('resize'))")
+        widths = opened.run("return [document.documentElement.scrollWidth, window.innerWidth]")
+        assert widths == [375, 375]
+        for svg in opened.window.find_elements("css selector", ".panel svg"):
+            assert svg.rect["width"] <= 375 and svg.rect["x"] >= 0
+    finally:
+        opened.wide()
+
+
+def test_every_control_is_reached_and_named(opened):
+    unnamed = opened.run(
+        """return [...document.querySelectorAll("select, input, button, svg[role=img]")].filter(
+        (one) => !(one.labels && one.labels.length) && !one.textContent.trim()
+          && !one.getAttribute("aria-label")).map((one) => one.outerHTML.slice(0, 80));"""
+    )
+    assert unnamed == []
+    reached = set()
+    opened.find("#dataset").send_keys("")
+    for _ in range(40):
+        opened.window.switch_to.active_element.send_keys("\ue004")  # tabulator
+        reached.add(opened.window.switch_to.active_element.get_attribute("id"))
+    assert {"way", "run", "zoom", "step", "explorer-state", "patient"} <= reached
