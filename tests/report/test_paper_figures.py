@@ -18,11 +18,12 @@ from fat2thin.data.scores import score
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import published_box_muller
 from fat2thin.envs import treatment
+from fat2thin.evaluation import first_actions
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.families import Beta, Deterministic, Head, HeavyStudent, HeavyTailed, Sparse
 from fat2thin.policies import Policy
-from fat2thin.report import figures, paper_curves, paper_figures, paper_marginals, paper_policies
+from fat2thin.report import figures, paper_curves, paper_figures, paper_marginals
 from fat2thin.report.paper_marginals import marginal
 from fat2thin.training.result import Evaluations
 from untrained import untrained_run
@@ -351,12 +352,12 @@ def test_steps_and_coordinates_that_are_not_there_are_named(runs):
 
 
 def test_the_return_of_a_first_dose_is_a_simulation(runs, monkeypatch):
-    monkeypatch.setattr(paper_policies, "FUTURES", 3)
-    monkeypatch.setattr(paper_policies, "RETURN_STEPS", 4)
+    monkeypatch.setattr(first_actions, "FUTURES", 3)
+    monkeypatch.setattr(first_actions, "RETURN_STEPS", 4)
     run, task = runs["FtTPO"], treatment.by_name("treatment/quadratic")
     figure = paper_figures.first_action_return(run, 5)
     axes, beside = figure.axes
-    state, observation = paper_policies.patient_after_doses(task)
+    state, observation = first_actions.patient_after_doses(task)
     assert int(state.time) == 7 and float(state.cumulative_dose) == pytest.approx(0.21, rel=1e-5)
     doses, drawn = labelled(beside, "return")
     assert len(doses) == 50 and (doses[0], doses[-1]) == (-1.0, 1.0)

@@ -127,7 +127,7 @@ class Reproduction:
         return self._planned(
             f"evolution/{folder}", dataset, which, settings, steps=steps[-1], seeds=1,
             snapshots=tuple(steps), evaluate_every=steps[-1], episodes=1,
-            log_every=max(1, steps[-1] // 10), task=None if folder.startswith("tr") else "none",
+            log_every=max(1, steps[-1] // 10), task="none",
         )  # fmt: skip
 
     def _curve(

@@ -36,8 +36,9 @@ SCALES = {
     ),
     "small": Scale(
         treatment_steps=10_000, robot_steps=20_000, treatment_seeds=5, robot_seeds=4,
-        selection_seeds=3, treatment_evaluations=10, robot_evaluations=2, treatment_episodes=100, robot_episodes=5,
-        hidden=None, clipped_steps=10_000, robot_evolution=1_000, timed_updates=500,
+        selection_seeds=3, treatment_evaluations=10, robot_evaluations=2, treatment_episodes=100,
+        robot_episodes=5, hidden=None, clipped_steps=10_000, robot_evolution=1_000,
+        timed_updates=500,
     ),
     "paper": Scale(
         treatment_steps=500_000, robot_steps=1_000_000, treatment_seeds=10, robot_seeds=10,

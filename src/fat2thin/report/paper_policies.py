@@ -4,18 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fat2thin.envs import treatment
-from fat2thin.envs.treatment import State, Treatment
+from fat2thin.evaluation.first_actions import (
+    EARLIER_DOSE,
+    EARLIER_STEPS,
+    FUTURES,
+    RETURN_STEPS,
+    first_action_returns,
+)
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.policies import Policy
 from fat2thin.report.figures import GREY
 from fat2thin.report.paper_marginals import (
     Marginal,
@@ -29,10 +32,6 @@ from fat2thin.report.run_figures import DOTTED
 from fat2thin.training.result import Run
 
 ACTS, LEARNS = "policy that acts", "its proposal, which only learns"
-PATIENT_SEED = 0
-"""The patient of `first_action_return`, of no stream of training or evaluation."""
-EARLIER_STEPS, EARLIER_DOSE = 7, -0.03
-FUTURES, FIRST_DOSES, RETURN_STEPS = 400, 50, 50
 _RESAMPLES = 2000
 _CENTRAL = 0.9
 _RED = "#C1272D"
@@ -159,11 +158,9 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
             f"the return of a first dose is for treatment tasks, not {run.spec.dataset!r}"
         )
     task, actor = treatment.by_name(run.spec.dataset), run.policy(seed)
-    state, observation = patient_after_doses(task)
+    observation, doses, returns = first_action_returns(actor, task)
     thin = marginal(actor, observation)
     fat = marginal(run.proposal(seed), observation, clipped=False)
-    doses = np.linspace(*thin.box, FIRST_DOSES)
-    returns = np.asarray(returns_of_first_doses(actor, state, task, jnp.asarray(doses)))
     intervals = [seed_interval(row[:, None], resamples=_RESAMPLES) for row in returns]
     value, low, high = np.transpose(intervals)
 
@@ -202,38 +199,6 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
     )
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure
-
-
-def patient_after_doses(task: Treatment) -> tuple[State, Float[Array, " observation"]]:
-    """The patient of `first_action_return`: what the task knows of it, and what is seen."""
-    key = jax.random.key(PATIENT_SEED)
-    state, observation = treatment.reset(key, task)
-    dose = jnp.full(treatment.ACTION_SIZE, EARLIER_DOSE)
-    for step in range(EARLIER_STEPS):
-        state, observation, *_ = treatment.step(jax.random.fold_in(key, step), state, dose, task)
-    return state, observation
-
-
-def returns_of_first_doses(
-    actor: Policy, state: State, task: Treatment, doses: Float[Array, " doses"]
-) -> Float[Array, "doses futures"]:
-    """Undiscounted returns from a state, by first dose; the same futures for each of them."""
-    future_keys = jax.random.split(
-        jax.random.fold_in(jax.random.key(PATIENT_SEED), EARLIER_STEPS), FUTURES
-    )
-
-    def one(dose: Array, key: Array) -> Array:
-        def go_on(carry: tuple[State, Array], time: Array) -> tuple[tuple[State, Array], Array]:
-            now, action = carry
-            now, observation, reward, _ = treatment.step(
-                jax.random.fold_in(key, time), now, action, task
-            )
-            return (now, actor.act(observation)), reward
-
-        return jnp.sum(jax.lax.scan(go_on, (state, dose[None]), jnp.arange(RETURN_STEPS))[1])
-
-    over_futures = jax.vmap(one, in_axes=(None, 0))
-    return jax.jit(jax.vmap(over_futures, in_axes=(0, None)))(doses, future_keys)
 
 
 def _in_words(law: Marginal) -> str:
