@@ -1,0 +1,115 @@
+"""Runs with known scores and known policies. Nobody trained them, and nothing is compiled."""
+
+from types import SimpleNamespace
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fat2thin.data.scores import D4RL
+from fat2thin.evaluation.returns import Evaluation
+from fat2thin.experiments.claims import Kept
+from fat2thin.families import Head
+from fat2thin.policies import Policy
+from fat2thin.training import Run
+from fat2thin.training.result import Evaluations
+
+SPREAD = np.array([-0.3, 0.1, 0.0, 0.2, 0.0])
+"""What five seeds differ by, in points; its mean is 0."""
+FAR_OFF = -1000.0
+"""The score of a policy whose returns must not count."""
+
+
+class MadeUpRun(Run):
+    """A run of which only some fields are known."""
+
+    def __init__(self, **fields):
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+
+class MadeUpPolicies(MadeUpRun):
+    """A run whose policies are given: by seed and step, or one for all."""
+
+    def policy(self, seed=None, step=None):
+        return self.actors(seed, step) if callable(self.actors) else self.actors
+
+    def proposal(self, seed=None, step=None):
+        return self.proposals
+
+
+class MadeUpKept(Kept):
+    """Runs by the name of their folder, in place of a folder."""
+
+    def __init__(self, runs=(), times=None):
+        self._runs = dict(runs)
+        self._times = times
+
+    def times(self):
+        return self._times
+
+    def _run(self, name):
+        return self._runs.get(name)
+
+
+class ConstantNetwork(eqx.Module):
+    """The same head in every state."""
+
+    centre: Array
+    log_scale: Array
+
+    def __call__(self, observation):
+        shape = (*observation.shape[:-1], len(self.centre))
+        return Head(jnp.broadcast_to(self.centre, shape), jnp.broadcast_to(self.log_scale, shape))
+
+
+class ConstantPolicy(Policy):
+    """A policy that does the same in every state; a scale is in half-ranges of the box."""
+
+    def __init__(self, family, centre, scale, low=-1.0, high=1.0):
+        centre, scale, self.low, self.high = (
+            jnp.atleast_1d(jnp.asarray(value, jnp.float32)) for value in (centre, scale, low, high)
+        )
+        self.network = ConstantNetwork(centre, jnp.log(scale))
+        self.family = family
+
+
+def dataset_of(folder):
+    """The data set behind a folder of learning curves."""
+    kind, _, rest = folder.partition("-")
+    return f"treatment/{rest}" if kind == "treatment" else f"regenerated/{folder}"
+
+
+def evaluation(dataset, scores):
+    """Scores of shape (evaluations, seeds) as returns of two episodes, which have them as mean."""
+    scores = np.asarray(scores, np.float64)
+    if dataset.startswith("regenerated/"):
+        random, expert = D4RL[dataset.removeprefix("regenerated/").split("-")[0]]
+        scores = random + scores / 100.0 * (expert - random)
+    return Evaluation(np.stack([scores - 1.0, scores + 1.0], axis=-1), {})
+
+
+def scored_run(dataset, steps=(0, 20), about=None, **policies):
+    """A run by the scores of its policies, of shape (evaluations, seeds)."""
+    evaluations = {name: evaluation(dataset, scores) for name, scores in policies.items()}
+    seeds = tuple(range(np.shape(next(iter(policies.values())))[1]))
+    return MadeUpRun(
+        spec=SimpleNamespace(dataset=dataset, seeds=seeds, episodes=2),
+        step=steps[-1],
+        evaluations=Evaluations(steps, evaluations),
+        about=about or {},
+    )
+
+
+def flat_run(folder, label, level, spread=SPREAD):
+    """A run that stays at one score; the one that counts by what the label says.
+
+    As published that is the proposal's, and else the actor's; the other one's is far off.
+    """
+    right = np.tile(level + spread, (2, 1))
+    wrong = np.full_like(right, FAR_OFF)
+    if not label.startswith(("fttpo", "rar")):
+        return scored_run(dataset_of(folder), actor_sampled=right)
+    actor, proposal = (wrong, right) if label.endswith("-published") else (right, wrong)
+    return scored_run(dataset_of(folder), actor_sampled=actor, proposal_sampled=proposal)
