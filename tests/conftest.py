@@ -1,4 +1,15 @@
+import os
+from pathlib import Path
+
 import hypothesis
+
+# Tests compile the same small programs again and again. Each worker keeps its own, since JAX does
+# not write them so that another process may read them at any moment.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+_COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled" / _WORKER
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Same examples every time, and no limit on an example's time: the first one compiles.
 hypothesis.settings.register_profile("fat2thin", derandomize=True, deadline=None, database=None)

@@ -21,6 +21,7 @@ Preset = Literal[
     "time", "hyperparameters", "hyperparameters-treatment", "all",
 ]  # fmt: skip
 ROOT = Path("reproduction")
+CHECKPOINTS = "checkpoints"
 
 
 def sweep(
@@ -88,7 +89,7 @@ def sweep(
             first = max(base.seeds) + 1
             reporting = list(range(first, first + len(expand_seeds(reporting))))
         wanted = Sweep(base, parse_grid(grid, read_value), expand_seeds(reporting), select)
-        root = out or Path("sweeps") / f"{algorithm}-{Path(dataset).name}"
+        root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
         (result,) = run_sweeps({".": wanted}, root).values()
         print(result.table())
         if result.run.evaluations.policies:
@@ -148,17 +149,19 @@ def claims(
         json_file: File for the same as data; `fat2thin report --claims` shows it.
     """
     from fat2thin.experiments import all_claims
-    from fat2thin.experiments.claims import to_json
+    from fat2thin.experiments.claims import asked, to_json
     from fat2thin.training import files
 
     with _told_plainly():
-        found = all_claims.verdicts(folder)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is no folder: `fat2thin reproduce` makes one")
+        found, options = all_claims.verdicts(folder), asked(folder)
         print(all_claims.table(found))
         if markdown is not None:
-            text = all_claims.document(found, str(folder), folder.name, _devices(folder))
+            text = all_claims.document(found, str(folder), options, _devices(folder))
             files.write(markdown, text.encode())
         if json_file is not None:
-            files.write(json_file, to_json(found, folder.name).encode())
+            files.write(json_file, to_json(found, options).encode())
 
 
 def report(
@@ -192,13 +195,14 @@ def run_folders(folder: Path) -> list[Path]:
     """The folder itself where it holds a run, or those below it that do; unfinished ones not."""
     inside = [folder] if (folder / "run.json").exists() else []
     below = [path.parent for path in sorted(folder.glob("**/run.json"))]
-    return [path for path in inside or below if _is_over(path)]
+    kept = [path for path in inside or below if CHECKPOINTS not in path.relative_to(folder).parts]
+    return [path for path in kept if _is_over(path)]
 
 
 def _is_over(folder: Path) -> bool:
     from fat2thin.training.folder import RUNNING, RunFolder
 
-    return "checkpoints" not in folder.parts and RunFolder(folder).about()["status"] != RUNNING
+    return RunFolder(folder).about()["status"] != RUNNING
 
 
 def _devices(folder: Path) -> list[str]:
@@ -222,6 +226,9 @@ def _told_plainly() -> Iterator[None]:
         except Interrupted as stopped:
             print(f"fat2thin: {stopped}", file=sys.stderr)
             sys.exit(stopped.status)
+        except KeyboardInterrupt:
+            print("fat2thin: stopped. The same command goes on from here.", file=sys.stderr)
+            sys.exit(130)
 
 
 COMMANDS: tuple[Any, ...] = (sweep, reproduce, claims, report)

@@ -9,16 +9,18 @@ from jaxtyping import Array
 
 from fat2thin.data.scores import D4RL
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.experiments.claims import Kept
+from fat2thin.experiments import all_claims
+from fat2thin.experiments.claims import Kept, judge
 from fat2thin.families import Head
 from fat2thin.policies import Policy
 from fat2thin.training import Run
 from fat2thin.training.result import Evaluations
 
+CLAIMS = {claim.name: claim for claim in all_claims.CLAIMS}
 SPREAD = np.array([-0.3, 0.1, 0.0, 0.2, 0.0])
 """What five seeds differ by, in points; its mean is 0."""
-FAR_OFF = -1000.0
-"""The score of a policy whose returns must not count."""
+FAR_OFF = -100.0
+"""A letter of a method's name: the score of a policy whose returns must not count."""
 
 
 class MadeUpRun(Run):
@@ -33,7 +35,7 @@ class MadeUpPolicies(MadeUpRun):
     """A run whose policies are given: by seed and step, or one for all."""
 
     def policy(self, seed=None, step=None):
-        return self.actors(seed, step) if callable(self.actors) else self.actors
+        return self.actors if isinstance(self.actors, Policy) else self.actors(seed, step)
 
     def proposal(self, seed=None, step=None):
         return self.proposals
@@ -108,8 +110,13 @@ def flat_run(folder, label, level, spread=SPREAD):
     As published that is the proposal's, and else the actor's; the other one's is far off.
     """
     right = np.tile(level + spread, (2, 1))
-    wrong = np.full_like(right, FAR_OFF)
+    wrong = np.full_like(right, FAR_OFF * len(label))
     if not label.startswith(("fttpo", "rar")):
         return scored_run(dataset_of(folder), actor_sampled=right)
     actor, proposal = (wrong, right) if label.endswith("-published") else (right, wrong)
     return scored_run(dataset_of(folder), actor_sampled=actor, proposal_sampled=proposal)
+
+
+def judged(name, kept):
+    """The verdict of a claim, by its name."""
+    return judge(CLAIMS[name], kept)

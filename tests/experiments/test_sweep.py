@@ -1,6 +1,7 @@
 """A grid, a choice, fresh seeds, and what it cost."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fat2thin.experiments import offline_selection, sweep
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words
 from fat2thin.reading import read_value
-from fat2thin.training import load, make_spec
+from fat2thin.training import OtherRunError, load, make_spec
 
 GRID = {"learning_rate": (1e-4, 1e-2), "temperature": (1.0, 0.1)}
 
@@ -75,32 +76,36 @@ def test_a_sweep_that_is_done_is_not_computed_again(swept, monkeypatch):
     assert again.choice == result.choice
 
 
-@pytest.mark.parametrize("select", ["td_error", "likelihood"])
-def test_a_log_alone_chooses_without_any_environment(select, tmp_path, monkeypatch):
-    log = tmp_path / "log.npz"
+def test_a_log_alone_chooses_without_any_environment(tmp_path):
+    log, grid = tmp_path / "log.npz", {"learning_rate": (1e-4, 1e-2)}
     save_npz(data.load("treatment/quadratic", 0), log)
-    wanted = Sweep(
-        base(str(log), "fttpo"), {"learning_rate": (1e-4, 1e-2)}, report_seeds=(5,), select=select
-    )
-    result = run_sweeps({"y": wanted}, tmp_path, PlanProgress())["y"]
-    place = tmp_path / "y" / "selection" / "data" / "log"
-    validation, training = (read_npz(place / f"{part}.npz") for part in ("validation", "training"))
-    assert validation.rows + training.rows == 50 * 24
-    assert validation.rows == pytest.approx(0.2 * 50 * 24, abs=24)
-    quantity, sign = {"td_error": ("td_error", -1), "likelihood": ("weighted_log_likelihood", 1)}[
-        select
-    ]
-    scores = {
-        rate: sign * held_out(
-            load(tmp_path / "y" / "selection" / "log" / f"learning_rate={rate:g}"), validation
-        )[quantity].mean()
-        for rate in (1e-4, 1e-2)
-    }  # fmt: skip
-    assert result.choice.setting["learning_rate"] == max(scores, key=scores.get)
-    assert result.choice.all_environment_steps == 0
-    assert "no step in the environment" in str(result.table())
-    # The report learns from the whole log.
-    assert result.run.spec.dataset == str(log)
+    for select, quantity, sign in (
+        ("td_error", "td_error", -1.0),
+        ("likelihood", "weighted_log_likelihood", 1.0),
+    ):
+        wanted = Sweep(base(str(log), "iql", seeds=1), grid, report_seeds=(5,), select=select)
+        # Another choice wants another report.
+        shutil.rmtree(tmp_path / "y" / "report", ignore_errors=True)
+        result = run_sweeps({"y": wanted}, tmp_path, PlanProgress())["y"]
+        place = tmp_path / "y" / "selection"
+        validation = read_npz(place / "data" / "log" / "validation.npz")
+        training = read_npz(place / "data" / "log" / "training.npz")
+        assert validation.rows + training.rows == 50 * 24
+        assert validation.rows == pytest.approx(0.2 * 50 * 24, abs=24)
+        scores = {
+            rate: sign
+            * held_out(load(place / "log" / f"learning_rate={rate:g}"), validation)[quantity].mean()
+            for rate in grid["learning_rate"]
+        }
+        assert result.choice.setting["learning_rate"] == max(scores, key=scores.get)
+        assert result.choice.all_environment_steps == 0
+        assert "no step in the environment" in str(result.table())
+        # The report learns from the whole log.
+        assert result.run.spec.dataset == str(log)
+
+    save_npz(data.load("treatment/quadratic", 1), log)
+    with pytest.raises(OtherRunError, match="is a part of another log"):
+        run_sweeps({"y": wanted}, tmp_path, PlanProgress())
 
 
 def test_every_seed_with_its_own_log_has_its_own_parts(tmp_path):

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.xdist_group("page")
 
 CLAIM = {
     "claim": "C2", "statement": "it is best", "verdict": "holds", "effect": 1.25, "low": 0.5,
-    "high": 2.0, "seeds": 10, "command": "=HYPERLINK(1)",
+    "high": 2.0, "meaning": "a gap", "seeds": 10, "command": "=HYPERLINK(1)",
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def page(run, tmp_path_factory):
     """Two runs of an algorithm, one of another, and a claim."""
     claim = {
         "claim": "C2", "statement": "it is best", "verdict": "holds", "effect": 1.25, "low": 0.5,
-        "high": 2.0, "seeds": 10, "command": "=HYPERLINK(1)",
+        "high": 2.0, "meaning": "a gap", "seeds": 10, "command": "=HYPERLINK(1)",
     }  # fmt: skip
     runs = [run, with_setting(run, temperature=0.9), other(run, algorithm="fttpo-spot")]
     return save_page(runs, tmp_path_factory.mktemp("page") / "page.html", [claim])

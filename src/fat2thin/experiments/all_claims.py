@@ -6,7 +6,14 @@ from pathlib import Path
 
 from fat2thin.evaluation.table import Table
 from fat2thin.experiments import claims_learning, claims_policies, claims_structure
-from fat2thin.experiments.claims import Verdict, as_row, command, effect_words, judge_all
+from fat2thin.experiments.claims import (
+    Verdict,
+    as_row,
+    command,
+    effect_words,
+    judge_all,
+    published_words,
+)
 
 CLAIMS = tuple(
     sorted(
@@ -28,7 +35,7 @@ def table(found: Sequence[Verdict]) -> Table:
             "claim": one.claim.name,
             "verdict": one.verdict,
             "effect": effect_words(one.corrected) if one.corrected else "–",
-            "as published": effect_words(one.published) if one.published else "–",
+            "as published": published_words(one),
             "statement": one.claim.statement,
         }
         for one in found
@@ -59,23 +66,23 @@ the interval leaves it open, and *not run* that runs are missing below that fold
 """
 
 
-def document(found: Sequence[Verdict], root: str, scale: str, devices: Sequence[str]) -> str:
+def document(found: Sequence[Verdict], root: str, options: str, devices: Sequence[str]) -> str:
     """The page of all verdicts, in Markdown."""
     counts = Counter(one.verdict for one in found)
     head = _HEAD.format(
         root=root, devices=" and ".join(devices) or "nothing yet", summary=summary(counts)
     )
-    return head + "".join(f"| {' | '.join(_cells(one, scale))} |\n" for one in found)
+    return head + "".join(f"| {' | '.join(_cells(one, options))} |\n" for one in found)
 
 
-def _cells(one: Verdict, scale: str) -> list[str]:
-    row = as_row(one, scale)
+def _cells(one: Verdict, options: str) -> list[str]:
+    row = as_row(one, options)
     return [
         f"**{one.claim.name}** {one.claim.statement}",
         one.verdict,
         effect_words(one.corrected) if one.corrected else "–",
-        effect_words(one.published) if one.published else "–",
+        published_words(one),
         row["meaning"] or "–",
         str(row["seeds"] or "–"),
-        f"`{command(one.claim, scale)}`",
+        f"`{command(one.claim, options)}`",
     ]

@@ -18,6 +18,8 @@ from fat2thin.training import NoRunError, Run, files, load
 
 HOLDS, FAILS, ONLY_PUBLISHED = "holds", "does not hold", "holds only in published mode"
 UNDECIDED, NOT_RUN = "undecided", "not run"
+ASKED = "reproduction.json"
+"""File in which a reproduction keeps what it was asked for."""
 
 
 class Finding(NamedTuple):
@@ -62,11 +64,11 @@ class Kept:
 
     def curve(self, dataset: str, which: Method) -> Run | None:
         """The run of a learning curve, None where it is not there or not finished."""
-        return self._run(f"curves/{dataset}/{_folder(which)}")
+        return self._run(f"curves/{dataset}/{which.folder}")
 
     def evolution(self, dataset: str, which: Method) -> Run | None:
         """The run of an evolution of policies."""
-        return self._run(f"evolution/{dataset}/{_folder(which)}")
+        return self._run(f"evolution/{dataset}/{which.folder}")
 
     def times(self) -> dict[str, Any] | None:
         """What `fat2thin reproduce time` measured."""
@@ -80,10 +82,6 @@ class Kept:
             except (NoRunError, FileNotFoundError):
                 self._runs[name] = None
         return self._runs[name]
-
-
-def _folder(which: Method) -> str:
-    return which.label.replace(", ", "-").replace(" ", "-")
 
 
 Check = Callable[[Kept, Mode], Finding | None]
@@ -107,30 +105,28 @@ class Verdict(NamedTuple):
     verdict: str
     corrected: Finding | None
     published: Finding | None
-
-    @property
-    def shown(self) -> Finding | None:
-        """The finding that the verdict rests on."""
-        return self.published if self.corrected is None else self.corrected
+    why: str = ""
+    """Why it was not judged, where something was in the way."""
 
 
 def judge(claim: Claim, kept: Kept) -> Verdict:
-    """The verdict of one claim."""
-    corrected = claim.check(kept, CORRECTED)
-    published = claim.check(kept, AS_PUBLISHED) if claim.both_modes else None
+    """The verdict of one claim; what cannot be read leaves that claim open and no other."""
+    try:
+        corrected = claim.check(kept, CORRECTED)
+        published = claim.check(kept, AS_PUBLISHED) if claim.both_modes else None
+    except (ValueError, OSError) as error:
+        return Verdict(claim, NOT_RUN, None, None, str(error))
     return Verdict(claim, _verdict(corrected, published), corrected, published)
 
 
 def _verdict(corrected: Finding | None, published: Finding | None) -> str:
-    if corrected is None and published is None:
+    if corrected is None:
         return NOT_RUN
-    if corrected is not None and corrected.holds:
-        return HOLDS
-    if published is not None and published.holds:
-        return ONLY_PUBLISHED
-    if corrected is None or corrected.holds is None:
+    if corrected.holds is None:
         return UNDECIDED
-    return FAILS
+    if corrected.holds:
+        return HOLDS
+    return ONLY_PUBLISHED if published is not None and published.holds else FAILS
 
 
 def judge_all(root: str | Path, claims: Sequence[Claim]) -> list[Verdict]:
@@ -139,11 +135,16 @@ def judge_all(root: str | Path, claims: Sequence[Claim]) -> list[Verdict]:
     return [judge(claim, kept) for claim in claims]
 
 
-def command(claim: Claim, scale: str) -> str:
+def asked(root: Path) -> str:
+    """The options of the reproduction that a folder holds, as a command line says them."""
+    place = root / ASKED
+    options = files.read_json(place) if place.exists() else {"scale": "small"}
+    return " ".join(f"--{name} {value}" for name, value in options.items())
+
+
+def command(claim: Claim, options: str) -> str:
     """What makes the runs that a verdict rests on."""
-    return (
-        f"fat2thin reproduce {claim.preset} --scale {scale}" if claim.preset else "fat2thin claims"
-    )
+    return f"fat2thin reproduce {claim.preset} {options}" if claim.preset else "fat2thin claims"
 
 
 def above(effects: Sequence[Interval]) -> bool | None:
@@ -163,14 +164,14 @@ def number(value: float) -> Interval:
     return Interval(value, value, value)
 
 
-def to_json(verdicts: Sequence[Verdict], scale: str) -> str:
+def to_json(verdicts: Sequence[Verdict], options: str) -> str:
     """The verdicts as a file keeps them."""
-    return json.dumps([as_row(verdict, scale) for verdict in verdicts], indent=1)
+    return json.dumps([as_row(verdict, options) for verdict in verdicts], indent=1)
 
 
-def as_row(verdict: Verdict, scale: str) -> dict[str, Any]:
+def as_row(verdict: Verdict, options: str) -> dict[str, Any]:
     """A verdict as plain values, both findings in it."""
-    shown = verdict.shown
+    shown = verdict.corrected
     return {
         "claim": verdict.claim.name,
         "statement": verdict.claim.statement,
@@ -178,10 +179,10 @@ def as_row(verdict: Verdict, scale: str) -> dict[str, Any]:
         "effect": None if shown is None else _plain(shown.effect.value),
         "low": None if shown is None else _plain(shown.effect.low),
         "high": None if shown is None else _plain(shown.effect.high),
-        "meaning": "" if shown is None else shown.meaning,
+        "meaning": verdict.why if shown is None else shown.meaning,
         "seeds": 0 if shown is None else shown.seeds,
-        "published_effect": _in_words(verdict.published),
-        "command": command(verdict.claim, scale),
+        "published_effect": published_words(verdict),
+        "command": command(verdict.claim, options),
     }
 
 
@@ -189,8 +190,11 @@ def _plain(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 6)
 
 
-def _in_words(finding: Finding | None) -> str:
-    return "" if finding is None else effect_words(finding)
+def published_words(verdict: Verdict) -> str:
+    """The effect as published, or that it was not run, or that there is no such form."""
+    if verdict.published is not None:
+        return effect_words(verdict.published)
+    return NOT_RUN if verdict.claim.both_modes else "–"
 
 
 def effect_words(finding: Finding) -> str:

@@ -130,12 +130,12 @@ def wide_baselines(kept: Kept, mode: Mode) -> Finding | None:
     """IQL and XQL are wider than the actor of FtTPO."""
     ours = _on_rewards(kept, mode, "fttpo", _range)
     theirs = [_on_rewards(kept, mode, name, _range) for name in ("iql", "xql")]
-    if not ours or not all(theirs):
+    if not ours or any(len(widths) != len(ours) for widths in theirs):
         return None
     gaps = [
         Interval(their.value - our.value, their.low - our.high, their.high - our.low)
         for widths in theirs
-        for their, our in zip(widths, ours, strict=False)
+        for their, our in zip(widths, ours, strict=True)
     ]
     return Finding(
         above(gaps), weakest(gaps),

@@ -11,7 +11,7 @@ from fat2thin.data.npz_files import read_npz, save_npz
 from fat2thin.data.operations import split
 from fat2thin.evaluation.held_out import held_out
 from fat2thin.experiments.plan import Planned
-from fat2thin.training import Run, RunSpec
+from fat2thin.training import OtherRunError, Run, RunSpec
 
 CRITERIA = {
     "likelihood": "log-likelihood of held-out actions under the proposal, weighted as in training",
@@ -48,12 +48,17 @@ def _logs(spec: RunSpec, own: bool) -> dict[str, tuple[int, ...]]:
 
 
 def _write_parts(spec: RunSpec, seed: int, place: Path) -> None:
-    if (place / TRAINING).exists() and (place / VALIDATION).exists():
-        return
+    """Write both parts, or see that those which are there are of this very log."""
     validation, training = split(data.load(spec.dataset, seed), HELD_OUT, seed)
     place.mkdir(parents=True, exist_ok=True)
-    save_npz(training, place / TRAINING)
-    save_npz(validation, place / VALIDATION)
+    for part, path in ((training, place / TRAINING), (validation, place / VALIDATION)):
+        if not path.exists():
+            save_npz(part, path)
+        elif read_npz(path).sha256 != part.sha256:
+            raise OtherRunError(
+                f"{path} is a part of another log than {spec.dataset} is now: choose another "
+                "folder, or remove this one"
+            )
 
 
 def scores(criterion: str, runs: Mapping[str, Run], root: Path) -> dict[str, np.ndarray]:

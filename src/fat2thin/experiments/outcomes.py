@@ -19,10 +19,25 @@ from fat2thin.training.result import listed
 _MEASURES = ("dose_variance", "dose_limit_rate")
 
 
+WINDOW = 11
+"""Evaluations that the paper's final score is the mean of; with few evaluations it is the last."""
+
+
 def scored(run: Run, policy: str) -> np.ndarray:
-    """Returns of shape (evaluations, seeds, episodes); on a robot D4RL's scores of them."""
-    returns = np.asarray(run.evaluations[policy].returns, np.float64)
+    """Returns of shape (evaluations, seeds, episodes); on a robot D4RL's scores of them.
+
+    A seed that stopped has none, not even from before it did.
+    """
+    returns = np.array(run.evaluations[policy].returns, np.float64)
+    stopped = run.about.get("stopped", {})
+    returns[:, [str(seed) in stopped for seed in run.spec.seeds]] = np.nan
     return normalised_score(run.spec.dataset, returns) if robot(run.spec.dataset) else returns
+
+
+def final(run: Run, policy: str) -> np.ndarray:
+    """A seed's score at the end: over a trailing window where there are enough evaluations."""
+    returns = scored(run, policy)
+    return final_score(returns, WINDOW if len(returns) > 2 * WINDOW else 1)
 
 
 def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
@@ -47,29 +62,38 @@ def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
 
 
 def _row(label: str, run: Run) -> dict:
-    final = scored(run, "actor_sampled")
-    interval = seed_interval(final[-1])
-    seeds = final_score(final)
+    seeds = final(run, "actor_sampled")
+    interval = seed_interval(seeds[:, None])
     row = {
         "method": label,
         "mean": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "iqm": float(interquartile_mean(seeds[~np.isnan(seeds)])),
+        "iqm": _iqm(seeds[~np.isnan(seeds)]),
         "centre": _mean(run, "actor_centre"),
-        "area": float(np.nanmean(area_under_curve(run.evaluations.steps, final))),
+        "area": _known_mean(area_under_curve(run.evaluations.steps, scored(run, "actor_sampled"))),
         "proposal": _mean(run, "proposal_sampled"),
     }
     measures = run.evaluations["actor_sampled"].measures
     return row | {
-        name: float(np.nanmean(measures[name][-1])) for name in _MEASURES if name in measures
+        name: _known_mean(np.asarray(measures[name][-1])) for name in _MEASURES if name in measures
     }
 
 
 def _mean(run: Run, policy: str) -> float:
     if policy not in run.evaluations.policies:
         return math.nan
-    return float(np.nanmean(final_score(scored(run, policy))))
+    return _known_mean(final(run, policy))
+
+
+def _iqm(scores: np.ndarray) -> float:
+    return float(interquartile_mean(scores)) if scores.size else math.nan
+
+
+def _known_mean(values: np.ndarray) -> float:
+    """The mean over seeds that did not stop, nan where there are none."""
+    known = np.asarray(values)[~np.isnan(values)]
+    return float(np.mean(known)) if known.size else math.nan
 
 
 def _stopped(runs: Mapping[str, Run]) -> tuple[str, ...]:

@@ -2,19 +2,32 @@
 
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
 from fat2thin.envs import treatment
 from fat2thin.experiments.plan_progress import PlanProgress, for_plan
-from fat2thin.training import FolderInUseError, Run, RunSpec, execute_together, load, loop
+from fat2thin.training import (
+    FolderInUseError,
+    Run,
+    RunSpec,
+    TrainingDiverged,
+    execute_together,
+    load,
+    loop,
+)
 from fat2thin.training.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.training.lock import in_use
 from fat2thin.training.pack import OWN
 
+_log = logging.getLogger(__name__)
 _PATIENCE = 2.0
 """Seconds between looks at what other processes are doing."""
 
@@ -65,11 +78,17 @@ def carry_out(
 def _computed(number: int, pack: Sequence[Planned], root: Path, shown: PlanProgress) -> bool:
     """Whether a program is done, now or before; not where another process is at it."""
     if not all(is_over(one, root) for one in pack):
+        folders = [root / one.name for one in pack]
+        if any(map(in_use, folders)):
+            return False
         shown.next_program(number, _title(pack))
         try:
-            execute_together([one.spec for one in pack], [root / one.name for one in pack], shown)
+            execute_together([one.spec for one in pack], folders, shown)
         except FolderInUseError:
             return False
+        except TrainingDiverged as diverged:
+            # It is over as well, and so told in tables; the others are worth going on for.
+            _log.warning("%s: %s", _title(pack), diverged)
     shown.program_is_done(number)
     return True
 
@@ -142,7 +161,16 @@ def _title(pack: Sequence[Planned]) -> str:
 
 def environment_steps(run: Run) -> int:
     """Steps in the environment that the evaluations of a run took, those of all its policies."""
-    if "rollouts" in run.about:
-        return int(run.about["rollouts"]["steps"])
-    episodes = sum(one.returns.size for one in run.evaluations.policies.values())
-    return episodes * treatment.by_name(run.spec.dataset).horizon if episodes else 0
+    return sum(steps_of(run, policy) for policy in run.evaluations.policies)
+
+
+def steps_of(run: Run, policy: str) -> int:
+    """Steps in the environment that the evaluations of one of its policies took.
+
+    Those of seeds that had stopped are not counted.
+    """
+    evaluation = run.evaluations[policy]
+    if "length" in evaluation.measures:
+        return round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
+    episodes = int(np.sum(~np.isnan(evaluation.returns)))
+    return episodes * treatment.by_name(run.spec.dataset).horizon

@@ -104,15 +104,21 @@ class PlanBar(PlanProgress):
             TextColumn("{task.description}"),
             console=Console(stderr=True),
         )
+        self._entered = 0
 
     def __enter__(self) -> "PlanBar":
-        self._bar.start()
-        self._task = self._bar.add_task("", total=1)
+        # Every program of the plan enters it again, inside.
+        self._entered += 1
+        if self._entered == 1:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=1)
         return self
 
     def __exit__(self, *error: object) -> None:
         """Leave the last state of the bar on the screen."""
-        self._bar.stop()
+        self._entered -= 1
+        if not self._entered:
+            self._bar.stop()
 
     def show(self) -> None:
         """Move the bar."""

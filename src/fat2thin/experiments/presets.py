@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fat2thin import algorithms
 from fat2thin.experiments.plan import Planned
 from fat2thin.experiments.published_settings import origins
-from fat2thin.experiments.scales import Scale
+from fat2thin.experiments.scales import SCALES, Scale
 from fat2thin.training import make_spec
 
 REWARDS = ("quadratic", "cubic")
@@ -40,6 +40,11 @@ class Method(NamedTuple):
     algorithm: str
     settings: Mapping[str, Any] = MappingProxyType({})
 
+    @property
+    def folder(self) -> str:
+        """Its label as a folder is called."""
+        return self.label.replace(", ", "-").replace(" ", "-")
+
 
 def method(algorithm: str, *, published: bool = False, **settings: Any) -> Method:
     """A method under its own name, or under its name and "published"."""
@@ -63,9 +68,9 @@ TREATMENT_ALL = (
 )  # fmt: skip
 ROBOT_METHODS = (
     FTTPO, method("iql"), method("inac"), method("tawac"), method("awac"), method("xql"),
-    method("sql"), FTTPO_PUBLISHED,
+    method("sql"), FTTPO_PUBLISHED, method("xql", published=True),
 )  # fmt: skip
-"""Figure 4."""
+"""Figure 4. XQL's own temperature of V is not in the authors' record, and is our default."""
 VARIANTS = (FTTPO, method("fttpo-spot"), method("fttpo-sg"), method("tawac-ht"))
 VARIANTS_PUBLISHED = (
     FTTPO_PUBLISHED, method("fttpo-spot", published=True), method("fttpo-sg", published=True),
@@ -98,6 +103,21 @@ class Reproduction:
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
             raise ValueError(f"data must be one of {', '.join(SOURCES)}, got {self.source!r}")
+        for name in ("seeds", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was asked for, as a command line says it."""
+        scale = next((name for name, one in SCALES.items() if one == self.scale), "small")
+        also = {"seeds": self.seeds, "steps": self.steps}
+        return {
+            "scale": scale,
+            "data": self.source,
+            **{name: value for name, value in also.items() if value is not None},
+        }
 
     def robot_data(self, name: str) -> str:
         """The data set of a robot and a set, for example "hopper-medium"."""
@@ -149,7 +169,7 @@ class Reproduction:
             which.algorithm, dataset, settings=given, settings_from=origin, data_needed=False,
             standardise=origin == "own" and which.algorithm in _OWN_SCALE, **options,
         )  # fmt: skip
-        return Planned(f"{folder}/{which.label.replace(', ', '-').replace(' ', '-')}", spec)
+        return Planned(f"{folder}/{which.folder}", spec)
 
     def _sizes(self, which: Method, options: Mapping[str, Any]) -> dict[str, Any]:
         config = algorithms.get(which.algorithm).config

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 
 from fat2thin import data
 from fat2thin.data.scores import normalised_score
-from fat2thin.evaluation.statistics import Interval, final_score, ratio
+from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.evaluation.table import Table
 from fat2thin.experiments import grids, outcomes, timing
-from fat2thin.experiments.plan import Planned, carry_out, load_runs
+from fat2thin.experiments.claims import ASKED
+from fat2thin.experiments.plan import Planned, carry_out, is_over, load_runs
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.presets import (
     EVOLUTION_STEPS,
@@ -63,7 +64,8 @@ def reproduce(
     wanted = [*PRESETS] if name == ALL else [name]
     planned = {one: PRESETS[one](asked) for one in wanted}
     every = [run for several in planned.values() for run in several]
-    refuse_missing_data(every)
+    refuse_missing_data([run for run in every if not is_over(run, root)])
+    _remember(asked, root)
     carry_out(every, root, progress)
     shown = [_keep(one, root, *_show(one, load_runs(planned[one], root))) for one in wanted]
     if name == ALL:
@@ -84,6 +86,12 @@ def _sweep_tables(results: Mapping[str, Result]) -> list[Table]:
         outcomes.methods_table(f"best settings on {name}", of) for name, of in reports.items()
     ]
     return [*chosen, *(result.table() for result in results.values())]
+
+
+def _remember(asked: Reproduction, root: Path) -> None:
+    """Write down what was asked for, so that claims can name the command."""
+    root.mkdir(parents=True, exist_ok=True)
+    files.write(root / ASKED, files.as_json(asked.options))
 
 
 def refuse_missing_data(planned: Sequence[Planned]) -> None:
@@ -230,7 +238,7 @@ def _shares(runs: Mapping[str, Mapping[str, Run]], suffix: str = "") -> dict:
 
     def final(run: Run) -> np.ndarray:
         known = run.evaluations.policies
-        return final_score(outcomes.scored(run, policy if policy in known else "actor_sampled"))
+        return outcomes.final(run, policy if policy in known else "actor_sampled")
 
     return {
         name: {

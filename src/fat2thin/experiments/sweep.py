@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fat2thin.evaluation.statistics import Interval, area_under_curve, final_score, seed_interval
+from fat2thin import data
+from fat2thin.evaluation.returns import evaluator
+from fat2thin.evaluation.statistics import Interval, area_under_curve, seed_interval
 from fat2thin.evaluation.table import Table
-from fat2thin.experiments import offline_selection
-from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs
+from fat2thin.experiments import offline_selection, outcomes
+from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, steps_of
 from fat2thin.experiments.plan_progress import PlanProgress
-from fat2thin.training import Run, RunSpec, files, make_spec
+from fat2thin.training import OtherRunError, Run, RunSpec, files, make_spec
 from fat2thin.training.result import listed
 
 POLICY = "actor_sampled"
@@ -157,15 +159,20 @@ def run_sweeps(
     First all that chooses, then all that reports. What is there already is not computed again.
     """
     root = Path(root)
+    for sweep in sweeps.values():
+        _refuse_nothing_to_judge_on(sweep)
     selections = {name: sweep.selection(root, name) for name, sweep in sweeps.items()}
     carry_out([one for several in selections.values() for one in several], root, progress)
-    choices = {
-        name: _choose(sweep, load_runs(selections[name], root), root)
-        for name, sweep in sweeps.items()
-    }
+    choices = {}
+    for name, sweep in sweeps.items():
+        runs = load_runs(selections[name], root)
+        _refuse_changed_log(sweep.base, runs)
+        choices[name] = _choose(sweep, runs, root)
     reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
     carry_out([*reports.values()], root, progress)
     final = load_runs([*reports.values()], root)
+    for name, sweep in sweeps.items():
+        _refuse_changed_log(sweep.base, {reports[name].name: final[reports[name].name]})
     results = {
         name: Result(sweep, choices[name], final[reports[name].name])
         for name, sweep in sweeps.items()
@@ -173,6 +180,28 @@ def run_sweeps(
     for name, result in results.items():
         _write(root / name / RESULT, result)
     return results
+
+
+def _refuse_nothing_to_judge_on(sweep: Sweep) -> None:
+    base = sweep.base
+    if sweep.select in BY_RETURNS and evaluator(base.dataset, base.task) is None:
+        raise ValueError(
+            f"{base.dataset!r} is a log without a task to judge policies on: choose by the log, "
+            f"with select={' or '.join(map(repr, BY_LOG))}"
+        )
+
+
+def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
+    """What is there may be of a log that has changed since; a log that is drawn cannot."""
+    if data.reader(base.dataset).one_a_seed:
+        return
+    now = [data.load(base.dataset).sha256]
+    for name, run in runs.items():
+        if run.spec.dataset == base.dataset and run.about["sha256"] != now:
+            raise OtherRunError(
+                f"the run {name} learned from {base.dataset} when that had other contents: choose "
+                "another folder, or remove this one"
+            )
 
 
 def _choose(sweep: Sweep, runs: Mapping[str, Run], root: Path) -> Choice:
@@ -190,28 +219,15 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run], root: Path) -> Choice:
             f"no setting of {sweep.base.algorithm} on {sweep.base.dataset} has a score: in all of "
             "them a seed stopped, or there is nothing to score by. Take other settings"
         )
-    chose = sum(_chosen_by(run) for run in runs.values()) if sweep.select in BY_RETURNS else 0
+    by_returns = sweep.select in BY_RETURNS
+    chose = sum(steps_of(run, POLICY) for run in runs.values()) if by_returns else 0
     return Choice(best, scores, chose, sum(map(environment_steps, runs.values())))
 
 
 def _returns_score(select: str, run: Run) -> np.ndarray:
-    if POLICY not in run.evaluations.policies:
-        raise ValueError(
-            f"{run.spec.dataset!r} is a log without a task to judge policies on: choose by the "
-            f"log, with select={' or '.join(map(repr, BY_LOG))}"
-        )
-    returns = run.evaluations[POLICY].returns
     if select == "final":
-        return final_score(returns)
-    return area_under_curve(run.evaluations.steps, returns)
-
-
-def _chosen_by(run: Run) -> int:
-    """Steps in the environment that the returns of the policy that acts took."""
-    evaluations = run.evaluations
-    if "length" in (measures := evaluations[POLICY].measures):
-        return round(float(np.nansum(measures["length"])) * run.spec.episodes)
-    return environment_steps(run) // len(evaluations.policies)
+        return outcomes.final(run, POLICY)
+    return area_under_curve(run.evaluations.steps, outcomes.scored(run, POLICY))
 
 
 def _interval(scores: np.ndarray) -> Interval:
@@ -247,7 +263,8 @@ def parse_grid(entries: Sequence[str], values: Any) -> dict[str, tuple[Any, ...]
         read = values(text)
         if isinstance(read, str):
             read = tuple(map(values, text.split(",")))
-        grid[name] = tuple(read) if isinstance(read, tuple | list) else (read,)
+        several = read if isinstance(read, tuple | list) else (read,)
+        grid[name] = tuple(tuple(one) if isinstance(one, list) else one for one in several)
         if len(set(grid[name])) < len(grid[name]):
             raise ValueError(f"the grid has a value of {name} twice: {text}")
     return grid

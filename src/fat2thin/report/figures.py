@@ -1,5 +1,6 @@
 """The policy gallery: pictures of the distributions, drawn from the distributions themselves."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -198,7 +199,8 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write one picture whole or not at all; the same figure gives the same bytes."""
     undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
     kind = path.suffix.removeprefix(".")
-    unfinished = path.with_name(f"{path.name}.part")
+    # Several processes may draw the same picture.
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         figure.savefig(unfinished, format=kind, metadata=undated.get(kind))
         unfinished.replace(path)

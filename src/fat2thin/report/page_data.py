@@ -28,7 +28,9 @@ from fat2thin.training.spec import DEFAULT
 
 WEIGHT_BYTES = 3_000_000
 """Characters of the page that weights may take; what is left of 5 MB is for all else."""
-CLAIM_FIELDS = ("claim", "statement", "verdict", "effect", "low", "high", "seeds", "command")
+CLAIM_FIELDS = (
+    "claim", "statement", "verdict", "effect", "low", "high", "meaning", "seeds", "command",
+)  # fmt: skip
 """What is said of a claim."""
 _MOST_CURVE_POINTS = 6000
 _POINTS_OF_A_CURVE = (30, 200)

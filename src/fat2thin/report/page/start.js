@@ -28,7 +28,7 @@ function newGroup() {
 }
 
 function drawClaims() {
-  const headings = ["claim", "statement", "verdict", "effect", "low", "high", "seeds", "command"];
+  const headings = ["claim", "statement", "verdict", "effect", "low", "high", "meaning", "seeds", "command"];
   byId("claims").hidden = !found.claims.length;
   const cells = (claim) => headings.map((field) => (field === "command" && claim.command ? make("code", { textContent: claim.command }) : claim[field]));
   table(byId("claims-table"), headings, found.claims.map(cells));

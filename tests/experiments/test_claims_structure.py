@@ -1,0 +1,123 @@
+"""Claims about costs and mathematics: each is seen to fail where what it checks is wrong."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from experiments.made_up_runs import (
+    MadeUpKept,
+    judged,
+)
+from fat2thin.distributions import QGaussian
+from fat2thin.experiments import (
+    claims_structure,
+)
+from fat2thin.experiments.claims import (
+    FAILS,
+    HOLDS,
+    Kept,
+)
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "holds"),
+    [
+        ("C19", 1.4, False), ("C19", 2.0, True), ("C19", 3.1, False),
+        ("C20", 0.4, False), ("C20", 1.0, True), ("C20", 2.1, False),
+    ],
+)  # fmt: skip
+def test_costs_are_against_those_of_iql(name, ratio, holds):
+    kind = {"C19": "seconds_an_update", "C20": "seconds_an_action"}[name]
+    times = {"seconds_an_update": 1.0, "seconds_an_action": 5.0}
+    methods = {"iql": {**times, kind: 3.0}, "fttpo": {**times, kind: 3.0 * ratio}}
+    found = judged(name, MadeUpKept(times={"device": "a clock", "methods": methods}))
+    assert found.verdict == (HOLDS if holds else FAILS)
+    assert found.corrected.effect.value == pytest.approx(ratio)
+
+
+def test_times_are_read_from_the_folder(tmp_path):
+    methods = {
+        name: {"seconds_an_update": seconds, "seconds_an_action": 1.0}
+        for name, seconds in (("iql", 1.0), ("fttpo", 2.5))
+    }
+    (tmp_path / "times.json").write_text(json.dumps({"device": "a clock", "methods": methods}))
+    assert judged("C19", Kept(tmp_path)).corrected.effect.value == 2.5
+
+
+DRAWS = 40_000
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    monkeypatch.setattr(claims_structure, "DRAWS", DRAWS)
+    monkeypatch.setattr(claims_structure, "RATIOS", (3.0,))
+
+
+def structural(name):
+    found = judged(name, MadeUpKept())
+    return found.verdict, found.corrected.effect.value
+
+
+def test_a_weight_with_a_floor_is_found(monkeypatch):
+    """The authors' code has 1e-8 in place of zero."""
+    right = claims_structure.q_exponential_weight
+    monkeypatch.setattr(
+        claims_structure, "q_exponential_weight", lambda *given: jnp.maximum(right(*given), 1e-8)
+    )
+    verdict, wrong = structural("C21")
+    assert verdict == FAILS
+    assert wrong > 40_000
+
+
+def test_a_weight_that_drops_too_little_is_found(monkeypatch):
+    right = claims_structure.q_exponential_weight
+    monkeypatch.setattr(
+        claims_structure, "q_exponential_weight", lambda a, *given: right(a + 0.01, *given)
+    )
+    # Ten of a thousand advantages a unit, for each of twelve temperatures and indices.
+    assert structural("C21") == (FAILS, pytest.approx(120, abs=24))
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_samples_that_leave_the_support_are_found(monkeypatch):
+    class Leaking(QGaussian):
+        def sample(self, key, sample_shape=()):
+            return self.loc + 1.3 * (super().sample(key, sample_shape) - self.loc)
+
+    monkeypatch.setattr(claims_structure, "QGaussian", Leaking)
+    # Beyond 1 / 1.3 of the half-width lies this share of Epanechnikov's law, at both ends.
+    share = 2.0 * scipy.stats.beta(2, 2).sf((1.0 + 1.0 / 1.3) / 2.0)
+    verdict, lost = structural("C22")
+    assert verdict == FAILS
+    assert lost == pytest.approx(DRAWS * share, rel=0.1)
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_an_estimator_that_is_not_a_number_is_found(monkeypatch):
+    monkeypatch.setattr(claims_structure, "_log_ratios", lambda ratio: np.array([0.0, NAN]))
+    assert structural("C23")[0] == FAILS
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_a_wrong_divergence_is_found(monkeypatch):
+    right = claims_structure.kl_sparse_cauchy
+    monkeypatch.setattr(claims_structure, "kl_sparse_cauchy", lambda *given: right(*given) + 0.05)
+    assert structural("C24") == (FAILS, pytest.approx(-0.05, abs=0.02))
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_the_published_normaliser_would_be_found(monkeypatch):
+    """A proposal that is too heavy by the root of 2 moves the mean of -ln r."""
+
+    class Published(QGaussian):
+        def log_prob(self, value):
+            heavy = 0.5 * np.log(2.0) if self.entropic_index == 2.0 else 0.0
+            return super().log_prob(value) + heavy
+
+    monkeypatch.setattr(claims_structure, "QGaussian", Published)
+    assert structural("C24") == (FAILS, pytest.approx(-0.5 * np.log(2.0), abs=0.02))

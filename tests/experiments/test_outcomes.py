@@ -1,0 +1,156 @@
+"""Tables of many runs, number by number."""
+
+import numpy as np
+import pytest
+
+from experiments.made_up_runs import scored_run
+from fat2thin.evaluation.returns import Evaluation
+from fat2thin.evaluation.table import Table
+from fat2thin.experiments import outcomes
+from fat2thin.training.result import Evaluations
+
+NAN = float("nan")
+STEPS = (0, 10, 40)
+ACTOR = np.array([[0.0, 0.0, 0.0, 0.0], [2.0, 4.0, 6.0, 8.0], [10.0, 11.0, 12.0, 17.0]])
+"""Scores of shape (evaluations, seeds)."""
+
+
+def better(run, policy, **measures):
+    """The same run with measures of one of its policies."""
+    known = {**run.evaluations.policies}
+    known[policy] = Evaluation(known[policy].returns, measures)
+    object.__setattr__(run, "evaluations", Evaluations(run.evaluations.steps, known))
+    return run
+
+
+@pytest.fixture
+def runs():
+    three = scored_run(
+        "treatment/cubic", STEPS,
+        actor_sampled=ACTOR, actor_centre=ACTOR + 1.0, proposal_sampled=ACTOR - 3.0,
+    )  # fmt: skip
+    plain = scored_run("treatment/cubic", STEPS, actor_sampled=ACTOR + 0.5)
+    rates = np.array([[9.0] * 4, [9.0] * 4, [0.1, 0.2, 0.3, 0.6]])
+    return {"fttpo": better(three, "actor_sampled", dose_variance=rates), "iql": plain}
+
+
+def test_numbers_are_those_of_numpy(runs):
+    table = outcomes.methods_table("treatment-cubic", runs)
+    row = table["fttpo"]
+    assert row["mean"] == pytest.approx(12.5)
+    # The middle two of four seeds.
+    assert row["iqm"] == pytest.approx(11.5)
+    assert row["centre"] == pytest.approx(13.5)
+    assert row["proposal"] == pytest.approx(9.5)
+    curve = ACTOR.mean(axis=1)
+    assert row["area"] == pytest.approx(np.trapezoid(curve, STEPS) / 40.0)
+    assert row["dose_variance"] == pytest.approx(0.3)
+    assert "dose_limit_rate" not in row
+    draws = ACTOR[-1][np.random.default_rng(1).integers(4, size=(20_000, 4))].mean(axis=1)
+    assert (row["low"], row["high"]) == pytest.approx(
+        tuple(np.quantile(draws, [0.025, 0.975])), abs=0.3
+    )
+
+
+def test_the_best_method_is_first_and_one_without_a_score_last(runs):
+    broken = scored_run("treatment/cubic", STEPS, actor_sampled=np.full((3, 4), NAN))
+    table = outcomes.methods_table("treatment-cubic", {"bc": broken, **runs})
+    assert [row["method"] for row in table] == ["iql", "fttpo", "bc"]
+    assert np.isnan(table["bc"]["mean"])
+
+
+def test_what_a_method_does_not_have_is_not_a_number(runs):
+    row = outcomes.methods_table("treatment-cubic", runs)["iql"]
+    assert np.isnan(row["proposal"]) and np.isnan(row["centre"])
+
+
+def test_the_title_says_what_the_numbers_are(runs):
+    title = outcomes.methods_table("treatment-cubic", runs).title
+    assert (
+        title == "treatment-cubic: final return after 40 updates, seeds 0 to 3, 2 episodes a seed"
+    )
+
+
+def test_stopped_seeds_are_named_and_left_out(runs):
+    scores = ACTOR.copy()
+    scores[1:, [1, 3]] = NAN
+    about = {"stopped": {"3": {"step": 5}, "1": {"step": 9}}}
+    runs["sql"] = scored_run("treatment/cubic", STEPS, about, actor_sampled=scores)
+    table = outcomes.methods_table("treatment-cubic", runs)
+    assert table.notes == ("sql: without seeds 1, 3, which stopped",)
+    assert table["sql"]["mean"] == table["sql"]["iqm"] == pytest.approx(11.0)
+    kept = ACTOR[:, [0, 2]].mean(axis=1)
+    assert table["sql"]["area"] == pytest.approx(np.trapezoid(kept, STEPS) / 40.0)
+
+
+def test_robots_have_the_scores_of_d4rl():
+    """By hand, with D4RL's returns of a random policy and of an expert on Hopper."""
+    returns = np.array([[[-20.272305], [3234.3]], [[1607.0138475], [3234.3]]])
+    run = scored_run("regenerated/hopper-medium", actor_sampled=np.zeros((2, 2)))
+    object.__setattr__(run, "evaluations", Evaluations((0, 20), {"a": Evaluation(returns, {})}))
+    assert outcomes.scored(run, "a")[..., 0] == pytest.approx(
+        np.array([[0.0, 100.0], [50.0, 100.0]])
+    )
+    run.spec.dataset = "treatment/cubic"
+    assert outcomes.scored(run, "a") == pytest.approx(returns)
+
+
+def test_a_table_of_data_sets_ends_with_their_mean():
+    def at(score):
+        return scored_run("regenerated/hopper-medium", actor_sampled=np.full((2, 3), score))
+
+    runs = {"hopper": {"fttpo": at(40.0), "iql": at(30.0)}, "walker2d": {"fttpo": at(60.0)}}
+    table = outcomes.scores_table("final scores", runs)
+    assert [row["data set"] for row in table] == ["hopper", "walker2d", "mean"]
+    assert table["hopper"]["iql"] == pytest.approx(30.0)
+    assert table["mean"]["fttpo"] == pytest.approx(50.0)
+    # A mean over some of the sets would compare with that over all.
+    assert np.isnan(table["walker2d"]["iql"]) and np.isnan(table["mean"]["iql"])
+
+
+@pytest.mark.parametrize(
+    ("row", "cell"),
+    [
+        ({"mean": 1.234, "low": 0.5, "high": 12.34}, "1.23 [0.5, 12.3]"),
+        ({"mean": -12.34, "low": -13.0, "high": -0.01234}, "−12.3 [−13.0, −0.0123]"),
+        ({"mean": 1.234, "low": NAN, "high": NAN}, "1.23"),
+        ({"mean": NAN, "low": NAN, "high": NAN}, "–"),
+        ({"mean": "a-b"}, "a-b"),
+        ({}, "–"),
+    ],
+)
+def test_cells(row, cell):
+    assert outcomes._cell(row, "mean") == cell
+
+
+def test_only_means_and_scores_have_their_interval_behind_them():
+    row = {"area": 2.0, "score": 3.0, "low": 1.0, "high": 4.0}
+    assert outcomes._cell(row, "area") == "2.00"
+    assert outcomes._cell(row, "score") == "3.00 [1.00, 4.00]"
+
+
+def test_markdown_is_a_table():
+    rows = (
+        {"method": "fttpo", "mean": 1.5, "low": 1.0, "high": 2.0, "dose_variance": 0.25},
+        {"method": "iql", "mean": -1.5, "low": NAN, "high": NAN},
+    )
+    assert outcomes.markdown(Table("a title", rows, ("a note",))) == (
+        "**a title**\n"
+        "\n"
+        "| method | mean | dose variance |\n"
+        "|---|---:|---:|\n"
+        "| fttpo | 1.50 [1.00, 2.00] | 0.25 |\n"
+        "| iql | −1.50 | – |\n"
+        "\n"
+        "- a note\n"
+    )
+
+
+def test_runs_are_ordered_by_the_names_of_their_folders():
+    names = ["curves/hopper-medium/fttpo", "curves/hopper-medium/iql", "curves/treatment-cubic/bc"]
+    runs = {name: scored_run("treatment/cubic", actor_sampled=np.zeros((2, 2))) for name in names}
+    found = outcomes.by_dataset(names, runs)
+    assert {name: [*of_set] for name, of_set in found.items()} == {
+        "hopper-medium": ["fttpo", "iql"], "treatment-cubic": ["bc"],
+    }  # fmt: skip
+    assert found["hopper-medium"]["iql"] is runs["curves/hopper-medium/iql"]

@@ -1,0 +1,278 @@
+"""From a preset's name to pictures and tables."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
+from fat2thin import algorithms, data
+from fat2thin.algorithms.base import Problem
+from fat2thin.data.errors import DataFileError
+from fat2thin.evaluation.statistics import Interval
+from fat2thin.experiments import plan, presets, reproduction, timing
+from fat2thin.experiments.claims import Kept, asked
+from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.experiments.presets import PRESETS, Method, Reproduction, method
+from fat2thin.experiments.reproduction import NAMES, reproduce
+from fat2thin.experiments.scales import SCALES
+from fat2thin.families import HeavyTailed, Sparse, Squashed
+from fat2thin.training.result import Evaluations
+from report.page_runs import two_coordinates
+
+SCALE = SCALES["smoke"]._replace(hidden=(4,), timed_updates=2)
+ASKED = Reproduction(SCALE)
+STEPS = (0, 1, 2)
+
+
+def no_computing(*given):
+    raise AssertionError("this was to be reused")
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory):
+    """Figure 3 of one method and two updates: the only one here that anything is trained for."""
+    root = tmp_path_factory.mktemp("reproduction")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduction, "EVOLUTION_STEPS", STEPS)
+        patch.setitem(PRESETS, "fig3", one_method)
+        outcome = reproduce("fig3", ASKED, root, PlanProgress())
+        times = {path: path.stat().st_mtime_ns for path in root.glob("**/run.json")}
+        patch.setattr(plan, "execute_together", no_computing)
+        patch.setattr(reproduction, "save_figure", lambda figure, path: None)
+        again = reproduce("fig3", ASKED, root, PlanProgress())
+    return SimpleNamespace(root=root, outcome=outcome, again=again, times=times)
+
+
+def one_method(asked):
+    """Behaviour cloning in FtTPO's place, since it compiles in a fraction of the time."""
+    cloned = Method("fttpo", "bc")
+    return [asked.evolution("treatment/quadratic", "treatment-quadratic", cloned, STEPS)]
+
+
+def test_figures_are_pictures_for_screen_and_print(third):
+    names = [path.name for path in third.outcome.pictures]
+    assert names == ["fig3_left.png", "fig3_left.pdf", "fig3_right.png", "fig3_right.pdf"]
+    for path in third.outcome.pictures:
+        assert path.parent == third.root / "figures"
+        begin = {".png": b"\x89PNG", ".pdf": b"%PDF"}[path.suffix]
+        assert path.read_bytes().startswith(begin)
+
+
+def test_runs_are_kept_where_claims_look_for_them(third):
+    (kept,) = third.times
+    assert Kept(third.root).evolution("treatment-quadratic", presets.FTTPO).folder == kept.parent
+
+
+def test_a_second_call_computes_nothing_and_gives_the_same(third):
+    assert third.again.pictures == third.outcome.pictures
+    assert {path: path.stat().st_mtime_ns for path in third.times} == third.times
+
+
+def test_an_unknown_preset_is_told_with_those_there_are(tmp_path):
+    with pytest.raises(ValueError, match=r"no preset is called 'fig33'; there are fig1, .*, all"):
+        reproduce("fig33", ASKED, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig7", "all"])
+@pytest.mark.parametrize("source", ["regenerated", "d4rl"])
+def test_missing_data_are_told_before_anything_is_written(name, source, tmp_path, monkeypatch):
+    (tmp_path / "nothing").mkdir()
+    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataFileError) as error:
+        reproduce(name, Reproduction(SCALE, source), tmp_path / "new")
+    assert "halfcheetah" in str(error.value)
+    assert ".hdf5" in str(error.value)
+    assert "FAT2THIN_DATA" in str(error.value)
+    assert not (tmp_path / "new").exists()
+
+
+# What each preset shows, from runs that nobody made.
+
+
+@pytest.fixture(scope="module")
+def robot_log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("logs") / "robot.npz"
+    data.save_npz(two_coordinates(), path)
+    return data.load(str(path))
+
+
+def stand_in(planned):
+    """A run as planned, by made-up scores: FtTPO ends at 50, and others a tenth below."""
+    spec = planned.spec
+    robot = not spec.dataset.startswith("treatment/")
+    ours = spec.algorithm == "fttpo"
+    low, high = ((-2.0, 0.0), (2.0, 10.0)) if robot else ((-1.0,), (1.0,))
+    middle, scale = np.zeros(len(low)), np.full(len(low), 0.2)
+    level = 50.0 if ours else 45.0
+    scores = level + np.array([[-9.0, -8.0], [-1.0, 1.0]])
+    proposes = spec.algorithm.startswith(("fttpo", "tawac-ht"))
+    policies = {
+        "actor_sampled": evaluation(spec.dataset, scores),
+        "actor_centre": evaluation(spec.dataset, scores + 1.0),
+        **({"proposal_sampled": evaluation(spec.dataset, scores - 10.0)} if proposes else {}),
+    }
+    steps = (0, spec.steps)
+    return MadeUpPolicies(
+        spec=dataclasses.replace(spec, seeds=(0, 1)), step=spec.steps, folder=None, measured={},
+        about={}, evaluations=Evaluations(steps, policies),
+        program=SimpleNamespace(
+            algorithm=algorithms.get(spec.algorithm),
+            problem=Problem(3 if robot else 30, low, high, 0.9),
+        ),
+        actors=ConstantPolicy(Sparse() if ours else Squashed(), middle, scale, low, high),
+        proposals=ConstantPolicy(HeavyTailed(), middle, scale, low, high),
+    )  # fmt: skip
+
+
+PICTURES = {
+    "fig1": ["fig1_left", "fig1_middle", "fig1_right", "fig1_right_published"],
+    "fig2": ["fig2_left", "fig2_left_published", "fig2_middle_quadratic", "fig2_right_quadratic",
+             "fig2_middle_cubic", "fig2_right_cubic"],
+    "fig3": ["fig3_left", "fig3_right"],
+    "fig4": ["fig4", "fig4_published"],
+    "fig5": ["fig5"],
+    "fig6": ["fig6", "fig6_published"],
+    "fig7": ["fig7_left", "fig7_right_quadratic", "fig7_right_cubic"],
+    "fig8": ["fig8_upper", "fig8_lower"],
+    "fig9": ["fig9"],
+    "treatment": [],
+    "ablation": ["fig6", "fig6_published", "fig8_upper", "fig8_lower"],
+}  # fmt: skip
+TABLES = {"fig1": 1, "fig2": 2, "fig4": 10, "fig6": 1, "treatment": 2, "ablation": 1}
+
+
+@pytest.fixture
+def made_up(monkeypatch, robot_log):
+    """Every run that a preset plans, in place of computing it."""
+    monkeypatch.setattr(reproduction, "refuse_missing_data", lambda planned: None)
+    monkeypatch.setattr(reproduction, "carry_out", lambda planned, root, progress: None)
+    monkeypatch.setattr(
+        reproduction,
+        "load_runs",
+        lambda planned, root: {one.name: stand_in(one) for one in planned},
+    )
+    monkeypatch.setattr(reproduction.data, "load", lambda name, seed=0: robot_log)
+    monkeypatch.setattr(reproduction, "save_figure", lambda figure, path: path.touch())
+    # It simulates thousands of futures, and has tests of its own.
+    monkeypatch.setattr(reproduction.draw, "first_action_return", lambda run, seed: Figure())
+
+
+def test_every_preset_is_shown():
+    assert {*PICTURES} == {*PRESETS} == {*reproduction._SHOWN}
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_preset_gives_its_pictures_and_tables(name, tmp_path):
+    outcome = reproduce(name, ASKED, tmp_path)
+    expected = [f"{picture}.{kind}" for picture in PICTURES[name] for kind in ("png", "pdf")]
+    assert [path.name for path in outcome.pictures] == expected
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == sorted(expected)
+    assert len(outcome.tables) == TABLES.get(name, 0)
+    kept = tmp_path / "tables" / f"{name}.md"
+    assert kept.exists() == bool(outcome.tables)
+    if outcome.tables:
+        assert kept.read_text().count("**") == 2 * len(outcome.tables)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_what_was_asked_for_is_kept_for_the_commands_of_claims(tmp_path):
+    reproduce("treatment", Reproduction(SCALES["smoke"], "d4rl", seeds=3), tmp_path)
+    assert asked(tmp_path) == "--scale smoke --data d4rl --seeds 3"
+
+
+@pytest.mark.usefixtures("made_up")
+def test_numbers_reach_the_tables(tmp_path):
+    (first,) = reproduce("fig1", ASKED, tmp_path).tables
+    assert first["fttpo"]["mean"] == pytest.approx(50.0)
+    assert first["rar"]["mean"] == pytest.approx(45.0)
+    assert first["fttpo"]["proposal"] == pytest.approx(40.0)
+    assert "| fttpo | 50.0 [49.0, 51.0] |" in (tmp_path / "tables" / "fig1.md").read_text()
+
+
+def test_shares_are_of_fttpo_in_per_cent():
+    runs = {"a": {one.algorithm: stand_in(ASKED.robot("hopper-medium", one))
+                  for one in (presets.FTTPO, method("fttpo-spot"))}}  # fmt: skip
+    ((name, share),) = reproduction._shares(runs)["a"].items()
+    assert (name, share.value) == ("fttpo-spot", pytest.approx(90.0))
+    assert share.low < 90.0 < share.high
+
+
+def test_shares_as_published_are_of_proposals():
+    methods = (presets.FTTPO_PUBLISHED, method("fttpo-spot", published=True))
+    runs = {"a": {one.label.replace(", ", "-"): stand_in(ASKED.robot("hopper-medium", one))
+                  for one in methods}}  # fmt: skip
+    ((name, share),) = reproduction._shares(runs, "-published")["a"].items()
+    assert (name, share.value) == ("fttpo-spot-published", pytest.approx(100.0 * 35.0 / 40.0))
+
+
+def test_the_published_part_has_those_without_a_form_of_their_own():
+    runs = {"a": dict.fromkeys(("fttpo", "fttpo-published", "iql"), MadeUpPolicies())}
+    assert [*reproduction._part(runs, published=False)["a"]] == ["fttpo", "iql"]
+    assert [*reproduction._part(runs, published=True)["a"]] == ["fttpo-published", "iql"]
+
+
+def test_the_whole_is_its_parts_and_the_times(tmp_path, monkeypatch, made_up):
+    shown = []
+    monkeypatch.setattr(reproduction, "_show", lambda name, runs: (shown.append(name) or [], {}))
+    monkeypatch.setattr(reproduction, "_time", lambda *given: (shown.append("time") or [], {}))
+    reproduce("all", ASKED, tmp_path)
+    assert shown == [*PRESETS, "time"]
+    assert set(NAMES) == {*PRESETS, "time", "all", "hyperparameters", "hyperparameters-treatment"}
+
+
+# Times
+
+
+TIMES = {
+    "device": "a clock",
+    "methods": {
+        "fttpo": {"seconds_an_update": 0.054, "seconds_an_action": 3e-6},
+        "iql": {"seconds_an_update": 0.0216, "seconds_an_action": 2e-6},
+    },
+}
+
+
+def test_times_are_hours_and_shares():
+    """The paper's hours for a million updates: 15 and 6."""
+    fttpo, iql = timing.table(TIMES)
+    assert fttpo["hours_a_million_updates"] == pytest.approx(15.0)
+    assert iql["hours_a_million_updates"] == pytest.approx(6.0)
+    assert fttpo["times_iql"] == pytest.approx(2.5)
+    assert fttpo["microseconds_an_action"] == pytest.approx(3.0)
+
+
+def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch):
+    order = []
+
+    class Subject:
+        def __init__(self, planned, updates):
+            assert updates == 2
+            self.name, self.updates, self.actions = planned.spec.algorithm, [], []
+
+        def round(self):
+            order.append(self.name)
+            self.updates.append(1.0 / len(order))
+            self.actions.append(float(len(order)))
+
+    monkeypatch.setattr(timing, "_Subject", Subject)
+    outcome = reproduce("time", ASKED, tmp_path)
+    names = ["fttpo", "inac", "tawac", "iql"]
+    assert order == names * timing.ROUNDS
+    kept = json.loads((tmp_path / "times.json").read_text())
+    assert [*kept["methods"]] == names
+    last = len(order) - 4 + 1
+    assert kept["methods"]["fttpo"] == {"seconds_an_update": 1.0 / last, "seconds_an_action": 1.0}
+    assert [path.name for path in outcome.pictures] == ["time.png", "time.pdf"]
+    assert kept["device"] in outcome.tables[0].title
+
+
+def test_a_share_is_three_numbers_in_per_cent():
+    assert reproduction._per_cent(Interval(0.5, 0.25, 1.0)) == Interval(50.0, 25.0, 100.0)

@@ -1,0 +1,268 @@
+"""Commands about many runs, as they are typed."""
+
+import json
+import re
+from types import SimpleNamespace
+from typing import get_args
+
+import pytest
+
+from fat2thin.cli import main
+from fat2thin.evaluation.statistics import Interval
+from fat2thin.evaluation.table import Table
+from fat2thin.experiments import all_claims, reproduction
+from fat2thin.experiments.claims import Claim, Finding, Verdict, to_json
+from fat2thin.experiments.scales import SCALES
+from fat2thin.experiments_cli import Preset, ScaleName, run_folders
+from fat2thin.reading import read_seeds, read_setting, read_value
+from fat2thin.training import Run, load
+
+SWEEP = [
+    "sweep", "bc", "treatment/quadratic", "--steps", "4", "--seeds", "1", "--report-seeds", "2",
+    "--evaluate-every", "4", "--episodes", "2", "--batch-size", "8", "--set", "hidden=(4,)",
+]  # fmt: skip
+GRID = ["--grid", "learning_rate=1e-3,1e-2"]
+
+
+def said(arguments, capsys):
+    main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
+
+
+def refused(arguments):
+    """What is told of a mistake: one line, and no more."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    assert end.value.code.startswith("fat2thin: ")
+    assert "\n" not in end.value.code
+    return end.value.code
+
+
+# Reading what was typed
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1), ("1e-3", 1e-3), ("-2.5", -2.5), ("True", True), ("None", None),
+        ("(8, 8)", (8, 8)), ("[3, 5]", [3, 5]), ("3,", (3,)), ("'a'", "a"), ("clip", "clip"),
+        ("return_range", "return_range"), ("", ""), ("1 +", "1 +"),
+        ("__import__('os')", "__import__('os')"),
+    ],
+)  # fmt: skip
+def test_values_are_read_as_python_or_stay_text(text, value):
+    found = read_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("temperature=0.5", ("temperature", 0.5)),
+        ("box=clip", ("box", "clip")),
+        ("name=a=b", ("name", "a=b")),
+        ("hidden=(4,)", ("hidden", (4,))),
+        ("name=", ("name", "")),
+    ],
+)
+def test_settings_are_a_name_and_a_value(text, setting):
+    assert read_setting(text) == setting
+
+
+def test_a_setting_without_a_value_is_refused():
+    with pytest.raises(ValueError, match="a setting is written NAME=VALUE, got 'temperature'"):
+        read_setting("temperature")
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("10", 10), ("3,", [3]), ("3,5", [3, 5]), ("[3, 5]", [3, 5]), ("(7,)", [7])]
+)
+def test_seeds_are_a_count_or_a_list(text, seeds):
+    assert read_seeds(text) == seeds
+
+
+# A sweep, and a page of its runs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_references():
+    """What the task's reference rows are is measured in thousands of episodes, and tested there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "known_references", lambda run: {})
+        yield
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "out"
+    main([*SWEEP, *GRID, "--out", str(folder)])
+    return folder
+
+
+def test_a_sweep_tells_what_it_tried_took_and_cost(swept, capsys, monkeypatch):
+    """Again, from what is there; two settings, two evaluations, two episodes of 24 steps."""
+    monkeypatch.setattr("fat2thin.experiments.plan.execute_together", None)
+    text = said([*SWEEP, *GRID, "--out", swept], capsys)
+    assert "bc on treatment/quadratic, 2 settings, seeds 0, 4 steps" in text
+    chosen = re.search(r"^chosen: (learning_rate=\S+)$", text, re.MULTILINE)[1]
+    kept = json.loads((swept / "sweep.json").read_text())
+    assert chosen == f"learning_rate={kept['chosen']['learning_rate']:g}"
+    assert "192 steps in the environment" in text
+    assert "reported on seeds 1, 2, which chose nothing" in text
+    assert text.endswith(f"kept in {swept}\n")
+    assert sorted(path.name for path in (swept / "selection").iterdir()) == [
+        "learning_rate=0.001", "learning_rate=0.01",
+    ]  # fmt: skip
+
+
+def test_a_sweep_reports_on_the_seeds_after_those_that_chose(swept):
+    (report,) = (path for path in run_folders(swept) if "selection" not in path.parts)
+    assert load(report).spec.seeds == (1, 2)
+    assert load(report).spec.config.hidden == (4,)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--grid", "learning_rate"], "a grid is written NAME=VALUE"),
+        (["--grid", "rate=1,2"], "no setting 'rate'"),
+        ([*GRID, "--report-seeds", "0,1"], "seeds 0 would choose the setting and report on it"),
+        ([*GRID, "--set", "hidden"], "a setting is written NAME=VALUE, got 'hidden'"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_one_line(more, message, tmp_path):
+    assert message in refused([*SWEEP, *more, "--out", tmp_path / "new"])
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_page_has_all_runs_below_a_folder(swept, tmp_path, capsys):
+    page = tmp_path / "deeper" / "page.html"
+    assert re.fullmatch(
+        rf"{re.escape(str(page))}: 3 runs, \d+\.\d MB\n",
+        said(["report", swept, "--out", page], capsys),
+    )
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_page_shows_claims(swept, tmp_path, capsys):
+    finding = Finding(False, Interval(1.0, float("nan"), float("nan")), "eggs of hares; above 1", 2)
+    verdict = Verdict(Claim("C99", "Hares are hatched.", "", None), "does not hold", finding, None)
+    (tmp_path / "claims.json").write_text(to_json([verdict], ""))
+    folder = swept / "selection" / "learning_rate=0.01"
+    said(
+        ["report", folder, "--out", tmp_path / "page.html", "--claims", tmp_path / "claims.json"],
+        capsys,
+    )
+    page = (tmp_path / "page.html").read_text()
+    assert "Hares are hatched." in page
+    assert "eggs of hares" in page
+
+
+def test_a_page_of_nothing_is_refused(tmp_path):
+    told = refused(["report", tmp_path, "--out", tmp_path / "page.html"])
+    assert told == f"fat2thin: no finished run is in or below {tmp_path}"
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_with_claims_that_are_not_there_is_refused(swept, tmp_path):
+    told = refused(["report", swept, "--out", tmp_path / "a.html", "--claims", tmp_path / "b.json"])
+    assert "b.json" in told
+
+
+def test_unfinished_runs_are_not_shown(swept, tmp_path):
+    about = json.loads((swept / "selection" / "learning_rate=0.01" / "run.json").read_text())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "status": "running"}))
+    assert run_folders(tmp_path) == []
+    assert run_folders(tmp_path / "run") == []
+
+
+def test_runs_are_found_wherever_their_folder_lies(swept, tmp_path):
+    home = tmp_path / "checkpoints"
+    home.mkdir()
+    (home / "out").symlink_to(swept / "selection" / "learning_rate=0.01")
+    assert run_folders(home / "out") == [home / "out"]
+
+
+# Claims
+
+
+def test_claims_of_an_empty_folder(tmp_path, capsys, monkeypatch):
+    quick = [claim for claim in all_claims.CLAIMS if claim.name not in ("C22", "C23", "C24")]
+    monkeypatch.setattr(all_claims, "CLAIMS", quick)
+    folder, page, file = tmp_path / "small", tmp_path / "claims.md", tmp_path / "claims.json"
+    folder.mkdir()
+    text = said(["claims", folder, "--markdown", page, "--json", file], capsys)
+    assert re.search(r"^C1 +not run ", text, re.MULTILINE)
+    assert re.search(r"^C21 +holds ", text, re.MULTILINE)
+    assert text.endswith("not run: 22, holds: 1\n")
+    rows = json.loads(file.read_text())
+    assert [row["claim"] for row in rows] == [claim.name for claim in quick]
+    assert rows[0]["command"] == "fat2thin reproduce fig1 --scale small"
+    assert page.read_text().count("\n| **C") == 23
+    assert "`fat2thin reproduce fig1 --scale small`" in page.read_text()
+    assert [*folder.iterdir()] == []
+
+
+def test_claims_of_no_folder_are_refused(tmp_path):
+    assert "nowhere is no folder" in refused(["claims", tmp_path / "nowhere"])
+
+
+# Presets
+
+
+def test_presets_and_scales_that_can_be_typed_are_those_there_are():
+    assert get_args(Preset) == reproduction.NAMES
+    assert {*get_args(ScaleName)} == {*SCALES}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["fig33"], "fig33"),
+        (["fig3", "--scale", "huge"], "huge"),
+        (["fig3", "--data", "minari"], "minari"),
+        ([], "required"),
+    ],
+)
+def test_the_parser_refuses_what_there_is_not(wrong, told, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", *wrong])
+    assert end.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_preset_is_carried_out_as_asked(tmp_path, capsys, monkeypatch):
+    seen = []
+
+    def carry_out(name, asked, root):
+        seen.append((name, asked, root))
+        return SimpleNamespace(
+            tables=[Table("a title", ({"method": "fttpo", "mean": 1.0},))], pictures=["a.png"]
+        )
+
+    monkeypatch.setattr(reproduction, "reproduce", carry_out)
+    options = ["--scale", "smoke", "--data", "d4rl", "--seeds", "3", "--steps", "7"]
+    text = said(["reproduce", "fig3", *options, "--out", tmp_path], capsys)
+    ((name, asked, root),) = seen
+    assert (name, root) == ("fig3", tmp_path)
+    assert (asked.scale, asked.source, asked.seeds, asked.steps) == (SCALES["smoke"], "d4rl", 3, 7)
+    assert "a title" in text and "\na.png\n" in text
+    assert text.endswith(f"kept in {tmp_path}\n")
+
+
+def test_a_preset_is_kept_by_its_scale(capsys, monkeypatch):
+    seen = []
+    nothing = SimpleNamespace(tables=[], pictures=[])
+    monkeypatch.setattr(reproduction, "reproduce", lambda *given: seen.append(given) or nothing)
+    assert said(["reproduce", "fig1"], capsys).endswith("kept in reproduction/small\n")
+    assert seen[0][2].as_posix() == "reproduction/small"
+
+
+def test_missing_data_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
+    told = refused(["reproduce", "fig5", "--scale", "smoke", "--out", tmp_path / "new"])
+    assert "halfcheetah-medium-expert.hdf5" in told
+    assert "FAT2THIN_DATA" in told
+    assert not (tmp_path / "new").exists()
