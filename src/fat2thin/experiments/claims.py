@@ -159,9 +159,9 @@ def weakest(effects: Sequence[Interval]) -> Interval:
     return min(effects, key=lambda effect: effect.value)
 
 
-def number(value: float) -> Interval:
+def number(value: float | int) -> Interval:
     """A number that was computed and not estimated."""
-    return Interval(value, value, value)
+    return Interval(float(value), float(value), float(value))
 
 
 def to_json(verdicts: Sequence[Verdict], options: str) -> str:
@@ -187,7 +187,7 @@ def as_row(verdict: Verdict, options: str) -> dict[str, Any]:
 
 
 def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 6)
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def published_words(verdict: Verdict) -> str:

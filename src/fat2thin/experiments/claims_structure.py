@@ -62,9 +62,9 @@ def drops_bad_actions(kept: Kept, mode: Mode) -> Finding | None:
 def own_samples_inside(kept: Kept, mode: Mode) -> Finding | None:
     """Samples of a thin law lie in its support and have a finite density."""
     lost = 0
-    for scale in (1e-3, 0.1, 1.0, 100.0):
+    for place, scale in enumerate((1e-3, 0.1, 1.0, 100.0)):
         thin = QGaussian(1.0, scale, 0.0)
-        drawn = jax.jit(thin.sample, static_argnums=1)(jax.random.key(0), (DRAWS // 4,))
+        drawn = jax.jit(thin.sample, static_argnums=1)(jax.random.key(place), (DRAWS // 4,))
         low, high = 1.0 - thin.half_width, 1.0 + thin.half_width
         fine = (low <= drawn) & (drawn <= high) & jnp.isfinite(jax.jit(thin.log_prob)(drawn))
         lost += int(jnp.sum(~fine))

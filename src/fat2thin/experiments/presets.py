@@ -244,7 +244,9 @@ def clipped_evolution(asked: Reproduction) -> list[Planned]:
 
 
 def _seventh(asked: Reproduction) -> list[Planned]:
-    return [*clipped_evolution(asked), *(asked.treatment(reward, FTTPO) for reward in REWARDS)]
+    methods = (FTTPO, FTTPO_PUBLISHED)
+    curves = [asked.treatment(reward, one) for one in methods for reward in REWARDS]
+    return [*clipped_evolution(asked), *curves]
 
 
 _ablation = _on_robots((*VARIANTS, *VARIANTS_PUBLISHED))
