@@ -5,9 +5,12 @@ import hypothesis
 
 # Tests compile the same small programs again and again. Each worker keeps its own, since JAX does
 # not write them so that another process may read them at any moment.
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-_COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled" / _WORKER
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+_COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
+_chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+# What a worker finds may be what the process that started it set, and not its user.
+if _chosen is None or Path(_chosen).parent == _COMPILED:
+    _own = _COMPILED / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_own)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 

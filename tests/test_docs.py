@@ -13,6 +13,14 @@ from fat2thin.evaluation.returns import Reference, TreatmentEvaluator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LONG = ("docs/distributions.md", "docs/training.md")
+"""Pages whose blocks take most of a minute each."""
+MARKED = [
+    pytest.param(page, marks=pytest.mark.slow)
+    if str(page.relative_to(ROOT)) in LONG
+    else pytest.param(page)
+    for page in PAGES
+]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)\)")
 
@@ -90,7 +98,7 @@ def quick_references(monkeypatch):
     monkeypatch.setattr(TreatmentEvaluator, "references", lambda self: dict.fromkeys(names, row))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", MARKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks_run(page, tmp_path, monkeypatch, quick_references):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}

@@ -118,6 +118,7 @@ FAMILIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 def test_what_is_drawn_is_all_that_a_policy_does(three, family):
     policy = of_family(three.policy(), family)
