@@ -53,8 +53,12 @@ class Trunk(eqx.Module):
     """Hidden layers with rectifiers: what heads are put upon."""
 
     layers: tuple[Linear, ...]
+    normalised: bool = eqx.field(static=True)
 
-    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
+    def __init__(
+        self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...], normalised: bool = False
+    ) -> None:
+        self.normalised = normalised
         sizes = (inputs, *hidden)
         keys = jax.random.split(key, len(hidden))
         pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
@@ -63,7 +67,10 @@ class Trunk(eqx.Module):
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
         """The features of each row."""
         for layer in self.layers:
-            x = rectify(layer(x))
+            x = layer(x)
+            if self.normalised:
+                x = jax.nn.standardize(x, axis=-1, epsilon=1e-5)
+            x = rectify(x)
         return x
 
     def with_dropout(
@@ -85,9 +92,11 @@ class ScalarNetwork(eqx.Module):
     trunk: Trunk
     head: Linear
 
-    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
+    def __init__(
+        self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...], normalised: bool = False
+    ) -> None:
         trunk_key, head_key = jax.random.split(key)
-        self.trunk = Trunk(trunk_key, inputs, hidden)
+        self.trunk = Trunk(trunk_key, inputs, hidden, normalised)
         self.head = Linear(head_key, hidden[-1], 1)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
@@ -99,17 +108,28 @@ class TwinCritic(eqx.Module):
     """Two critics of (observation, action), stacked so that both are one batched product."""
 
     members: ScalarNetwork
+    mean: bool = eqx.field(static=True)
 
     def __init__(
-        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
+        self,
+        key: Key[Array, ""],
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        normalised: bool = False,
+        count: int = 2,
+        mean: bool = False,
     ) -> None:
         inputs = observation_size + action_size
-        make = eqx.filter_vmap(lambda member_key: ScalarNetwork(member_key, inputs, hidden))
-        self.members = make(jax.random.split(key))
+        self.mean = mean
+        make = eqx.filter_vmap(
+            lambda member_key: ScalarNetwork(member_key, inputs, hidden, normalised)
+        )
+        self.members = make(jax.random.split(key, count))
 
     def __call__(
         self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
-    ) -> Float[Array, "2 *rows"]:
+    ) -> Float[Array, "critics *rows"]:
         """Both values, the twins along the first axis."""
         inputs = jnp.concatenate([observation, action], axis=-1)
         return eqx.filter_vmap(lambda member: member(inputs))(self.members)
@@ -118,7 +138,8 @@ class TwinCritic(eqx.Module):
         self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
     ) -> Float[Array, "*rows"]:
         """The smaller of the two values."""
-        return jnp.min(self(observation, action), axis=0)
+        values = self(observation, action)
+        return jnp.mean(values, axis=0) if self.mean else jnp.min(values, axis=0)
 
 
 class ValueAndCritics(eqx.Module):
@@ -128,8 +149,10 @@ class ValueAndCritics(eqx.Module):
     """
 
     members: ScalarNetwork
+    mean: bool = eqx.field(static=True)
 
     def __init__(self, value: ScalarNetwork, critic: TwinCritic) -> None:
+        self.mean = critic.mean
         first = value.trunk.layers[0].weight
         actions = critic.members.trunk.layers[0].weight.shape[-1] - first.shape[-1]
         wider = eqx.tree_at(
@@ -143,11 +166,11 @@ class ValueAndCritics(eqx.Module):
 
     def __call__(
         self, observation: Float[Array, "rows observation"], action: Float[Array, "rows action"]
-    ) -> tuple[Float[Array, " rows"], Float[Array, "2 rows"]]:
+    ) -> tuple[Float[Array, " rows"], Float[Array, "critics rows"]]:
         """The value, and both critics' values."""
         seen = jnp.concatenate([observation, action], axis=-1)
         blind = jnp.concatenate([observation, jnp.zeros_like(action)], axis=-1)
-        inputs = jnp.stack([blind, seen, seen])
+        inputs = jnp.stack([blind] + [seen] * (self.members.head.bias.shape[0] - 1))
         values = eqx.filter_vmap(lambda member, rows: member(rows))(self.members, inputs)
         return values[0], values[1:]
 
@@ -156,7 +179,7 @@ class ValueAndCritics(eqx.Module):
     ) -> Float[Array, " rows"]:
         """The smaller of the critics' values above the state's."""
         value, critics = self(observation, action)
-        return jnp.min(critics, axis=0) - value
+        return (jnp.mean(critics, axis=0) if self.mean else jnp.min(critics, axis=0)) - value
 
     def critic(self, like: TwinCritic) -> TwinCritic:
         """The critics alone; `like` are others of their shape."""
@@ -172,10 +195,15 @@ class PolicyNetwork(eqx.Module):
     log_scale: Linear
 
     def __init__(
-        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
+        self,
+        key: Key[Array, ""],
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        normalised: bool = False,
     ) -> None:
         trunk_key, centre_key, scale_key = jax.random.split(key, 3)
-        self.trunk = Trunk(trunk_key, observation_size, hidden)
+        self.trunk = Trunk(trunk_key, observation_size, hidden, normalised)
         self.centre = Linear(centre_key, hidden[-1], action_size)
         self.log_scale = Linear(scale_key, hidden[-1], action_size)
 

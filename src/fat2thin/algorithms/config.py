@@ -43,6 +43,19 @@ class LearningConfig:
     adam_beta_2: float = 0.999
     """Adam's second decay rate."""
 
+    weight_decay: float = 0.0
+    """Share of every parameter, times the learning rate, that an update takes away (AdamW)."""
+
+    layer_norm: bool = False
+    """Whether hidden layers are normalised before their rectifiers, a row at a time."""
+
+    dropout: float = shaping(0.0)
+    """Share of hidden units left out of an update."""
+
+    average_rate: float | None = shaping(None)
+    """The policy that acts is a moving average of that which learns, which moves by this share at
+    each update; None is the one that learns."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CriticConfig(LearningConfig):
@@ -50,6 +63,12 @@ class CriticConfig(LearningConfig):
 
     polyak_rate: float = 0.005
     """Share of the way that the target networks move at each update."""
+
+    critics: int = 2
+    """How many critics there are."""
+
+    critic_target: str = "minimum"
+    """What the critics' values come to: their "minimum" or their "mean"."""
 
 
 @dataclasses.dataclass(frozen=True)

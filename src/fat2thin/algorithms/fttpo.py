@@ -113,9 +113,22 @@ def update(
     policies = {"actor": thin, "proposal": fat}
 
     # Value and critics: what the evaluated policies get here and next, by the slow critics.
-    action = sample_action(policies[config.value_under], batch.observation, value_key)
-    next_action = sample_action(policies[config.critic_under], batch.next_observation, critic_key)
-    value_target, next_value = values_of_both(state.target_critic, batch, action, next_action)
+    def judged(keys):
+        here, there = keys
+        action = sample_action(policies[config.value_under], batch.observation, here)
+        next_action = sample_action(policies[config.critic_under], batch.next_observation, there)
+        return action, values_of_both(state.target_critic, batch, action, next_action)
+
+    if config.value_samples == 1:
+        action, (value_target, next_value) = judged((value_key, critic_key))
+    else:
+        keys = (
+            jax.random.split(value_key, config.value_samples),
+            jax.random.split(critic_key, config.value_samples),
+        )
+        actions, several = jax.vmap(judged)(keys)
+        action = actions[0]
+        value_target, next_value = (jnp.mean(one, axis=0) for one in several)
     values, values_metrics = fit_value_and_critics(
         state.values, batch, value_target, next_value, problem, config
     )
@@ -132,9 +145,7 @@ def update(
         errors = weighted_regression(weight, log_density)
         return jnp.mean(errors), {"proposal_loss": errors}
 
-    proposal, proposal_metrics = descend(
-        state.proposal, proposal_loss, config.learning_rate, config.adam_beta_2
-    )
+    proposal, proposal_metrics = descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's new centre, and the width that its own loss asks for.
     if config.actor_loss == "closed_form":
@@ -172,7 +183,7 @@ def _fit_width(
         errors = ACTOR_LOSSES[config.actor_loss](scene, config)
         return jnp.mean(errors), {"actor_loss": errors}
 
-    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return descend(learner, loss, config)
 
 
 class Scene(NamedTuple):

@@ -16,6 +16,7 @@ from fat2thin.algorithms.base import Batch, Metrics, Problem
 from fat2thin.algorithms.config import (
     ActorConfig,
     BehaviourConfig,
+    CriticConfig,
     LearningConfig,
     PolicyConfig,
     make_family,
@@ -58,17 +59,28 @@ class BehaviourState(NamedTuple):
 
 def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """A fresh policy network."""
-    return start(PolicyNetwork(key, problem.observation_size, problem.action_size, config.hidden))
+    return start(
+        PolicyNetwork(
+            key, problem.observation_size, problem.action_size, config.hidden, config.layer_norm
+        )
+    )
 
 
 def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """Fresh twin critics; their targets start as a copy."""
-    return start(TwinCritic(key, problem.observation_size, problem.action_size, config.hidden))
+    return start(_critics(key, problem, config))
+
+
+def _critics(key: Key[Array, ""], problem: Problem, config: CriticConfig) -> TwinCritic:
+    return TwinCritic(
+        key, problem.observation_size, problem.action_size, config.hidden, config.layer_norm,
+        config.critics, config.critic_target == "mean",
+    )  # fmt: skip
 
 
 def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """A fresh state value."""
-    return start(ScalarNetwork(key, problem.observation_size, config.hidden))
+    return start(ScalarNetwork(key, problem.observation_size, config.hidden, config.layer_norm))
 
 
 def start_value_and_critics(
@@ -78,9 +90,8 @@ def start_value_and_critics(
     config: LearningConfig,
 ) -> tuple[Learner, TwinCritic]:
     """A fresh value and critics that learn together, and the critics' targets."""
-    sizes = problem.observation_size, problem.action_size
-    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
-    critic = TwinCritic(critic_key, *sizes, config.hidden)
+    value = ScalarNetwork(value_key, problem.observation_size, config.hidden, config.layer_norm)
+    critic = _critics(critic_key, problem, config)
     return start(ValueAndCritics(value, critic)), critic
 
 
@@ -162,7 +173,7 @@ def fit_value(
         errors = row_loss(prediction)
         return jnp.mean(errors), {"value_loss": errors, "v_mean": prediction}
 
-    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return descend(learner, loss, config)
 
 
 def regress_value(
@@ -192,7 +203,7 @@ def fit_critic(
         errors = row_loss(values, target)
         return jnp.mean(errors), {"critic_loss": errors, "q_mean": jnp.mean(values, axis=0)}
 
-    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return descend(learner, loss, config)
 
 
 def fit_value_and_critics(
@@ -219,7 +230,7 @@ def fit_value_and_critics(
             "q_mean": jnp.mean(critics, axis=0),
         }
 
-    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return descend(learner, loss, config)
 
 
 def fit_policy(
@@ -241,7 +252,7 @@ def fit_policy(
         return jnp.mean(errors), {"actor_loss": errors}
 
     rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
-    learner, metrics = descend(learner, loss, rate, config.adam_beta_2)
+    learner, metrics = descend(learner, loss, config, rate)
     return learner, {**metrics, **watch_weight(weight), **watch_policy(before, batch)}
 
 
@@ -260,7 +271,7 @@ def fit_behaviour(
         errors = -behaviour_policy(network, config)(batch.observation).log_prob(batch.action)
         return jnp.mean(errors), {"behaviour_loss": errors}
 
-    return descend(learner, loss, config.learning_rate, config.adam_beta_2)
+    return descend(learner, loss, config)
 
 
 def watched_actions(

@@ -136,7 +136,7 @@ def update(
         return jnp.mean(errors), {"actor_loss": errors, "samples_below_floor": dropped}
 
     rate = cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(state.actor, loss, rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, config, rate)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {

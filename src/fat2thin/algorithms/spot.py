@@ -148,8 +148,7 @@ def prepare(
             "latent_divergence": bound.divergence,
         }
 
-    rates = (config.vae_learning_rate, config.adam_beta_2)
-    density, metrics = descend(state.density, loss, *rates)
+    density, metrics = descend(state.density, loss, config, config.vae_learning_rate)
     return state._replace(density=density), metrics
 
 
@@ -177,7 +176,7 @@ def update(
         return error, {"actor_loss": error, "model_loss": outside}
 
     rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(state.actor, loss, rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, config, rate)
 
     targets = (state.target_actor, state.target_critic)
     moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)

@@ -92,7 +92,7 @@ def update(
         return error, {"actor_loss": error}
 
     rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(state.actor, loss, rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, config, rate)
 
     targets = (state.target_actor, state.target_critic)
     moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)

@@ -92,14 +92,13 @@ def update(
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
     weight = floored_weight(advantage, config.temperature)
-    rates = (config.learning_rate, config.adam_beta_2)
 
     def proposal_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         density = proposal_policy(network, config)(batch.observation)
         errors = -weight * density.log_prob(jnp.clip(batch.action, -EDGE, EDGE))
         return jnp.mean(errors), {"proposal_loss": errors}
 
-    proposal, proposal_metrics = descend(state.proposal, proposal_loss, *rates)
+    proposal, proposal_metrics = descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's trunk and centre are copied, then all of it takes a step.
     copied = eqx.tree_at(
@@ -119,7 +118,7 @@ def update(
             error = actor_loss(thin, fat, batch.observation, actor_key)
         return error, {"actor_loss": error}
 
-    actor, actor_metrics = descend(state.actor._replace(network=copied), loss, *rates)
+    actor, actor_metrics = descend(state.actor._replace(network=copied), loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
 
     thin = sparse_policy(actor.network)

@@ -32,7 +32,6 @@ def update(
 ) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     behaviour_key, value_key, critic_key, actor_key = jax.random.split(key, 4)
-    rates = (config.learning_rate, config.adam_beta_2)
     before = sparse_policy(state.actor.network)
 
     logged = jnp.clip(batch.action, -EDGE, EDGE)
@@ -43,7 +42,7 @@ def update(
         errors = -log_density(sparse_policy(network), batch.observation, regressed)
         return jnp.mean(errors), {"behaviour_loss": errors}
 
-    behaviour, behaviour_metrics = descend(state.behaviour, behaviour_loss, *rates)
+    behaviour, behaviour_metrics = descend(state.behaviour, behaviour_loss, config)
 
     action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
@@ -68,7 +67,7 @@ def update(
         error = jnp.sum(kept) / jnp.maximum(jnp.sum(counts), 1)
         return error, {"actor_loss": error, "samples_below_floor": 1.0 - jnp.mean(counts)}
 
-    actor, actor_metrics = descend(state.actor, loss, *rates)
+    actor, actor_metrics = descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
         **actor_metrics,

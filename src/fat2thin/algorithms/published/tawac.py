@@ -57,7 +57,7 @@ def update(
         errors = -weight * log_density(policy, batch.observation, regressed)
         return jnp.mean(errors), {"actor_loss": errors}
 
-    actor, actor_metrics = descend(state.actor, loss, config.learning_rate, config.adam_beta_2)
+    actor, actor_metrics = descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
         **actor_metrics,
