@@ -22,13 +22,13 @@ REWARDS = ("quadratic", "cubic")
 TEMPERATURES = (0.25, 0.5, 1.0)
 SHOWN = 0.5
 CLOSED = {"actor_loss": "closed_form"}
-FROM = {
+FROM: dict[str, dict] = {
     "default": {"learning_rate": 3e-4},
     "small": {
         "learning_rate": 3e-4, "hidden": (32, 32), "kept_mass": 0.5, "weight_decay": 1.0, **CLOSED,
     },
 }  # fmt: skip
-CHANGES = {
+CHANGES: dict[str, dict] = {
     "nothing": {},
     "hidden 64, 64": {"hidden": (64, 64)},
     "hidden 32, 32": {"hidden": (32, 32)},

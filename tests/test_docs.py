@@ -13,8 +13,8 @@ from fat2thin.evaluation.returns import Reference, TreatmentEvaluator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = ("docs/distributions.md", "docs/training.md")
-"""Pages whose blocks take most of a minute each."""
+LONG = ("docs/distributions.md", "docs/own_log.md", "docs/training.md")
+"""Pages whose blocks take half a minute or more each."""
 MARKED = [
     pytest.param(page, marks=pytest.mark.slow)
     if str(page.relative_to(ROOT)) in LONG

@@ -17,9 +17,6 @@ from fat2thin.experiments_cli import Preset, ScaleName, run_folders
 from fat2thin.reading import read_seeds, read_setting, read_value
 from fat2thin.training import Run, load
 
-# What the module's fixtures take is taken once.
-pytestmark = pytest.mark.xdist_group("experiments_cli")
-
 SWEEP = [
     "sweep", "bc", "treatment/quadratic", "--steps", "4", "--seeds", "1", "--report-seeds", "2",
     "--evaluate-every", "4", "--episodes", "2", "--batch-size", "8", "--set", "hidden=(4,)",

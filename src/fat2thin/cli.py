@@ -16,7 +16,7 @@ from tyro.extras import SubcommandApp
 
 from fat2thin import compilation_cache, data_cli, experiments_cli
 from fat2thin.plain_errors import plain_errors
-from fat2thin.reading import read_seeds, read_setting, read_value
+from fat2thin.reading import read_scales, read_seeds, read_setting
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -55,19 +55,23 @@ def train(
     algorithm: _AlgorithmName,
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
     /,
-    steps: int,
+    steps: int | None = None,
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1",
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    settings_from: Literal["default", "own", "fttpo"] = "default",
+    settings_from: Literal["auto", "default", "small", "own", "fttpo"] = "auto",
     batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
     log_every: int = 250,
     snapshots: tuple[int, ...] = (),
     task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
-    standardise: bool = False,
-    reward_scale: Annotated[str, tyro.conf.arg(metavar="NUMBER|return_range")] = "1",
+    standardise: bool | None = None,
+    reward_scale: Annotated[
+        str | None, tyro.conf.arg(metavar="NUMBER|return_range|deviation")
+    ] = None,
+    holdout: float = 0.0,
+    select: Literal["last", "offline"] = "last",
     checkpoint_seconds: float = 60.0,
 ) -> None:
     """Learn a policy from a data set, for several seeds at once, and show how good it is.
@@ -77,14 +81,15 @@ def train(
     Args:
         algorithm: Name of the algorithm, for example fttpo.
         dataset: Name of the data set, for example treatment/quadratic.
-        steps: Updates a seed.
+        steps: Updates a seed; for small logs there is a default.
         seeds: How many: 10 is seeds 0 to 9. Or which: "3," is seed 3, "3,5" is seeds 3 and 5.
         out: Run folder. A finished run that is already there is shown and not computed again, and
             one that was broken off goes on from its newest checkpoint.
         settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64.
             `fat2thin settings fttpo` explains them all.
-        settings_from: What the other settings are: the defaults, or the published ones of the
-            method's own paper or of the FtTPO paper's runs. `fat2thin published` lists them.
+        settings_from: What the other settings are: the defaults; those for small logs, which auto
+            takes where the log is small; or the published ones of the method's own paper or of the
+            FtTPO paper's runs, which `fat2thin published` lists.
         batch_size: Logged steps an update sees; as published, or else 256.
         evaluate_every: Updates between evaluations.
         episodes: Episodes of an evaluation, a seed and a policy each.
@@ -96,7 +101,11 @@ def train(
         standardise: Let the networks see observations with mean 0 and standard deviation 1. The
             policy takes raw ones all the same.
         reward_scale: What rewards are multiplied by; return_range makes the best and the worst
-            episode of the log differ by 1000.
+            episode of the log differ by 1000, deviation gives them a standard deviation of 1.
+        holdout: Share of the log's episodes that no update sees, for example 0.2. What they say of
+            the policy on the way is kept with the metrics.
+        select: Which policy acts in the end: after the last update, or with offline the one on the
+            way that the held-out episodes value most.
         checkpoint_seconds: About how much work may be lost should the machine die. Ctrl-C loses
             nothing.
     """
@@ -115,29 +124,34 @@ def train(
         make_spec,
         progress,
     )
-    from fat2thin.training.spec import find_published
+    from fat2thin.training.small_logs import SMALL, enough_steps, resolve, sentence
+    from fat2thin.training.spec import DEFAULT, find_published
 
-    with plain_errors(ValueError):
+    with plain_errors(ValueError, DataFileError):
         given = dict(read_setting(one) for one in settings)
+        origin = resolve(settings_from, dataset)
         spec = make_spec(
             algorithm,
             dataset,
-            steps=steps,
+            steps=enough_steps(steps, origin),
             seeds=read_seeds(seeds),
             settings=given,
-            settings_from=settings_from,
+            settings_from=origin,
             batch_size=batch_size,
             evaluate_every=evaluate_every,
             episodes=episodes,
             log_every=log_every,
             snapshots=snapshots,
             task=task,
-            standardise=standardise,
-            reward_scale=read_value(reward_scale),
+            holdout=holdout,
+            select=select,
+            **read_scales(standardise, reward_scale),
         )
-    if settings_from != "default":
-        found = find_published(algorithm, dataset, settings_from, given)
-        print(f"settings from {settings_from}: {' '.join(found.sources)}")
+    if origin == SMALL:
+        print(sentence(algorithm, dataset))
+    elif origin != DEFAULT:
+        found = find_published(algorithm, dataset, origin, given)
+        print(f"settings from {origin}: {' '.join(found.sources)}")
     folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)
     with plain_errors(TrainingDiverged, DataFileError, TaskError, TaskFailed, *folder_errors):
         try:

@@ -231,7 +231,7 @@ def _specification(name: str) -> Any:
     """How Gymnasium makes the task of a data set, where that is known."""
     from fat2thin.envs import treatment
 
-    if name not in treatment.VARIANTS:
+    if not treatment.is_name(name):
         return None
     import gymnasium
 

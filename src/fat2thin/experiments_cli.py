@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fat2thin.plain_errors import plain_errors
-from fat2thin.reading import read_seeds, read_setting, read_value
+from fat2thin.reading import read_scales, read_seeds, read_setting, read_value
 
 _Text = Annotated[str, tyro.conf.Positional]
 _Folders = Annotated[
@@ -18,7 +18,7 @@ _Folders = Annotated[
 ScaleName = Literal["smoke", "small", "paper"]
 Preset = Literal[
     "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "treatment", "ablation",
-    "time", "hyperparameters", "hyperparameters-treatment", "all",
+    "time", "hyperparameters", "hyperparameters-treatment", "selection", "small-logs", "all",
 ]  # fmt: skip
 ROOT = Path("reproduction")
 CHECKPOINTS = "checkpoints"
@@ -32,17 +32,19 @@ def sweep(
     steps: int = 10_000,
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "5",
     report_seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "10",
-    select: Literal["area", "final", "likelihood", "td_error"] = "area",
+    select: Literal["area", "final", "offline"] = "area",
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    settings_from: Literal["default", "own", "fttpo"] = "default",
+    settings_from: Literal["auto", "default", "small", "own", "fttpo"] = "auto",
     batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
     log_every: int = 250,
     task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
-    standardise: bool = False,
-    reward_scale: Annotated[str, tyro.conf.arg(metavar="NUMBER|return_range")] = "1",
+    standardise: bool | None = None,
+    reward_scale: Annotated[
+        str | None, tyro.conf.arg(metavar="NUMBER|return_range|deviation")
+    ] = None,
 ) -> None:
     """Try a grid of settings, then run the best with fresh seeds, and say what choosing cost.
 
@@ -59,8 +61,7 @@ def sweep(
         seeds: Seeds that choose: a count, or a list such as "3,5".
         report_seeds: Seeds that report, never those that choose: a count takes the next ones.
         select: Choose by the returns in the environment ("area" under the curve, as in the paper,
-            or the "final" evaluation), or without any, from a fifth of the log that is held out
-            ("likelihood", "td_error").
+            or the "final" evaluation), or "offline", by a fifth of the log that is held out.
         out: Folder for all runs; sweeps/ALGORITHM-DATASET by default.
         settings: Settings that do not vary.
         settings_from: What the other settings are, see `fat2thin train`.
@@ -70,19 +71,22 @@ def sweep(
         log_every: Most updates that one row of metrics is the mean of.
         task: Gymnasium task that policies are judged on, or none.
         standardise: Let the networks see standardised observations.
-        reward_scale: What rewards are multiplied by, or return_range.
+        reward_scale: What rewards are multiplied by, return_range or deviation.
     """
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
     from fat2thin.training import make_spec
+    from fat2thin.training.small_logs import SMALL, resolve, sentence
     from fat2thin.training.spec import expand_seeds
 
     with _told_plainly():
+        origin = resolve(settings_from, dataset)
+        if origin == SMALL:
+            print(sentence(algorithm, dataset))
         base = make_spec(
             algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
-            settings=dict(map(read_setting, settings)), settings_from=settings_from,
+            settings=dict(map(read_setting, settings)), settings_from=origin,
             batch_size=batch_size, evaluate_every=evaluate_every, episodes=episodes,
-            log_every=log_every, task=task, standardise=standardise,
-            reward_scale=read_value(reward_scale),
+            log_every=log_every, task=task, **read_scales(standardise, reward_scale),
         )  # fmt: skip
         reporting = read_seeds(report_seeds)
         if isinstance(reporting, int):
@@ -112,8 +116,9 @@ def reproduce(
 
     Args:
         preset: A figure; treatment (every method on that task); ablation (figures 6 and 8); time;
-            hyperparameters (the paper's sweeps, or those on the treatment task alone); or all but
-            the sweeps.
+            hyperparameters (the paper's sweeps, or those on the treatment task alone); selection
+            (how well a log alone chooses among checkpoints and settings); small-logs (every method
+            with the settings for them); or all of the paper but the sweeps.
         scale: smoke takes minutes on two cores, small an evening, paper is its ten seeds and all
             its updates.
         data: Where the robots' data come from; both are looked for in $FAT2THIN_DATA.

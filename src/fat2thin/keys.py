@@ -32,6 +32,8 @@ class Stream(enum.IntEnum):
     """Which rows of the log an update of the preparation sees."""
     PREPARATION = 8
     """What an update of the preparation draws itself."""
+    SIGNALS = 9
+    """What is drawn to look at held-out rows after so many updates."""
 
 
 def stream_keys(seeds: Int[Array, " seeds"], stream: Stream, number: int) -> Key[Array, " seeds"]:

@@ -21,13 +21,13 @@ def temporal_difference_target(
     return reward + discount * continuation * next_value
 
 
-def twin_critic_loss(values: Float[Array, "critics *rows"], target: Rows) -> Rows:
+def twin_critic_loss(values: Float[Array, "2 *rows"], target: Rows) -> Rows:
     """Mean over the twins of half the squared error."""
     return jnp.mean((values - target) ** 2 / 2.0, axis=0)
 
 
 def twin_huber_loss(
-    values: Float[Array, "critics *rows"], target: Rows, limit: Setting
+    values: Float[Array, "2 *rows"], target: Rows, limit: Setting
 ) -> Float[Array, "*rows"]:
     """Mean over the twins of Huber's loss: half the square up to `limit`, straight beyond it."""
     distance = jnp.abs(values - target)

@@ -53,12 +53,8 @@ class Trunk(eqx.Module):
     """Hidden layers with rectifiers: what heads are put upon."""
 
     layers: tuple[Linear, ...]
-    normalised: bool = eqx.field(static=True)
 
-    def __init__(
-        self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...], normalised: bool = False
-    ) -> None:
-        self.normalised = normalised
+    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
         sizes = (inputs, *hidden)
         keys = jax.random.split(key, len(hidden))
         pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
@@ -67,10 +63,7 @@ class Trunk(eqx.Module):
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
         """The features of each row."""
         for layer in self.layers:
-            x = layer(x)
-            if self.normalised:
-                x = jax.nn.standardize(x, axis=-1, epsilon=1e-5)
-            x = rectify(x)
+            x = rectify(layer(x))
         return x
 
     def with_dropout(
@@ -92,11 +85,9 @@ class ScalarNetwork(eqx.Module):
     trunk: Trunk
     head: Linear
 
-    def __init__(
-        self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...], normalised: bool = False
-    ) -> None:
+    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
         trunk_key, head_key = jax.random.split(key)
-        self.trunk = Trunk(trunk_key, inputs, hidden, normalised)
+        self.trunk = Trunk(trunk_key, inputs, hidden)
         self.head = Linear(head_key, hidden[-1], 1)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
@@ -108,28 +99,17 @@ class TwinCritic(eqx.Module):
     """Two critics of (observation, action), stacked so that both are one batched product."""
 
     members: ScalarNetwork
-    mean: bool = eqx.field(static=True)
 
     def __init__(
-        self,
-        key: Key[Array, ""],
-        observation_size: int,
-        action_size: int,
-        hidden: tuple[int, ...],
-        normalised: bool = False,
-        count: int = 2,
-        mean: bool = False,
+        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
     ) -> None:
         inputs = observation_size + action_size
-        self.mean = mean
-        make = eqx.filter_vmap(
-            lambda member_key: ScalarNetwork(member_key, inputs, hidden, normalised)
-        )
-        self.members = make(jax.random.split(key, count))
+        make = eqx.filter_vmap(lambda member_key: ScalarNetwork(member_key, inputs, hidden))
+        self.members = make(jax.random.split(key))
 
     def __call__(
         self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
-    ) -> Float[Array, "critics *rows"]:
+    ) -> Float[Array, "2 *rows"]:
         """Both values, the twins along the first axis."""
         inputs = jnp.concatenate([observation, action], axis=-1)
         return eqx.filter_vmap(lambda member: member(inputs))(self.members)
@@ -138,8 +118,7 @@ class TwinCritic(eqx.Module):
         self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
     ) -> Float[Array, "*rows"]:
         """The smaller of the two values."""
-        values = self(observation, action)
-        return jnp.mean(values, axis=0) if self.mean else jnp.min(values, axis=0)
+        return jnp.min(self(observation, action), axis=0)
 
 
 class ValueAndCritics(eqx.Module):
@@ -149,10 +128,8 @@ class ValueAndCritics(eqx.Module):
     """
 
     members: ScalarNetwork
-    mean: bool = eqx.field(static=True)
 
     def __init__(self, value: ScalarNetwork, critic: TwinCritic) -> None:
-        self.mean = critic.mean
         first = value.trunk.layers[0].weight
         actions = critic.members.trunk.layers[0].weight.shape[-1] - first.shape[-1]
         wider = eqx.tree_at(
@@ -166,11 +143,11 @@ class ValueAndCritics(eqx.Module):
 
     def __call__(
         self, observation: Float[Array, "rows observation"], action: Float[Array, "rows action"]
-    ) -> tuple[Float[Array, " rows"], Float[Array, "critics rows"]]:
+    ) -> tuple[Float[Array, " rows"], Float[Array, "2 rows"]]:
         """The value, and both critics' values."""
         seen = jnp.concatenate([observation, action], axis=-1)
         blind = jnp.concatenate([observation, jnp.zeros_like(action)], axis=-1)
-        inputs = jnp.stack([blind] + [seen] * (self.members.head.bias.shape[0] - 1))
+        inputs = jnp.stack([blind, seen, seen])
         values = eqx.filter_vmap(lambda member, rows: member(rows))(self.members, inputs)
         return values[0], values[1:]
 
@@ -179,7 +156,7 @@ class ValueAndCritics(eqx.Module):
     ) -> Float[Array, " rows"]:
         """The smaller of the critics' values above the state's."""
         value, critics = self(observation, action)
-        return (jnp.mean(critics, axis=0) if self.mean else jnp.min(critics, axis=0)) - value
+        return jnp.min(critics, axis=0) - value
 
     def critic(self, like: TwinCritic) -> TwinCritic:
         """The critics alone; `like` are others of their shape."""
@@ -195,15 +172,10 @@ class PolicyNetwork(eqx.Module):
     log_scale: Linear
 
     def __init__(
-        self,
-        key: Key[Array, ""],
-        observation_size: int,
-        action_size: int,
-        hidden: tuple[int, ...],
-        normalised: bool = False,
+        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
     ) -> None:
         trunk_key, centre_key, scale_key = jax.random.split(key, 3)
-        self.trunk = Trunk(trunk_key, observation_size, hidden, normalised)
+        self.trunk = Trunk(trunk_key, observation_size, hidden)
         self.centre = Linear(centre_key, hidden[-1], action_size)
         self.log_scale = Linear(scale_key, hidden[-1], action_size)
 

@@ -24,3 +24,10 @@ def read_seeds(text: str) -> int | list[int]:
     """`10`, or a list: `3,` `3,5` `[3, 5]`."""
     value = read_value(text)
     return list(value) if isinstance(value, tuple) else value
+
+
+def read_scales(standardise: bool | None, reward_scale: str | None) -> dict[str, Any]:
+    """Those of the two scales that were given, as fields of a run's specification."""
+    scale = None if reward_scale is None else read_value(reward_scale)
+    given = {"standardise": standardise, "reward_scale": scale}
+    return {name: value for name, value in given.items() if value is not None}

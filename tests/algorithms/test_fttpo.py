@@ -53,12 +53,15 @@ def learn_width(config, network, observation, steps, rate):
     return run(start(Linear(jax.random.key(9), 8, network.centre.bias.shape[0]))).network
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("exact", 0.04), ("sampled", 0.12)])
-def test_learned_half_width_is_the_exact_solution(kind, tolerance):
+# Only what is sampled needs many states, to average its noise.
+@pytest.mark.parametrize(
+    ("kind", "rows", "tolerance"), [("exact", 64, 0.04), ("sampled", 256, 0.12)]
+)
+def test_learned_half_width_is_the_exact_solution(kind, rows, tolerance):
     """r(s) = k* gamma(s) at every state where the box does not bind ."""
     config = FtTPOConfig(actor_loss=kind, proposal_scale_low=1e-4, half_width_low=1e-4)
     network = narrow_proposal(jax.random.key(0), size=2)
-    observation = jax.random.normal(jax.random.key(1), (256, 2))
+    observation = jax.random.normal(jax.random.key(1), (rows, 2))
     width = learn_width(config, network, observation, 6_000, 0.03)
     thin = actor_policy(network, width, config)(observation).base_dist
     fat = proposal_policy(network, config)(observation).base_dist

@@ -10,9 +10,6 @@ import scipy.optimize
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
 
-# One process measures the rows that all of these look at.
-pytestmark = pytest.mark.xdist_group("treatment_reference")
-
 DEVIATIONS = 5.0
 SIGN = np.array([1, 1, 1, 1, -1, -1, -1, -1])
 

@@ -20,9 +20,6 @@ LOW, HIGH = np.array([-2.0, 10.0]), np.array([4.0, 11.0])
 SMALL = {"vae_steps": 2, "vae_hidden": (4,)}
 """Of SPOT alone."""
 
-# One process makes the runs that all of these look at.
-pytestmark = pytest.mark.xdist_group("held_out")
-
 
 def make_log(seed, rows=40, low=LOW):
     rng = np.random.default_rng(seed)

@@ -37,9 +37,6 @@ from fat2thin.experiments.presets import PRESETS, Reproduction
 from fat2thin.experiments.reproduction import NAMES
 from fat2thin.experiments.scales import scale_of
 
-# What the module's fixtures take is taken once.
-pytestmark = pytest.mark.xdist_group("claims")
-
 NAN = float("nan")
 STRUCTURAL = ("C21", "C22", "C23", "C24")
 

@@ -11,9 +11,6 @@ from fat2thin.experiments.plan_progress import PlanLines, PlanProgress
 from fat2thin.training import FolderInUseError, OtherRunError, load, make_spec
 from fat2thin.training.interruption import Interrupted
 
-# What the module's fixtures take is taken once.
-pytestmark = pytest.mark.xdist_group("plan")
-
 TINY = {"steps": 4, "seeds": 2, "batch_size": 8, "evaluate_every": 4, "episodes": 3, "log_every": 4}
 
 

@@ -23,9 +23,6 @@ from fat2thin.families import HeavyTailed, Sparse, Squashed
 from fat2thin.training.result import Evaluations
 from report.page_runs import two_coordinates
 
-# What the module's fixtures take is taken once.
-pytestmark = pytest.mark.xdist_group("reproduction")
-
 SCALE = SCALES["smoke"]._replace(hidden=(4,), timed_updates=2)
 ASKED = Reproduction(SCALE)
 STEPS = (0, 1, 2)

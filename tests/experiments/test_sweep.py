@@ -15,9 +15,6 @@ from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words
 from fat2thin.reading import read_value
 from fat2thin.training import OtherRunError, load, make_spec
 
-# What the module's fixtures take is taken once.
-pytestmark = pytest.mark.xdist_group("sweep")
-
 GRID = {"learning_rate": (1e-4, 1e-2), "temperature": (1.0, 0.1)}
 
 

@@ -7,9 +7,6 @@ import scipy.stats
 
 from fat2thin.report import figures
 
-# What the module's fixtures take is taken once.
-pytestmark = pytest.mark.xdist_group("figures")
-
 
 @pytest.fixture(scope="module")
 def drawn():

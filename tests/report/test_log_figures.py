@@ -16,9 +16,6 @@ MEDIAN, LEAST = 0, 1
 """Of the returns -5, 1, 3 and 9 the third is taken for the median."""
 LOW, HIGH = np.arange(SIZE) - 1.0, np.arange(SIZE) + 1.0
 
-# One process makes the run that all of these look at.
-pytestmark = pytest.mark.xdist_group("log_figures")
-
 
 def make_log():
     rng = np.random.default_rng(0)

@@ -35,9 +35,6 @@ from report.page_runs import (
     with_setting,
 )
 
-# One process makes the runs that all of these look at.
-pytestmark = pytest.mark.xdist_group("page")
-
 CLAIM = {
     "claim": "C2", "statement": "it is best", "verdict": "holds", "effect": 1.25, "low": 0.5,
     "high": 2.0, "meaning": "a gap", "seeds": 10, "command": "=HYPERLINK(1)",

@@ -26,9 +26,6 @@ from report.page_runs import (
     with_setting,
 )
 
-# One process has the browser and the runs.
-pytestmark = pytest.mark.xdist_group("page")
-
 TYPED = [0.4, -1.3, 0.2, 2.1, -0.6, 0.0, 1.4, -0.9]
 
 

@@ -35,9 +35,6 @@ REFERENCES = {
 STATE = jnp.linspace(-1.0, 1.0, 8)
 SIZE, LOW, HIGH = 3, np.array([-1.0, 0.0, 5.0]), np.array([1.0, 4.0, 6.0])
 
-# One process makes the runs that all of these look at.
-pytestmark = pytest.mark.xdist_group("paper_figures")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def style():

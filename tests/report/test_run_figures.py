@@ -21,9 +21,6 @@ REFERENCES = {
     "best latent": Reference(7.8, 0.1, {"dose_mean": 0.35}, "the best dose"),
 }
 
-# One process makes the run that all of these look at.
-pytestmark = pytest.mark.xdist_group("run_figures")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -377,7 +377,7 @@ def test_training_and_loading_need_no_pictures_commands_or_tasks(tmp_path):
     program = f"""
 import sys, fat2thin
 options = dict(steps=2, hidden=(4,), batch_size=4, episodes=2, out={str(tmp_path / "run")!r})
-fat2thin.train("fttpo", "treatment/quadratic", **options)
+fat2thin.train("bc", "treatment/quadratic", **options)
 fat2thin.load({str(tmp_path / "run")!r}).policy()
 print(*{{name.split(".")[0] for name in sys.modules}})
 """

@@ -14,7 +14,7 @@ from rich.console import Console
 from fat2thin.cli import main
 from fat2thin.evaluation.returns import Evaluation
 from fat2thin.report import following, standings
-from fat2thin.training import execute, load, make_spec
+from fat2thin.training import execute, load, make_spec, standing
 from fat2thin.training.files import DamagedError
 from fat2thin.training.folder import RunFolder
 from fat2thin.training.lock import FolderLock
@@ -119,14 +119,17 @@ def test_long_files_are_read_from_their_end_and_then_only_what_is_new(folder, mo
     assert len(parsed) == 2
 
 
-def test_rows_of_more_seeds_than_a_block_holds(folder):
-    seeds = tuple(range(3000))
+def test_rows_of_more_seeds_than_a_block_holds(folder, monkeypatch):
+    monkeypatch.setattr(standing, "_BLOCK", 2**12)
+    seeds = tuple(range(200))
     for step in (1, 2):
         folder.append_metrics([row(step, seed, float(seed * step)) for seed in seeds])
     folder.append_metrics([row(3, seed, 0.0) for seed in seeds[:-1]])
-    found = MetricsTail(folder.path / "metrics.jsonl", seeds).read()
+    file = folder.path / "metrics.jsonl"
+    assert file.stat().st_size > 5 * 2**12
+    found = MetricsTail(file, seeds).read()
     assert found.step == 2
-    np.testing.assert_array_equal(found.metrics["loss"], 2.0 * np.arange(3000))
+    np.testing.assert_array_equal(found.metrics["loss"], 2.0 * np.arange(200))
 
 
 def test_a_run_that_goes_back_is_followed_back(folder):

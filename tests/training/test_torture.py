@@ -25,7 +25,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("torture"),
     pytest.mark.skipif(sys.platform != "linux", reason="watches the process through /proc"),
 ]
 

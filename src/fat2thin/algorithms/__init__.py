@@ -18,7 +18,6 @@ from fat2thin.algorithms import (
     td3_bc,
     xql,
 )
-from fat2thin.algorithms.averaging import with_average
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, with_published
 from fat2thin.algorithms.published import fttpo as published_fttpo
 from fat2thin.algorithms.published import sparse_reverse_kl as published_sparse_reverse_kl
@@ -33,8 +32,6 @@ def register(algorithm: Algorithm) -> Algorithm:
     """Add an algorithm under its name; a name can be taken once."""
     if algorithm.name in _REGISTRY:
         raise ValueError(f"an algorithm called {algorithm.name!r} is already registered")
-    if not algorithm.variant_of:
-        algorithm = with_average(algorithm)
     _REGISTRY[algorithm.name] = algorithm
     return algorithm
 

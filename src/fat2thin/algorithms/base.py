@@ -1,7 +1,8 @@
 """What an algorithm is: a named bundle of pure functions, and what goes in and out of them."""
 
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Key
@@ -53,6 +54,17 @@ def shaping(default: Any) -> Any:
 def shapes_program(field: dataclasses.Field) -> bool:
     """Whether runs that share a program must agree on this field of a config."""
     return _SHAPES in field.metadata
+
+
+def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
+    """The config with other numbers, which may be traced ones: they are set without being checked.
+
+    A field's type says what a user may give, and a traced number is no float.
+    """
+    made = copy.copy(config)
+    for name, number in numbers.items():
+        object.__setattr__(made, name, number)
+    return made
 
 
 class Preparation(NamedTuple):

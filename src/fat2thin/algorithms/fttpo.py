@@ -113,22 +113,9 @@ def update(
     policies = {"actor": thin, "proposal": fat}
 
     # Value and critics: what the evaluated policies get here and next, by the slow critics.
-    def judged(keys):
-        here, there = keys
-        action = sample_action(policies[config.value_under], batch.observation, here)
-        next_action = sample_action(policies[config.critic_under], batch.next_observation, there)
-        return action, values_of_both(state.target_critic, batch, action, next_action)
-
-    if config.value_samples == 1:
-        action, (value_target, next_value) = judged((value_key, critic_key))
-    else:
-        keys = (
-            jax.random.split(value_key, config.value_samples),
-            jax.random.split(critic_key, config.value_samples),
-        )
-        actions, several = jax.vmap(judged)(keys)
-        action = actions[0]
-        value_target, next_value = (jnp.mean(one, axis=0) for one in several)
+    action = sample_action(policies[config.value_under], batch.observation, value_key)
+    next_action = sample_action(policies[config.critic_under], batch.next_observation, critic_key)
+    value_target, next_value = values_of_both(state.target_critic, batch, action, next_action)
     values, values_metrics = fit_value_and_critics(
         state.values, batch, value_target, next_value, problem, config
     )

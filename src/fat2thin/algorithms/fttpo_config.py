@@ -57,9 +57,6 @@ class FtTPOConfig(CriticConfig):
     degrees_of_freedom: float | None = shaping(None)
     """Of a "student_t" proposal; None is 1."""
 
-    value_samples: int = 1
-    """Actions a state that its value is the mean over."""
-
     value_under: str = "actor"
     """Policy whose value V estimates: "actor" or "proposal"."""
 

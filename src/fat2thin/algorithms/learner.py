@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from fat2thin.algorithms.base import Metrics
 from fat2thin.algorithms.config import LearningConfig
-from fat2thin.networks import Trunk
 
 ADAM_BETA_1 = 0.9
 
@@ -36,47 +35,24 @@ def descend(
 ) -> tuple[Learner, Metrics]:
     """One Adam step down `loss(network) -> (value, metrics)`; the learner, and the metrics.
 
-    The learning rate is the config's unless another is given.
+    The learning rate is the config's where no other is given. Weight decay is AdamW's: apart from
+    the gradient, so that Adam does not rescale it.
     """
     rate = config.learning_rate if learning_rate is None else learning_rate
-    if config.dropout:
-        key = jax.random.fold_in(jax.random.key(0), learner.moments.count)
-        full = loss
-        loss = lambda network: full(_drop(network, key, config.dropout))
     gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
     adam = optax.scale_by_adam(b1=ADAM_BETA_1, b2=config.adam_beta_2)
     direction, moments = adam.update(gradient, learner.moments)
-    if isinstance(config.weight_decay, float) and config.weight_decay == 0.0:
-        network = jax.tree.map(lambda p, d: p - rate * d, learner.network, direction)
-    else:
-        network = jax.tree.map(
-            lambda p, d: p - rate * (d + config.weight_decay * p), learner.network, direction
+    if not _is_zero(config.weight_decay):
+        direction = jax.tree.map(
+            lambda d, p: d + config.weight_decay * p, direction, learner.network
         )
+    network = jax.tree.map(lambda p, d: p - rate * d, learner.network, direction)
     return Learner(network, moments), metrics
 
 
-def _drop(network, key, rate):
-    is_trunk = lambda node: isinstance(node, Trunk)
-    count = [0]
-
-    def mask(node):
-        if not is_trunk(node):
-            return node
-        layers = []
-        for layer in node.layers:
-            count[0] += 1
-            shape = layer.bias.shape
-            kept = jax.random.bernoulli(jax.random.fold_in(key, count[0]), 1.0 - rate, shape)
-            factor = kept / (1.0 - rate)
-            layer = eqx.tree_at(
-                lambda l: (l.weight, l.bias),
-                layer,
-                (layer.weight * factor[..., None], layer.bias * factor),
-            )
-            layers.append(layer)
-        return eqx.tree_at(lambda t: t.layers, node, tuple(layers))
-
-    return jax.tree.map(mask, network, is_leaf=is_trunk)
+def _is_zero(number: float | Float[Array, ""]) -> bool:
+    """Whether it is known now to be zero; a traced number is not."""
+    return isinstance(number, float) and number == 0.0
 
 
 def cosine_decay(

@@ -16,7 +16,6 @@ from fat2thin.algorithms.base import Batch, Metrics, Problem
 from fat2thin.algorithms.config import (
     ActorConfig,
     BehaviourConfig,
-    CriticConfig,
     LearningConfig,
     PolicyConfig,
     make_family,
@@ -59,28 +58,17 @@ class BehaviourState(NamedTuple):
 
 def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """A fresh policy network."""
-    return start(
-        PolicyNetwork(
-            key, problem.observation_size, problem.action_size, config.hidden, config.layer_norm
-        )
-    )
+    return start(PolicyNetwork(key, problem.observation_size, problem.action_size, config.hidden))
 
 
 def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """Fresh twin critics; their targets start as a copy."""
-    return start(_critics(key, problem, config))
-
-
-def _critics(key: Key[Array, ""], problem: Problem, config: CriticConfig) -> TwinCritic:
-    return TwinCritic(
-        key, problem.observation_size, problem.action_size, config.hidden, config.layer_norm,
-        config.critics, config.critic_target == "mean",
-    )  # fmt: skip
+    return start(TwinCritic(key, problem.observation_size, problem.action_size, config.hidden))
 
 
 def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
     """A fresh state value."""
-    return start(ScalarNetwork(key, problem.observation_size, config.hidden, config.layer_norm))
+    return start(ScalarNetwork(key, problem.observation_size, config.hidden))
 
 
 def start_value_and_critics(
@@ -90,8 +78,9 @@ def start_value_and_critics(
     config: LearningConfig,
 ) -> tuple[Learner, TwinCritic]:
     """A fresh value and critics that learn together, and the critics' targets."""
-    value = ScalarNetwork(value_key, problem.observation_size, config.hidden, config.layer_norm)
-    critic = _critics(critic_key, problem, config)
+    sizes = problem.observation_size, problem.action_size
+    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    critic = TwinCritic(critic_key, *sizes, config.hidden)
     return start(ValueAndCritics(value, critic)), critic
 
 

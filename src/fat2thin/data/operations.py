@@ -32,6 +32,16 @@ def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
     return np.add.reduceat(weighted, dataset.episode_start)
 
 
+def discounted_returns(dataset: Dataset) -> np.ndarray:
+    """Discounted sum of rewards from each step to the end of its episode, shape (rows,)."""
+    returns = dataset.reward.astype(np.float64)
+    ends = {int(start) - 1 for start in dataset.episode_start} | {dataset.rows - 1}
+    for row in range(dataset.rows - 2, -1, -1):
+        if row not in ends:
+            returns[row] += dataset.discount * returns[row + 1]
+    return returns
+
+
 def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     """Two data sets: about this share of the rows, and the rest; every episode is in one of them.
 

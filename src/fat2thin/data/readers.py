@@ -73,7 +73,7 @@ def reader(name: str) -> Reader:
     found = [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
-    if not found or (found[0].names and name not in found[0].names()):
+    if not found or not _knows(found[0], name):
         close = difflib.get_close_matches(name, names(), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
@@ -83,6 +83,11 @@ def reader(name: str) -> Reader:
     return found[0]
 
 
+def _knows(reader: Reader, name: str) -> bool:
+    """Whether a reader has this name among its own; what follows an @ says how much of it."""
+    return not reader.names or name in reader.names() or name.partition("@")[0] in reader.names()
+
+
 def load(name: str, seed: int = 0) -> Dataset:
     """The data set of this name, or at this path. `seed` says which log, where each has its own."""
     return reader(name).read(name, seed)
@@ -90,7 +95,7 @@ def load(name: str, seed: int = 0) -> Dataset:
 
 def _treatment(name: str, seed: int) -> Dataset:
     task = treatment.by_name(name)
-    log = treatment.log(stream_key(seed, Stream.LOG), task)
+    log = treatment.log(stream_key(seed, Stream.LOG), task, treatment.trajectories_of(name))
     return Dataset(
         name=name,
         **log._asdict(),

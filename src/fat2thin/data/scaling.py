@@ -126,6 +126,17 @@ def iql_reward_scaling(dataset: Dataset) -> RewardScaling:
     return RewardScaling(factor=IQL_RETURN_RANGE / difference)
 
 
+def deviation_reward_scaling(dataset: Dataset) -> RewardScaling:
+    """The factor that gives the rewards of a log a standard deviation of 1."""
+    deviation = float(np.std(dataset.reward.astype(np.float64)))
+    if not deviation > 0:
+        raise ValueError(
+            f"data set {dataset.name!r}: every reward is {dataset.reward[0]:g}, so rewards have no "
+            "scale of their own, and there is nothing to learn from them"
+        )
+    return RewardScaling(factor=1.0 / deviation)
+
+
 def _real(array: np.ndarray) -> np.dtype:
     """The array's own type where it holds fractions, float32 for integers."""
     return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)

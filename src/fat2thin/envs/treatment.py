@@ -202,11 +202,34 @@ VARIANTS: dict[str, Treatment] = _named_variants()
 """Every named variant: `treatment/<reward>[-fixed][-normal|-zero]`."""
 
 
+TRAJECTORIES = 50
+"""Of a log whose name does not say how many: 1,200 steps, as in the paper."""
+MOST_TRAJECTORIES = 100_000
+
+
+def is_name(name: str) -> bool:
+    """Whether this names a task, or a log of one."""
+    variant, _, count = name.partition("@")
+    return variant in VARIANTS and (count == "" or count.isdecimal()) and not name.endswith("@")
+
+
 def by_name(name: str) -> Treatment:
-    """The variant of this name, for example "treatment/quadratic-fixed"."""
-    if name not in VARIANTS:
+    """The variant of this name, for example "treatment/quadratic-fixed", or of a log of it."""
+    if not is_name(name):
         raise ValueError(f"no treatment task is called {name!r}; there are {', '.join(VARIANTS)}")
-    return VARIANTS[name]
+    return VARIANTS[name.partition("@")[0]]
+
+
+def trajectories_of(name: str) -> int:
+    """How many trajectories the log of this name has: 200 of "treatment/cubic@200"."""
+    count = name.partition("@")[2]
+    if not count:
+        return TRAJECTORIES
+    if len(count) > len(str(MOST_TRAJECTORIES)) or not 1 <= int(count) <= MOST_TRAJECTORIES:
+        raise ValueError(
+            f"a log {name!r} cannot be made: it may have 1 to {MOST_TRAJECTORIES:,} trajectories"
+        )
+    return int(count)
 
 
 class State(NamedTuple):
@@ -424,7 +447,7 @@ class Log(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("task", "episodes"))
-def log(key: PRNGKeyArray, task: Treatment, episodes: int = 50) -> Log:
+def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> Log:
     """Draw a log of `episodes` patients under uniform doses; the key settles every number in it."""
     episode = trajectories(key, _from_observations(uniform_behaviour(task)), task, episodes)
     rows = episodes * task.horizon

@@ -12,14 +12,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from fat2thin import data
-from fat2thin.algorithms.base import Batch, Metrics, Problem, State
+from fat2thin.algorithms.base import Batch, Metrics, State
+from fat2thin.algorithms.learned import advantage_of
 from fat2thin.data import Dataset
+from fat2thin.evaluation.signals import in_half_ranges
 from fat2thin.evaluation.table import Table
 from fat2thin.keys import Stream, stream_key
-from fat2thin.networks import ValueAndCritics
 from fat2thin.training import loop
 from fat2thin.training.jobs import on_device
 from fat2thin.training.loop import Program
@@ -177,12 +178,13 @@ def _block(state: State, batch: Batch, key: Key[Array, ""], *, program: Program)
     still = dataclasses.replace(program.config, learning_rate=0.0)
     _, metrics = algorithm.update(state, batch, key, program.problem, still)
 
-    problem = _in_half_ranges(program.problem)
+    problem = in_half_ranges(program.problem)
     low, high = algorithm.policy(state, problem, still).support(batch.observation)
     inside = (low <= batch.action) & (batch.action <= high)
     all_inside = jnp.all(inside, axis=-1)
     density = (algorithm.proposal or algorithm.policy)(state, problem, still)(batch.observation)
-    good = _is_good(state, batch)
+    advantage = advantage_of(state, batch)
+    good = None if advantage is None else advantage > 0.0
     return _Means(
         metrics=jax.tree.map(jnp.mean, metrics),
         inside=jnp.mean(inside, axis=0),
@@ -192,21 +194,3 @@ def _block(state: State, batch: Batch, key: Key[Array, ""], *, program: Program)
         good=None if good is None else jnp.mean(good),
         good_inside=None if good is None else jnp.mean(good & all_inside),
     )
-
-
-def _in_half_ranges(problem: Problem) -> Problem:
-    """The problem in the units of a batch's actions."""
-    size = problem.action_size
-    return dataclasses.replace(problem, action_low=(-1.0,) * size, action_high=(1.0,) * size)
-
-
-def _is_good(state: State, batch: Batch) -> Bool[Array, " batch"] | None:
-    """Whether the smaller Q of an action is above V; None where an algorithm learns no such two."""
-    fields = set(getattr(state, "_fields", ()))
-    learned = getattr(getattr(state, "values", None), "network", None)
-    if isinstance(learned, ValueAndCritics):
-        return learned.advantage(batch.observation, batch.action) > 0.0
-    if {"critic", "value"} <= fields:
-        value = state.value.network(batch.observation)
-        return state.critic.network.minimum(batch.observation, batch.action) > value
-    return None

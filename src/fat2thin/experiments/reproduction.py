@@ -12,7 +12,7 @@ from fat2thin import data
 from fat2thin.data.scores import normalised_score
 from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.evaluation.table import Table
-from fat2thin.experiments import grids, outcomes, timing
+from fat2thin.experiments import grids, outcomes, selection_study, small_study, timing
 from fat2thin.experiments.claims import ASKED
 from fat2thin.experiments.plan import Planned, carry_out, is_over, load_runs
 from fat2thin.experiments.plan_progress import PlanProgress
@@ -20,17 +20,21 @@ from fat2thin.experiments.presets import (
     EVOLUTION_STEPS,
     PRESETS,
     REWARDS,
+    Preset,
     Reproduction,
 )
 from fat2thin.experiments.sweep import Result, run_sweeps
 from fat2thin.report import paper_figures as draw
 from fat2thin.report.figures import STYLE, save_figure
+from fat2thin.report.selection_figure import draw_regret
 from fat2thin.training import Run, files
 
 TIME, ALL = "time", "all"
+STUDIES: dict[str, Preset] = {"selection": selection_study.plan, "small-logs": small_study.plan}
+"""What is not in the paper, and so not in `all`."""
 SWEEPS = {"hyperparameters": True, "hyperparameters-treatment": False}
 """Whether the sweeps on robots are among them."""
-NAMES = (*PRESETS, TIME, *SWEEPS, ALL)
+NAMES = (*PRESETS, *STUDIES, TIME, *SWEEPS, ALL)
 FORMATS = ("png", "pdf")
 _IN_STATE = "for the patient whose measurements are all 0"
 
@@ -62,7 +66,7 @@ def reproduce(
         results = run_sweeps(grids.sweeps(asked, robots=SWEEPS[name]), root, progress)
         return _keep(name, root, _sweep_tables(results), {})
     wanted = [*PRESETS] if name == ALL else [name]
-    planned = {one: PRESETS[one](asked) for one in wanted}
+    planned = {one: {**PRESETS, **STUDIES}[one](asked) for one in wanted}
     every = [run for several in planned.values() for run in several]
     refuse_missing_data([run for run in every if not is_over(run, root)])
     _remember(asked, root)
@@ -291,6 +295,11 @@ def _all_on_treatment(runs: Runs) -> tuple[list[Table], Figures]:
     return _tables(_curves(runs)), {}
 
 
+def _selection(runs: Runs) -> tuple[list[Table], Figures]:
+    scored = selection_study.scores(selection_study.candidates(runs))
+    return selection_study.tables(scored), {"selection": draw_regret(scored)}
+
+
 def _merged(*parts: Callable[[Runs], tuple[list[Table], Figures]]):
     def show(runs: Runs) -> tuple[list[Table], Figures]:
         shown = [part(runs) for part in parts]
@@ -313,6 +322,8 @@ _SHOWN: dict[str, Callable[[Runs], tuple[list[Table], Figures]]] = {
     "fig9": _robot_evolution("fig9", every=True),
     "treatment": _all_on_treatment,
     "ablation": _merged(_variants, _variant_curves),
+    "selection": _selection,
+    "small-logs": lambda runs: (small_study.tables(runs), {}),
 }
 
 

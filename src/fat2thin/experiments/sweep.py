@@ -86,11 +86,11 @@ class Sweep:
         )
         return dataclasses.replace(spec, settings_from=base.settings_from)
 
-    def selection(self, root: Path, name: str) -> list[Planned]:
-        """The runs that choose, below `root / name`."""
+    def selection(self, name: str) -> list[Planned]:
+        """The runs that choose, in the folder of this name."""
         if self.select in BY_LOG:
             return offline_selection.plan(
-                {words(one): self.spec(one) for one in self.settings}, root, f"{name}/selection"
+                {words(one): self.spec(one) for one in self.settings}, f"{name}/selection"
             )
         return [Planned(f"{name}/selection/{words(one)}", self.spec(one)) for one in self.settings]
 
@@ -161,13 +161,13 @@ def run_sweeps(
     root = Path(root)
     for sweep in sweeps.values():
         _refuse_nothing_to_judge_on(sweep)
-    selections = {name: sweep.selection(root, name) for name, sweep in sweeps.items()}
+    selections = {name: sweep.selection(name) for name, sweep in sweeps.items()}
     carry_out([one for several in selections.values() for one in several], root, progress)
     choices = {}
     for name, sweep in sweeps.items():
         runs = load_runs(selections[name], root)
         _refuse_changed_log(sweep.base, runs)
-        choices[name] = _choose(sweep, runs, root)
+        choices[name] = _choose(sweep, runs)
     reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
     carry_out([*reports.values()], root, progress)
     final = load_runs([*reports.values()], root)
@@ -204,10 +204,10 @@ def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
             )
 
 
-def _choose(sweep: Sweep, runs: Mapping[str, Run], root: Path) -> Choice:
+def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
     """The setting with the largest mean score; one of which a seed stopped is never taken."""
     if sweep.select in BY_LOG:
-        of_settings = offline_selection.scores(sweep.select, runs, root)
+        of_settings = offline_selection.scores(runs)
     else:
         of_settings = {
             name.rsplit("/", 1)[1]: _returns_score(sweep.select, run) for name, run in runs.items()

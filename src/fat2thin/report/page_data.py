@@ -91,7 +91,7 @@ class _Shelf:
     def place(self, run: Run) -> int | None:
         """Which of `logs` is the log of the seed that is shown; None where it is not at hand."""
         name = run.spec.dataset
-        drawn = name not in self._given and name in treatment.VARIANTS
+        drawn = name not in self._given and treatment.is_name(name)
         if not drawn and name not in self._given:
             return None
         seed = good_seed(run)

@@ -180,7 +180,7 @@ def _drawn(policy: Policy, seen: Float[Array, "states observation"]) -> Plain:
 
 def _trajectory(run: Run, policy: Policy, fat: Policy | None) -> Plain | None:
     """Doses along the course of a few patients who are given the centre, (patients, time)."""
-    if run.spec.dataset not in treatment.VARIANTS or run.spec.task is not None:
+    if not treatment.is_name(run.spec.dataset) or run.spec.task is not None:
         return None
     task = treatment.by_name(run.spec.dataset)
     patients, seen = _first_patients(task)

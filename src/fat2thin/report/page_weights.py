@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int16
 
 from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
-from fat2thin.networks import Linear, ScalarNetwork, Trunk, TwinCritic, ValueAndCritics
+from fat2thin.algorithms.learned import critics_of_job
+from fat2thin.networks import Linear, ScalarNetwork, Trunk, TwinCritic
 from fat2thin.policies import BoundedNetwork, StandardisedNetwork
 from fat2thin.report.page_policies import GRID, Plain, family_of, good_seed, rounded
 from fat2thin.training.result import Run
@@ -24,20 +25,7 @@ _LARGEST_LEVEL = 32767
 
 def critic_of(run: Run) -> TwinCritic | None:
     """The critics of the seed that is shown; None for a method that has none of our kind."""
-    index = run.spec.seeds.index(good_seed(run))
-    like = getattr(run.states, "target_critic", None)
-    if not isinstance(like, TwinCritic):
-        return None
-    members = like.members
-    for name in ("values", "critic"):
-        network = getattr(getattr(run.states, name, None), "network", None)
-        if isinstance(network, ValueAndCritics):
-            members = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 1:], network.members)
-        elif isinstance(network, TwinCritic):
-            members = network.members
-    # On the host: to cut a seed out of every leaf there would be to compile as many programs.
-    chosen = jax.tree.map(lambda leaf: np.asarray(leaf)[index], members)
-    return eqx.tree_at(lambda twins: twins.members, like, chosen)
+    return critics_of_job(run.states, run.spec.seeds.index(good_seed(run)))
 
 
 def values_at(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:

@@ -153,7 +153,7 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
     the first dose, the actor's centre afterwards; mean of 400 futures from that one state, with its
     95 % interval. Red: doses that the proposal would give and the actor cannot.
     """
-    if run.spec.dataset not in treatment.VARIANTS:
+    if not treatment.is_name(run.spec.dataset):
         raise ValueError(
             f"the return of a first dose is for treatment tasks, not {run.spec.dataset!r}"
         )
@@ -227,9 +227,7 @@ def _refuse_none(runs: Mapping[str, Run]) -> None:
 
 
 def _unit(runs: Mapping[str, Run]) -> str:
-    return (
-        "dose" if all(run.spec.dataset in treatment.VARIANTS for run in runs.values()) else "action"
-    )
+    return "dose" if all(treatment.is_name(run.spec.dataset) for run in runs.values()) else "action"
 
 
 def _action_name(runs: Mapping[str, Run], dimension: int | None) -> str:

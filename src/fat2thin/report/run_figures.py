@@ -292,7 +292,7 @@ def save_run_figures(run: Run, folder: Path, seed: int | None = None) -> list[Pa
         )
     seed = run.spec.seeds[0] if seed is None else seed
     figures: dict[str, Callable[[], Figure]] = {"learning_curves": lambda: learning_curves(run)}
-    if run.spec.dataset in treatment.VARIANTS and run.spec.task is None:
+    if treatment.is_name(run.spec.dataset) and run.spec.task is None:
         figures |= {
             "policy_evolution": lambda: policy_evolution(run, seed),
             "dose_band": lambda: dose_band(run, seed),

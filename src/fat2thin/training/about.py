@@ -118,6 +118,7 @@ _FIELDS: dict[str, Check] = {
     "seconds": is_number,
     "diverged": is_text,
     "warnings": all_of(is_text),
+    "selected": each(is_count),
     "resumed": all_of(is_text),
     "traced": all_of(is_text),
     "begun": fields(device=is_text, versions=each(is_text)),

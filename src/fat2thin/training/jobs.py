@@ -10,6 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from fat2thin.algorithms.base import Batch
 from fat2thin.data import Dataset
+from fat2thin.data.operations import discounted_returns
+from fat2thin.evaluation.signals import Watched
 from fat2thin.policies import in_half_ranges
 
 
@@ -32,6 +34,11 @@ class Jobs(NamedTuple):
     """Where the logs were standardised: what raw observations must go through."""
 
 
+WATCHED = 1024
+"""Rows of each part of a log that signals are computed from. A part that has fewer is gone through
+several times: a job must not notice the logs beside its own."""
+
+
 class Data(NamedTuple):
     """The logs of all jobs on the device."""
 
@@ -39,6 +46,8 @@ class Data(NamedTuple):
     """Shape (logs, rows, ...)."""
     row_count: Int[Array, " logs"]
     """Rows that are data; what comes after them is padding."""
+    watched: Watched | None = None
+    """Where a part of every log is held out: rows to look at, a leading axis of logs."""
 
 
 def take(tree: Any, jobs: slice | np.ndarray) -> Any:
@@ -52,8 +61,8 @@ def data_size(dataset: Dataset) -> int:
     return values * jnp.dtype(jnp.float32).itemsize
 
 
-def on_device(datasets: Sequence[Dataset]) -> Data:
-    """All logs, shorter ones padded to the longest."""
+def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> Data:
+    """All logs, shorter ones padded to the longest; and what is held out of each, if anything."""
 
     def stacked(field: str) -> Array:
         arrays = [getattr(dataset, field) for dataset in datasets]
@@ -71,4 +80,37 @@ def on_device(datasets: Sequence[Dataset]) -> Data:
     return Data(
         rows=Batch(**fields),
         row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
+        watched=_watched(datasets, held_out) if held_out else None,
     )
+
+
+def _watched(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
+    """Rows spread evenly over both parts of each log, equally many of every log."""
+    returns = [discounted_returns(dataset)[_spread(dataset)] for dataset in held_out]
+    pairs = zip(held_out, datasets, strict=True)
+    counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
+    return Watched(
+        held_out=_even_rows(held_out),
+        observed_return=jnp.asarray(np.stack(returns), jnp.float32),
+        learned=_even_rows(datasets),
+        counts=jnp.asarray(counts, jnp.float32),
+    )
+
+
+def _even_rows(datasets: Sequence[Dataset]) -> Batch:
+    parts = [
+        {field: getattr(dataset, field)[_spread(dataset)] for field in Batch._fields}
+        for dataset in datasets
+    ]
+    fields = {
+        field: jnp.asarray(np.stack([part[field] for part in parts]), jnp.float32)
+        for field in Batch._fields
+    }
+    low, high = (jnp.asarray(getattr(datasets[0], end)) for end in ("action_low", "action_high"))
+    fields["action"] = in_half_ranges(fields["action"], low, high)
+    return Batch(**fields)
+
+
+def _spread(dataset: Dataset) -> np.ndarray:
+    """Places of rows spread evenly over a log, each about equally often where they are few."""
+    return np.arange(WATCHED) * dataset.rows // WATCHED

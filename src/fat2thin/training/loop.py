@@ -20,13 +20,13 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
 from fat2thin.data import Dataset
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
+from fat2thin.evaluation.signals import Watched, preference, signals
 from fat2thin.keys import Stream, stream_key
 from fat2thin.policies import Policy
 from fat2thin.training.jobs import Data, Jobs
-from fat2thin.training.settings import with_numbers
 
 JOBS = "jobs"
 """The axis of the devices that share the jobs of a program."""
@@ -38,6 +38,16 @@ STATE = "state"
 """What is named when every metric was finite and the parameters are not."""
 
 
+class Kept(NamedTuple):
+    """A state that learns, and the one on the way that a signal of the held-out rows liked best."""
+
+    learning: State
+    best: State
+    score: Float[Array, "*jobs"]
+    step: Int[Array, "*jobs"]
+    """After how many updates the best one was."""
+
+
 class Report(NamedTuple):
     """What a chunk says of each job."""
 
@@ -47,6 +57,13 @@ class Report(NamedTuple):
     """The first update (counted from 0) after which something was not finite, or -1."""
     bad_metric: Int[Array, " jobs"]
     """Which of the metrics that was, in sorted order; their number stands for the state."""
+    signals: dict[str, Float[Array, " jobs"]] | None = None
+    """What the held-out rows say after the chunk's last update, where there are any."""
+
+    @property
+    def row(self) -> dict[str, Float[Array, " jobs"]]:
+        """Metrics and signals."""
+        return {**self.metrics, **(self.signals or {})}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +78,8 @@ class Program:
     """Jobs one after the other (CPU) or side by side."""
     devices: int = 1
     """How many devices share the jobs; their number must be a multiple of it."""
+    select: bool = False
+    """Whether the state on the way that the held-out rows like best is kept, and acts."""
 
 
 def problem_of(dataset: Dataset) -> Problem:
@@ -114,7 +133,10 @@ def init(jobs: Jobs, *, program: Program) -> State:
         key = stream_key(job.seed, Stream.INITIAL_STATE)
         state = program.algorithm.init(key, program.problem, _config(program, job.settings))
         # Whether a number was written as 0 or as an array must not matter to what is compiled.
-        return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
+        state = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
+        if program.select:
+            return Kept(state, state, jnp.float32(-jnp.inf), jnp.int32(0))
+        return state
 
     return _over_jobs(one, program)(jobs)
 
@@ -143,7 +165,17 @@ def chunk(
     """
 
     def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, Report]:
-        return _updates(state, data, job, start, program, length, preparing)
+        learning = state.learning if program.select else state
+        learning, report = _updates(learning, data, job, start, program, length, preparing)
+        if data.watched is not None and not preparing:
+            end = start + length
+            seen = _look(learning, data.watched, job, end, program)
+            report = report._replace(signals=seen)
+            if program.select:
+                sound = report.bad_update < 0
+                score = preference(seen, data.row_count[job.log])
+                return _choose(state, learning, score, end, sound), report
+        return (state._replace(learning=learning) if program.select else learning), report
 
     moved, report = _over_jobs(one, program, data, start)(states, jobs)
     stays = report.bad_update >= 0
@@ -188,6 +220,30 @@ def _updates(
     numbers = start + jnp.arange(length, dtype=jnp.int32).reshape(-1, together)
     state, blocks = lax.scan(block, state, numbers)
     return state, _report(blocks, state, start, length)
+
+
+def _look(
+    state: State, watched: Watched, job: Jobs, step: Array, program: Program
+) -> dict[str, Array]:
+    """The signals of a job after a step."""
+    rows = jax.tree.map(lambda array: array[job.log], watched)
+    key = stream_key(job.seed, Stream.SIGNALS, step)
+    config = _config(program, job.settings)
+    return signals(program.algorithm, state, rows, key, program.problem, config)
+
+
+def _choose(kept: Kept, learning: State, score: Array, step: Array, sound: Array) -> Kept:
+    """The new state beside the best one so far, which it may be itself where it is sound."""
+    better = sound & jnp.isfinite(score) & (score > kept.score)
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), learning, kept.best)
+    return Kept(
+        learning, best, jnp.where(better, score, kept.score), jnp.where(better, step, kept.step)
+    )
+
+
+def acting(state: State) -> State:
+    """The state whose policy acts: the best on the way where it is kept, or that which learns."""
+    return state.best if isinstance(state, Kept) else state
 
 
 def batch_bytes(program: Program) -> int:
@@ -280,7 +336,7 @@ def _all_finite(state: State) -> Bool[Array, ""]:
 
 
 def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
-    config = _config(program, job.settings)
+    state, config = acting(state), _config(program, job.settings)
     made = {"actor": program.algorithm.policy(state, program.problem, config)}
     if program.algorithm.proposal is not None:
         made["proposal"] = program.algorithm.proposal(state, program.problem, config)

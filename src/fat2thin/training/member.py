@@ -14,7 +14,7 @@ import numpy as np
 from fat2thin.algorithms.base import Problem, State
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies import Policy
-from fat2thin.training import checkpoints, files, machine, trees
+from fat2thin.training import advice, checkpoints, files, machine, trees
 from fat2thin.training.checkpoints import Checkpoint, Place
 from fat2thin.training.folder import (
     EVALUATIONS,
@@ -29,7 +29,7 @@ from fat2thin.training.folder import (
 )
 from fat2thin.training.health import Health, largest_return
 from fat2thin.training.jobs import take
-from fat2thin.training.loop import TrainingDiverged
+from fat2thin.training.loop import Kept, TrainingDiverged, acting
 from fat2thin.training.pack import Log, jobs_of, make_program
 from fat2thin.training.result import Evaluations, Run, columns, load
 from fat2thin.training.spec import RunSpec, plain
@@ -63,7 +63,8 @@ class Member:
         self._evaluated: dict[int, dict[str, Evaluation]] = {}
         self._snapshots: dict[int, dict[str, Policy]] = {}
         self._references: dict[str, Reference] | None = None
-        self._step, self._states = 0, None
+        self._step = 0
+        self._states: State = None
         self._health = Health(spec.seeds, _largest_return(logs, problem.discount))
         if folder and checkpoint:
             self._go_on_from(folder, checkpoint)
@@ -228,10 +229,25 @@ class Member:
         self._step, self._states = step, take(states, self.jobs)
         seconds = round(time.perf_counter() - self._began, 3)
         self.about |= {"step": step, "seconds": seconds, **more}
+        if isinstance(self._states, Kept):
+            chosen = np.asarray(self._states.step).tolist()
+            self.about["selected"] = dict(zip(map(str, self.spec.seeds), chosen, strict=True))
+        self._advise()
         if self.folder:
             self.folder.write_state(self._states)
             self.folder.write_about({**self.about, "files": self.folder.stamps()})
             checkpoints.keep_newest(self.folder.path, 1)
+
+    def _advise(self) -> None:
+        """Tell what the held-out part of the log says of the policies that will act."""
+        selected = self.about.get("selected", {})
+        chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
+        if not self.spec.holdout or self.about.get("stopped") or min(chosen) == 0:
+            return
+        rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
+        seen = columns(rows, len(self.spec.seeds))
+        for sentence in advice.look(self.spec, self.logs, seen, chosen):
+            self.warn(sentence)
 
     def result(self) -> Run:
         """The run, once it has ended."""
@@ -246,7 +262,7 @@ class Member:
             about=self.about,
             program=make_program(self.spec, self.problem),
             jobs=jobs_of(self.spec, [log.scales for log in self.logs]),
-            states=self._states,
+            states=acting(self._states),
             snapshots=self._snapshots,
             measured=self._references,
         )

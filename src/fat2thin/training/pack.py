@@ -15,11 +15,12 @@ import numpy as np
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
 from fat2thin.data import Dataset
+from fat2thin.data.operations import split
 from fat2thin.training import loop
 from fat2thin.training.jobs import Data, Jobs, ObservationScale, data_size, on_device
 from fat2thin.training.loop import Program
 from fat2thin.training.scales import Scales, find_scales
-from fat2thin.training.spec import RunSpec
+from fat2thin.training.spec import OFFLINE, RunSpec
 
 OWN = ("dataset", "config", "seeds", "task", "reward_scale", "settings_from")
 """What may differ between the runs of a pack; settings in their real numbers alone."""
@@ -30,6 +31,9 @@ class Log(NamedTuple):
 
     dataset: Dataset
     scales: Scales
+    learned: Dataset
+    """The part that updates see: all of it, where none is held out."""
+    held_out: Dataset | None = None
 
 
 class Pack(NamedTuple):
@@ -48,7 +52,10 @@ class Pack(NamedTuple):
 
     def data(self) -> Data:
         """The logs on the device, on their scales."""
-        return on_device([log.scales.apply(log.dataset) for log in self.logs])
+        return on_device(
+            [log.scales.apply(log.learned) for log in self.logs],
+            [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
+        )
 
 
 def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
@@ -56,16 +63,26 @@ def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
     read: dict[tuple, Log] = {}
 
     def log(spec: RunSpec, seed: int) -> Log:
-        key = (spec.dataset, seed, spec.standardise, spec.reward_scale)
+        key = (spec.dataset, seed, spec.standardise, spec.reward_scale, spec.holdout)
         if key not in read:
             dataset = data.load(spec.dataset, seed)
-            read[key] = Log(dataset, find_scales(dataset, spec.standardise, spec.reward_scale))
+            learned, held_out = _parts(dataset, spec.holdout, seed)
+            scales = find_scales(learned, spec.standardise, spec.reward_scale)
+            read[key] = Log(dataset, scales, learned, held_out)
         return read[key]
 
     def seeds(spec: RunSpec) -> tuple[int, ...]:
         return spec.seeds if data.reader(spec.dataset).one_a_seed else (0,)
 
     return [tuple(log(spec, seed) for seed in seeds(spec)) for spec in specs]
+
+
+def _parts(dataset: Dataset, holdout: float, seed: int) -> tuple[Dataset, Dataset | None]:
+    """What is learned from, and what is held out: whole episodes."""
+    if not holdout:
+        return dataset, None
+    held_out, learned = split(dataset, holdout, seed)
+    return learned, held_out
 
 
 def make_program(spec: RunSpec, problem: Problem) -> Program:
@@ -75,6 +92,7 @@ def make_program(spec: RunSpec, problem: Problem) -> Program:
         problem=problem,
         config=spec.config,
         batch_size=spec.batch_size,
+        select=spec.select == OFFLINE,
         sequential=loop.sequential_here(),
     )
 

@@ -77,7 +77,7 @@ class _Again:
         for start, length in chunks:
             states, report = self.turns.chunk(states, self._data, start, length, active=active)
             active = active & ~(np.asarray(report.bad_update) >= 0)
-            metrics = jax.device_get(report.metrics)
+            metrics = jax.device_get(report.row)
             self._compare_rows(start + length, metrics, active)
             self._compare_weights(start + length, states)
         first, last = chunks[0][0] + 1, sum(chunks[-1])

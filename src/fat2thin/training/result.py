@@ -74,7 +74,8 @@ class Run:
     jobs: Jobs = dataclasses.field(repr=False)
     """The seeds, and what raw observations go through."""
     states: State = dataclasses.field(repr=False)
-    """The algorithm's state after the last step, with a leading axis of seeds."""
+    """The algorithm's state after the last step, or the one that was selected on the way, with a
+    leading axis of seeds."""
     snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
     """Policies with a leading axis of seeds, after the steps of `spec.snapshots`."""
     measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
@@ -279,6 +280,6 @@ def load(folder: str | Path) -> Run:
         about=about,
         program=program,
         jobs=jobs,
-        states=files.state(like),
+        states=loop.acting(files.state(like)),
         snapshots={step: files.snapshot(step, like_policies) for step in kept},
     )

@@ -31,7 +31,8 @@ from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
 from fat2thin.training.resuming import Timer, groups
 from fat2thin.training.settings import refuse_unknown
-from fat2thin.training.spec import RunSpec, make_spec
+from fat2thin.training.small_logs import AUTO, SMALL, enough_steps, resolve, sentence
+from fat2thin.training.spec import DEFAULT, LAST, RunSpec, make_spec
 from fat2thin.training.turns import Turns
 
 CHECKPOINT_SECONDS = 60.0
@@ -44,50 +45,58 @@ def train(
     algorithm: str,
     dataset: str,
     *,
-    steps: int,
+    steps: int | None = None,
     seeds: int | Iterable[int] = 1,
     out: str | Path | None = None,
     config: Any = None,
-    settings_from: str = "default",
+    settings_from: str = AUTO,
     batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
     log_every: int = 250,
     snapshots: Iterable[int] = (),
     task: str | None = None,
-    standardise: bool = False,
-    reward_scale: float | str = 1.0,
+    standardise: bool | None = None,
+    reward_scale: float | str | None = None,
+    holdout: float = 0.0,
+    select: str = LAST,
     progress: Silent | None = None,
     **settings: Any,
 ) -> Run:
     """Learn from a data set, for one or several seeds at once.
 
     `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
-    config by name (`temperature=0.5`), put into `config`, into the defaults, or with
-    `settings_from="own"` or `"fttpo"` into the published settings. Without a `batch_size`, that of
-    the published settings is taken, or else 256. The other options are explained in `RunSpec`. With
+    config by name (`temperature=0.5`), put into `config`, or into the settings that
+    `settings_from` names: for "auto" those for small logs where the log is small, and the defaults
+    where it is not. Small logs need not be told `steps`. Without a `batch_size`, that of the
+    published settings is taken, or else 256. The other options are explained in `RunSpec`. With
     `out`, everything is written to that folder; a run that is already there is loaded instead, and
     one that was broken off goes on from its newest checkpoint. Without `progress`, a bar is
     shown on a terminal.
     """
     options = inspect.signature(train).parameters
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
+    origin = settings_from if config is None else DEFAULT
+    if origin == AUTO and (origin := resolve(origin, dataset)) == SMALL:
+        _log.warning(sentence(algorithm, dataset))
+    scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
     spec = make_spec(
         algorithm,
         dataset,
-        steps=steps,
+        steps=enough_steps(steps, origin),
         seeds=seeds,
         config=config,
         settings=settings,
-        settings_from=settings_from,
+        settings_from=origin,
         batch_size=batch_size,
         evaluate_every=evaluate_every,
         episodes=episodes,
         log_every=log_every,
         snapshots=snapshots,
         task=task,
-        standardise=standardise,
-        reward_scale=reward_scale,
+        holdout=holdout,
+        select=select,
+        **{name: value for name, value in scales.items() if value is not None},
     )
     return execute(spec, out, progress)
 
@@ -354,7 +363,7 @@ class _Training:
                 raise error
 
     def _keep_metrics(self, step: int, report: Report) -> None:
-        metrics = jax.device_get(report.metrics)
+        metrics = jax.device_get(report.row)
         for member in self.members:
             if not member.over:
                 member.keep_metrics(step, metrics)

@@ -10,11 +10,14 @@ from fat2thin.data import Dataset
 from fat2thin.data.scaling import (
     RewardScaling,
     Standardisation,
+    deviation_reward_scaling,
     iql_reward_scaling,
     standardisation,
 )
 
-RETURN_RANGE = "return_range"
+RETURN_RANGE, DEVIATION = "return_range", "deviation"
+BY_LOG = {RETURN_RANGE: iql_reward_scaling, DEVIATION: deviation_reward_scaling}
+"""Scales of rewards that a log has of its own, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,7 @@ def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) 
     """The scales of a log, as a run asks for them."""
     reward = None
     if isinstance(reward_scale, str):
-        reward = iql_reward_scaling(dataset)
+        reward = BY_LOG[reward_scale](dataset)
     elif reward_scale != 1.0:
         reward = RewardScaling(factor=reward_scale)
     return Scales(standardisation(dataset) if standardise else None, reward)
@@ -64,10 +67,11 @@ def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) 
 
 def check_reward_scale(value: Any) -> float | str:
     """The value as a specification holds it, or an error that names it."""
-    if value == RETURN_RANGE:
-        return RETURN_RANGE
+    if isinstance(value, str) and value in BY_LOG:
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"reward_scale must be a number or {RETURN_RANGE!r}, got {value!r}")
+        names = " or ".join(map(repr, BY_LOG))
+        raise ValueError(f"reward_scale must be a number, {names}, got {value!r}")
     try:
         number = float(value)
     except OverflowError:

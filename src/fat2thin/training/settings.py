@@ -1,7 +1,6 @@
 """An algorithm's settings: from names and values to a config that is right, and back to words."""
 
 import ast
-import copy
 import dataclasses
 import difflib
 import inspect
@@ -82,17 +81,6 @@ def _sentences(config: type) -> dict[str, str]:
             case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                 found[name] = " ".join(text.split())
     return found
-
-
-def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
-    """The config with other numbers, which may be traced ones: they are set without being checked.
-
-    A field's type says what a user may give, and a traced number is no float.
-    """
-    made = copy.copy(config)
-    for name, number in numbers.items():
-        object.__setattr__(made, name, number)
-    return made
 
 
 def closest_first(name: str, names: Sequence[str]) -> list[str]:

@@ -9,9 +9,12 @@ from fat2thin.experiments.published_settings import ORIGINS, Found, published_se
 from fat2thin.keys import LARGEST_SEED
 from fat2thin.training.scales import check_reward_scale
 from fat2thin.training.settings import LARGEST_NUMBER, make_config, whole_number
+from fat2thin.training.small_logs import OPTIONS, SMALL, small_settings
 
 DEFAULT = "default"
 """Settings are the algorithm's own defaults."""
+LAST, OFFLINE = "last", "offline"
+SELECT = (LAST, OFFLINE)
 MOST_ROWS = 1_000_000
 """Rows of metrics that a run may have, about half a gigabyte."""
 
@@ -48,10 +51,18 @@ class RunSpec:
     over the log. Policies take raw ones all the same."""
     reward_scale: float | str = 1.0
     """What rewards are multiplied by before anything is learned from them; "return_range" is
-    1000 / (best - worst return of an episode), as IQL does."""
+    1000 / (best - worst return of an episode), as IQL does, and "deviation" is 1 / their standard
+    deviation."""
+    holdout: float = 0.0
+    """Share of the log's rows, in whole episodes, that no update sees: what is found on them while
+    the policy learns is kept with the metrics."""
+    select: str = LAST
+    """Which policy acts in the end: that after the "last" update, or, with "offline", the one that
+    what is held out of the log liked best on the way."""
     settings_from: str = DEFAULT
-    """What the settings that nobody gave are: the algorithm's "default" ones, those of the method's
-    "own" paper or repository, or those of the runs of the "fttpo" paper."""
+    """What the settings that nobody gave are: the algorithm's "default" ones, ours for "small"
+    logs, those of the method's "own" paper or repository, or those of the runs of the "fttpo"
+    paper."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; tuples become lists."""
@@ -108,9 +119,13 @@ def make_spec(
     if settings_from != DEFAULT:
         if config is not None:
             raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
-        found = find_published(algorithm, dataset, settings_from, settings)
-        settings = {**found.values, **settings}
-        batch_size = found.batch_size if batch_size is None else batch_size
+        if settings_from == SMALL:
+            options = {**OPTIONS, **options}
+            settings = {**small_settings(algorithm), **settings}
+        else:
+            found = find_published(algorithm, dataset, settings_from, settings)
+            settings = {**found.values, **settings}
+            batch_size = found.batch_size if batch_size is None else batch_size
     if batch_size is not None:
         options["batch_size"] = batch_size
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
@@ -118,6 +133,7 @@ def make_spec(
             options[name] = whole_number(name, options[name], least=1)
     if not isinstance(options.get("standardise", False), bool):
         raise ValueError(f"standardise must be True or False, got {options['standardise']!r}")
+    _check_holdout(options.get("holdout", 0.0), options.get("select", LAST))
     if "reward_scale" in options:
         options["reward_scale"] = check_reward_scale(options["reward_scale"])
     steps = whole_number("steps", steps, least=1, most=LARGEST_NUMBER)
@@ -139,6 +155,18 @@ def make_spec(
     if data_needed:
         _refuse_endless_metrics(spec)
     return spec
+
+
+def _check_holdout(holdout: Any, select: Any) -> None:
+    if isinstance(holdout, bool) or not isinstance(holdout, int | float) or not 0 <= holdout < 1:
+        raise ValueError(f"holdout must be a number of at least 0 and below 1, got {holdout!r}")
+    if select not in SELECT:
+        raise ValueError(f"select must be one of {', '.join(map(repr, SELECT))}, got {select!r}")
+    if select != LAST and not holdout:
+        raise ValueError(
+            f"select={select!r} chooses by what is held out of the log: give a share, for example "
+            "holdout=0.2"
+        )
 
 
 def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
@@ -183,7 +211,7 @@ def find_published(
 ) -> Found:
     """The published settings for a run whose other `settings` may choose a family of policies."""
     if settings_from not in ORIGINS:
-        choices = ", ".join(map(repr, (DEFAULT, *ORIGINS)))
+        choices = ", ".join(map(repr, (DEFAULT, SMALL, *ORIGINS)))
         raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
     return published_settings(algorithm, dataset, settings_from, settings.get("policy"))
 
@@ -223,6 +251,6 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {f"config.{name}": value for name, value in values["config"].items()}
     others = {name: value for name, value in values.items() if name != "config"}
     # Folders from before there were such options do not name them.
-    later = ("task", "standardise", "reward_scale", "settings_from")
+    later = ("task", "standardise", "reward_scale", "holdout", "select", "settings_from")
     absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
     return {**{name: absent[name] for name in later}, **others, **config}

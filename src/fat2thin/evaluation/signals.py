@@ -1,0 +1,100 @@
+"""What logged steps that no update sees say of a policy while it is learned; in the graph.
+
+The algorithm's own `update` is run on them with a learning rate of zero, so that no network moves,
+and what it reports is their mean. To this come a fitted Q evaluation of the policy that acts, how
+well Q agrees with what was observed, and how far the critics are apart. All are in units of the
+rewards that were learned from, densities per half-range of the action box.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
+from fat2thin.algorithms.learned import critics_of
+from fat2thin.evaluation.fitted_q import Part, part_values
+
+PREFIX = "held_out_"
+VALUE, LIKELIHOOD = "held_out_value", "held_out_log_likelihood"
+MEANINGS = {
+    "held_out_value": "value of the policy that acts, by fitted Q evaluation: a Q of few features, "
+    "learned on each of the two parts of the log and asked in the states of the other",
+    "held_out_value_unseen": "the same by the part alone that no update sees",
+    "held_out_td_error": "root mean square of Q − (r + γ next value) on held-out steps",
+    "held_out_log_likelihood": "mean log density of held-out actions, weighted as in training",
+    "held_out_inside": "share of held-out actions that the policy could have taken",
+    "held_out_calibration": "correlation of Q with the observed discounted return",
+    "held_out_spread": "mean distance of the critics from their mean, at the policy's actions",
+}
+
+
+SMALL_ROWS = 20_000
+"""Rows of the largest log that is called small."""
+
+
+class Watched(NamedTuple):
+    """Logged steps to look at: of the part that is held out, and of the part that is learned."""
+
+    held_out: Batch
+    observed_return: Float[Array, "*logs rows"]
+    """The discounted sum of rewards from each held-out step to the end of its episode."""
+    learned: Batch
+    counts: Float[Array, "*logs 2"]
+    """How many different rows there are of the part held out, and of the part learned."""
+
+
+def signals(
+    algorithm: Algorithm, state: State, watched: Watched, key: Key[Array, ""], problem: Problem,
+    config: Any,
+) -> dict[str, Float[Array, ""]]:  # fmt: skip
+    """Every signal of one job; those that the algorithm has nothing for are left out."""
+    rows = watched.held_out
+    # An update reports some of its losses after steps of its own, which must not move anything.
+    still = with_numbers(config, {"learning_rate": 0.0})
+    _, reported = algorithm.update(state, rows, key, problem, still)
+    metrics = jax.tree.map(jnp.mean, reported)
+
+    policy = algorithm.policy(state, in_half_ranges(problem), config)
+    low, high = policy.support(rows.observation)
+    inside = jnp.all((low <= rows.action) & (rows.action <= high), axis=-1)
+    parts = Part(rows, watched.counts[0]), Part(watched.learned, watched.counts[1])
+    seen, unseen = part_values(*parts, policy.act, key, problem.discount)
+    found = {
+        "held_out_value": (seen + unseen) / 2.0,
+        "held_out_value_unseen": unseen,
+        "held_out_inside": jnp.mean(inside.astype(jnp.float32)),
+    }
+    if "critic_loss" in metrics:
+        found["held_out_td_error"] = jnp.sqrt(2.0 * metrics["critic_loss"])
+    if "weight_mean" in metrics:
+        # Both are means over the same rows: sum(weight · log density) / sum(weight).
+        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        found["held_out_log_likelihood"] = -loss / metrics["weight_mean"]
+    critics = critics_of(state)
+    if critics is not None:
+        logged = critics.minimum(rows.observation, rows.action)
+        found["held_out_calibration"] = jnp.corrcoef(logged, watched.observed_return)[0, 1]
+        chosen = critics(rows.observation, policy.act(rows.observation, key))
+        found["held_out_spread"] = jnp.mean(jnp.std(chosen, axis=0))
+    return found
+
+
+def preference(found: Mapping[str, Any], rows: Int[Array, ""] | int) -> Float[Array, "..."]:
+    """The signal that chooses best among policies learned from so many rows; larger is better.
+
+    docs/selection.md says why: the value on small logs, the likelihood on larger ones, where
+    actions have one.
+    """
+    if LIKELIHOOD not in found:
+        return found[VALUE]
+    return jnp.where(rows <= SMALL_ROWS, found[VALUE], found[LIKELIHOOD])
+
+
+def in_half_ranges(problem: Problem) -> Problem:
+    """The problem in the units of a batch's actions."""
+    size = problem.action_size
+    return dataclasses.replace(problem, action_low=(-1.0,) * size, action_high=(1.0,) * size)
