@@ -59,7 +59,7 @@ def train(
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1",
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    settings_from: Literal["auto", "default", "small", "own", "fttpo"] = "auto",
+    settings_from: Literal["auto", "default", "small", "small-clear", "own", "fttpo"] = "auto",
     batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
@@ -87,9 +87,9 @@ def train(
             one that was broken off goes on from its newest checkpoint.
         settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64.
             `fat2thin settings fttpo` explains them all.
-        settings_from: What the other settings are: the defaults; those for small logs, which auto
-            takes where the log is small; or the published ones of the method's own paper or of the
-            FtTPO paper's runs, which `fat2thin published` lists.
+        settings_from: What the other settings are: the defaults; those for small logs, noisy or
+            clear, which auto takes where the log is one; or the published ones of the method's own
+            paper or of the FtTPO paper's runs, which `fat2thin published` lists.
         batch_size: Logged steps an update sees; as published, or else 256.
         evaluate_every: Updates between evaluations.
         episodes: Episodes of an evaluation, a seed and a policy each.
@@ -124,12 +124,19 @@ def train(
         make_spec,
         progress,
     )
-    from fat2thin.training.small_logs import SMALL, enough_steps, resolve, sentence
-    from fat2thin.training.spec import DEFAULT, find_published
+    from fat2thin.training.small_logs import (
+        CLEAR,
+        DEFAULT,
+        SMALL,
+        enough_steps,
+        resolve,
+        sentence,
+    )
+    from fat2thin.training.spec import find_published
 
     with plain_errors(ValueError, DataFileError):
         given = dict(read_setting(one) for one in settings)
-        origin = resolve(settings_from, dataset)
+        origin = resolve(settings_from, algorithm, dataset)
         spec = make_spec(
             algorithm,
             dataset,
@@ -147,8 +154,8 @@ def train(
             select=select,
             **read_scales(standardise, reward_scale),
         )
-    if origin == SMALL:
-        print(sentence(algorithm, dataset))
+    if origin in (SMALL, CLEAR):
+        print(sentence(algorithm, dataset, origin))
     elif origin != DEFAULT:
         found = find_published(algorithm, dataset, origin, given)
         print(f"settings from {origin}: {' '.join(found.sources)}")

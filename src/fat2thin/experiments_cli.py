@@ -35,7 +35,7 @@ def sweep(
     select: Literal["area", "final", "offline"] = "area",
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    settings_from: Literal["auto", "default", "small", "own", "fttpo"] = "auto",
+    settings_from: Literal["auto", "default", "small", "small-clear", "own", "fttpo"] = "auto",
     batch_size: int | None = None,
     evaluate_every: int = 1000,
     episodes: int = 20,
@@ -75,13 +75,13 @@ def sweep(
     """
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
     from fat2thin.training import make_spec
-    from fat2thin.training.small_logs import SMALL, resolve, sentence
+    from fat2thin.training.small_logs import CLEAR, SMALL, resolve, sentence
     from fat2thin.training.spec import expand_seeds
 
     with _told_plainly():
-        origin = resolve(settings_from, dataset)
-        if origin == SMALL:
-            print(sentence(algorithm, dataset))
+        origin = resolve(settings_from, algorithm, dataset)
+        if origin in (SMALL, CLEAR):
+            print(sentence(algorithm, dataset, origin))
         base = make_spec(
             algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
             settings=dict(map(read_setting, settings)), settings_from=origin,

@@ -128,11 +128,13 @@ def iql_reward_scaling(dataset: Dataset) -> RewardScaling:
 
 def deviation_reward_scaling(dataset: Dataset) -> RewardScaling:
     """The factor that gives the rewards of a log a standard deviation of 1."""
-    deviation = float(np.std(dataset.reward.astype(np.float64)))
-    if not deviation > 0:
+    reward = dataset.reward.astype(np.float64)
+    deviation = float(np.std(reward))
+    # That of equal numbers is above zero where their mean is rounded.
+    if reward.min() == reward.max() or not deviation > 0:
         raise ValueError(
-            f"data set {dataset.name!r}: every reward is {dataset.reward[0]:g}, so rewards have no "
-            "scale of their own, and there is nothing to learn from them"
+            f"data set {dataset.name!r}: every reward is {reward[0]:g}, so rewards have no scale "
+            "of their own; give a factor (reward_scale=1 leaves them as they are)"
         )
     return RewardScaling(factor=1.0 / deviation)
 

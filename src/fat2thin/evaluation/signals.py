@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
 from fat2thin.algorithms.learned import critics_of
@@ -32,10 +32,6 @@ MEANINGS = {
 }
 
 
-SMALL_ROWS = 20_000
-"""Rows of the largest log that is called small."""
-
-
 class Watched(NamedTuple):
     """Logged steps to look at: of the part that is held out, and of the part that is learned."""
 
@@ -45,6 +41,8 @@ class Watched(NamedTuple):
     learned: Batch
     counts: Float[Array, "*logs 2"]
     """How many different rows there are of the part held out, and of the part learned."""
+    noisy: Bool[Array, "*logs"]
+    """Whether most of what comes next in the log is chance (`data.predictability`)."""
 
 
 def signals(
@@ -83,15 +81,15 @@ def signals(
     return found
 
 
-def preference(found: Mapping[str, Any], rows: Int[Array, ""] | int) -> Float[Array, "..."]:
-    """The signal that chooses best among policies learned from so many rows; larger is better.
+def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float[Array, "..."]:
+    """The signal that chooses best among policies learned from a log; larger is better.
 
-    docs/selection.md says why: the value on small logs, the likelihood on larger ones, where
-    actions have one.
+    docs/selection.md says why: the value where the log is noisy and few features say it all, the
+    likelihood elsewhere, where the algorithm has weights.
     """
     if LIKELIHOOD not in found:
         return found[VALUE]
-    return jnp.where(rows <= SMALL_ROWS, found[VALUE], found[LIKELIHOOD])
+    return jnp.where(noisy, found[VALUE], found[LIKELIHOOD])
 
 
 def in_half_ranges(problem: Problem) -> Problem:

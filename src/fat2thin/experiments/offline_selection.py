@@ -3,9 +3,11 @@
 import dataclasses
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import data
+from fat2thin.data.predictability import is_noisy
 from fat2thin.evaluation.returns import NO_TASK
 from fat2thin.evaluation.signals import preference
 from fat2thin.experiments.plan import Planned
@@ -28,12 +30,16 @@ def plan(specs: Mapping[str, RunSpec], folder: str) -> list[Planned]:
 
 def scores(runs: Mapping[str, Run]) -> dict[str, np.ndarray]:
     """By setting: a score a seed, larger is better, of runs by the names that `plan` gave them."""
-    found = {}
-    for name, run in runs.items():
-        rows = data.load(run.spec.dataset, run.spec.seeds[0]).rows * (1.0 - run.spec.holdout)
-        by_row = np.asarray(preference(run.metrics, round(rows)))
-        best = run.spec.select == "offline"
-        score = np.max(by_row, axis=0) if best else by_row[-1]
-        stopped = [str(seed) in run.about.get("stopped", {}) for seed in run.spec.seeds]
-        found[name.rsplit("/", 1)[1]] = np.where(stopped, np.nan, score)
-    return found
+    return {name.rsplit("/", 1)[1]: _scores(run) for name, run in runs.items()}
+
+
+def _scores(run: Run) -> np.ndarray:
+    """A score a seed; nan of those that stopped."""
+    stopped = np.asarray([str(seed) in run.about.get("stopped", {}) for seed in run.spec.seeds])
+    if stopped.all():
+        return np.full(len(stopped), np.nan)
+    noisy = is_noisy(data.load(run.spec.dataset, run.spec.seeds[0]))
+    signals = {name: jnp.asarray(values) for name, values in run.metrics.items()}
+    by_row = np.asarray(preference(signals, noisy))
+    best = run.spec.select == "offline"
+    return np.where(stopped, np.nan, np.max(by_row, axis=0) if best else by_row[-1])

@@ -134,53 +134,68 @@ def candidates(runs: Mapping[str, Run]) -> dict[str, list[Candidates]]:
 
 
 def _of_seed(runs: Sequence[Run], place: int) -> Candidates:
-    truth: list[np.ndarray] = []
-    found: dict[str, list[np.ndarray]] = {name: [] for name in SIGNS}
-    for run in runs:
-        returns = outcomes.scored(run, "actor_sampled")[1:, place].mean(axis=-1)
-        steps = run.evaluations.steps[1:]
+    steps = runs[0].spec.evaluation_steps[1:]
+    truth = np.full((len(runs), len(steps)), np.nan)
+    found = {name: np.full(truth.shape, np.nan) for name in SIGNS}
+    for number, run in enumerate(runs):
+        # A run of which every seed stopped has fewer rows than the others.
+        if str(run.spec.seeds[place]) in run.about.get("stopped", {}):
+            continue
+        truth[number] = outcomes.scored(run, "actor_sampled")[1:, place].mean(axis=-1)
         rows = np.searchsorted(run.metrics["step"], steps)
-        truth.append(returns)
         for name, sign in SIGNS.items():
-            found[name].append(sign * run.metrics[name][rows, place])
-    return Candidates(np.stack(truth), {name: np.stack(of) for name, of in found.items()})
+            found[name][number] = sign * run.metrics[name][rows, place]
+    return Candidates(truth, found)
 
 
 def among_checkpoints(one: Candidates) -> dict[str, Quality]:
-    """Choosing among the checkpoints of each setting, the mean over settings."""
+    """Choosing among the checkpoints of each setting, the mean over settings that did not stop."""
+    one = _not_stopped(one)
     found = {
         name: _mean([_quality(t, s) for t, s in zip(one.truth, signal, strict=True)])
         for name, signal in one.signals.items()
     }
     best = one.truth.max(axis=1)
     return found | {
-        LAST: Quality(np.nan, float(np.mean(best - one.truth[:, -1]))),
-        RANDOM: Quality(0.0, float(np.mean(best - one.truth.mean(axis=1)))),
+        LAST: Quality(np.nan, _known_mean(best - one.truth[:, -1])),
+        RANDOM: Quality(0.0, _known_mean(best - one.truth.mean(axis=1))),
     }
 
 
 def among_settings(one: Candidates) -> dict[str, Quality]:
-    """Choosing among the settings after the last update."""
+    """Choosing among the settings after the last update; nobody would take one that stopped."""
+    one = _not_stopped(one)
     truth = one.truth[:, -1]
     found = {name: _quality(truth, signal[:, -1]) for name, signal in one.signals.items()}
-    return found | {RANDOM: Quality(0.0, float(truth.max() - truth.mean()))}
+    return found | {RANDOM: Quality(0.0, _known_mean(truth.max(initial=-np.inf) - truth))}
+
+
+def _not_stopped(one: Candidates) -> Candidates:
+    going = np.isfinite(one.truth).all(axis=1)
+    return Candidates(one.truth[going], {name: of[going] for name, of in one.signals.items()})
 
 
 def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
-    known = np.isfinite(signal) & np.isfinite(truth)
+    """A signal that says nothing of some candidates takes one of the others; of all, any one."""
+    known = np.isfinite(signal)
+    best = truth.max(initial=-np.inf)
     if not known.any():
-        return Quality(np.nan, float(np.nanmax(truth) - np.nanmean(truth)))
-    truth, signal = truth[known], signal[known]
-    varies = len(truth) > 1 and np.ptp(truth) > 0 and np.ptp(signal) > 0
-    correlation = float(spearmanr(truth, signal).statistic) if varies else np.nan
-    return Quality(correlation, float(truth.max() - truth[np.argmax(signal)]))
+        return Quality(np.nan, _known_mean(best - truth))
+    seen, signal = truth[known], signal[known]
+    varies = np.ptp(seen) > 0 and np.ptp(signal) > 0
+    correlation = float(spearmanr(seen, signal).statistic) if varies else np.nan
+    return Quality(correlation, float(best - seen[np.argmax(signal)]))
 
 
 def _mean(several: Sequence[Quality]) -> Quality:
-    with np.errstate(invalid="ignore"):
-        known = [one.correlation for one in several if not np.isnan(one.correlation)]
-    correlation = float(np.mean(known)) if known else np.nan
-    return Quality(correlation, float(np.mean([one.regret for one in several])))
+    correlations, regrets = np.asarray(several, np.float64).reshape(-1, 2).T
+    return Quality(_known_mean(correlations), _known_mean(regrets))
+
+
+def _known_mean(values: np.ndarray) -> float:
+    """The mean of what is a number, nan where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else np.nan
 
 
 WAYS = {"checkpoints": among_checkpoints, "settings": among_settings}
@@ -234,10 +249,14 @@ def tables(scored: Scores) -> list[Table]:
                 Table(
                     title=f"choosing among {way}, {title}: rank correlation with the true return, "
                     "and regret (95 % intervals over seeds)",
-                    rows=tuple(sorted(rows, key=lambda row: row["regret"])),
+                    rows=tuple(sorted(rows, key=_regret_or_last)),
                 )
             )
     return made
+
+
+def _regret_or_last(row: Mapping[str, Any]) -> float:
+    return np.inf if np.isnan(row["regret"]) else row["regret"]
 
 
 def _row(scored: Scores, way: str, names: Sequence[str], signal: str) -> dict[str, Any]:

@@ -40,11 +40,8 @@ def plan(asked: Reproduction) -> list[Planned]:
 def _spec(asked: Reproduction, reward: str, one: Method, **more: Any) -> Any:
     steps = asked.steps or min(SMALL_STEPS, asked.scale.treatment_steps)
     count = asked.seeds or 2 * asked.scale.treatment_seeds
-    settings: dict[str, Any] = {}
-    if one.algorithm == "spot":
-        settings["vae_steps"] = steps
     return make_spec(
-        one.algorithm, f"treatment/{reward}", steps=steps, settings=settings,
+        one.algorithm, f"treatment/{reward}", steps=steps,
         seeds=range(FIRST_SEED, FIRST_SEED + count), evaluate_every=max(1, steps // 3),
         episodes=EPISODES * asked.scale.treatment_episodes, log_every=max(1, steps // 12),
         data_needed=False, **more,

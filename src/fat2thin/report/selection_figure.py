@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments.selection_study import LAST, RANDOM, WAYS, Scores, interval
 from fat2thin.report.figures import BLUE, GREY, ORANGE
 
@@ -32,7 +33,8 @@ def draw_regret(scored: Scores) -> Figure:
             _bars(row[-1], scored, way, robots)
             row[-1].set_title(f"robots, choosing among {way}")
     handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
@@ -52,9 +54,8 @@ def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -
     for place, signal in enumerate(signals):
         found = [interval(scored, way, [name], signal, "regret") for name in datasets]
         shift = 1.0 + 0.05 * (place - len(signals) / 2)
-        values, low, high = np.asarray(found).T
         axes.errorbar(
-            np.asarray(sizes) * shift, values, [values - low, high - values],
+            np.asarray(sizes) * shift, [one.value for one in found], _errors(found),
             color=_COLOURS[place], marker=_MARKERS[place], markersize=4, linewidth=1.2,
             elinewidth=0.8, label=_label(signal), zorder=len(signals) - place + 2,
         )  # fmt: skip
@@ -70,15 +71,22 @@ def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -
     axes.set_ylabel(_UNITS["treatment"])
 
 
+def _errors(found: Sequence[Interval]) -> np.ndarray:
+    """How far off the ends are: at least 0, though the mean of equal numbers may be rounded."""
+    values, low, high = np.asarray(found).T
+    return np.maximum([values - low, high - values], 0.0)
+
+
 def _bars(axes: Axes, scored: Scores, way: str, robots: Sequence[str]) -> None:
     names = [*scored[way][robots[0]]]
     found = [interval(scored, way, robots, name, "regret") for name in names]
-    values, low, high = np.asarray(found).T
-    errors = [values - low, high - values]
+    values = [one.value for one in found]
     colours = [*_COLOURS[: len(names) - sum(name in (LAST, RANDOM) for name in names)]]
     colours += [GREY] * (len(names) - len(colours))
     places = np.arange(len(names))
-    axes.barh(places, values, xerr=errors, color=colours, height=0.7, error_kw={"linewidth": 0.8})
+    axes.barh(
+        places, values, xerr=_errors(found), color=colours, height=0.7, error_kw={"linewidth": 0.8}
+    )
     axes.set_yticks(places, [_label(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel(_UNITS["robots"])

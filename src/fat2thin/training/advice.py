@@ -4,6 +4,7 @@ Said in plain words: when a policy looks overfitted, when the log hardly covers 
 act in, and when a constant action is estimated to do as well.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ def _best_constant_of(log: Log) -> BestConstant:
     return _constant_on(jax.tree.map(lambda array: array[0], watched), log.dataset.discount)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="discount")
 def _constant_on(watched: Watched, discount: float) -> BestConstant:
     parts = Part(watched.held_out, watched.counts[0]), Part(watched.learned, watched.counts[1])
     spread = np.arange(CANDIDATES) * len(watched.learned.action) // CANDIDATES

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from fat2thin.algorithms.base import Batch
 from fat2thin.data import Dataset
 from fat2thin.data.operations import discounted_returns
+from fat2thin.data.predictability import is_noisy
 from fat2thin.evaluation.signals import Watched
 from fat2thin.policies import in_half_ranges
 
@@ -94,6 +95,7 @@ def _watched(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watche
         observed_return=jnp.asarray(np.stack(returns), jnp.float32),
         learned=_even_rows(datasets),
         counts=jnp.asarray(counts, jnp.float32),
+        noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
     )
 
 

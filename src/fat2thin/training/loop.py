@@ -173,7 +173,7 @@ def chunk(
             report = report._replace(signals=seen)
             if program.select:
                 sound = report.bad_update < 0
-                score = preference(seen, data.row_count[job.log])
+                score = preference(seen, data.watched.noisy[job.log])
                 return _choose(state, learning, score, end, sound), report
         return (state._replace(learning=learning) if program.select else learning), report
 

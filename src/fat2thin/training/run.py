@@ -31,8 +31,8 @@ from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
 from fat2thin.training.resuming import Timer, groups
 from fat2thin.training.settings import refuse_unknown
-from fat2thin.training.small_logs import AUTO, SMALL, enough_steps, resolve, sentence
-from fat2thin.training.spec import DEFAULT, LAST, RunSpec, make_spec
+from fat2thin.training.small_logs import AUTO, DEFAULT, enough_steps, resolve, sentence
+from fat2thin.training.spec import LAST, RunSpec, make_spec
 from fat2thin.training.turns import Turns
 
 CHECKPOINT_SECONDS = 60.0
@@ -68,8 +68,8 @@ def train(
     `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
     config by name (`temperature=0.5`), put into `config`, or into the settings that
     `settings_from` names: for "auto" those for small logs where the log is small, and the defaults
-    where it is not. Small logs need not be told `steps`. Without a `batch_size`, that of the
-    published settings is taken, or else 256. The other options are explained in `RunSpec`. With
+    where it is not. Small logs need no `steps`. Without a `batch_size`, that of the published
+    settings is taken, or else 256. The other options are explained in `RunSpec`. With
     `out`, everything is written to that folder; a run that is already there is loaded instead, and
     one that was broken off goes on from its newest checkpoint. Without `progress`, a bar is
     shown on a terminal.
@@ -77,8 +77,8 @@ def train(
     options = inspect.signature(train).parameters
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
     origin = settings_from if config is None else DEFAULT
-    if origin == AUTO and (origin := resolve(origin, dataset)) == SMALL:
-        _log.warning(sentence(algorithm, dataset))
+    if origin == AUTO and (origin := resolve(origin, algorithm, dataset)) != DEFAULT:
+        _log.warning(sentence(algorithm, dataset, origin))
     scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
     spec = make_spec(
         algorithm,

@@ -9,10 +9,8 @@ from fat2thin.experiments.published_settings import ORIGINS, Found, published_se
 from fat2thin.keys import LARGEST_SEED
 from fat2thin.training.scales import check_reward_scale
 from fat2thin.training.settings import LARGEST_NUMBER, make_config, whole_number
-from fat2thin.training.small_logs import OPTIONS, SMALL, small_settings
+from fat2thin.training.small_logs import CLEAR, DEFAULT, OPTIONS, SMALL, small_settings
 
-DEFAULT = "default"
-"""Settings are the algorithm's own defaults."""
 LAST, OFFLINE = "last", "offline"
 SELECT = (LAST, OFFLINE)
 MOST_ROWS = 1_000_000
@@ -60,9 +58,9 @@ class RunSpec:
     """Which policy acts in the end: that after the "last" update, or, with "offline", the one that
     what is held out of the log liked best on the way."""
     settings_from: str = DEFAULT
-    """What the settings that nobody gave are: the algorithm's "default" ones, ours for "small"
-    logs, those of the method's "own" paper or repository, or those of the runs of the "fttpo"
-    paper."""
+    """What the settings that nobody gave are: the algorithm's "default" ones; ours for "small"
+    logs, or for "small-clear" ones that are not noisy; those of the method's "own" paper or
+    repository; or those of the runs of the "fttpo" paper."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; tuples become lists."""
@@ -119,9 +117,9 @@ def make_spec(
     if settings_from != DEFAULT:
         if config is not None:
             raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
-        if settings_from == SMALL:
+        if settings_from in (SMALL, CLEAR):
             options = {**OPTIONS, **options}
-            settings = {**small_settings(algorithm), **settings}
+            settings = {**small_settings(algorithm, settings_from), **settings}
         else:
             found = find_published(algorithm, dataset, settings_from, settings)
             settings = {**found.values, **settings}
@@ -211,7 +209,7 @@ def find_published(
 ) -> Found:
     """The published settings for a run whose other `settings` may choose a family of policies."""
     if settings_from not in ORIGINS:
-        choices = ", ".join(map(repr, (DEFAULT, SMALL, *ORIGINS)))
+        choices = ", ".join(map(repr, (DEFAULT, SMALL, CLEAR, *ORIGINS)))
         raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
     return published_settings(algorithm, dataset, settings_from, settings.get("policy"))
 

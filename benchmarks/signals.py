@@ -1,0 +1,72 @@
+"""What looking at held-out rows after every chunk costs: the same run with and without, in turns.
+
+    python benchmarks/signals.py
+    python benchmarks/signals.py --hidden 16,16 --dataset treatment/quadratic
+
+A chunk is 250 updates, as by default. Times are of the compiled chunks alone, the fastest of a few
+rounds; the ratio is what counts.
+"""
+
+import argparse
+import time
+
+import jax
+import numpy as np
+
+from fat2thin.training import make_spec
+from fat2thin.training.pack import make_pack, read_logs
+from fat2thin.training.turns import Turns
+
+CHUNK = 250
+
+
+class Timed:
+    """A run that is moved on a chunk at a time."""
+
+    def __init__(self, dataset: str, hidden: tuple[int, ...], holdout: float) -> None:
+        select = "offline" if holdout else "last"
+        spec = make_spec(
+            "fttpo", dataset, steps=CHUNK, settings={"hidden": hidden}, holdout=holdout,
+            select=select,
+        )  # fmt: skip
+        pack = make_pack([spec], read_logs([spec]))
+        self._turns = Turns(pack.program, pack.jobs, pack.data_size)
+        self._data = self._turns.replicated(pack.data())
+        self._states, self._step = self._turns.init(), 0
+
+    def chunk(self) -> float:
+        """Seconds of the next chunk."""
+        begun = time.perf_counter()
+        self._states, report = self._turns.chunk(self._states, self._data, self._step, CHUNK)
+        jax.block_until_ready(report)
+        self._step += CHUNK
+        return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Time both in turns, and print the ratio."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--dataset", default="treatment/quadratic")
+    arguments.add_argument("--hidden", default="256,256")
+    arguments.add_argument("--rounds", type=int, default=8)
+    asked = arguments.parse_args()
+    hidden = tuple(map(int, asked.hidden.split(",")))
+    runs = {
+        name: Timed(asked.dataset, hidden, share)
+        for name, share in (("without", 0.0), ("with", 0.2))
+    }
+    for run in runs.values():
+        run.chunk()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(asked.rounds):
+        for name, run in runs.items():
+            seconds[name].append(run.chunk())
+    best = {name: min(of) for name, of in seconds.items()}
+    print(f"{asked.dataset}, hidden {asked.hidden}, {jax.devices()[0].device_kind}")
+    for name, of in seconds.items():
+        print(f"{name:8s} {1e3 * best[name]:8.1f} ms a chunk (median {1e3 * np.median(of):.1f})")
+    print(f"held-out signals and selection cost {100 * (best['with'] / best['without'] - 1):.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""How much of what comes next a log's observations and actions tell: is it noise, or a machine?
+
+What is learned from a noisy log must be simple, or it is learned by heart; a log of something that
+moves by rule can bear, and may need, a policy that is not.
+"""
+
+import numpy as np
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.operations import episode_lengths
+
+NOISY = 0.5
+"""A log is noisy where less than this share of the next observation's variance is explained."""
+MOST_ROWS = 20_000
+RIDGE = 10.0
+
+
+def is_noisy(dataset: Dataset) -> bool:
+    """Whether most of what comes next in a log is chance, as far as a simple model can tell."""
+    return predictability(dataset) < NOISY
+
+
+def predictability(dataset: Dataset) -> float:
+    """Share of the next observation's variance that the observation and the action explain.
+
+    By ridge regression on (1, s, s², a, aᵢaⱼ, sᵢaⱼ), fitted on every other episode and judged on
+    those between, and the other way round; the mean over columns. Columns that never change do not
+    count; where none is left, nothing is explained.
+    """
+    episode = np.repeat(np.arange(dataset.episode_start.size), episode_lengths(dataset))
+    if dataset.episode_start.size == 1:
+        episode = (np.arange(dataset.rows) >= dataset.rows // 2).astype(int)
+    rows = np.unique(np.linspace(0, dataset.rows - 1, MOST_ROWS).astype(int))
+    seen, following = dataset.observation[rows], dataset.next_observation[rows]
+    mean, deviation = seen.mean(axis=0), seen.std(axis=0)
+    scale = np.where(deviation > 0, deviation, 1.0)
+    known = _features((seen - mean) / scale, _half_ranges(dataset)[rows])
+    wanted = ((following - mean) / scale)[:, following.std(axis=0) > 0]
+    half = episode[rows] % 2 == 0
+    if wanted.shape[1] == 0 or half.all() or not half.any():
+        return 0.0
+    shares = [_explained(known, wanted, fitted) for fitted in (half, ~half)]
+    return float(np.mean(np.clip(shares, 0.0, 1.0)))
+
+
+def _half_ranges(dataset: Dataset) -> np.ndarray:
+    low, high = np.asarray(dataset.action_low), np.asarray(dataset.action_high)
+    return 2.0 * (dataset.action - low) / (high - low) - 1.0
+
+
+def _features(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
+    pairs = np.triu_indices(action.shape[1])
+    products = (action[:, :, None] * action[:, None, :])[:, *pairs]
+    crossed = (seen[:, :, None] * action[:, None, :]).reshape(len(seen), -1)
+    parts = (np.ones((len(seen), 1)), seen, seen**2, action, products, crossed)
+    return np.concatenate(parts, axis=1, dtype=np.float64)
+
+
+def _explained(known: np.ndarray, wanted: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Share of the variance that is explained where nothing was fitted, a column each."""
+    one, target = known[fitted], wanted[fitted].astype(np.float64)
+    system = one.T @ one + RIDGE * np.eye(one.shape[1])
+    errors = wanted[~fitted] - known[~fitted] @ np.linalg.solve(system, one.T @ target)
+    variance = np.mean((wanted[~fitted] - target.mean(axis=0)) ** 2, axis=0)
+    return 1.0 - np.mean(errors**2, axis=0) / np.maximum(variance, 1e-12)
