@@ -58,6 +58,7 @@ def memory(folder: Path) -> str:
     watch, began = Watch(), time.perf_counter()
     fat2thin.train(
         "fttpo", "treatment/quadratic", steps=1_000_000, batch_size=8, hidden=(4,),
+        settings_from="default",
         evaluate_every=50_000, episodes=4, log_every=500, out=folder / "long", progress=watch,
     )  # fmt: skip
     held = [watch.held[step] for step in sorted(watch.held)]
@@ -74,6 +75,7 @@ def seeds(folder: Path) -> str:
     began = time.perf_counter()
     run = fat2thin.train(
         "fttpo", "treatment/quadratic", steps=100, seeds=200, hidden=(64, 64),
+        settings_from="default",
         evaluate_every=100, episodes=4, out=folder / "seeds", progress=Silent(),
     )  # fmt: skip
     returns = run.evaluations["actor_sampled"].returns
@@ -101,6 +103,7 @@ def environments(folder: Path) -> str:
     began = time.perf_counter()
     run = fat2thin.train(
         "fttpo", str(folder / "pendulum.npz"), steps=100, hidden=(16,), evaluate_every=50,
+        settings_from="default",
         episodes=64, task="Pendulum-v1", out=folder / "environments", progress=Silent(),
     )  # fmt: skip
     played = run.about["rollouts"]
@@ -116,6 +119,7 @@ def folders(folder: Path) -> str:
     """A thousand run folders in one table."""
     fat2thin.train(
         "bc", "treatment/quadratic", steps=100, hidden=(4,), episodes=2, evaluate_every=50,
+        settings_from="default",
         out=folder / "many" / "run_0000", progress=Silent(),
     )  # fmt: skip
     places = [folder / "many" / f"run_{number:04d}" for number in range(1000)]

@@ -45,7 +45,7 @@ def train_all() -> None:
             folder = Path("runs/treatment") / reward / label.replace(", ", "-").replace(" ", "-")
             run = fat2thin.train(
                 "fttpo", f"treatment/{reward}", steps=steps, seeds=SEEDS, evaluate_every=every,
-                episodes=EPISODES, log_every=every, out=folder, **settings,
+                episodes=EPISODES, log_every=every, out=folder, settings_from="default", **settings,
             )  # fmt: skip
             runs.append(summary(label, reward, settings, run))
     device = jax.devices()[0].device_kind

@@ -117,8 +117,8 @@ def final(method: Method, reward: str, chosen: dict[str, float]) -> dict[str, An
     folder = RUNS / reward / method.label.replace(", ", "-")
     run = fat2thin.train(
         method.algorithm, f"treatment/{reward}", steps=UPDATES, seeds=SEEDS, evaluate_every=EVERY,
-        episodes=EPISODES, log_every=EVERY, out=folder, hidden=HIDDEN, **method.settings,
-        **chosen,
+        episodes=EPISODES, log_every=EVERY, out=folder, settings_from="default", hidden=HIDDEN,
+        **method.settings, **chosen,
     )  # fmt: skip
     found: dict[str, Any] = {}
     for name, evaluation in run.evaluations.policies.items():

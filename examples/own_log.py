@@ -21,6 +21,7 @@ from fat2thin.data.summary import summarise
 from fat2thin.evaluation.held_out import validate
 from fat2thin.evaluation.table import Table
 from fat2thin.report.log_figures import save_log_figures
+from fat2thin.training.small_logs import AUTO, DEFAULT, resolve
 
 SETTINGS = {
     "hidden": (64, 64),
@@ -86,6 +87,9 @@ def main() -> None:
 
     name, validation = parts(log, asked)
     known = {field.name for field in dataclasses.fields(algorithms.get(asked.algorithm).config)}
+    settings = {setting: value for setting, value in SETTINGS.items() if setting in known}
+    # A small log has settings of its own, which these must not undo.
+    usual = resolve(AUTO, asked.algorithm, name) == DEFAULT
     run = fat2thin.train(
         asked.algorithm,
         name,
@@ -93,7 +97,7 @@ def main() -> None:
         seeds=asked.seeds,
         out=asked.out / asked.algorithm,
         standardise=True,
-        **{setting: value for setting, value in SETTINGS.items() if setting in known},
+        **(settings if usual else {}),
     )
 
     table = validate(run, validation, training=data.load(name))

@@ -140,7 +140,7 @@ def train(
         spec = make_spec(
             algorithm,
             dataset,
-            steps=enough_steps(steps, origin),
+            steps=enough_steps(steps, origin, dataset),
             seeds=read_seeds(seeds),
             settings=given,
             settings_from=origin,

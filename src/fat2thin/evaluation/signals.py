@@ -27,7 +27,8 @@ MEANINGS = {
     "held_out_td_error": "root mean square of Q − (r + γ next value) on held-out steps",
     "held_out_log_likelihood": "mean log density of held-out actions, weighted as in training",
     "held_out_inside": "share of held-out actions that the policy could have taken",
-    "held_out_calibration": "correlation of Q with the observed discounted return",
+    "held_out_calibration": "correlation of Q with the observed discounted return; 0 where one of "
+    "them is the same everywhere",
     "held_out_spread": "mean distance of the critics from their mean, at the policy's actions",
 }
 
@@ -75,7 +76,8 @@ def signals(
     critics = critics_of(state)
     if critics is not None:
         logged = critics.minimum(rows.observation, rows.action)
-        found["held_out_calibration"] = jnp.corrcoef(logged, watched.observed_return)[0, 1]
+        agreement = jnp.corrcoef(logged, watched.observed_return)[0, 1]
+        found["held_out_calibration"] = jnp.where(jnp.isfinite(agreement), agreement, 0.0)
         chosen = critics(rows.observation, policy.act(rows.observation, key))
         found["held_out_spread"] = jnp.mean(jnp.std(chosen, axis=0))
     return found

@@ -176,7 +176,10 @@ def _not_stopped(one: Candidates) -> Candidates:
 
 
 def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
-    """A signal that says nothing of some candidates takes one of the others; of all, any one."""
+    """A signal that says nothing of some candidates takes one of the others; of all, any one.
+
+    So it does among those that it likes equally well.
+    """
     known = np.isfinite(signal)
     best = truth.max(initial=-np.inf)
     if not known.any():
@@ -184,7 +187,7 @@ def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
     seen, signal = truth[known], signal[known]
     varies = np.ptp(seen) > 0 and np.ptp(signal) > 0
     correlation = float(spearmanr(seen, signal).statistic) if varies else np.nan
-    return Quality(correlation, float(best - seen[np.argmax(signal)]))
+    return Quality(correlation, float(best - seen[signal == signal.max()].mean()))
 
 
 def _mean(several: Sequence[Quality]) -> Quality:

@@ -246,8 +246,9 @@ class Member:
             return
         rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
         seen = columns(rows, len(self.spec.seeds))
-        for sentence in advice.look(self.spec, self.logs, seen, chosen):
-            self.warn(sentence)
+        # Not said aloud: of the many runs of a sweep only the chosen one is of interest.
+        told = advice.look(self.spec, self.logs, seen, chosen)
+        self.about["warnings"] = [*self.about.get("warnings", []), *told]
 
     def result(self) -> Run:
         """The run, once it has ended."""

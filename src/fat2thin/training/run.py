@@ -83,7 +83,7 @@ def train(
     spec = make_spec(
         algorithm,
         dataset,
-        steps=enough_steps(steps, origin),
+        steps=enough_steps(steps, origin, dataset),
         seeds=seeds,
         config=config,
         settings=settings,

@@ -18,7 +18,9 @@ SMALL, CLEAR = "small", "small-clear"
 SMALL_ROWS = 25_000
 """Rows of the largest log that is small."""
 SMALL_STEPS = 6_000
-"""Updates that are enough for one."""
+"""Updates that are enough for one with a discount factor of 0.9: Q fills up from zero in some
+1 / ((1 − discount) · polyak_rate) of them, and this is three times as many."""
+MOST_STEPS = 100_000
 OPTIONS: dict[str, Any] = {"standardise": True, "reward_scale": "deviation"}
 """What a run on a small log has besides settings of its algorithm."""
 
@@ -71,12 +73,13 @@ def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
     return CLEAR if algorithm in _SETTINGS[CLEAR] else DEFAULT
 
 
-def enough_steps(steps: int | None, settings_from: str) -> int:
+def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
     """How many updates: as many as were asked for, and for a small log enough of them."""
     if steps is not None:
         return steps
     if settings_from in _SETTINGS:
-        return SMALL_STEPS
+        to_come = max(1.0 - data.load(dataset).discount, 1e-9)
+        return min(MOST_STEPS, max(SMALL_STEPS, round(SMALL_STEPS * 0.1 / to_come)))
     raise ValueError(
         "say how many updates (steps, for example 100000): only settings for small logs "
         f"(settings_from={SMALL!r} or {CLEAR!r}) have a number of their own"

@@ -132,6 +132,8 @@ def make_spec(
     if not isinstance(options.get("standardise", False), bool):
         raise ValueError(f"standardise must be True or False, got {options['standardise']!r}")
     _check_holdout(options.get("holdout", 0.0), options.get("select", LAST))
+    if "holdout" in options:
+        options["holdout"] = float(options["holdout"])
     if "reward_scale" in options:
         options["reward_scale"] = check_reward_scale(options["reward_scale"])
     steps = whole_number("steps", steps, least=1, most=LARGEST_NUMBER)

@@ -1,0 +1,123 @@
+"""The tables and the figure of docs/selection.md, made from what was measured.
+
+    python benchmarks/small_logs.py
+    python benchmarks/small_logs.py --figure docs/images/selection.png
+
+It reads docs/results/selection.json, overfitting.json and small_logs.json. Brackets are 95 %
+bootstrap intervals over seeds.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.style
+import numpy as np
+
+from fat2thin.evaluation.statistics import Interval, seed_interval
+from fat2thin.experiments import selection_study
+from fat2thin.experiments.outcomes import markdown
+from fat2thin.report.figures import STYLE, save_figure
+from fat2thin.report.selection_figure import draw_regret
+
+RESULTS = Path("docs/results")
+CELL = "{:.2f} [{:.2f}, {:.2f}]"
+
+
+def read(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def of_seeds(values: list[float]) -> Interval:
+    return seed_interval(np.asarray(values)[:, None])
+
+
+def study() -> selection_study.Scores:
+    """How well each signal chooses."""
+    candidates = {
+        dataset: [
+            selection_study.Candidates(
+                np.asarray(one["truth"]),
+                {name: np.asarray(of, float) for name, of in one["signals"].items()},
+            )
+            for one in seeds
+        ]
+        for dataset, seeds in read("selection")["candidates"].items()
+    }
+    return selection_study.scores(candidates)
+
+
+def print_changes() -> None:
+    """One change at a time, from the usual settings and from those for small logs."""
+    found = read("overfitting")
+    for origin in ("default", "small"):
+        print(f"\n| on the {origin} settings | quadratic, 2,000 | 6,000 | cubic, 2,000 | 6,000 |")
+        print("|---|---|---|---|---|")
+        for change, of in found[origin].items():
+            rewards = [
+                of[name] for reward in ("quadratic", "cubic") for name in of if reward in name
+            ]
+            cells = [
+                CELL.format(*of_seeds(at[step])) for at in rewards for step in ("2000", "6000")
+            ]
+            print(f"| {change} | {' | '.join(cells)} |")
+
+
+def print_sizes() -> None:
+    """FtTPO on logs of other sizes, and on other tasks."""
+    sizes = read("small_logs")["sizes"]
+    references = sizes.pop("refs")
+    arms = (
+        "small",
+        "small held out",
+        "small selected",
+        "usual",
+        "usual held out",
+        "usual selected",
+    )
+    print(f"\n| data set | best constant | {' | '.join(arms)} |\n|---|---|{'---|' * len(arms)}")
+    for dataset in sizes["small"]:
+        reward = "quadratic" if "quadratic" in dataset else "cubic"
+        known = references.get(dataset, references[f"treatment/{reward}@50"])
+        cells = [CELL.format(*of_seeds(sizes[arm][dataset]["actor"])) for arm in arms]
+        print(f"| {dataset} | {known['best constant'][0]:.2f} | {' | '.join(cells)} |")
+
+
+def print_robots(robots: Mapping[str, Mapping]) -> None:
+    """FtTPO on small logs of robots."""
+    arms = ("usual", "small", "small 256", "small 256 no decay")
+    print(f"\n| rows | data set | {' | '.join(arms)} |\n|---|---|{'---|' * len(arms)}")
+    for rows, sets in robots.items():
+        for dataset, of in sets.items():
+            cells = ["{:.1f} [{:.1f}, {:.1f}]".format(*of_seeds(of[arm]["12000"])) for arm in arms]
+            print(f"| {int(rows):,} | {dataset} | {' | '.join(cells)} |")
+
+
+def print_centres(centres: Mapping[str, Mapping]) -> None:
+    """Policies without chance, each with the setting that is best for that."""
+    print("\n| method, at its centre | setting | quadratic | cubic |\n|---|---|---|---|")
+    ordered = sorted(centres, key=lambda name: -float(np.mean(centres[name]["quadratic"])))
+    for name in ordered:
+        cells = [CELL.format(*of_seeds(centres[name][reward])) for reward in ("quadratic", "cubic")]
+        print(f"| {name} | {centres[name]['value']:g} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    """Print everything, and draw where that was asked for."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--figure", type=Path)
+    asked = arguments.parse_args()
+    scored = study()
+    print("\n".join(map(markdown, selection_study.tables(scored))))
+    print_changes()
+    print_sizes()
+    print_robots(read("small_logs")["robots"])
+    print_centres(read("small_logs")["centres"])
+    if asked.figure:
+        with matplotlib.style.context(STYLE):
+            save_figure(draw_regret(scored), asked.figure)
+
+
+if __name__ == "__main__":
+    main()
