@@ -55,7 +55,7 @@ def train(
     algorithm: _AlgorithmName,
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
     /,
-    steps: int | None = None,
+    steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1",
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
@@ -66,7 +66,7 @@ def train(
     log_every: int = 250,
     snapshots: tuple[int, ...] = (),
     task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
-    standardise: bool | None = None,
+    standardise: bool = False,
     reward_scale: Annotated[
         str | None, tyro.conf.arg(metavar="NUMBER|return_range|deviation")
     ] = None,
@@ -98,7 +98,8 @@ def train(
         task: Gymnasium task that policies are judged on, for example Hopper-v5, or none. By
             default the data set's own: the treatment tasks, and the robots of d4rl/ and
             regenerated/ names.
-        standardise: Let the networks see observations with mean 0 and standard deviation 1. The
+        standardise: Let the networks see observations with mean 0 and standard deviation 1, as
+            settings for small logs do in any case. The
             policy takes raw ones all the same.
         reward_scale: What rewards are multiplied by; return_range makes the best and the worst
             episode of the log differ by 1000, deviation gives them a standard deviation of 1.
@@ -155,7 +156,7 @@ def train(
             **read_scales(standardise, reward_scale),
         )
     if origin in (SMALL, CLEAR):
-        print(sentence(algorithm, dataset, origin))
+        print(sentence(algorithm, dataset, origin, given))
     elif origin != DEFAULT:
         found = find_published(algorithm, dataset, origin, given)
         print(f"settings from {origin}: {' '.join(found.sources)}")

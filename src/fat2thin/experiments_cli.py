@@ -18,7 +18,7 @@ _Folders = Annotated[
 ScaleName = Literal["smoke", "small", "paper"]
 Preset = Literal[
     "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "treatment", "ablation",
-    "time", "hyperparameters", "hyperparameters-treatment", "selection", "small-logs", "all",
+    "selection", "small-logs", "time", "hyperparameters", "hyperparameters-treatment", "all",
 ]  # fmt: skip
 ROOT = Path("reproduction")
 CHECKPOINTS = "checkpoints"
@@ -41,7 +41,7 @@ def sweep(
     episodes: int = 20,
     log_every: int = 250,
     task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
-    standardise: bool | None = None,
+    standardise: bool = False,
     reward_scale: Annotated[
         str | None, tyro.conf.arg(metavar="NUMBER|return_range|deviation")
     ] = None,
@@ -79,12 +79,13 @@ def sweep(
     from fat2thin.training.spec import expand_seeds
 
     with _told_plainly():
+        given = dict(map(read_setting, settings))
         origin = resolve(settings_from, algorithm, dataset)
         if origin in (SMALL, CLEAR):
-            print(sentence(algorithm, dataset, origin))
+            print(sentence(algorithm, dataset, origin, given))
         base = make_spec(
             algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
-            settings=dict(map(read_setting, settings)), settings_from=origin,
+            settings=given, settings_from=origin,
             batch_size=batch_size, evaluate_every=evaluate_every, episodes=episodes,
             log_every=log_every, task=task, **read_scales(standardise, reward_scale),
         )  # fmt: skip

@@ -26,8 +26,8 @@ def read_seeds(text: str) -> int | list[int]:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_scales(standardise: bool | None, reward_scale: str | None) -> dict[str, Any]:
+def read_scales(standardise: bool, reward_scale: str | None) -> dict[str, Any]:
     """Those of the two scales that were given, as fields of a run's specification."""
     scale = None if reward_scale is None else read_value(reward_scale)
-    given = {"standardise": standardise, "reward_scale": scale}
+    given = {"standardise": standardise or None, "reward_scale": scale}
     return {name: value for name, value in given.items() if value is not None}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fat2thin.algorithms import Batch, Problem, fttpo
+from fat2thin.algorithms.config import LearningConfig
 from fat2thin.algorithms.fttpo import Scene, actor_policy, proposal_policy
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import descend, start
@@ -46,7 +47,7 @@ def learn_width(config, network, observation, steps, rate):
 
             # The step shrinks, so that the noise of sampled losses averages out.
             shrinking = rate / (1.0 + 10.0 * count / steps)
-            return descend(learner, objective, shrinking, 0.999)[0], None
+            return descend(learner, objective, config, shrinking)[0], None
 
         return jax.lax.scan(step, learner, jnp.arange(steps))[0]
 
@@ -131,7 +132,8 @@ def test_published_actor_settles_where_the_algebra_says(shift, expected):
                 thin = sparse_policy(network)
                 return published_fttpo.actor_loss(thin, fat, observation, key, shift), {}
 
-            return descend(learner, objective, 0.01 / (1.0 + 5.0 * count / 4_000), 0.999)[0], None
+            shrinking = 0.01 / (1.0 + 5.0 * count / 4_000)
+            return descend(learner, objective, LearningConfig(), shrinking)[0], None
 
         return jax.lax.scan(step, learner, jnp.arange(4_000))[0]
 

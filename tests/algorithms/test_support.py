@@ -12,6 +12,7 @@ import scipy.stats
 
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.bc import BCConfig
+from fat2thin.algorithms.config import LearningConfig
 from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
 from fat2thin.algorithms.parts import fit_policy, learned_policy, start_policy
 from fat2thin.algorithms.published.families import sparse_policy
@@ -160,11 +161,12 @@ def test_a_step_is_adams():
         error = layer(jnp.asarray(OBSERVATION)) - ACTION
         return jnp.mean(error**2), {"largest": jnp.max(jnp.abs(error))}
 
+    config = LearningConfig(learning_rate=0.05, adam_beta_2=0.95)
     adam = optax.adam(0.05, b1=0.9, b2=0.95)
 
     @jax.jit
     def both(learner, theirs, moments):
-        learner, metrics = descend(learner, loss, 0.05, 0.95)
+        learner, metrics = descend(learner, loss, config)
         gradient, expected = jax.grad(loss, has_aux=True)(theirs)
         updates, moments = adam.update(gradient, moments)
         return (

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+from fat2thin.algorithms.config import LearningConfig
 from fat2thin.algorithms.learner import descend, start
 from fat2thin.algorithms.variational import VariationalAutoencoder
 
@@ -82,7 +83,7 @@ def test_actions_of_two_kinds_are_told_apart():
                 errors = bound.reconstruction
                 return jnp.mean(errors + 0.1 * bound.divergence), {"errors": errors}
 
-            learner, metrics = descend(learner, loss, 0.01, 0.999)
+            learner, metrics = descend(learner, loss, LearningConfig(learning_rate=0.01))
             return learner, jnp.mean(metrics["errors"])
 
         learner, errors = jax.lax.scan(step, learner, jax.random.split(keys[1], 400))

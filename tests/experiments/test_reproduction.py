@@ -17,7 +17,7 @@ from fat2thin.experiments import plan, presets, reproduction, timing
 from fat2thin.experiments.claims import Kept, asked
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.presets import PRESETS, Method, Reproduction, method
-from fat2thin.experiments.reproduction import NAMES, reproduce
+from fat2thin.experiments.reproduction import NAMES, STUDIES, reproduce
 from fat2thin.experiments.scales import SCALES
 from fat2thin.families import HeavyTailed, Sparse, Squashed
 from fat2thin.training.result import Evaluations
@@ -165,7 +165,8 @@ def made_up(monkeypatch, robot_log):
 
 
 def test_every_preset_is_shown():
-    assert {*PICTURES} == {*PRESETS} == {*reproduction._SHOWN}
+    assert {*PICTURES} == {*PRESETS}
+    assert {*PRESETS, *STUDIES} == {*reproduction._SHOWN}
 
 
 @pytest.mark.usefixtures("made_up")
@@ -225,7 +226,8 @@ def test_the_whole_is_its_parts_and_the_times(tmp_path, monkeypatch, made_up):
     monkeypatch.setattr(reproduction, "_time", lambda *given: (shown.append("time") or [], {}))
     reproduce("all", ASKED, tmp_path)
     assert shown == [*PRESETS, "time"]
-    assert set(NAMES) == {*PRESETS, "time", "all", "hyperparameters", "hyperparameters-treatment"}
+    others = {"time", "all", "hyperparameters", "hyperparameters-treatment"}
+    assert set(NAMES) == {*PRESETS, "selection", "small-logs", *others}
 
 
 # Times

@@ -1,14 +1,15 @@
 """A grid, a choice, fresh seeds, and what it cost."""
 
+import dataclasses
 import json
-import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fat2thin import data
-from fat2thin.data.npz_files import read_npz, save_npz
-from fat2thin.evaluation.held_out import held_out
+from fat2thin.data.npz_files import save_npz
 from fat2thin.experiments import offline_selection, sweep
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words
@@ -76,59 +77,99 @@ def test_a_sweep_that_is_done_is_not_computed_again(swept, monkeypatch):
     assert again.choice == result.choice
 
 
-def test_a_log_alone_chooses_without_any_environment(tmp_path):
-    log, grid = tmp_path / "log.npz", {"learning_rate": (1e-4, 1e-2)}
-    save_npz(data.load("treatment/quadratic", 0), log)
-    for select, quantity, sign in (
-        ("td_error", "td_error", -1.0),
-        ("likelihood", "weighted_log_likelihood", 1.0),
-    ):
-        wanted = Sweep(base(str(log), "iql", seeds=1), grid, report_seeds=(5,), select=select)
-        # Another choice wants another report.
-        shutil.rmtree(tmp_path / "y" / "report", ignore_errors=True)
-        result = run_sweeps({"y": wanted}, tmp_path, PlanProgress())["y"]
-        place = tmp_path / "y" / "selection"
-        validation = read_npz(place / "data" / "log" / "validation.npz")
-        training = read_npz(place / "data" / "log" / "training.npz")
-        assert validation.rows + training.rows == 50 * 24
-        assert validation.rows == pytest.approx(0.2 * 50 * 24, abs=24)
-        scores = {
-            rate: sign
-            * held_out(load(place / "log" / f"learning_rate={rate:g}"), validation)[quantity].mean()
-            for rate in grid["learning_rate"]
-        }
-        assert result.choice.setting["learning_rate"] == max(scores, key=scores.get)
-        assert result.choice.all_environment_steps == 0
-        assert "no step in the environment" in str(result.table())
-        # The report learns from the whole log.
-        assert result.run.spec.dataset == str(log)
-
-    save_npz(data.load("treatment/quadratic", 1), log)
-    with pytest.raises(OtherRunError, match="is a part of another log"):
-        run_sweeps({"y": wanted}, tmp_path, PlanProgress())
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory):
+    """A sweep on a file, chosen by a fifth of it."""
+    root = tmp_path_factory.mktemp("offline")
+    save_npz(data.load("treatment/quadratic", 0), root / "log.npz")
+    grid = {"learning_rate": (1e-4, 1e-2)}
+    wanted = Sweep(base(str(root / "log.npz"), seeds=2), grid, (5,), "offline")
+    result = run_sweeps({"y": wanted}, root, PlanProgress())["y"]
+    runs = {
+        f"y/selection/{words(one)}": load(root / "y" / "selection" / words(one))
+        for one in wanted.settings
+    }
+    return SimpleNamespace(root=root, wanted=wanted, result=result, runs=runs)
 
 
-def test_every_seed_with_its_own_log_has_its_own_parts(tmp_path):
-    specs = {"one": base(seeds=[3, 4])}
-    planned = offline_selection.plan(specs, tmp_path, "z")
-    assert [(one.name, one.spec.seeds) for one in planned] == [
-        ("z/seed_3/one", (3,)), ("z/seed_4/one", (4,)),
-    ]  # fmt: skip
+def test_a_log_alone_chooses_without_any_environment(offline):
+    """A noisy log: by the value that fitted Q evaluation finds after the last update."""
+    scores = {}
+    for name, run in offline.runs.items():
+        assert (run.spec.holdout, run.spec.task) == (0.2, "none")
+        scores[name.removeprefix("y/selection/")] = run.metrics["held_out_value"][-1].mean()
+    choice = offline.result.choice
+    assert words(choice.setting) == max(scores, key=scores.get)
+    for name, score in scores.items():
+        assert choice.scores[name].value == pytest.approx(score, rel=1e-5)
+    assert choice.all_environment_steps == 0
+    assert "no step in the environment" in str(offline.result.table())
+
+
+def test_the_report_learns_from_the_whole_log(offline):
+    spec = offline.result.run.spec
+    assert (spec.dataset, spec.holdout, spec.seeds) == (offline.wanted.base.dataset, 0.0, (5,))
+
+
+def test_logs_that_are_not_noisy_are_chosen_by_the_likelihood(offline, monkeypatch):
+    monkeypatch.setattr(offline_selection, "is_noisy", lambda dataset: False)
+    for name, scores in offline_selection.scores(offline.runs).items():
+        metrics = offline.runs[f"y/selection/{name}"].metrics
+        np.testing.assert_allclose(scores, metrics["held_out_log_likelihood"][-1], rtol=1e-6)
+
+
+def test_runs_that_select_on_the_way_have_the_score_of_what_they_selected(offline):
+    """The largest of all rows, and not the last."""
+    for name, run in offline.runs.items():
+        selecting = dataclasses.replace(run.spec, select="offline")
+        value = np.array([[3.0, 1.0], [2.0, 5.0]])
+        made = dataclasses.replace(run, spec=selecting, metrics={"held_out_value": value})
+        (scores,) = offline_selection.scores({name: made}).values()
+        np.testing.assert_array_equal(scores, [3.0, 5.0])
+        last = dataclasses.replace(made, spec=run.spec)
+        np.testing.assert_array_equal(
+            offline_selection.scores({name: last})[words_of(name)], [2, 5]
+        )
+
+
+def words_of(name):
+    return name.rsplit("/", 1)[1]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_seed_that_stopped_has_no_score(offline, rows):
+    """Even where all did, before there was anything to score by."""
+    name, run = next(iter(offline.runs.items()))
+    stopped = {seed: {"step": 3} for seed in ("01" if rows == 0 else "1")}
+    metrics = {"held_out_value": np.array([[3.0, np.nan]])} if rows else {}
+    made = dataclasses.replace(run, metrics=metrics, about={**run.about, "stopped": stopped})
+    (scores,) = offline_selection.scores({name: made}).values()
+    np.testing.assert_array_equal(scores, [np.nan if rows == 0 else 3.0, np.nan])
+
+
+def test_a_log_that_changed_since_is_refused(offline):
+    path = Path(offline.wanted.base.dataset)
+    before = path.read_bytes()
+    save_npz(data.load("treatment/quadratic", 1), path)
+    try:
+        with pytest.raises(OtherRunError, match="when that had other contents"):
+            run_sweeps({"y": offline.wanted}, offline.root, PlanProgress())
+    finally:
+        path.write_bytes(before)
+
+
+def test_seeds_that_choose_by_the_log_are_one_run():
+    specs = {"one": base(seeds=[3, 4]), "two": base(seeds=[3, 4], holdout=0.5)}
+    planned = offline_selection.plan(specs, "z")
+    assert [(one.name, one.spec.seeds) for one in planned] == [("z/one", (3, 4)), ("z/two", (3, 4))]
+    assert [one.spec.holdout for one in planned] == [0.2, 0.5]
     assert {one.spec.task for one in planned} == {"none"}
-    logs = [read_npz(one.spec.dataset).sha256 for one in planned]
-    assert logs[0] != logs[1]
-
-
-def test_an_algorithm_without_critics_cannot_be_chosen_by_them(tmp_path):
-    wanted = Sweep(base(algorithm="bc", seeds=1), {"learning_rate": (1e-3,)}, (5,), "td_error")
-    with pytest.raises(ValueError, match="bc has no td error: choose by another of likelihood"):
-        run_sweeps({"b": wanted}, tmp_path, PlanProgress())
 
 
 def test_a_log_without_a_task_must_be_chosen_by_the_log(tmp_path):
     save_npz(data.load("treatment/quadratic", 0), tmp_path / "log.npz")
     wanted = Sweep(base(str(tmp_path / "log.npz"), "bc", seeds=1), {"learning_rate": (1e-3,)}, (5,))
-    with pytest.raises(ValueError, match="choose by the log, with select='likelihood' or"):
+    with pytest.raises(ValueError, match="choose by the log, with select='offline'"):
         run_sweeps({"b": wanted}, tmp_path, PlanProgress())
 
 

@@ -8,7 +8,10 @@ from fat2thin.cli import main
 from fat2thin.experiments import published_settings
 from fat2thin.training import load, progress
 
-TRAIN = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]
+TRAIN = [
+    "train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3",
+    "--settings-from", "default",
+]  # fmt: skip
 
 
 def output(arguments, capsys):

@@ -25,6 +25,7 @@ OPTIONS = {
     "episodes": 4,
     "batch_size": 8,
     "seeds": 2,
+    "settings_from": "default",
 }
 
 

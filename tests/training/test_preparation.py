@@ -10,7 +10,10 @@ from fat2thin.algorithms.base import Preparation
 from fat2thin.keys import Stream, stream_key
 from fat2thin.training import TrainingDiverged, load, progress, train
 
-OPTIONS = {"steps": 4, "seeds": [3, 5], "evaluate_every": 4, "log_every": 2, "batch_size": 16}
+OPTIONS = {
+    "steps": 4, "seeds": [3, 5], "evaluate_every": 4, "log_every": 2, "batch_size": 16,
+    "settings_from": "default",
+}  # fmt: skip
 STEPS = 5
 
 

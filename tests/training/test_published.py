@@ -76,7 +76,7 @@ def test_a_folder_keeps_its_settings_when_the_file_changes(monkeypatch):
 
 
 def test_a_folder_from_before_there_were_published_settings(tmp_path):
-    options = {"steps": 4, "evaluate_every": 4, "out": tmp_path}
+    options = {"steps": 4, "evaluate_every": 4, "out": tmp_path, "settings_from": "default"}
     run = train("stand_in", "tiny/own", **options)
     about = json.loads((tmp_path / "run.json").read_text())
     del about["spec"]["settings_from"]
@@ -92,7 +92,7 @@ def test_a_folder_from_before_there_were_published_settings(tmp_path):
         (
             "tiny/own",
             {"settings_from": "paper"},
-            "must be one of 'default', 'own', 'fttpo', got 'p",
+            "must be one of 'default', 'small', 'small-clear', 'own', 'fttpo', got",
         ),
         ("tiny/own", {"settings_from": "own", "noise": "x"}, "noise must be one number"),
     ],

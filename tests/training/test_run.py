@@ -15,7 +15,10 @@ from fat2thin.training import NoRunError, OtherRunError, TrainingDiverged, load,
 from fat2thin.training.folder import RunFolder
 from fat2thin.training.progress import Silent
 
-OPTIONS = {"steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16}
+OPTIONS = {
+    "steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16,
+    "settings_from": "default",
+}  # fmt: skip
 OBSERVATION = jnp.array([0.3, -1.0, 2.0])
 
 

@@ -216,7 +216,10 @@ def is_name(name: str) -> bool:
 def by_name(name: str) -> Treatment:
     """The variant of this name, for example "treatment/quadratic-fixed", or of a log of it."""
     if not is_name(name):
-        raise ValueError(f"no treatment task is called {name!r}; there are {', '.join(VARIANTS)}")
+        raise ValueError(
+            f"no treatment task is called {name!r}; there are {', '.join(VARIANTS)}, and a name "
+            "may end in @200 for a log of 200 trajectories"
+        )
     return VARIANTS[name.partition("@")[0]]
 
 

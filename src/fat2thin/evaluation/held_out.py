@@ -24,6 +24,7 @@ from fat2thin.keys import Stream, stream_key
 from fat2thin.training import loop
 from fat2thin.training.jobs import on_device
 from fat2thin.training.loop import Program
+from fat2thin.training.pack import learned_and_held_out
 from fat2thin.training.result import Run, listed
 from fat2thin.training.scales import Scales
 
@@ -117,7 +118,7 @@ def validate(run: Run, validation: Dataset, training: Dataset | None = None) -> 
 
 
 def training_log(run: Run) -> Dataset | None:
-    """The log that a run learned from, read again.
+    """The log that a run learned from, read again, without what was held out.
 
     None where every seed has its own, and where it is not there any more or not what it was.
     """
@@ -126,8 +127,9 @@ def training_log(run: Run) -> Dataset | None:
         dataset = None if data.reader(name).one_a_seed else data.load(name)
     except (OSError, ValueError):
         return None
-    unchanged = dataset is not None and run.about["sha256"] == [dataset.sha256]
-    return dataset if unchanged else None
+    if dataset is None or run.about["sha256"] != [dataset.sha256]:
+        return None
+    return learned_and_held_out(dataset, run.spec.holdout, seed=0)[0]
 
 
 def batch_of(run: Run, dataset: Dataset, index: int) -> Batch:

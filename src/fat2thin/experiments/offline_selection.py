@@ -12,6 +12,7 @@ from fat2thin.evaluation.returns import NO_TASK
 from fat2thin.evaluation.signals import preference
 from fat2thin.experiments.plan import Planned
 from fat2thin.training import Run, RunSpec
+from fat2thin.training.pack import learned_and_held_out
 
 CRITERIA = {"offline": "what the held-out fifth of the log says, see docs/selection.md"}
 HELD_OUT = 0.2
@@ -38,7 +39,10 @@ def _scores(run: Run) -> np.ndarray:
     stopped = np.asarray([str(seed) in run.about.get("stopped", {}) for seed in run.spec.seeds])
     if stopped.all():
         return np.full(len(stopped), np.nan)
-    noisy = is_noisy(data.load(run.spec.dataset, run.spec.seeds[0]))
+    log, seed = data.load(run.spec.dataset, run.spec.seeds[0]), run.spec.seeds[0]
+    of_log = seed if data.reader(run.spec.dataset).one_a_seed else 0
+    learned, _ = learned_and_held_out(log, run.spec.holdout, of_log)
+    noisy = is_noisy(learned)
     signals = {name: jnp.asarray(values) for name, values in run.metrics.items()}
     by_row = np.asarray(preference(signals, noisy))
     best = run.spec.select == "offline"

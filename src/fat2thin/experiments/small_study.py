@@ -40,8 +40,10 @@ def plan(asked: Reproduction) -> list[Planned]:
 def _spec(asked: Reproduction, reward: str, one: Method, **more: Any) -> Any:
     steps = asked.steps or min(SMALL_STEPS, asked.scale.treatment_steps)
     count = asked.seeds or 2 * asked.scale.treatment_seeds
+    # SPOT's density model gets as many updates as the policy.
+    settings = {"vae_steps": steps} if one.algorithm == "spot" else {}
     return make_spec(
-        one.algorithm, f"treatment/{reward}", steps=steps,
+        one.algorithm, f"treatment/{reward}", steps=steps, settings=settings,
         seeds=range(FIRST_SEED, FIRST_SEED + count), evaluate_every=max(1, steps // 3),
         episodes=EPISODES * asked.scale.treatment_episodes, log_every=max(1, steps // 12),
         data_needed=False, **more,

@@ -61,8 +61,8 @@ class Report(NamedTuple):
     """What the held-out rows say after the chunk's last update, where there are any."""
 
     @property
-    def row(self) -> dict[str, Float[Array, " jobs"]]:
-        """Metrics and signals."""
+    def row(self) -> dict[str, Any]:
+        """Metrics and signals, a number a job."""
         return {**self.metrics, **(self.signals or {})}
 
 

@@ -242,7 +242,10 @@ class Member:
         """Tell what the held-out part of the log says of the policies that will act."""
         selected = self.about.get("selected", {})
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
-        if not self.spec.holdout or self.about.get("stopped") or min(chosen) == 0:
+        if not self.spec.holdout or self.about.get("stopped"):
+            return
+        if min(chosen) == 0:
+            self.warn("no held-out signal was a number: the policy of a seed is as it began")
             return
         rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
         seen = columns(rows, len(self.spec.seeds))

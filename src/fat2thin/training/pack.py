@@ -66,7 +66,7 @@ def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
         key = (spec.dataset, seed, spec.standardise, spec.reward_scale, spec.holdout)
         if key not in read:
             dataset = data.load(spec.dataset, seed)
-            learned, held_out = _parts(dataset, spec.holdout, seed)
+            learned, held_out = learned_and_held_out(dataset, spec.holdout, seed)
             scales = find_scales(learned, spec.standardise, spec.reward_scale)
             read[key] = Log(dataset, scales, learned, held_out)
         return read[key]
@@ -77,7 +77,9 @@ def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
     return [tuple(log(spec, seed) for seed in seeds(spec)) for spec in specs]
 
 
-def _parts(dataset: Dataset, holdout: float, seed: int) -> tuple[Dataset, Dataset | None]:
+def learned_and_held_out(
+    dataset: Dataset, holdout: float, seed: int
+) -> tuple[Dataset, Dataset | None]:
     """What is learned from, and what is held out: whole episodes."""
     if not holdout:
         return dataset, None

@@ -138,7 +138,7 @@ class _Again:
 
     def _note(self, kept: np.ndarray, found: np.ndarray, where: str) -> None:
         """Remember where two arrays differ first, and by how much at most."""
-        if kept.tobytes() == found.tobytes():
+        if kept.tobytes() == found.tobytes() or (np.isnan(kept) & np.isnan(found)).all():
             return
         self._first = self._first or where
         one, other = np.asarray(kept, np.float64), np.asarray(found, np.float64)

@@ -78,7 +78,7 @@ def train(
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
     origin = settings_from if config is None else DEFAULT
     if origin == AUTO and (origin := resolve(origin, algorithm, dataset)) != DEFAULT:
-        _log.warning(sentence(algorithm, dataset, origin))
+        _log.warning(sentence(algorithm, dataset, origin, settings))
     scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
     spec = make_spec(
         algorithm,

@@ -7,6 +7,7 @@ same on every log.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from fat2thin import algorithms, data
@@ -66,7 +67,8 @@ def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
     if settings_from != AUTO:
         return settings_from
     log = data.load(dataset)
-    if log.rows > SMALL_ROWS:
+    # Rewards that are all equal have no scale, and nothing to be learned from them.
+    if log.rows > SMALL_ROWS or log.reward.min() == log.reward.max():
         return DEFAULT
     if is_noisy(log):
         return SMALL
@@ -86,10 +88,11 @@ def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
     )
 
 
-def sentence(algorithm: str, dataset: str, origin: str) -> str:
-    """What is said to whoever gets such settings without having asked for them."""
+def sentence(algorithm: str, dataset: str, origin: str, given: Iterable[str]) -> str:
+    """What is said to whoever gets such settings besides those that were given by name."""
     rows = data.load(dataset).rows
     settings = small_settings(algorithm, origin)
+    settings = {name: value for name, value in settings.items() if name not in set(given)}
     told = ", ".join(f"{name}={_word(value)}" for name, value in settings.items())
     kind = "is noisy" if origin == SMALL else "can be predicted"
     return (

@@ -1,6 +1,7 @@
 """What a run is, before anything is computed: a frozen specification that JSON can hold."""
 
 import dataclasses
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -56,7 +57,8 @@ class RunSpec:
     the policy learns is kept with the metrics."""
     select: str = LAST
     """Which policy acts in the end: that after the "last" update, or, with "offline", the one that
-    what is held out of the log liked best on the way."""
+    what is held out of the log liked best on the way. Evaluations and snapshots on the way are then
+    of the best one so far."""
     settings_from: str = DEFAULT
     """What the settings that nobody gave are: the algorithm's "default" ones; ours for "small"
     logs, or for "small-clear" ones that are not noisy; those of the method's "own" paper or
@@ -158,7 +160,8 @@ def make_spec(
 
 
 def _check_holdout(holdout: Any, select: Any) -> None:
-    if isinstance(holdout, bool) or not isinstance(holdout, int | float) or not 0 <= holdout < 1:
+    number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
+    if not number or not 0 <= holdout < 1:
         raise ValueError(f"holdout must be a number of at least 0 and below 1, got {holdout!r}")
     if select not in SELECT:
         raise ValueError(f"select must be one of {', '.join(map(repr, SELECT))}, got {select!r}")
@@ -240,11 +243,17 @@ def plain(value: Any) -> Any:
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Where two specifications (as JSON) differ, a line each."""
     old, new = _flat(old), _flat(new)
+    absent = {name: _LATER_SETTINGS.get(name, "nothing") for name in {*old, *new}}
+    old, new = {**absent, **old}, {**absent, **new}
     return [
-        f"{name}: {old.get(name, 'nothing')!r} there, {new.get(name, 'nothing')!r} here"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
+        f"{name}: {old[name]!r} there, {new[name]!r} here"
+        for name in sorted(absent)
+        if old[name] != new[name]
     ]
+
+
+_LATER_SETTINGS = {"config.weight_decay": 0.0}
+"""What settings that older folders do not name were."""
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""Signals of held-out rows against NumPy and SciPy, computed from the networks."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from fat2thin import algorithms
+from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.evaluation.fitted_q import RIDGE
+from fat2thin.evaluation.signals import MEANINGS, PREFIX, Watched, preference, signals
+from untrained import _shaken
+
+# A box whose units are not those of the actions in a batch.
+PROBLEM = Problem(
+    observation_size=2, action_low=(-2.0, 10.0), action_high=(4.0, 11.0), discount=0.9
+)
+KEY = jax.random.key(1)
+
+
+def make_rows(seed, rows=64):
+    rng = np.random.default_rng(seed)
+    return Batch(
+        observation=rng.normal(size=(rows, 2)),
+        action=rng.uniform(-0.95, 0.95, size=(rows, 2)),
+        reward=rng.normal(size=rows),
+        next_observation=rng.normal(size=(rows, 2)),
+        continuation=(rng.random(rows) < 0.7).astype(float),
+    )
+
+
+HELD_OUT, LEARNED = make_rows(0), make_rows(1)
+RETURNS = np.random.default_rng(2).normal(size=64)
+
+
+def watch(held_out=HELD_OUT, learned=LEARNED, returns=RETURNS):
+    on_device = jax.tree.map(
+        lambda array: jnp.asarray(array, jnp.float32), (held_out, returns, learned)
+    )
+    return Watched(*on_device, counts=jnp.array([64.0, 64.0]), noisy=jnp.array(True))
+
+
+def make_state(name, noise_seed=3, **settings):
+    algorithm = algorithms.get(name)
+    # A rate at which one step of any network would be seen in every number.
+    config = algorithm.config(**{"hidden": (4,), "learning_rate": 0.1, **settings})
+    algorithm.check(config)
+    fresh = algorithm.init(jax.random.key(0), PROBLEM, config)
+    rng = np.random.default_rng(noise_seed)
+    return algorithm, type(fresh)(*(_shaken(part, rng) for part in fresh)), config
+
+
+def found_by(name, watched=None, **settings):
+    algorithm, state, config = make_state(name, **settings)
+    look = jax.jit(lambda state, rows: signals(algorithm, state, rows, KEY, PROBLEM, config))
+    return state, look(state, watch() if watched is None else watched)
+
+
+@pytest.fixture(scope="module")
+def iql():
+    return found_by("iql")
+
+
+@pytest.fixture(scope="module")
+def td3_bc():
+    return found_by("td3_bc")
+
+
+def take(stacked, index):
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def network(layers, head, x):
+    for layer in layers:
+        x = np.maximum(x @ np.float64(layer.weight).T + np.float64(layer.bias), 0.0)
+    return x @ np.float64(head.weight).T + np.float64(head.bias)
+
+
+def scalar(net, x):
+    return network(net.trunk.layers, net.head, x)[:, 0]
+
+
+def twins(critic, observation, action):
+    inputs = np.concatenate([observation, action], axis=1)
+    return np.stack([scalar(take(critic.members, twin), inputs) for twin in (0, 1)])
+
+
+def test_the_error_of_q(iql):
+    state, found = iql
+    next_value = scalar(state.value.network, HELD_OUT.next_observation)
+    target = HELD_OUT.reward + 0.9 * HELD_OUT.continuation * next_value
+    error = twins(state.critic.network, HELD_OUT.observation, HELD_OUT.action) - target
+    expected = np.sqrt(np.mean(error**2))
+    np.testing.assert_allclose(found["held_out_td_error"], expected, rtol=1e-4)
+
+
+def test_the_weighted_likelihood(iql):
+    state, found = iql
+    rows = HELD_OUT
+    logged = np.min(twins(state.target_critic, rows.observation, rows.action), axis=0)
+    advantage = logged - scalar(state.value.network, rows.observation)
+    weight = np.minimum(np.exp(3.0 * advantage), 100.0)
+    actor = state.actor.network
+    centre = network(actor.trunk.layers, actor.centre, rows.observation)
+    scale = np.exp(network(actor.trunk.layers, actor.log_scale, rows.observation))
+    normal = scipy.stats.norm(centre, np.clip(scale, 1e-3, 10.0))
+    density = np.sum(normal.logpdf(np.arctanh(rows.action)) - np.log1p(-(rows.action**2)), axis=1)
+    expected = np.sum(weight * density) / np.sum(weight)
+    np.testing.assert_allclose(found["held_out_log_likelihood"], expected, rtol=1e-3)
+
+
+def test_how_q_agrees_with_what_was_observed(iql):
+    state, found = iql
+    logged = np.min(twins(state.critic.network, HELD_OUT.observation, HELD_OUT.action), axis=0)
+    expected = np.corrcoef(logged, RETURNS)[0, 1]
+    np.testing.assert_allclose(found["held_out_calibration"], expected, rtol=1e-4)
+
+
+def test_what_never_differs_agrees_with_nothing():
+    _, found = found_by("iql", watch(returns=np.full(64, 3.0)))
+    assert found["held_out_calibration"] == 0.0
+
+
+def deterministic_actions(state, observation):
+    actor = state.actor.network
+    return np.tanh(network(actor.trunk.layers, actor.centre, observation))
+
+
+def test_how_far_the_critics_are_apart(td3_bc):
+    state, found = td3_bc
+    action = deterministic_actions(state, HELD_OUT.observation)
+    values = twins(state.critic.network, HELD_OUT.observation, action)
+    expected = np.mean(np.std(values, axis=0))
+    np.testing.assert_allclose(found["held_out_spread"], expected, rtol=1e-4)
+
+
+def features(observation, action, mean, deviation):
+    s = (observation - mean) / deviation
+    first, second = action.T
+    products = [first**2, first * second, second**2]
+    crossed = [s[:, i] * action[:, j] for i in (0, 1) for j in (0, 1)]
+    return np.column_stack([np.ones(len(s)), s, s**2, action, *products, *crossed])
+
+
+def value_by(fitted, judged, act, mean, deviation):
+    """Least squares again and again, until nothing changes."""
+    here = features(fitted.observation, fitted.action, mean, deviation)
+    following = features(fitted.next_observation, act(fitted.next_observation), mean, deviation)
+    free = np.eye(here.shape[1])[1:] * np.sqrt(RIDGE)
+    rows, weights = np.concatenate([here, free]), np.zeros(here.shape[1])
+    for _ in range(500):
+        target = fitted.reward + 0.9 * fitted.continuation * (following @ weights)
+        weights = np.linalg.lstsq(rows, np.concatenate([target, np.zeros(len(free))]))[0]
+    there = features(judged.observation, act(judged.observation), mean, deviation)
+    return np.mean(there @ weights)
+
+
+def test_the_value_is_that_of_fitted_q_iteration(td3_bc):
+    state, found = td3_bc
+    both = np.concatenate([HELD_OUT.observation, LEARNED.observation])
+    scale = both.mean(axis=0), both.std(axis=0) + 1e-3
+
+    def act(observation):
+        return deterministic_actions(state, observation)
+
+    seen = value_by(LEARNED, HELD_OUT, act, *scale)
+    unseen = value_by(HELD_OUT, LEARNED, act, *scale)
+    np.testing.assert_allclose(found["held_out_value_unseen"], unseen, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(found["held_out_value"], (seen + unseen) / 2, rtol=2e-3, atol=1e-3)
+
+
+def test_the_share_inside_a_known_band():
+    """Half-ranges of the box: the band is [0.1, 0.5] in the first and [-0.4, 0] in the second."""
+    settings = {"policy": "sparse_q_gaussian", "outside_support": "project"}
+    algorithm, state, config = make_state("bc", **settings)
+    net = jax.tree.map(jnp.zeros_like, state.actor.network)
+    biases = jnp.arctanh(jnp.array([0.3, -0.2])), jnp.full(2, jnp.log(0.2))
+    net = eqx.tree_at(lambda net: (net.centre.bias, net.log_scale.bias), net, biases)
+    state = state._replace(actor=state.actor._replace(network=net))
+    action = np.tile([0.9, 0.9], (64, 1))
+    action[:16] = [0.3, -0.2]
+    action[16:20] = [0.11, -0.01]
+    action[20:24] = [0.49, -0.39]
+    # In one coordinate alone is not inside.
+    action[24:32, 0] = 0.3
+    action[32:40, 1] = -0.2
+    rows = HELD_OUT._replace(action=action)
+    look = jax.jit(lambda state, rows: signals(algorithm, state, rows, KEY, PROBLEM, config))
+    found = look(state, watch(held_out=rows))
+    assert found["held_out_inside"] == 24 / 64
+    assert not {"held_out_td_error", "held_out_calibration", "held_out_spread"} & {*found}
+
+
+def test_weight_decay_and_another_learning_rate_change_nothing(iql):
+    _, usual = iql
+    _, found = found_by("iql", learning_rate=1e-3, weight_decay=3.0)
+    for name, value in usual.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_what_is_learned_from_counts_for_the_value_alone(iql):
+    _, usual = iql
+    _, found = found_by("iql", watch(learned=make_rows(9)))
+    different = {name for name, value in usual.items() if found[name] != value}
+    assert different == {"held_out_value", "held_out_value_unseen"}
+    # The part held out has the same Q; it is asked in other states.
+    richer = LEARNED._replace(reward=LEARNED.reward + 1.0)
+    _, found = found_by("iql", watch(learned=richer))
+    different = {name for name, value in usual.items() if found[name] != value}
+    assert different == {"held_out_value"}
+
+
+def test_every_signal_has_a_meaning_and_a_name_of_its_own(iql):
+    _, found = iql
+    assert {*found} == {*MEANINGS}
+    assert all(name.startswith(PREFIX) for name in MEANINGS)
+
+
+def test_fttpo_where_every_step_is_the_last():
+    """Then the target of Q is the reward, whatever the actor draws."""
+    over = HELD_OUT._replace(continuation=np.zeros(64))
+    state, found = found_by("fttpo", watch(held_out=over))
+    members = state.values.network.members
+    seen = np.concatenate([over.observation, over.action], axis=1)
+    values = np.stack([scalar(take(members, twin), seen) for twin in (1, 2)])
+    expected = np.sqrt(np.mean((values - over.reward) ** 2))
+    np.testing.assert_allclose(found["held_out_td_error"], expected, rtol=1e-4)
+    calibration = np.corrcoef(np.min(values, axis=0), RETURNS)[0, 1]
+    np.testing.assert_allclose(found["held_out_calibration"], calibration, rtol=1e-4)
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_noisy_logs_go_by_the_value_and_clear_ones_by_the_likelihood(noisy):
+    found = {"held_out_value": jnp.float32(1.0), "held_out_log_likelihood": jnp.float32(-2.0)}
+    expected = 1.0 if noisy else -2.0
+    assert preference(found, noisy) == expected
+    assert jax.jit(preference)(found, jnp.array(noisy)) == expected
+    del found["held_out_log_likelihood"]
+    assert preference(found, noisy) == 1.0

@@ -1,0 +1,142 @@
+"""The picture of regret, from scores that nobody had to train for."""
+
+import matplotlib.style
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import BarContainer
+
+from fat2thin.experiments.selection_study import LAST, RANDOM, SIGNS, WAYS, Quality
+from fat2thin.report.figures import STYLE
+from fat2thin.report.selection_figure import draw_regret
+
+SIZES = (25, 50, 200, 1000)
+TREATMENT = [f"treatment-{reward}-{size}" for reward in ("quadratic", "cubic") for size in SIZES]
+ROBOTS = ["halfcheetah-medium-expert", "hopper-medium-replay"]
+LABELS = [name.removeprefix("held_out_").replace("_", " ") for name in SIGNS]
+
+
+def made_up(datasets, seeds=3, spread=0.1):
+    """Regrets that grow from signal to signal and fall with the place of the data set."""
+    rng = np.random.default_rng(0)
+    scored = {}
+    for way in WAYS:
+        names = [*SIGNS, LAST, RANDOM] if way == "checkpoints" else [*SIGNS, RANDOM]
+        for place, dataset in enumerate(datasets):
+            scored.setdefault(way, {})[dataset] = {
+                name: [
+                    Quality(0.5, (1.0 + number) / (1.0 + place) + spread * rng.uniform())
+                    for _ in range(seeds)
+                ]
+                for number, name in enumerate(names)
+            }
+    return scored
+
+
+def drawn(scored):
+    """The figure, after every label has found its place; a warning is an error."""
+    with matplotlib.style.context(STYLE):
+        figure = draw_regret(scored)
+        FigureCanvasAgg(figure).draw()
+    return figure
+
+
+def panels(figure):
+    return {axes.get_title(): axes for axes in figure.axes}
+
+
+@pytest.fixture(scope="module")
+def everything():
+    scored = made_up([*TREATMENT, *ROBOTS])
+    return scored, drawn(scored)
+
+
+def test_a_row_each_way_and_a_panel_each_reward_and_the_robots(everything):
+    _, figure = everything
+    assert [*panels(figure)] == [
+        f"{what}, choosing among {way}"
+        for way in ("checkpoints", "settings")
+        for what in ("quadratic", "cubic", "robots")
+    ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [RANDOM, LAST, *LABELS]
+
+
+def test_lines_are_the_mean_regret_over_the_size_of_the_log(everything):
+    scored, figure = everything
+    axes = panels(figure)["cubic, choosing among checkpoints"]
+    lines = {container.get_label(): container.lines[0] for container in axes.containers}
+    assert [*lines] == LABELS
+    for name, label in zip(SIGNS, LABELS, strict=True):
+        of = [scored["checkpoints"][dataset][name] for dataset in TREATMENT[4:]]
+        expected = [np.mean([one.regret for one in seeds]) for seeds in of]
+        places, regrets = np.asarray(lines[label].get_data(), float)
+        np.testing.assert_allclose(regrets, expected)
+        np.testing.assert_allclose(places, SIZES, rtol=0.2)
+    plain = {line.get_label(): line for line in axes.lines}
+    assert LAST in plain and RANDOM in plain
+    of = [scored["checkpoints"][dataset][LAST] for dataset in TREATMENT[4:]]
+    np.testing.assert_allclose(
+        plain[LAST].get_ydata(), [np.mean([one.regret for one in seeds]) for seeds in of]
+    )
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["25", "50", "200", "1,000"]
+    assert axes.get_ylim()[0] == 0.0
+
+
+def test_signals_can_be_told_apart(everything):
+    _, figure = everything
+    axes = panels(figure)["quadratic, choosing among settings"]
+    marked = [container.lines[0] for container in axes.containers]
+    assert len({line.get_color() for line in marked}) == len(SIGNS)
+    assert len({line.get_marker() for line in marked}) == len(SIGNS)
+
+
+def test_bars_are_the_mean_regret_over_the_robots(everything):
+    scored, figure = everything
+    axes = panels(figure)["robots, choosing among settings"]
+    (bars,) = [one for one in axes.containers if isinstance(one, BarContainer)]
+    names = [*SIGNS, RANDOM]
+    of = [[q.regret for robot in ROBOTS for q in scored["settings"][robot][n]] for n in names]
+    np.testing.assert_allclose([bar.get_width() for bar in bars], np.mean(of, axis=1))
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*LABELS, RANDOM]
+    assert axes.get_xlabel() == "regret (score)"
+
+
+def test_of_robots_alone():
+    figure = drawn(made_up(ROBOTS))
+    assert [*panels(figure)] == [
+        "robots, choosing among checkpoints", "robots, choosing among settings",
+    ]  # fmt: skip
+    # Bars have their names beside them.
+    assert not figure.legends
+
+
+def test_of_the_treatment_task_alone():
+    figure = drawn(made_up(TREATMENT[:4]))
+    assert [*panels(figure)] == [
+        "quadratic, choosing among checkpoints", "quadratic, choosing among settings",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("datasets", [TREATMENT[:2], ROBOTS])
+def test_one_seed_has_no_interval_and_is_drawn(datasets):
+    assert len(drawn(made_up(datasets, seeds=1)).axes) == 2
+
+
+@pytest.mark.parametrize("datasets", [TREATMENT[:4], ROBOTS])
+def test_seeds_that_agree_are_drawn(datasets):
+    """The mean of equal numbers is rounded: no error bar may become negative by it."""
+    scored = made_up(datasets, spread=0.0)
+    for of_sets in scored.values():
+        for of_signals in of_sets.values():
+            for name in of_signals:
+                of_signals[name] = [Quality(0.1, 0.1)] * 3
+    assert len(drawn(scored).axes) == 2
+
+
+def test_a_signal_of_which_nothing_is_known_is_left_out():
+    scored = made_up([*TREATMENT[:2], *ROBOTS])
+    for of_sets in scored.values():
+        for of_signals in of_sets.values():
+            of_signals["held_out_spread"] = [Quality(np.nan, np.nan)] * 3
+    assert len(drawn(scored).axes) == 4

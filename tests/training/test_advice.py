@@ -1,0 +1,224 @@
+"""What the owner of a policy is told, exactly when it must be."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import fat2thin
+from fat2thin import data
+from fat2thin.data.operations import split
+from fat2thin.training import advice as module
+from fat2thin.training.advice import ERRORS, HARDLY, TIMES, Found, advice
+from fat2thin.training.pack import read_logs
+
+HEALTHY = {
+    "critic_loss": 0.5,
+    "held_out_td_error": 1.1,
+    "logged_inside_support": 0.5,
+    "held_out_inside": 0.48,
+    "held_out_value": 2.0,
+}
+OVERFITTED, CRITIC = "the policy looks overfitted", "Q looks overfitted"
+UNCOVERED, CONSTANT = "the log hardly covers the band", "a constant action is estimated"
+NAN = float("nan")
+
+
+def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), seeds=1, **changes):
+    """What is known of seeds that are alike; values of a list are a seed each."""
+    metrics = {name: value for name, value in (HEALTHY | changes).items() if name not in without}
+    several = {name: np.broadcast_to(value, seeds).astype(float) for name, value in metrics.items()}
+    return Found(
+        metrics=several,
+        constant_value=np.broadcast_to(constant, seeds).astype(float),
+        constant_action=np.tile(np.asarray(action, float), (seeds, 1)),
+        held_out_rows=rows,
+        reward_factor=np.full(seeds, factor),
+    )
+
+
+def told(seeds=(7,), **given):
+    return advice(seeds, found(seeds=len(seeds), **given))
+
+
+def test_nothing_is_said_of_a_healthy_policy():
+    assert told() == []
+
+
+def test_nothing_is_said_where_nothing_is_known():
+    unknown = dict.fromkeys(HEALTHY, NAN)
+    assert told(**unknown) == told(**unknown, constant=NAN) == told(constant=NAN) == []
+
+
+def one(beginning, **given):
+    """The only sentence, which must begin so."""
+    (sentence,) = told(**given)
+    assert sentence.startswith(f"seed 7: {beginning}")
+    return sentence
+
+
+# The share that it learned from, against 0.4 that was held out: 1.5 times that is 0.6.
+
+
+def test_a_band_that_fits_what_it_learned_from_alone_is_told_of():
+    sentence = one(OVERFITTED, logged_inside_support=0.6001, held_out_inside=0.4)
+    assert "holds 60 % of the actions that it learned from and 40 % of those" in sentence
+    assert "--settings-from small" in sentence and "--select offline" in sentence
+
+
+def test_up_to_the_threshold_the_band_is_not_told_of():
+    assert told(logged_inside_support=TIMES * 0.4, held_out_inside=0.4) == []
+
+
+@pytest.mark.parametrize(("rows", "said"), [(49, False), (57, True)])
+def test_few_held_out_rows_must_differ_by_three_standard_errors(rows, said):
+    """Of a share of 0.4, sqrt(0.24 / rows): at 54 rows three of them are 0.2."""
+    assert pytest.approx(0.2) == ERRORS * np.sqrt(0.4 * 0.6 / 54)
+    sentences = told(rows=rows, logged_inside_support=0.601, held_out_inside=0.4)
+    assert (len(sentences) == 1) == said
+
+
+def test_a_band_that_is_better_on_what_was_held_out_is_no_worry():
+    assert told(logged_inside_support=0.3, held_out_inside=0.9) == []
+
+
+# critic_loss is half a mean square: 0.5 is an error of 1.
+
+
+def test_an_error_on_held_out_steps_is_told_above_one_and_a_half_times():
+    sentence = one(CRITIC, held_out_td_error=1.5001)
+    assert "is 1.5 times that on the steps it learned from" in sentence
+    assert "--settings-from small" in sentence
+    assert told(held_out_td_error=TIMES) == []
+    assert "is 3.0 times" in one(CRITIC, critic_loss=2.0, held_out_td_error=6.0)
+    assert told(critic_loss=2.0, held_out_td_error=3.0) == []
+
+
+@pytest.mark.parametrize("missing", ["critic_loss", "held_out_td_error"])
+def test_of_an_algorithm_without_critics_nothing_is_said_about_them(missing):
+    assert told(without=(missing,), critic_loss=1e-9, held_out_td_error=9.0) == []
+
+
+# Of one coordinate 5 % of the held-out actions must lie inside; of two, 5 % of each.
+
+
+def covered(share, **given):
+    return told(logged_inside_support=share, held_out_inside=share, **given)
+
+
+def test_a_band_that_holds_hardly_any_logged_action_is_told_of():
+    (sentence,) = covered(0.049)
+    assert sentence.startswith(f"seed 7: {UNCOVERED}. 4.9 % of the held-out actions lie inside")
+    assert "kept_mass" in sentence
+    assert covered(HARDLY) == []
+
+
+def test_more_coordinates_may_hold_fewer():
+    assert covered(0.05**2 + 1e-9, action=(0.1, 0.2)) == []
+    assert len(covered(0.05**2 - 1e-9, action=(0.1, 0.2))) == 1
+    assert covered(0.049, action=(0.1, 0.2)) == []
+
+
+def test_an_empty_band_is_told_of_and_is_not_called_overfitted():
+    (sentence,) = covered(0.0)
+    assert UNCOVERED in sentence and " 0 % of the held-out" in sentence
+
+
+def test_of_an_algorithm_without_a_band_nothing_is_said_about_it():
+    known = {"logged_inside_support": 0.9, "held_out_inside": 0.001}
+    assert told(without=("logged_inside_support",), **known) == []
+
+
+# The policy's value is 2.
+
+
+def test_a_constant_that_does_as_well_is_told_of():
+    sentence = one(CONSTANT, constant=2.0)
+    assert "For seed 7 it is 0.25, with a value of 2 against 2 (fitted Q" in sentence
+    assert told(constant=1.9999) == []
+
+
+def test_the_constant_is_told_in_the_units_of_the_rewards():
+    sentence = one(CONSTANT, constant=3.0, action=(0.25, -1.5), factor=0.5)
+    assert "it is 0.25, -1.5, with a value of 6 against 4 (" in sentence
+
+
+def test_seeds_are_named_by_whom_it_is_true_of():
+    values = [2.0, 0.5, 0.7, NAN]
+    (sentence,) = told(seeds=(3, 5, 8, 9), held_out_value=values)
+    assert sentence.startswith("seeds 5, 8: a constant action")
+    assert "For seed 5 it is 0.25, with a value of 1 against 0.5" in sentence
+
+
+def test_percentages_are_of_the_seeds_that_are_named():
+    (sentence,) = told(
+        seeds=(3, 5, 8), logged_inside_support=[0.8, 0.5, 0.9], held_out_inside=[0.2, 0.48, 0.3]
+    )
+    assert sentence.startswith(f"seeds 3, 8: {OVERFITTED}")
+    assert "holds 85 % of" in sentence and " 25 % of those" in sentence
+
+
+def test_everything_at_once_is_in_order():
+    sentences = told(
+        logged_inside_support=0.5, held_out_inside=0.01, held_out_td_error=9.0, constant=5.0
+    )
+    assert len(sentences) == 4
+    for sentence, words in zip(sentences, (OVERFITTED, CRITIC, UNCOVERED, CONSTANT), strict=True):
+        assert words in sentence
+
+
+LOG = "treatment/quadratic@8"
+OPTIONS = {
+    "steps": 4, "seeds": 2, "hidden": (4,), "batch_size": 8, "evaluate_every": 4, "episodes": 2,
+    "log_every": 2, "holdout": 0.2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Of a policy that has hardly learned anything, so that a constant does better."""
+    return fat2thin.train("bc", LOG, out=tmp_path_factory.mktemp("advised") / "run", **OPTIONS)
+
+
+def test_what_a_run_was_told_is_kept(run):
+    (sentence,) = run.about["warnings"]
+    assert CONSTANT in sentence and sentence.startswith(("seed 0: ", "seeds 0, 1: "))
+    assert fat2thin.load(run.folder).about["warnings"] == [sentence]
+
+
+@pytest.fixture
+def known(run, monkeypatch):
+    """What there is to say of the first seed after the last row, of the second after the first."""
+    seen = []
+    monkeypatch.setattr(module, "advice", lambda seeds, found: seen.append(found) or ["said"])
+    assert module.look(run.spec, read_logs([run.spec])[0], run.metrics, [4, 2]) == ["said"]
+    return seen[0]
+
+
+def test_metrics_are_those_of_the_step_that_was_chosen(run, known):
+    assert "held_out_value" in known.metrics
+    for name, values in known.metrics.items():
+        rows = run.metrics[name]
+        np.testing.assert_array_equal(values, [rows[1, 0], rows[0, 1]])
+
+
+def test_the_constant_is_a_logged_dose_and_its_value_that_of_a_policy(known):
+    """Each seed has a log of its own, of which it learns from six episodes and looks at two."""
+    parts = [split(data.load(LOG, seed), 0.2, seed) for seed in (0, 1)]
+    assert known.held_out_rows == min(held_out.rows for held_out, _ in parts)
+    for (held_out, learned), action, value, factor in zip(
+        parts, known.constant_action, known.constant_value, known.reward_factor, strict=True
+    ):
+        assert np.min(np.abs(learned.action - action)) < 1e-5
+        assert factor == pytest.approx(1.0 / np.std(learned.reward), rel=1e-5)
+        # No policy is worth more than the best reward at every step.
+        bound = np.abs(np.concatenate([held_out.reward, learned.reward])).max()
+        assert abs(value) < factor * bound / (1.0 - learned.discount)
+
+
+def test_a_run_without_a_holdout_is_told_nothing(caplog, monkeypatch):
+    monkeypatch.setattr(module, "advice", lambda *_: ["never"])
+    options = {"steps": 2, "evaluate_every": 2, "settings_from": "default"}
+    with caplog.at_level(logging.WARNING):
+        run = fat2thin.train("stand_in", "tiny/own", **options)
+    assert not caplog.records and "warnings" not in run.about

@@ -1,0 +1,287 @@
+"""A part of the log that no update sees: whole episodes, and what is found and chosen by them."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from fat2thin import data
+from fat2thin.data import Dataset
+from fat2thin.data.npz_files import save_npz
+from fat2thin.training import execute, execute_together, load, make_spec
+from fat2thin.training.pack import read_logs
+from fat2thin.training.progress import Silent
+from fat2thin.training.verification import FAILED, OK, verify
+
+OPTIONS = {"steps": 12, "seeds": [3, 5], "log_every": 3, "batch_size": 16, "holdout": 0.3}
+ROWS = ("observation", "action", "reward", "next_observation", "continuation")
+
+
+def make_log(seed=0, lengths=(4, 9, 1, 7, 12, 5, 8), far=0.0):
+    """Each first component of an observation is the number of its row, in thousandths."""
+    rng = np.random.default_rng(seed)
+    rows = sum(lengths)
+    observation = rng.normal(far, 1.0, size=(rows, 3)).astype(np.float32)
+    observation[:, 0] = np.arange(rows) / 1000.0
+    return Dataset(
+        name="log",
+        observation=observation,
+        action=rng.uniform(-2.0, 4.0, size=(rows, 2)).astype(np.float32),
+        reward=rng.normal(size=rows).astype(np.float32),
+        next_observation=(observation + rng.normal(size=(rows, 3))).astype(np.float32),
+        continuation=np.ones(rows, np.float32),
+        episode_start=np.cumsum([0, *lengths[:-1]]),
+        action_low=(-2.0, -2.0),
+        action_high=(4.0, 4.0),
+        discount=0.9,
+    )
+
+
+def spec_of(dataset, algorithm="stand_in", **changes):
+    return make_spec(algorithm, str(dataset), **{**OPTIONS, **changes})
+
+
+def run_of(dataset, folder=None, **changes):
+    return execute(spec_of(dataset, **changes), folder, Silent(), checkpoint_seconds=0.0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    save_npz(make_log(), tmp_path / "log.npz")
+    return tmp_path / "log.npz"
+
+
+def parts_of(spec):
+    ((log, *others),) = read_logs([spec])
+    assert not others
+    return log
+
+
+def rows_of(part):
+    return np.rint(1000.0 * part.observation[:, 0]).astype(int)
+
+
+@pytest.mark.parametrize("holdout", [1e-6, 0.2, 0.5, 0.999])
+def test_whole_episodes_of_the_log_and_nothing_twice(path, holdout):
+    log = parts_of(spec_of(path, holdout=holdout))
+    whole = make_log()
+    numbers = [rows_of(part) for part in (log.learned, log.held_out)]
+    assert sorted(np.concatenate(numbers)) == list(range(whole.rows))
+    bounds = [*whole.episode_start, whole.rows]
+    for part, rows in zip((log.learned, log.held_out), numbers, strict=True):
+        assert len(rows) > 0
+        for start, end in itertools.pairwise(bounds):
+            among = np.isin(np.arange(start, end), rows)
+            assert among.all() or not among.any()
+        np.testing.assert_array_equal(rows[part.episode_start], np.intersect1d(rows, bounds))
+        for name in ROWS:
+            np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[rows])
+    # Half an episode is the most that the share is missed by, where both parts have one.
+    if 0.1 < holdout < 0.9:
+        assert abs(len(numbers[1]) - holdout * whole.rows) <= 12 / 2
+
+
+def test_none_is_the_whole_log(path):
+    log = parts_of(spec_of(path, holdout=0))
+    assert log.held_out is None and log.learned.sha256 == make_log().sha256
+    assert not [name for name in run_of(path, holdout=0).metrics if name.startswith("held_out")]
+
+
+def test_a_log_a_seed_is_parted_by_that_seed():
+    ((one, other),) = read_logs([spec_of("tiny/own")])
+    for seed, log in ((3, one), (5, other)):
+        whole = data.load("tiny/own", seed)
+        rows = np.concatenate([log.learned.reward, log.held_out.reward])
+        assert sorted(rows) == sorted(whole.reward)
+
+
+def test_scales_are_found_on_what_is_learned(path):
+    spec = spec_of(path, standardise=True, reward_scale="deviation")
+    log = parts_of(spec)
+    seen = log.learned
+    assert log.scales.reward.factor == pytest.approx(1.0 / np.std(np.float64(seen.reward)))
+    np.testing.assert_allclose(
+        log.scales.observation.mean, seen.observation.mean(axis=0), rtol=1e-5
+    )
+    # Other held-out rows leave them as they are.
+    changed = make_log()
+    rows = rows_of(log.held_out)
+    changed.reward[rows] *= 100.0
+    changed.observation[rows, 1:] += 100.0
+    save_npz(changed, path)
+    again = parts_of(spec)
+    assert again.scales == log.scales
+    np.testing.assert_array_equal(again.learned.observation, seen.observation)
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def signals_of(run):
+    return {name: values for name, values in run.metrics.items() if name.startswith("held_out")}
+
+
+IQL = {
+    "algorithm": "iql", "settings": {"hidden": (4,)}, "seeds": [3], "standardise": True,
+    "reward_scale": "deviation",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def iql_runs(tmp_path_factory):
+    """IQL on a log, on the same with another part held out, and with one that has no rewards."""
+    folder = tmp_path_factory.mktemp("runs")
+    path, runs = folder / "log.npz", []
+    for number, (factor, shift) in enumerate([(1.0, 0.0), (0.5, 3.0), (0.0, 0.0)]):
+        log = make_log()
+        save_npz(log, path)
+        rows = rows_of(parts_of(spec_of(path, **IQL)).held_out)
+        log.reward[rows] = factor * log.reward[rows] + shift * np.linspace(-1.0, 1.0, len(rows))
+        log.action[rows] *= factor
+        save_npz(log, path)
+        runs.append(run_of(path, folder / f"{number}", **IQL))
+    return runs
+
+
+def test_what_is_held_out_changes_signals_and_nothing_else(iql_runs):
+    one, other, _ = iql_runs
+    assert one.about["sha256"] != other.about["sha256"]
+    assert_same(one.states, other.states)
+    for name, values in one.metrics.items():
+        if name in ("held_out_inside", "held_out_spread"):
+            continue
+        changed = not np.array_equal(values, other.metrics[name])
+        assert changed == name.startswith("held_out"), name
+
+
+def test_signals_are_finite_and_there_after_every_chunk(iql_runs):
+    for values in signals_of(iql_runs[0]).values():
+        assert values.shape == (4, 1) and np.isfinite(values).all()
+
+
+def test_a_run_does_not_notice_the_runs_beside_it(tmp_path):
+    paths = [tmp_path / name for name in ("short.npz", "long.npz")]
+    save_npz(make_log(1), paths[0])
+    save_npz(make_log(2, lengths=(300, 500, 400, 600)), paths[1])
+    specs = [spec_of(path, select="offline") for path in paths]
+    together = execute_together(specs, progress=Silent())
+    for spec, run in zip(specs, together, strict=True):
+        alone = execute(spec, None, Silent())
+        assert_same(run.states, alone.states)
+        assert_same(run.metrics, alone.metrics)
+        assert run.about["selected"] == alone.about["selected"]
+
+
+def test_runs_that_hold_out_differently_do_not_share_a_program(path):
+    with pytest.raises(ValueError, match=r"different holdout \(0.3 and 0.5\).*run them apart"):
+        execute_together([spec_of(path), spec_of(path, holdout=0.5)], progress=Silent())
+
+
+NOT_THE_LAST = {"settings": {"learning_rate": 0.7, "noise": 0.5}, "seeds": [3, 5, 6, 7]}
+"""A rate at which policies come and go, so that the best one lies on the way."""
+
+
+def test_the_policy_of_the_largest_signal_acts(path, tmp_path):
+    every = [3, 6, 9, 12]
+    last = run_of(path, snapshots=every, **NOT_THE_LAST)
+    chosen = run_of(path, tmp_path / "chosen", select="offline", **NOT_THE_LAST)
+    np.testing.assert_array_equal(chosen.metrics["held_out_value"], last.metrics["held_out_value"])
+    selected = chosen.about["selected"]
+    assert {*selected.values()} <= {*every} and {*selected.values()} != {12}
+    for place, seed in enumerate(chosen.spec.seeds):
+        best = every[int(np.argmax(last.metrics["held_out_value"][:, place]))]
+        assert selected[str(seed)] == best
+        assert_same(chosen.policy(seed), last.policy(seed, step=best))
+        assert_same(chosen.proposal(seed), last.proposal(seed, step=best))
+    again = load(tmp_path / "chosen")
+    assert_same(again.states, chosen.states)
+    assert again.about["selected"] == selected
+
+
+class BreakOff(Silent):
+    def __init__(self, step):
+        self.step = step
+
+    def advance(self, step):
+        if step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_broken_off_it_chooses_the_same(path, tmp_path, step):
+    spec = spec_of(path, select="offline", snapshots=[3, 9], **NOT_THE_LAST)
+    execute(spec, tmp_path / "reference", Silent(), checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, tmp_path / "run", BreakOff(step), checkpoint_seconds=0.0)
+    run = execute(spec, tmp_path / "run", Silent(), checkpoint_seconds=0.0)
+    assert run.about["resumed"] == [f"step {step - 3}"]
+    for name in ("metrics.jsonl", "state.safetensors", "snapshots/step_000000009.safetensors"):
+        kept, expected = (
+            (tmp_path / folder / name).read_bytes() for folder in ("run", "reference")
+        )
+        assert kept == expected, name
+    assert run.about["selected"] == load(tmp_path / "reference").about["selected"]
+
+
+def assert_verified(folder):
+    found = verify(folder, 12)
+    assert {check.name: check.what for check in found.checks if check.result == FAILED} == {}
+    assert found["replay"].result == OK, found["replay"].what
+
+
+def test_a_kept_run_can_be_verified(path, tmp_path):
+    run_of(path, tmp_path / "run", select="offline", snapshots=[6], **NOT_THE_LAST)
+    assert_verified(tmp_path / "run")
+
+
+def test_where_returns_never_differ_the_run_is_whole_all_the_same(iql_runs):
+    run = iql_runs[2]
+    assert (run.metrics["held_out_calibration"] == 0.0).all()
+    assert_verified(run.folder)
+
+
+@pytest.mark.parametrize("holdout", [-0.1, 1.0, 1.5, float("nan"), True, "much", None])
+def test_a_share_that_cannot_be_is_named(path, holdout):
+    with pytest.raises(ValueError, match="holdout must be a number of at least 0 and below 1"):
+        spec_of(path, holdout=holdout)
+
+
+def test_what_cannot_choose_is_refused(path):
+    with pytest.raises(ValueError, match=r"select='offline' chooses.*for example holdout=0.2"):
+        spec_of(path, holdout=0.0, select="offline")
+    with pytest.raises(ValueError, match=r"select must be one of 'last', 'offline', got 'best'"):
+        spec_of(path, select="best")
+
+
+def test_a_log_of_one_episode_cannot_be_parted(tmp_path):
+    save_npz(make_log(lengths=(30,)), tmp_path / "one.npz")
+    with pytest.raises(ValueError, match=r"holdout=0.3.*one episode.*holdout=0"):
+        run_of(tmp_path / "one.npz")
+    assert run_of(tmp_path / "one.npz", holdout=0.0, steps=3).step == 3
+
+
+def test_a_specification_comes_back_as_it_was(path):
+    spec = spec_of(path, select="offline")
+    assert type(spec).from_json(spec.to_json()) == spec
+    older = {
+        name: value for name, value in spec.to_json().items() if name not in ("holdout", "select")
+    }
+    assert type(spec).from_json(older) == dataclasses.replace(spec, holdout=0.0, select="last")
+
+
+def test_spot_prepares_on_what_is_learned(path):
+    settings = {"hidden": (4,), "vae_hidden": (4,), "vae_steps": 4}
+    options = {"algorithm": "spot", "settings": settings, "seeds": [3], "steps": 6}
+    run = run_of(path, **options, select="offline")
+    assert run.about["preparation"]["steps"] == 4
+    assert run.about["selected"]["3"] in (3, 6)
+    changed = make_log()
+    rows = rows_of(parts_of(spec_of(path, **options)).held_out)
+    changed.action[rows] = 0.0
+    save_npz(changed, path)
+    other = run_of(path, **options, select="offline")
+    assert other.about["preparation"] == run.about["preparation"]
+    assert_same(other.states.density, run.states.density)
