@@ -248,14 +248,13 @@ def demo(out: Path = Path("demo")) -> None:
     Args:
         out: Folder for the run and the pictures; it is made when it is missing.
     """
-    steps = 8000
+    steps = 6000
     train(
         "fttpo",
         "treatment/quadratic",
         steps=steps,
         seeds="5",
         out=out / "run",
-        settings=("hidden=64,64",),
         evaluate_every=200,
         episodes=40,
         log_every=100,

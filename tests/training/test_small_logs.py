@@ -237,13 +237,13 @@ def test_a_large_log_without_steps_is_an_error_before_anything_is_computed(path,
 
 
 def test_the_line_names_the_log_its_rows_the_settings_and_the_way_out(path):
-    line = sentence("fttpo", path, "small")
+    line = sentence("fttpo", path, "small", ())
     assert line.startswith(f"{path} has 40 rows, and what comes next in it is noisy: settings for")
     assert "(hidden=16,16, weight_decay=3.0, learning_rate=0.0003, temperature=0.35" in line
     assert "actor_loss=closed_form, kept_mass=0.3;" in line
     assert line.endswith("--settings-from default has the usual ones.")
-    assert "treatment/cubic@42 has 1,008 rows" in sentence("bc", "treatment/cubic@42", "small")
-    clear = sentence("fttpo", path, "small-clear")
+    assert "treatment/cubic@42 has 1,008 rows" in sentence("bc", "treatment/cubic@42", "small", ())
+    clear = sentence("fttpo", path, "small-clear", ())
     assert "what comes next in it can be predicted: settings" in clear
     assert "(temperature=0.35, actor_loss=closed_form, kept_mass=0.3;" in clear
 
@@ -253,7 +253,7 @@ def test_who_did_not_ask_for_small_settings_is_told(path, clear, asked, caplog):
         fat2thin.train("iql", path)
         fat2thin.train("fttpo", clear)
     assert [record.message for record in caplog.records] == [
-        sentence("iql", path, "small"), sentence("fttpo", clear, "small-clear"),
+        sentence("iql", path, "small", ()), sentence("fttpo", clear, "small-clear", ()),
     ]  # fmt: skip
     caplog.clear()
     fat2thin.train("iql", path, settings_from="small")
@@ -265,8 +265,16 @@ def test_the_command_line_takes_them_and_says_so(path, capsys, tmp_path):
     folder = tmp_path / "run"
     options = ["--steps", "2", "--batch-size", "4", "--out", str(folder), "--set", "hidden=4,4"]
     main(["train", "bc", path, *options])
-    assert sentence("bc", path, "small") in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert sentence("bc", path, "small", ["hidden"]) in told and "hidden=16,16" not in told
     spec = fat2thin.load(folder).spec
     assert spec.settings_from == "small" and spec.config.hidden == (4, 4)
     assert spec.config.weight_decay == 3.0
     assert spec.standardise and spec.reward_scale == "deviation"
+
+
+def test_rewards_that_never_differ_have_no_scale_and_get_the_defaults(tmp_path):
+    path = tmp_path / "equal.npz"
+    log = made_up_log(noisy=True)
+    data.save_npz(dataclasses.replace(log, reward=np.full_like(log.reward, 0.1)), path)
+    assert resolve("auto", "bc", str(path)) == "default"
