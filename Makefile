@@ -24,7 +24,7 @@ PYTEST := $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python -m pytest -n $(
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
 
-demo: setup ## learn a dosing policy and draw it, into demo/ (about three minutes)
+demo: setup ## learn a dosing policy and draw it, into demo/ (about a minute)
 	@$(ON_CPU) $(BIN)/python -m fat2thin.cli demo --out demo
 
 test: lint ## lint, then every quick test

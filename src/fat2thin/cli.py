@@ -241,7 +241,7 @@ def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | Non
 
 @app.command
 def demo(out: Path = Path("demo")) -> None:
-    """Learn to dose from 1,200 logged steps a seed, compare, and draw it: about three minutes.
+    """Learn to dose from 1,200 logged steps a seed, compare, and draw it: about a minute.
 
     A finished run that is already there is not computed again.
 
