@@ -15,6 +15,7 @@ from pathlib import Path
 import matplotlib.style
 import numpy as np
 
+from fat2thin.evaluation import choices
 from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.experiments import selection_study
 from fat2thin.experiments.outcomes import markdown
@@ -33,11 +34,11 @@ def of_seeds(values: list[float]) -> Interval:
     return seed_interval(np.asarray(values)[:, None])
 
 
-def study() -> selection_study.Scores:
+def study() -> choices.Scores:
     """How well each signal chooses."""
     candidates = {
         dataset: [
-            selection_study.Candidates(
+            choices.Candidates(
                 np.asarray(one["truth"]),
                 {name: np.asarray(of, float) for name, of in one["signals"].items()},
             )
@@ -45,7 +46,7 @@ def study() -> selection_study.Scores:
         ]
         for dataset, seeds in read("selection")["candidates"].items()
     }
-    return selection_study.scores(candidates)
+    return choices.scores(candidates)
 
 
 def print_changes() -> None:

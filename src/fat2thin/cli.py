@@ -126,9 +126,8 @@ def train(
         progress,
     )
     from fat2thin.training.small_logs import (
-        CLEAR,
+        AUTO,
         DEFAULT,
-        SMALL,
         enough_steps,
         resolve,
         sentence,
@@ -137,6 +136,7 @@ def train(
 
     with plain_errors(ValueError, DataFileError):
         given = dict(read_setting(one) for one in settings)
+        scales = read_scales(standardise, reward_scale)
         origin = resolve(settings_from, algorithm, dataset)
         spec = make_spec(
             algorithm,
@@ -153,11 +153,11 @@ def train(
             task=task,
             holdout=holdout,
             select=select,
-            **read_scales(standardise, reward_scale),
+            **scales,
         )
-    if origin in (SMALL, CLEAR):
-        print(sentence(algorithm, dataset, origin, given))
-    elif origin != DEFAULT:
+    if settings_from == AUTO and origin != DEFAULT:
+        print(sentence(algorithm, dataset, origin, [*given, *scales]))
+    elif origin in ("own", "fttpo"):
         found = find_published(algorithm, dataset, origin, given)
         print(f"settings from {origin}: {' '.join(found.sources)}")
     folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)

@@ -75,19 +75,19 @@ def sweep(
     """
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
     from fat2thin.training import make_spec
-    from fat2thin.training.small_logs import CLEAR, SMALL, resolve, sentence
+    from fat2thin.training.small_logs import AUTO, DEFAULT, resolve, sentence
     from fat2thin.training.spec import expand_seeds
 
     with _told_plainly():
-        given = dict(map(read_setting, settings))
+        given, scales = dict(map(read_setting, settings)), read_scales(standardise, reward_scale)
         origin = resolve(settings_from, algorithm, dataset)
-        if origin in (SMALL, CLEAR):
-            print(sentence(algorithm, dataset, origin, given))
+        if settings_from == AUTO and origin != DEFAULT:
+            print(sentence(algorithm, dataset, origin, [*given, *scales]))
         base = make_spec(
             algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
             settings=given, settings_from=origin,
             batch_size=batch_size, evaluate_every=evaluate_every, episodes=episodes,
-            log_every=log_every, task=task, **read_scales(standardise, reward_scale),
+            log_every=log_every, task=task, **scales,
         )  # fmt: skip
         reporting = read_seeds(report_seeds)
         if isinstance(reporting, int):

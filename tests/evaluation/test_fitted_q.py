@@ -19,6 +19,7 @@ from fat2thin.evaluation.fitted_q import (
     fit,
     part_values,
     scale_of,
+    solve,
 )
 
 KEY = jax.random.key(0)
@@ -244,3 +245,14 @@ def test_the_value_of_the_chosen_one_is_not_flattered():
     error = np.std(told) / np.sqrt(200)
     assert abs(np.mean(told)) < 4.0 * error
     assert np.mean(flattered) > 6.0 * error
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 60])
+def test_systems_are_solved_as_numpy_does(size):
+    rng = np.random.default_rng(size)
+    matrix, right = rng.normal(size=(size, size)), rng.normal(size=size)
+    # The first pivot is zero where there is another to take.
+    matrix[0, 0] = 0.0 if size > 1 else 1.0
+    found = solve(jnp.asarray(matrix, jnp.float32), jnp.asarray(right, jnp.float32))
+    wanted = np.linalg.solve(matrix, right)
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * np.abs(wanted).max())

@@ -8,22 +8,25 @@ import pytest
 from scipy.stats import spearmanr
 
 from experiments.made_up_runs import MadeUpRun, evaluation
-from fat2thin.experiments import reproduction, selection_study
-from fat2thin.experiments.presets import Reproduction
-from fat2thin.experiments.scales import SCALES
-from fat2thin.experiments.selection_study import (
+from fat2thin.evaluation import choices
+from fat2thin.evaluation.choices import (
     LAST,
     RANDOM,
-    SIGNS,
     Candidates,
     Quality,
     among_checkpoints,
     among_settings,
+    interval,
+    scores,
+)
+from fat2thin.experiments import reproduction
+from fat2thin.experiments.presets import Reproduction
+from fat2thin.experiments.scales import SCALES
+from fat2thin.experiments.selection_study import (
+    SIGNS,
     candidates,
     groups,
-    interval,
     plan,
-    scores,
     settings,
     tables,
 )
@@ -292,7 +295,7 @@ def scored_by(regrets, datasets):
         name: [Quality(0.5 + one, regret + one) for one in spread]
         for name, regret in regrets.items()
     }
-    return {way: dict.fromkeys(datasets, of) for way in selection_study.WAYS}
+    return {way: dict.fromkeys(datasets, of) for way in choices.WAYS}
 
 
 def test_an_interval_leaves_out_what_is_not_known():

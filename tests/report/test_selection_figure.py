@@ -6,7 +6,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 
-from fat2thin.experiments.selection_study import LAST, RANDOM, SIGNS, WAYS, Quality
+from fat2thin.evaluation.choices import LAST, RANDOM, WAYS, Quality
+from fat2thin.experiments.selection_study import SIGNS
 from fat2thin.report.figures import STYLE
 from fat2thin.report.selection_figure import draw_regret
 

@@ -31,11 +31,13 @@ def predictability(dataset: Dataset) -> float:
     if dataset.episode_start.size == 1:
         episode = (np.arange(dataset.rows) >= dataset.rows // 2).astype(int)
     rows = np.unique(np.linspace(0, dataset.rows - 1, MOST_ROWS).astype(int))
-    seen, following = dataset.observation[rows], dataset.next_observation[rows]
-    mean, deviation = seen.mean(axis=0), seen.std(axis=0)
-    scale = np.where(deviation > 0, deviation, 1.0)
+    # In float64: in float32 a column of equal numbers has a deviation, by rounding.
+    seen = dataset.observation[rows].astype(np.float64)
+    following = dataset.next_observation[rows].astype(np.float64)
+    mean = seen.mean(axis=0)
+    scale = np.where(np.ptp(seen, axis=0) > 0, seen.std(axis=0), 1.0)
     known = _features((seen - mean) / scale, _half_ranges(dataset)[rows])
-    wanted = ((following - mean) / scale)[:, following.std(axis=0) > 0]
+    wanted = ((following - mean) / scale)[:, np.ptp(following, axis=0) > 0]
     half = episode[rows] % 2 == 0
     if wanted.shape[1] == 0 or half.all() or not half.any():
         return 0.0

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jax import lax
+from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.algorithms.base import Batch
 
@@ -84,7 +85,26 @@ def fit(
     # Without it a GPU would round the products to about three digits.
     with jax.default_matmul_precision("highest"):
         system = here.T @ change / length + (RIDGE / part.different) * jnp.diag(free)
-        return jnp.linalg.solve(system, here.T @ rows.reward / length)
+        return solve(system, here.T @ rows.reward / length)
+
+
+def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Float[Array, " size"]:
+    """The x of matrix @ x = right, by Gauss-Jordan elimination with partial pivoting.
+
+    `jnp.linalg.solve` would do, but for this: batches of LU factorisations that run side by side on
+    two CPU threads wait for each other for ever (jaxlib 0.10.2).
+    """
+    rows = jnp.arange(len(right))
+
+    def eliminate(place: Int[Array, ""], system: Array) -> Array:
+        sizes = jnp.where(rows >= place, jnp.abs(system[:, place]), -1.0)
+        largest = jnp.argmax(sizes)
+        pivot = system[largest] / system[largest, place]
+        system = system.at[largest].set(system[place])
+        return (system - system[:, place, None] * pivot).at[place].set(pivot)
+
+    whole = jnp.concatenate([matrix, right[:, None]], axis=1)
+    return lax.fori_loop(0, len(right), eliminate, whole)[:, -1]
 
 
 def part_values(
@@ -119,8 +139,9 @@ def best_constant(
 ) -> BestConstant:
     """The best of some constant actions: chosen by one part's Q, its value told by the other's."""
     key = jax.random.key(0)  # a constant action draws nothing
-    values = jax.vmap(lambda action: part_values(one, other, constant(action), key, discount))(
-        candidates
+    # One after the other: the systems of many at once would want gigabytes for wide logs.
+    values = lax.map(
+        lambda action: part_values(one, other, constant(action), key, discount), candidates
     )
     by_other, by_one = values.T
     chosen = jnp.argmax(by_one + by_other)

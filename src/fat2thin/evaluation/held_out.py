@@ -5,7 +5,6 @@ no network moves, and what it reports is averaged over all rows. To this come th
 actions that the policy could have taken, how wide it is, and how likely it finds them.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fat2thin import data
-from fat2thin.algorithms.base import Batch, Metrics, State
+from fat2thin.algorithms.base import Batch, Metrics, State, with_numbers
 from fat2thin.algorithms.learned import advantage_of
 from fat2thin.data import Dataset
 from fat2thin.evaluation.signals import in_half_ranges
@@ -177,7 +176,7 @@ def _block(state: State, batch: Batch, key: Key[Array, ""], *, program: Program)
     """Means of one seed over the rows of a batch."""
     algorithm = program.algorithm
     # An update reports some of its losses after steps of its own, which must not move anything.
-    still = dataclasses.replace(program.config, learning_rate=0.0)
+    still = with_numbers(program.config, {"learning_rate": 0.0})
     _, metrics = algorithm.update(state, batch, key, program.problem, still)
 
     problem = in_half_ranges(program.problem)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Key
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
 from fat2thin.algorithms.learned import critics_of
 from fat2thin.evaluation.fitted_q import Part, part_values
+from fat2thin.policies import Policy
 
 PREFIX = "held_out_"
 VALUE, LIKELIHOOD = "held_out_value", "held_out_log_likelihood"
@@ -27,6 +28,8 @@ MEANINGS = {
     "held_out_td_error": "root mean square of Q − (r + γ next value) on held-out steps",
     "held_out_log_likelihood": "mean log density of held-out actions, weighted as in training",
     "held_out_inside": "share of held-out actions that the policy could have taken",
+    "held_out_inside_least": "the same in the coordinate where it is least",
+    "learned_inside": "share of the actions learned from that the policy could have taken",
     "held_out_calibration": "correlation of Q with the observed discounted return; 0 where one of "
     "them is the same everywhere",
     "held_out_spread": "mean distance of the critics from their mean, at the policy's actions",
@@ -58,14 +61,15 @@ def signals(
     metrics = jax.tree.map(jnp.mean, reported)
 
     policy = algorithm.policy(state, in_half_ranges(problem), config)
-    low, high = policy.support(rows.observation)
-    inside = jnp.all((low <= rows.action) & (rows.action <= high), axis=-1)
+    inside, inside_learned = _inside(policy, rows), _inside(policy, watched.learned)
     parts = Part(rows, watched.counts[0]), Part(watched.learned, watched.counts[1])
     seen, unseen = part_values(*parts, policy.act, key, problem.discount)
     found = {
         "held_out_value": (seen + unseen) / 2.0,
         "held_out_value_unseen": unseen,
-        "held_out_inside": jnp.mean(inside.astype(jnp.float32)),
+        "held_out_inside": jnp.mean(jnp.all(inside, axis=-1).astype(jnp.float32)),
+        "held_out_inside_least": jnp.min(jnp.mean(inside.astype(jnp.float32), axis=0)),
+        "learned_inside": jnp.mean(jnp.all(inside_learned, axis=-1).astype(jnp.float32)),
     }
     if "critic_loss" in metrics:
         found["held_out_td_error"] = jnp.sqrt(2.0 * metrics["critic_loss"])
@@ -81,6 +85,12 @@ def signals(
         chosen = critics(rows.observation, policy.act(rows.observation, key))
         found["held_out_spread"] = jnp.mean(jnp.std(chosen, axis=0))
     return found
+
+
+def _inside(policy: Policy, rows: Batch) -> Bool[Array, "rows action"]:
+    """Which coordinates of logged actions the policy could have taken."""
+    low, high = policy.support(rows.observation)
+    return (low <= rows.action) & (rows.action <= high)
 
 
 def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float[Array, "..."]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from fat2thin import data
 from fat2thin.data.scores import normalised_score
+from fat2thin.evaluation import choices
 from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.evaluation.table import Table
 from fat2thin.experiments import grids, outcomes, selection_study, small_study, timing
@@ -296,7 +297,7 @@ def _all_on_treatment(runs: Runs) -> tuple[list[Table], Figures]:
 
 
 def _selection(runs: Runs) -> tuple[list[Table], Figures]:
-    scored = selection_study.scores(selection_study.candidates(runs))
+    scored = choices.scores(selection_study.candidates(runs))
     return selection_study.tables(scored), {"selection": draw_regret(scored)}
 
 

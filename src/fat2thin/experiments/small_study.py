@@ -45,7 +45,7 @@ def _spec(asked: Reproduction, reward: str, one: Method, **more: Any) -> Any:
     return make_spec(
         one.algorithm, f"treatment/{reward}", steps=steps, settings=settings,
         seeds=range(FIRST_SEED, FIRST_SEED + count), evaluate_every=max(1, steps // 3),
-        episodes=EPISODES * asked.scale.treatment_episodes, log_every=max(1, steps // 12),
+        episodes=EPISODES * asked.scale.treatment_episodes, log_every=max(1, steps // 24),
         data_needed=False, **more,
     )  # fmt: skip
 

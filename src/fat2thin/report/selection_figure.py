@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fat2thin.evaluation.choices import LAST, RANDOM, WAYS, Scores, interval
 from fat2thin.evaluation.signals import PREFIX
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.experiments.selection_study import LAST, RANDOM, WAYS, Scores, interval
 from fat2thin.report.figures import BLUE, GREY, ORANGE
 
 _COLOURS = (BLUE, "#56B4E9", ORANGE, "#009E73", "#CC79A7", "#E69F00", "#7A4FA3")

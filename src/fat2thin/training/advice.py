@@ -13,7 +13,7 @@ import numpy as np
 
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
 from fat2thin.evaluation.signals import Watched
-from fat2thin.training.jobs import on_device
+from fat2thin.training.jobs import WATCHED, watched_rows
 from fat2thin.training.pack import Log
 from fat2thin.training.spec import RunSpec
 
@@ -24,7 +24,7 @@ TIMES = 1.5
 ERRORS = 3.0
 """Standard errors that a share must differ by to be told of."""
 HARDLY = 0.05
-"""Share of the logged actions, to the power of one over their coordinates, that is hardly any."""
+"""Share of the logged actions that is hardly any."""
 
 
 class Found(NamedTuple):
@@ -57,10 +57,14 @@ def look(
     low, high = (np.asarray(getattr(logs[0].dataset, end)) for end in ("action_low", "action_high"))
     actions = np.stack([np.asarray(constants[log].action) for log in of_seeds])
     found = Found(
-        metrics={name: values[places, seeds] for name, values in rows.items() if name != "step"},
+        metrics={
+            name: np.where(np.asarray(chosen) > 0, values[places, seeds], np.nan)
+            for name, values in rows.items()
+            if name != "step"
+        },
         constant_value=np.asarray([float(constants[log].value) for log in of_seeds]),
         constant_action=low + (actions + 1.0) / 2.0 * (high - low),
-        held_out_rows=min(log.held_out.rows for log in logs if log.held_out is not None),
+        held_out_rows=min(min(log.held_out.rows, WATCHED) for log in logs if log.held_out),
         reward_factor=np.asarray([logs[log].scales.reward_factor for log in of_seeds]),
     )
     return advice(spec.seeds, found)
@@ -69,7 +73,7 @@ def look(
 def _best_constant_of(log: Log) -> BestConstant:
     assert log.held_out is not None
     scaled = [log.scales.apply(part) for part in (log.learned, log.held_out)]
-    watched = on_device(scaled[:1], scaled[1:]).watched
+    watched = watched_rows(scaled[:1], scaled[1:])
     return _constant_on(jax.tree.map(lambda array: array[0], watched), log.dataset.discount)
 
 
@@ -93,8 +97,9 @@ def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
         "the way that held-out episodes like best."
     )
     if "logged_inside_support" in metrics:
-        learned, unseen = metrics["logged_inside_support"], metrics["held_out_inside"]
-        error = np.sqrt(np.clip(unseen * (1.0 - unseen), 0.0, None) / found.held_out_rows)
+        learned, unseen = metrics["learned_inside"], metrics["held_out_inside"]
+        pooled = (learned + unseen) / 2.0
+        error = np.sqrt(2.0 * pooled * (1.0 - pooled) / found.held_out_rows)
         worrying = (learned > TIMES * unseen) & (learned > unseen + ERRORS * error)
         if worrying.any():
             sentences.append(
@@ -117,14 +122,15 @@ def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
 def _uncovered(seeds: Sequence[int], found: Found) -> list[str]:
     if "logged_inside_support" not in found.metrics:
         return []
-    inside = found.metrics["held_out_inside"]
-    worrying = inside ** (1.0 / found.constant_action.shape[-1]) < HARDLY
+    inside = found.metrics["held_out_inside_least"]
+    worrying = inside < HARDLY
     if not worrying.any():
         return []
     return [
         f"{_who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} of "
-        "the held-out actions lie inside, so what the policy does was hardly ever tried, and its "
-        "value is a guess. A larger temperature or kept_mass widens the band."
+        "the held-out actions lie inside (of several coordinates, in the one where they are "
+        "fewest), so what the policy does was hardly ever tried, and its value is a guess. A "
+        "larger temperature or kept_mass widens the band."
     ]
 
 
@@ -138,9 +144,9 @@ def _constant(seeds: Sequence[int], found: Found) -> list[str]:
     units = found.reward_factor[first]
     return [
         f"{_who(seeds, worrying)}: a constant action is estimated to do as well as the policy. For "
-        f"seed {seeds[first]} it is {action}, with a value of "
-        f"{found.constant_value[first] / units:.3g} against {value[first] / units:.3g} (fitted Q "
-        "evaluation; an estimate, not a proof)."
+        f"seed {seeds[first]} the best is {action}; such constants are worth "
+        f"{found.constant_value[first] / units:.3g}, the policy {value[first] / units:.3g} "
+        "(discounted, from the states of the log, by fitted Q evaluation: an estimate, no proof)."
     ]
 
 

@@ -81,11 +81,11 @@ def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> 
     return Data(
         rows=Batch(**fields),
         row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
-        watched=_watched(datasets, held_out) if held_out else None,
+        watched=watched_rows(datasets, held_out) if held_out else None,
     )
 
 
-def _watched(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
+def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
     """Rows spread evenly over both parts of each log, equally many of every log."""
     returns = [discounted_returns(dataset)[_spread(dataset)] for dataset in held_out]
     pairs = zip(held_out, datasets, strict=True)

@@ -232,9 +232,10 @@ class Member:
         if isinstance(self._states, Kept):
             chosen = np.asarray(self._states.step).tolist()
             self.about["selected"] = dict(zip(map(str, self.spec.seeds), chosen, strict=True))
-        self._advise()
         if self.folder:
             self.folder.write_state(self._states)
+        self._advise()
+        if self.folder:
             self.folder.write_about({**self.about, "files": self.folder.stamps()})
             checkpoints.keep_newest(self.folder.path, 1)
 
@@ -242,11 +243,10 @@ class Member:
         """Tell what the held-out part of the log says of the policies that will act."""
         selected = self.about.get("selected", {})
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
-        if not self.spec.holdout or self.about.get("stopped"):
+        if not self.spec.holdout or max(chosen) == 0:
             return
         if min(chosen) == 0:
             self.warn("no held-out signal was a number: the policy of a seed is as it began")
-            return
         rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
         seen = columns(rows, len(self.spec.seeds))
         # Not said aloud: of the many runs of a sweep only the chosen one is of interest.

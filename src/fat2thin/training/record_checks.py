@@ -8,7 +8,7 @@ import numpy as np
 
 from fat2thin import algorithms
 from fat2thin.evaluation.returns import NO_TASK, TaskError, evaluator
-from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.signals import MEANINGS
 from fat2thin.training.files import DamagedError
 from fat2thin.training.folder import DIVERGED, EVALUATIONS, METRICS, STATE
 from fat2thin.training.record import NotPossible, Record
@@ -60,7 +60,7 @@ def metrics(record: Record) -> str:
         if row.keys() != rows[0].keys():
             raise DamagedError(f"line {line} has other metrics than the first")
         # A signal of held-out rows need not be a number: a policy may exclude all their actions.
-        metrics = [name for name in row if name not in ("step", "seed") and PREFIX not in name]
+        metrics = [name for name in row if name not in ("step", "seed") and name not in MEANINGS]
         blank = np.isnan([row[name] for name in metrics])
         stopped = record.had_stopped(int(row["seed"]), int(row["step"]))
         if not (blank.all() if stopped else not blank.any()):

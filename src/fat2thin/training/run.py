@@ -76,10 +76,11 @@ def train(
     """
     options = inspect.signature(train).parameters
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
-    origin = settings_from if config is None else DEFAULT
-    if origin == AUTO and (origin := resolve(origin, algorithm, dataset)) != DEFAULT:
-        _log.warning(sentence(algorithm, dataset, origin, settings))
     scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
+    scales = {name: value for name, value in scales.items() if value is not None}
+    origin = DEFAULT if config is not None and settings_from == AUTO else settings_from
+    if origin == AUTO and (origin := resolve(origin, algorithm, dataset)) != DEFAULT:
+        _log.warning(sentence(algorithm, dataset, origin, [*settings, *scales]))
     spec = make_spec(
         algorithm,
         dataset,
@@ -96,7 +97,7 @@ def train(
         task=task,
         holdout=holdout,
         select=select,
-        **{name: value for name, value in scales.items() if value is not None},
+        **scales,
     )
     return execute(spec, out, progress)
 

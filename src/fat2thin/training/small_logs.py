@@ -6,7 +6,6 @@ proposal's mass everywhere. Rewards are put on a scale of their own, so that a t
 same on every log.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +20,8 @@ SMALL_ROWS = 25_000
 SMALL_STEPS = 6_000
 """Updates that are enough for one with a discount factor of 0.9: Q fills up from zero in some
 1 / ((1 − discount) · polyak_rate) of them, and this is three times as many."""
-MOST_STEPS = 100_000
+MOST_STEPS = {SMALL: 100_000, CLEAR: 12_000}
+"""Whatever the discount factor; on clear logs no more were tried."""
 OPTIONS: dict[str, Any] = {"standardise": True, "reward_scale": "deviation"}
 """What a run on a small log has besides settings of its algorithm."""
 
@@ -44,6 +44,7 @@ _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "sparse_reverse_kl": {"temperature": 0.1},
         "td3_bc": {"q_weight": 1.0},
         "spot": {"support_weight": 1.0, "vae_steps": SMALL_STEPS, "vae_hidden": (32, 32)},
+        "bc": {},
     },
     CLEAR: {"fttpo": _BAND},
 }
@@ -52,14 +53,12 @@ clear logs FtTPO alone was tried, and networks stay as they are."""
 
 
 def small_settings(algorithm: str, origin: str = SMALL) -> dict[str, Any]:
-    """Settings of an algorithm for small logs: those of them that it has."""
-    known = {field.name for field in dataclasses.fields(algorithms.get(algorithm).config)}
-    own = _SETTINGS[origin].get(algorithm)
-    if own is None and origin == CLEAR:
-        there = ", ".join(_SETTINGS[CLEAR])
-        raise ValueError(f"settings_from={CLEAR!r} is known of {there} alone, not of {algorithm}")
-    wanted = {**(_SIMPLE if origin == SMALL else {}), **(own or {})}
-    return {name: value for name, value in wanted.items() if name in known}
+    """Settings of an algorithm for small logs, where some are known."""
+    algorithms.get(algorithm)
+    if algorithm not in _SETTINGS[origin]:
+        there = ", ".join(_SETTINGS[origin])
+        raise ValueError(f"settings_from={origin!r} is known of {there}, not of {algorithm}")
+    return {**(_SIMPLE if origin == SMALL else {}), **_SETTINGS[origin][algorithm]}
 
 
 def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
@@ -70,9 +69,8 @@ def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
     # Rewards that are all equal have no scale, and nothing to be learned from them.
     if log.rows > SMALL_ROWS or log.reward.min() == log.reward.max():
         return DEFAULT
-    if is_noisy(log):
-        return SMALL
-    return CLEAR if algorithm in _SETTINGS[CLEAR] else DEFAULT
+    origin = SMALL if is_noisy(log) else CLEAR
+    return origin if algorithm in _SETTINGS[origin] else DEFAULT
 
 
 def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
@@ -81,7 +79,8 @@ def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
         return steps
     if settings_from in _SETTINGS:
         to_come = max(1.0 - data.load(dataset).discount, 1e-9)
-        return min(MOST_STEPS, max(SMALL_STEPS, round(SMALL_STEPS * 0.1 / to_come)))
+        most = MOST_STEPS[settings_from]
+        return min(most, max(SMALL_STEPS, round(SMALL_STEPS * 0.1 / to_come)))
     raise ValueError(
         "say how many updates (steps, for example 100000): only settings for small logs "
         f"(settings_from={SMALL!r} or {CLEAR!r}) have a number of their own"
@@ -89,16 +88,14 @@ def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
 
 
 def sentence(algorithm: str, dataset: str, origin: str, given: Iterable[str]) -> str:
-    """What is said to whoever gets such settings besides those that were given by name."""
-    rows = data.load(dataset).rows
-    settings = small_settings(algorithm, origin)
-    settings = {name: value for name, value in settings.items() if name not in set(given)}
-    told = ", ".join(f"{name}={_word(value)}" for name, value in settings.items())
+    """What is said to whoever gets such settings besides what was given by name."""
+    rows, settings = data.load(dataset).rows, {**small_settings(algorithm, origin), **OPTIONS}
+    names = [name for name in settings if name not in set(given)]
+    told = ", ".join(f"{name}={_word(settings[name])}" for name in names)
     kind = "is noisy" if origin == SMALL else "can be predicted"
     return (
         f"{dataset} has {rows:,} rows, and what comes next in it {kind}: settings for such logs "
-        f"are taken ({told}; observations and rewards are put on scales of their own). "
-        "--settings-from default has the usual ones."
+        f"are taken ({told}). --settings-from default has the usual ones."
     )
 
 
