@@ -201,6 +201,18 @@ def test_runs_of_one_algorithm_are_told_apart(run):
     assert names_of(kept) == ["fttpo, one", "fttpo, two"]
 
 
+def test_runs_are_told_apart_by_what_was_held_out(run):
+    watched = other(run, holdout=0.2, select="offline")
+    assert names_of([run, watched]) == ["fttpo", "fttpo (holdout 0.2, select offline)"]
+
+
+def test_warnings_of_a_run_are_on_the_page(run):
+    warned = dataclasses.replace(run, about={**run.about, "warnings": ["it looks overfitted"]})
+    first, second = embedded(make_page([run, warned]))["runs"]
+    assert first["warnings"] == run.about.get("warnings", [])
+    assert second["warnings"] == ["it looks overfitted"]
+
+
 def test_of_a_path_the_page_has_the_last_part(two):
     page = make_page([two])
     assert "<title>fat2thin: one run on two.npz</title>" in page

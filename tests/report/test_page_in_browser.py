@@ -287,6 +287,14 @@ def test_a_strangers_names_are_only_text(browser, run, tmp_path):
     assert not browser.complaints()
 
 
+def test_warnings_are_shown_as_text_beside_the_run(browser, run, tmp_path):
+    said = "seed 0: <b>overfitted</b>"
+    warned = dataclasses.replace(run, about={**run.about, "warnings": [said]})
+    browser.open(save_page([warned], tmp_path / "warned.html"))
+    assert browser.find("#warnings").text == said
+    assert not browser.complaints()
+
+
 def test_the_rest_of_the_page_follows_the_chosen_run(opened):
     before = opened.picture("#doses-plots")
     opened.choose("#patient", "patient 2")

@@ -24,7 +24,7 @@ from fat2thin.report.page_policies import (
 from fat2thin.report.page_weights import critic_of, values_at, weights
 from fat2thin.training.folder import RunFolder
 from fat2thin.training.result import Run, listed
-from fat2thin.training.spec import DEFAULT
+from fat2thin.training.spec import DEFAULT, LAST
 
 WEIGHT_BYTES = 3_000_000
 """Characters of the page that weights may take; what is left of 5 MB is for all else."""
@@ -133,6 +133,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
         differing = [name for name in spec if any(rival[name] != spec[name] for rival in rivals)]
         usual = _flat(run, algorithms.get(run.spec.algorithm).config())
         usual |= {"standardise": False, "reward_scale": 1.0, "settings_from": DEFAULT, "task": None}
+        usual |= {"holdout": 0.0, "select": LAST}
         said = [
             name
             for name in differing
@@ -189,6 +190,7 @@ def _about(run: Run) -> Plain:
         "step": run.step,
         "folder": run.folder.name if run.folder else None,
         "stopped": listed(sorted(map(int, run.about.get("stopped", {})))),
+        "warnings": run.about.get("warnings", []),
         "reward_scaled": spec.reward_scale != 1.0,
         "settings": {name: _plainly(value) for name, value in spec.to_json()["config"].items()},
     }

@@ -1,7 +1,13 @@
 // What changes what.
 
+function drawWarnings({ warnings }) {
+  byId("warnings").hidden = !warnings.length;
+  byId("warnings").replaceChildren(...warnings.map((textContent) => make("li", { textContent })));
+}
+
 function newRun() {
   const { policies } = chosenRun();
+  drawWarnings(chosenRun());
   for (const id of ["evolution-state", "explorer-state"]) choices(byId(id), policies.names);
   if (policies.weights) byId("explorer-state").append(make("option", { value: String(policies.names.length), textContent: "typed" }));
   byId("step").max = String(policies.steps.length - 1);
