@@ -95,6 +95,20 @@ def print_robots(robots: Mapping[str, Mapping]) -> None:
             print(f"| {int(rows):,} | {dataset} | {' | '.join(cells)} |")
 
 
+def print_robot_sets(scored: choices.Scores) -> None:
+    """What the means over robots' sets hide: each set, and weight decay there."""
+    ways = ("held_out_log_likelihood", "held_out_value", choices.LAST)
+    kept = read("selection")
+    print(f"\n| regret among checkpoints | {' | '.join(ways)} | score, no decay | decay 0.1 |")
+    print(f"|---|{'---|' * (len(ways) + 2)}")
+    for dataset in selection_study.ROBOTS:
+        found = [choices.interval(scored, "checkpoints", [dataset], way, "regret") for way in ways]
+        last = np.mean([one["truth"] for one in kept["candidates"][dataset]], axis=0)[:, -1]
+        decayed = np.asarray([name.endswith("=0.1") for name in kept["settings"][dataset]])
+        cells = [*(one.value for one in found), last[~decayed].mean(), last[decayed].mean()]
+        print(f"| {dataset} | {' | '.join(f'{cell:.1f}' for cell in cells)} |")
+
+
 def print_centres(centres: Mapping[str, Mapping]) -> None:
     """Policies without chance, each with the setting that is best for that."""
     print("\n| method, at its centre | setting | quadratic | cubic |\n|---|---|---|---|")
@@ -111,6 +125,7 @@ def main() -> None:
     asked = arguments.parse_args()
     scored = study()
     print("\n".join(map(markdown, selection_study.tables(scored))))
+    print_robot_sets(scored)
     print_changes()
     print_sizes()
     print_robots(read("small_logs")["robots"])

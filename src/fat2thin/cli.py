@@ -99,8 +99,7 @@ def train(
             default the data set's own: the treatment tasks, and the robots of d4rl/ and
             regenerated/ names.
         standardise: Let the networks see observations with mean 0 and standard deviation 1, as
-            settings for small logs do in any case. The
-            policy takes raw ones all the same.
+            settings for small logs do in any case. The policy takes raw ones all the same.
         reward_scale: What rewards are multiplied by; return_range makes the best and the worst
             episode of the log differ by 1000, deviation gives them a standard deviation of 1.
         holdout: Share of the log's episodes that no update sees, for example 0.2. What they say of

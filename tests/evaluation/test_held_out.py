@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms, data
 from fat2thin.algorithms.learner import Learner
 from fat2thin.data import Dataset
@@ -69,28 +70,9 @@ def fttpo(path):
     return make_run(path, "fttpo", 40, noise_seed=48, half_width_high=0.3, temperature=5.0)
 
 
-def take(stacked, index):
-    return jax.tree.map(lambda leaf: leaf[index], stacked)
-
-
 def standardised(observation):
     seen = LOGGED.observation.astype(np.float64)
     return (observation - seen.mean(axis=0)) / seen.std(axis=0)
-
-
-def network(layers, head, x):
-    for layer in layers:
-        x = np.maximum(x @ np.float64(layer.weight).T + np.float64(layer.bias), 0.0)
-    return x @ np.float64(head.weight).T + np.float64(head.bias)
-
-
-def scalar(net, x):
-    return network(net.trunk.layers, net.head, x)[:, 0]
-
-
-def twins(critic, observation, action):
-    inputs = np.concatenate([observation, action], axis=1)
-    return np.stack([scalar(take(critic.members, twin), inputs) for twin in (0, 1)])
 
 
 def of_seed(run, index):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.evaluation.fitted_q import RIDGE
@@ -66,25 +67,6 @@ def iql():
 @pytest.fixture(scope="module")
 def td3_bc():
     return found_by("td3_bc")
-
-
-def take(stacked, index):
-    return jax.tree.map(lambda leaf: leaf[index], stacked)
-
-
-def network(layers, head, x):
-    for layer in layers:
-        x = np.maximum(x @ np.float64(layer.weight).T + np.float64(layer.bias), 0.0)
-    return x @ np.float64(head.weight).T + np.float64(head.bias)
-
-
-def scalar(net, x):
-    return network(net.trunk.layers, net.head, x)[:, 0]
-
-
-def twins(critic, observation, action):
-    inputs = np.concatenate([observation, action], axis=1)
-    return np.stack([scalar(take(critic.members, twin), inputs) for twin in (0, 1)])
 
 
 def test_the_error_of_q(iql):

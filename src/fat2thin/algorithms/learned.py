@@ -33,6 +33,3 @@ def critics_of_job(states: State, place: int) -> TwinCritic | None:
     """The critics of one of several jobs, on the host."""
     # Cut out there: to cut a job out of every leaf on a device is to compile as many programs.
     return critics_of(jax.tree.map(lambda leaf: leaf[place], jax.device_get(states)))
-
-
-__all__ = ["advantage_of", "critics_of", "critics_of_job"]

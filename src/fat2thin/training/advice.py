@@ -93,8 +93,8 @@ def advice(seeds: Sequence[int], found: Found) -> list[str]:
 def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
     metrics, sentences = found.metrics, []
     remedy = (
-        "Try --settings-from small, fewer updates, or --select offline, which takes the policy on "
-        "the way that held-out episodes like best."
+        "Try fewer updates, or --select offline, which takes the policy on the way that held-out "
+        "episodes like best; on a noisy log --settings-from small, which auto takes by itself."
     )
     if "logged_inside_support" in metrics:
         learned, unseen = metrics["learned_inside"], metrics["held_out_inside"]
