@@ -2,12 +2,21 @@
 
 import dataclasses
 import math
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 
 from fat2thin import algorithms
-from fat2thin.algorithms.checks import between, layer_widths, one_of, only_with, whole
+from fat2thin.algorithms.checks import (
+    between,
+    check_choices,
+    choice,
+    choices_of,
+    layer_widths,
+    only_with,
+    whole,
+)
 
 COVERING = ("squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta")
 REGRESSION = ("awac", "bc", "inac", "iql", "sql", "tawac", "xql")
@@ -208,7 +217,8 @@ def test_the_authors_form_passes_as_it_is(name):
 class Example:
     number: float = 0.5
     perhaps: float | None = None
-    word: str | None = None
+    word: str | None = choice(None, ("a", "b"))
+    other: str = choice("c", ("c", "d"))
     count: int = 1
     widths: tuple[int, ...] = (1,)
 
@@ -250,11 +260,31 @@ def test_a_count_is_whole(value, fits):
 def test_none_passes_only_where_it_is_the_default():
     between(Example(), "perhaps", 0.0, 1.0)
     whole(Example(), "perhaps")
-    one_of(Example(), "word", ("a", "b"))
-    with pytest.raises(ValueError, match="word must be one of 'a', 'b', got 'c'"):
-        one_of(Example(word="c"), "word", ("a", "b"))
+    check_choices(Example())
+    with pytest.raises(ValueError, match="other must be one of 'c', 'd', got None"):
+        check_choices(Example(other=None))
     with pytest.raises(ValueError, match="count must be"):
         whole(Example(count=None), "count")
+
+
+def test_a_word_is_one_of_its_choices():
+    assert choices_of(Example) == choices_of(Example()) == {"word": ("a", "b"), "other": ("c", "d")}
+    check_choices(Example(word="b", other="d"))
+    with pytest.raises(ValueError, match="word must be one of 'a', 'b', got 'c'"):
+        check_choices(Example(word="c"))
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_word_of_a_config_is_a_choice_that_is_checked(name):
+    """A word without declared choices would be taken whatever it is, and no test would try it."""
+    config = algorithms.get(name).config
+    words = {field: "?" for field, kind in get_type_hints(config).items() if kind in WORDS}
+    assert {*choices_of(config)} == {*words}
+    for field in words:
+        refused(f"^{field} must be one of '", name, **{field: "?"})
+
+
+WORDS = (str, str | None)
 
 
 def test_widths_are_positive_whole_numbers():

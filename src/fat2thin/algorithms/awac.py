@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, one_of, only_with, whole
+from fat2thin.algorithms.checks import between, choice, only_with, whole
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
 from fat2thin.algorithms.learner import Learner
 from fat2thin.algorithms.parts import (
@@ -43,7 +43,7 @@ class AWACConfig(ActorCriticConfig):
     temperature: float = 1.0
     """lambda: the lower, the more the policy keeps to the best logged actions."""
 
-    weights: str = "exponential"
+    weights: str = choice("exponential", WEIGHTS)
     """"exponential" as in the paper, or "batch_softmax": the same, divided by its mean over the
     batch, as in the code that the FtTPO authors used."""
 
@@ -67,7 +67,6 @@ def check(config: AWACConfig) -> None:
     check_learning(config)
     check_regression(config)
     between(config, "temperature", 0.0, math.inf)
-    one_of(config, "weights", WEIGHTS)
     between(config, "weight_limit", 0.0, math.inf)
     whole(config, "value_samples")
     only_with(

@@ -1,9 +1,12 @@
 """What a setting may be, and the sentence that refuses what it may not."""
 
 import dataclasses
+import functools
 import numbers
 import typing
 from typing import Any
+
+_CHOICES = "choices"
 
 
 def between(
@@ -27,14 +30,24 @@ def between(
         raise ValueError(f"{name} must lie in {brackets}, got {value!r}")
 
 
-def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
+def choice(default: str | None, choices: tuple[str, ...]) -> Any:
+    """A field of a config that is one of several words, or None where its type allows it."""
+    return dataclasses.field(default=default, metadata={_CHOICES: choices})
+
+
+def choices_of(config: Any) -> dict[str, tuple[str, ...]]:
+    """Return the words that each `choice` of a config, or of its class, may be."""
+    fields = dataclasses.fields(config)
+    return {field.name: field.metadata[_CHOICES] for field in fields if _CHOICES in field.metadata}
+
+
+def check_choices(config: Any) -> None:
     """Refuse a word that is no choice; None passes where the field allows it."""
-    value = getattr(config, name)
-    if value is None and _may_be_none(config, name):
-        return
-    if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+    for name, choices in choices_of(config).items():
+        value = getattr(config, name)
+        if value not in choices and not (value is None and _may_be_none(config, name)):
+            listed = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(f"{name} must be one of {listed}, got {value!r}")
 
 
 def whole(config: Any, name: str, least: int = 1) -> None:
@@ -62,7 +75,14 @@ def only_with(config: Any, names: tuple[str, ...], holds: bool, reason: str) -> 
 
 
 def _may_be_none(config: Any, name: str) -> bool:
-    return type(None) in typing.get_args(typing.get_type_hints(type(config))[name])
+    kind: Any = type(config)
+    return type(None) in typing.get_args(_types(kind)[name])
+
+
+@functools.cache
+def _types(config: Any) -> dict[str, Any]:
+    """The fields' types by name; to find them takes longer than all other checks together."""
+    return typing.get_type_hints(config)
 
 
 def _default(config: Any, name: str) -> Any:

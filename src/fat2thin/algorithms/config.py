@@ -4,7 +4,14 @@ import dataclasses
 import math
 
 from fat2thin.algorithms.base import shaping
-from fat2thin.algorithms.checks import between, layer_widths, one_of, only_with, whole
+from fat2thin.algorithms.checks import (
+    between,
+    check_choices,
+    choice,
+    layer_widths,
+    only_with,
+    whole,
+)
 from fat2thin.algorithms.support import OUTSIDE_RULES
 from fat2thin.families import (
     BOX_RULES,
@@ -60,7 +67,7 @@ class CriticConfig(LearningConfig):
 class PolicyConfig:
     """What kind of policy is learned. Lengths are in half-ranges of the action box."""
 
-    policy: str = "squashed_gaussian"
+    policy: str = choice("squashed_gaussian", POLICIES)
     """Family of the policy: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t",
     "beta", "sparse_q_gaussian" or, where the loss needs no density, "deterministic"."""
 
@@ -71,11 +78,11 @@ class PolicyConfig:
     degrees_of_freedom: float | None = shaping(None)
     """Of a "student_t" policy; None is 1."""
 
-    box: str | None = None
+    box: str | None = choice(None, BOX_RULES)
     """How the band of a "sparse_q_gaussian" meets the action box: "inside" (None is this) or
     "clip"."""
 
-    outside_support: str | None = None
+    outside_support: str | None = choice(None, OUTSIDE_RULES)
     """What regression does with logged actions outside the band of a "sparse_q_gaussian", where
     their log density is -inf: "replace" each by the nearest of 100 samples of the policy (random
     action replacement), or "project" it to the nearest point of 90 % of the band. One of them has
@@ -109,13 +116,14 @@ class ActorCriticConfig(ActorConfig, CriticConfig):
 class BehaviourConfig(ActorCriticConfig):
     """The same, with a model of the policy that made the log."""
 
-    behaviour: str = "squashed_gaussian"
+    behaviour: str = choice("squashed_gaussian", COVERING)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
 
 def check_learning(config: LearningConfig) -> None:
-    """Refuse what no network can learn with."""
+    """Refuse what no network can learn with, and words that are no choice of any setting."""
+    check_choices(config)
     between(config, "learning_rate", 0.0, 1.0)
     between(config, "adam_beta_2", 0.0, 1.0)
     between(config, "weight_decay", 0.0, math.inf, closed_low=True)
@@ -126,7 +134,6 @@ def check_learning(config: LearningConfig) -> None:
 
 def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -> None:
     """Refuse a family that the loss cannot be computed with, and settings of another family."""
-    one_of(config, "policy", POLICIES)
     if config.policy not in families:
         raise ValueError(f"policy={config.policy!r} has no meaning here: {reason}.")
     sparse = config.policy == "sparse_q_gaussian"
@@ -153,8 +160,6 @@ def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -
     between(config, "degrees_of_freedom", 0.0, math.inf)
     between(config, "scale_low", 0.0, min(config.scale_high, 1.0) if sparse else config.scale_high)
     between(config, "scale_high", 0.0, math.inf)
-    one_of(config, "box", BOX_RULES)
-    one_of(config, "outside_support", OUTSIDE_RULES)
     whole(config, "actor_decay_steps")
 
 
@@ -171,11 +176,6 @@ def check_regression(config: PolicyConfig) -> None:
             "actions outside the band have log density -inf. (Leaving them out would be no answer: "
             "the likelihood of what remains grows without bound as the band shrinks.)"
         )
-
-
-def check_behaviour(config: BehaviourConfig) -> None:
-    """Refuse a family that cannot model a log."""
-    one_of(config, "behaviour", COVERING)
 
 
 def make_family(

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from fat2thin.algorithms.base import shaping
-from fat2thin.algorithms.checks import between, one_of, only_with, whole
+from fat2thin.algorithms.checks import between, choice, only_with, whole
 from fat2thin.algorithms.config import COVERING, CriticConfig, check_learning
 from fat2thin.families import BOX_RULES
 
@@ -41,7 +41,7 @@ class FtTPOConfig(CriticConfig):
     actor_index: float = shaping(0.0)
     """Index of the sparse actor, below 1; the lower, the flatter the band."""
 
-    actor_loss: str = "exact"
+    actor_loss: str = choice("exact", ACTOR_LOSSES)
     """How the actor gets its width: "exact" (reverse KL by quadrature), "sampled" (reverse KL from
     samples), "closed_form" (no second network: a constant times the proposal's scale), "spot"
     (largest Q, held to the proposal) or "greedy" (likelihood of its best samples)."""
@@ -50,20 +50,20 @@ class FtTPOConfig(CriticConfig):
     """For "closed_form": share of the proposal's mass that the band keeps; None takes the one that
     minimises the reverse KL, 81 % for indices 0 and 2."""
 
-    proposal_family: str = "q_gaussian"
+    proposal_family: str = choice("q_gaussian", COVERING)
     """Family of the proposal: "q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper),
     "clipped_gaussian", "student_t" or "beta"."""
 
     degrees_of_freedom: float | None = shaping(None)
     """Of a "student_t" proposal; None is 1."""
 
-    value_under: str = "actor"
+    value_under: str = choice("actor", EVALUATED)
     """Policy whose value V estimates: "actor" or "proposal"."""
 
-    critic_under: str = "actor"
+    critic_under: str = choice("actor", EVALUATED)
     """Policy whose value Q estimates; the authors use the proposal here and the actor for V."""
 
-    box: str = "inside"
+    box: str = choice("inside", BOX_RULES)
     """How the band meets the action box: "inside" (it lies in the box) or "clip" (as published)."""
 
     proposal_scale_low: float = shaping(1e-3)
@@ -105,11 +105,6 @@ def check(config: FtTPOConfig) -> None:
     between(config, "half_width_low", 0.0, config.half_width_high)
     between(config, "half_width_high", 0.0, 1.0, closed_high=True)
     between(config, "kept_mass", 0.0, 1.0)
-    one_of(config, "actor_loss", ACTOR_LOSSES)
-    one_of(config, "proposal_family", COVERING)
-    one_of(config, "value_under", EVALUATED)
-    one_of(config, "critic_under", EVALUATED)
-    one_of(config, "box", BOX_RULES)
     whole(config, "greedy_samples")
     _combinations(config)
 

@@ -24,7 +24,6 @@ from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between
 from fat2thin.algorithms.config import (
     BehaviourConfig,
-    check_behaviour,
     check_learning,
     check_regression,
 )
@@ -59,7 +58,6 @@ def check(config: InACConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
     check_regression(config)
-    check_behaviour(config)
     between(config, "temperature", 0.0, math.inf)
     between(config, "weight_limit", 0.0, math.inf)
 

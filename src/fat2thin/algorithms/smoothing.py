@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.checks import between, only_with, whole
+from fat2thin.algorithms.checks import between, choice, only_with, whole
 from fat2thin.algorithms.config import POLICIES, ActorCriticConfig, check_policy
 from fat2thin.networks import TwinCritic
 from fat2thin.policies import Policy
@@ -18,7 +18,7 @@ from fat2thin.policies import Policy
 class SmoothedTargetConfig(ActorCriticConfig):
     """Settings of an algorithm that goes uphill on Q as TD3 does."""
 
-    policy: str = "deterministic"
+    policy: str = choice("deterministic", POLICIES)
     """Family of the policy: "deterministic", or one that is sampled with a gradient through the
     sample: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta" or
     "sparse_q_gaussian"."""

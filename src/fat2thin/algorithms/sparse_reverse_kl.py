@@ -21,11 +21,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, only_with
+from fat2thin.algorithms.checks import between, choice, only_with
 from fat2thin.algorithms.config import (
     COVERING,
+    POLICIES,
     BehaviourConfig,
-    check_behaviour,
     check_learning,
     check_policy,
 )
@@ -57,11 +57,11 @@ THEIRS = (
 class SparseReverseKLConfig(BehaviourConfig):
     """Settings of the sparse reverse KL."""
 
-    policy: str = "sparse_q_gaussian"
+    policy: str = choice("sparse_q_gaussian", POLICIES)
     """Family of the policy: "sparse_q_gaussian", for which this was made, or any other that has a
     density."""
 
-    behaviour: str = "q_gaussian"
+    behaviour: str = choice("q_gaussian", COVERING)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
@@ -86,7 +86,6 @@ def check(config: SparseReverseKLConfig) -> None:
         config, (*COVERING, "sparse_q_gaussian"),
         "the loss asks for a density, and a deterministic policy has none",
     )  # fmt: skip
-    check_behaviour(config)
     only_with(
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, one_of
+from fat2thin.algorithms.checks import between, choice
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
 from fat2thin.algorithms.parts import (
     ValueState,
@@ -40,7 +40,7 @@ class SQLConfig(ActorCriticConfig):
     """alpha: how dear it is to leave the log; actions with an advantage below -2 alpha are
     dropped."""
 
-    weights: str = "sparse"
+    weights: str = choice("sparse", WEIGHTS)
     """Weights of the policy: "sparse", [1 + A / (2 alpha)]_+ as the paper derives, or
     "positive_part", max(A, 0) as its code has."""
 
@@ -53,7 +53,6 @@ def check(config: SQLConfig) -> None:
     check_learning(config)
     check_regression(config)
     between(config, "temperature", 0.0, math.inf)
-    one_of(config, "weights", WEIGHTS)
     between(config, "weight_limit", 0.0, math.inf)
 
 
