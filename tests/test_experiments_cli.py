@@ -18,9 +18,10 @@ from fat2thin.reading import read_seeds, read_setting, read_value
 from fat2thin.training import Run, load
 
 SWEEP = [
-    "sweep", "bc", "treatment/quadratic", "--steps", "4", "--seeds", "1", "--report-seeds", "2",
+    "sweep", "bc", "treatment/quadratic", "--steps", "4", "--seeds", "1",
     "--evaluate-every", "4", "--episodes", "2", "--batch-size", "8", "--set", "hidden=(4,)",
 ]  # fmt: skip
+REPORT = ["--report-seeds", "2"]
 GRID = ["--grid", "learning_rate=1e-3,1e-2"]
 
 
@@ -96,14 +97,14 @@ def no_references():
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep") / "out"
-    main([*SWEEP, *GRID, "--out", str(folder)])
+    main([*SWEEP, *GRID, *REPORT, "--out", str(folder)])
     return folder
 
 
 def test_a_sweep_tells_what_it_tried_took_and_cost(swept, capsys, monkeypatch):
     """Again, from what is there; two settings, two evaluations, two episodes of 24 steps."""
     monkeypatch.setattr("fat2thin.experiments.plan.execute_together", None)
-    text = said([*SWEEP, *GRID, "--out", swept], capsys)
+    text = said([*SWEEP, *GRID, *REPORT, "--out", swept], capsys)
     assert "bc on treatment/quadratic, 2 settings, seeds 0, 4 steps" in text
     chosen = re.search(r"^chosen: (learning_rate=\S+)$", text, re.MULTILINE)[1]
     kept = json.loads((swept / "sweep.json").read_text())
@@ -129,6 +130,9 @@ def test_a_sweep_reports_on_the_seeds_after_those_that_chose(swept):
         (["--grid", "rate=1,2"], "no setting 'rate'"),
         ([*GRID, "--report-seeds", "0,1"], "seeds 0 would choose the setting and report on it"),
         ([*GRID, "--set", "hidden"], "a setting is written NAME=VALUE, got 'hidden'"),
+        ([*GRID, "--set", "hidden=(8,)"], "hidden is set twice, to (4,) and (8,): set it once"),
+        ([*GRID, "--grid", "learning_rate=1"], "the grid names learning_rate twice"),
+        (["--grid", "hidden=(8,),(4,)"], "hidden is given by --set and by --grid"),
     ],
 )
 def test_a_mistake_in_a_sweep_is_one_line(more, message, tmp_path):

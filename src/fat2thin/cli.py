@@ -16,7 +16,7 @@ from tyro.extras import SubcommandApp
 
 from fat2thin import compilation_cache, data_cli, experiments_cli
 from fat2thin.plain_errors import plain_errors
-from fat2thin.reading import read_scales, read_seeds, read_setting
+from fat2thin.reading import merge_repeated, read_scales, read_seeds, read_settings
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -134,7 +134,7 @@ def train(
     from fat2thin.training.spec import find_published
 
     with plain_errors(ValueError, DataFileError):
-        given = dict(read_setting(one) for one in settings)
+        given = read_settings(settings)
         scales = read_scales(standardise, reward_scale)
         origin = resolve(settings_from, algorithm, dataset)
         spec = make_spec(
@@ -395,9 +395,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if arguments is None:
         compilation_cache.use()
+    with plain_errors(ValueError):
+        given = merge_repeated(sys.argv[1:] if arguments is None else arguments)
     with plain_errors(OSError):
         try:
-            app.cli(prog="fat2thin", description=DESCRIPTION, args=arguments)
+            app.cli(prog="fat2thin", description=DESCRIPTION, args=given)
         except BrokenPipeError:
             # Whoever reads has seen enough, as `head` has; there is nobody left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fat2thin.plain_errors import plain_errors
-from fat2thin.reading import read_scales, read_seeds, read_setting, read_value
+from fat2thin.reading import read_scales, read_seeds, read_settings, read_value
 
 _Text = Annotated[str, tyro.conf.Positional]
 _Folders = Annotated[
@@ -79,7 +79,10 @@ def sweep(
     from fat2thin.training.spec import expand_seeds
 
     with _told_plainly():
-        given, scales = dict(map(read_setting, settings)), read_scales(standardise, reward_scale)
+        given, scales = read_settings(settings), read_scales(standardise, reward_scale)
+        values = parse_grid(grid, read_value)
+        if twice := sorted({*given} & {*values}):
+            raise ValueError(f"{twice[0]} is given by --set and by --grid: leave one of them out")
         origin = resolve(settings_from, algorithm, dataset)
         if settings_from == AUTO and origin != DEFAULT:
             print(sentence(algorithm, dataset, origin, [*given, *scales]))
@@ -93,7 +96,7 @@ def sweep(
         if isinstance(reporting, int):
             first = max(base.seeds) + 1
             reporting = list(range(first, first + len(expand_seeds(reporting))))
-        wanted = Sweep(base, parse_grid(grid, read_value), expand_seeds(reporting), select)
+        wanted = Sweep(base, values, expand_seeds(reporting), select)
         root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
         (result,) = run_sweeps({".": wanted}, root).values()
         print(result.table())

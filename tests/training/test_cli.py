@@ -1,17 +1,19 @@
+import inspect
 import re
 import sys
+import typing
 
 import pytest
+from tyro.extras import SubcommandApp
 
 from fat2thin import training
-from fat2thin.cli import main
+from fat2thin.cli import app, main
 from fat2thin.experiments import published_settings
+from fat2thin.reading import LISTS, merge_repeated
 from fat2thin.training import load, progress
 
-TRAIN = [
-    "train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3",
-    "--settings-from", "default",
-]  # fmt: skip
+BARE = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]
+TRAIN = [*BARE, "--settings-from", "default"]
 
 
 def output(arguments, capsys):
@@ -47,13 +49,13 @@ def test_published_settings_are_used_and_their_source_shown(folder, capsys, monk
         batch_size=8,
     )  # fmt: skip
     monkeypatch.setattr(published_settings, "records", lambda: (record,))
-    arguments = [*TRAIN, "--settings-from", "own", "--out", folder, "--set", "noise=0.25"]
+    arguments = [*BARE, "--settings-from", "own", "--out", folder, "--set", "noise=0.25"]
     assert "\nsettings from own: A paper.\n" in "\n" + output(arguments, capsys)
     spec = load(folder).spec
     assert (spec.settings_from, spec.batch_size) == ("own", 8)
     assert (spec.config.noise, spec.config.learning_rate) == (0.25, 0.2)
     with pytest.raises(SystemExit, match="there are: 'own' on tiny/own"):
-        main([*TRAIN, "--settings-from", "fttpo"])
+        main([*BARE, "--settings-from", "fttpo"])
 
 
 def test_published_settings_are_listed(capsys):
@@ -78,6 +80,63 @@ def test_seeds_are_a_count_or_a_list(seeds, expected, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "repeated",
+    [
+        ["--set", "noise=0.5", "rounds=2", "--set", "loud=True"],
+        ["--set=noise=0.5", "--seeds", "1", "--set", "rounds=2", "--set=loud=True"],
+        [
+            "--snapshots",
+            "1",
+            "--set",
+            "noise=0.5",
+            "rounds=2",
+            "--snapshots",
+            "3",
+            "--set",
+            "loud=True",
+        ],
+    ],
+)
+def test_lists_may_be_given_in_several_parts(repeated, monkeypatch):
+    seen = []
+    monkeypatch.setattr(training, "execute", lambda spec, *_: seen.append(spec) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        main([*TRAIN, *repeated])
+    (spec,) = seen
+    assert (spec.config.noise, spec.config.rounds, spec.config.loud) == (0.5, 2, True)
+    assert spec.snapshots == ((1, 3) if "--snapshots" in repeated else ())
+
+
+def every_command(registered):
+    """The functions behind all commands, those of groups of commands among them."""
+    for command in registered._subcommands.values():
+        target = command.target
+        yield from every_command(target) if isinstance(target, SubcommandApp) else [target]
+
+
+def test_options_that_take_several_values_are_those_that_are_merged():
+    """The parser knows them by their type; what is joined before it runs, by name."""
+    several, one = set(), set()
+    for command in every_command(app):
+        kinds = typing.get_type_hints(command)
+        marked = typing.get_type_hints(command, include_extras=True)
+        for name, parameter in inspect.signature(command).parameters.items():
+            if parameter.kind is not parameter.POSITIONAL_ONLY:
+                marks = getattr(marked[name], "__metadata__", ())
+                renamed = [mark.name for mark in marks if getattr(mark, "name", None)]
+                option = (*renamed, name.replace("_", "-"))[0]
+                (several if typing.get_origin(kinds[name]) is tuple else one).add(option)
+    assert several == {*LISTS}
+    assert not several & one
+
+
+def test_what_follows_two_dashes_is_left_as_it_is():
+    assert merge_repeated(["show", "--follow", "--", "--follow"]) == [
+        "show", "--follow", "--", "--follow",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["train", "stand_on", "tiny/own", "--steps", "1"], "no algorithm is called 'stand_on'"),
@@ -86,6 +145,11 @@ def test_seeds_are_a_count_or_a_list(seeds, expected, monkeypatch):
         ([*TRAIN, "--set", "noise"], "a setting is written NAME=VALUE, got 'noise'"),
         ([*TRAIN, "--set", "learning_rate=-1"], "learning_rate must be positive"),
         ([*TRAIN, "--set", "learning_rate=fast"], "learning_rate must be one number, got 'fast'"),
+        ([*TRAIN, "--set", "noise=1", "noise=2"], "noise is set twice, to 1 and 2: set it once"),
+        ([*TRAIN, "--set", "noise=1", "--set=noise=2"], "noise is set twice, to 1 and 2"),
+        ([*TRAIN, "--steps", "7"], "--steps is given twice"),
+        ([*TRAIN, "--settings_from=auto"], "--settings-from is given twice"),
+        (["show", "here", "--follow", "--no-follow"], "--follow is given twice"),
         ([*TRAIN, "--seeds", "0"], "seeds must be"),
         (["show", "nowhere"], "nowhere holds no run"),
         (["show", "nowhere", "--follow"], "nowhere holds no run"),
