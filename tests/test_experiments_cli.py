@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from types import SimpleNamespace
 from typing import get_args
 
@@ -10,7 +11,7 @@ import pytest
 from fat2thin.cli import main
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.evaluation.table import Table
-from fat2thin.experiments import all_claims, reproduction
+from fat2thin.experiments import all_claims, reproduction, sweep
 from fat2thin.experiments.claims import Claim, Finding, Verdict, to_json
 from fat2thin.experiments.scales import SCALES
 from fat2thin.experiments_cli import Preset, ScaleName, run_folders
@@ -138,6 +139,28 @@ def test_a_sweep_reports_on_the_seeds_after_those_that_chose(swept):
 def test_a_mistake_in_a_sweep_is_one_line(more, message, tmp_path):
     assert message in refused([*SWEEP, *more, "--out", tmp_path / "new"])
     assert not (tmp_path / "new").exists()
+
+
+def test_a_grid_drops_what_its_values_leave_without_effect(monkeypatch, capsys, tmp_path):
+    """The log is small and noisy: FtTPO would keep 0.3 of the mass, which is for one of two."""
+    seen = []
+    monkeypatch.setattr(
+        sweep, "run_sweeps", lambda sweeps, root: seen.append(sweeps["."]) or sys.exit(0)
+    )
+    grid = ["--grid", "actor_loss=exact,closed_form", "--grid", "temperature=1,2"]
+    with pytest.raises(SystemExit):
+        main(["sweep", "fttpo", "treatment/quadratic", "--set", "hidden=8,8", *grid])
+    (wanted,) = seen
+    specs = [wanted.spec(one) for one in wanted.settings]
+    assert [(spec.config.actor_loss, spec.config.kept_mass) for spec in specs] == [
+        ("exact", None), ("exact", None), ("closed_form", 0.3), ("closed_form", 0.3),
+    ]  # fmt: skip
+    for spec in specs:
+        assert (spec.config.hidden, spec.config.weight_decay) == ((8, 8), 3.0)
+        assert spec.settings_from == "small" and spec.standardise
+    told = capsys.readouterr().out
+    assert "(weight_decay=3.0, learning_rate=0.0003, kept_mass=0.3, standardise=True, " in told
+    assert told.endswith(" Left out where a given setting rules them out: kept_mass=0.3.\n")
 
 
 def test_a_page_has_all_runs_below_a_folder(swept, tmp_path, capsys):

@@ -85,7 +85,8 @@ def train(
         seeds: How many: 10 is seeds 0 to 9. Or which: "3," is seed 3, "3,5" is seeds 3 and 5.
         out: Run folder. A finished run that is already there is shown and not computed again, and
             one that was broken off goes on from its newest checkpoint.
-        settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64.
+        settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64. They
+            win over those of settings_from, and drop those that they leave without effect.
             `fat2thin settings fttpo` explains them all.
         settings_from: What the other settings are: the defaults; those for small logs, noisy or
             clear, which auto takes where the log is one; or the published ones of the method's own
@@ -124,14 +125,8 @@ def train(
         make_spec,
         progress,
     )
-    from fat2thin.training.small_logs import (
-        AUTO,
-        DEFAULT,
-        enough_steps,
-        resolve,
-        sentence,
-    )
-    from fat2thin.training.spec import find_published
+    from fat2thin.training.small_logs import AUTO, enough_steps, resolve
+    from fat2thin.training.spec import describe_settings, find_settings
 
     with plain_errors(ValueError, DataFileError):
         given = read_settings(settings)
@@ -154,11 +149,10 @@ def train(
             select=select,
             **scales,
         )
-    if settings_from == AUTO and origin != DEFAULT:
-        print(sentence(algorithm, dataset, origin, [*given, *scales]))
-    elif origin in ("own", "fttpo"):
-        found = find_published(algorithm, dataset, origin, given)
-        print(f"settings from {origin}: {' '.join(found.sources)}")
+    if sources := find_settings(algorithm, dataset, origin, given.get("policy")).sources:
+        print(f"settings from {origin}: {' '.join(sources)}")
+    if told := describe_settings([spec], [*given, *scales], settings_from == AUTO):
+        print(told)
     folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)
     with plain_errors(TrainingDiverged, DataFileError, TaskError, TaskFailed, *folder_errors):
         try:

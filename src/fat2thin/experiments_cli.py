@@ -75,20 +75,18 @@ def sweep(
     """
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
     from fat2thin.training import make_spec
-    from fat2thin.training.small_logs import AUTO, DEFAULT, resolve, sentence
-    from fat2thin.training.spec import expand_seeds
+    from fat2thin.training.small_logs import AUTO, resolve
+    from fat2thin.training.spec import describe_settings, expand_seeds
 
     with _told_plainly():
         given, scales = read_settings(settings), read_scales(standardise, reward_scale)
         values = parse_grid(grid, read_value)
         if twice := sorted({*given} & {*values}):
             raise ValueError(f"{twice[0]} is given by --set and by --grid: leave one of them out")
-        origin = resolve(settings_from, algorithm, dataset)
-        if settings_from == AUTO and origin != DEFAULT:
-            print(sentence(algorithm, dataset, origin, [*given, *scales]))
+        example = {name: several[0] for name, several in values.items()}
         base = make_spec(
             algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
-            settings=given, settings_from=origin,
+            settings={**given, **example}, settings_from=resolve(settings_from, algorithm, dataset),
             batch_size=batch_size, evaluate_every=evaluate_every, episodes=episodes,
             log_every=log_every, task=task, **scales,
         )  # fmt: skip
@@ -96,7 +94,10 @@ def sweep(
         if isinstance(reporting, int):
             first = max(base.seeds) + 1
             reporting = list(range(first, first + len(expand_seeds(reporting))))
-        wanted = Sweep(base, values, expand_seeds(reporting), select)
+        wanted = Sweep(base, values, expand_seeds(reporting), select, given)
+        specs = [wanted.spec(one) for one in wanted.settings]
+        if told := describe_settings(specs, [*given, *values, *scales], settings_from == AUTO):
+            print(told)
         root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
         (result,) = run_sweeps({".": wanted}, root).values()
         print(result.table())

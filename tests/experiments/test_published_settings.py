@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from choices import choices
 from fat2thin import algorithms
 from fat2thin.experiments import published_settings as module
 from fat2thin.experiments.published_listing import listing, rows, sources
@@ -16,6 +17,7 @@ from fat2thin.experiments.published_settings import (
     records,
 )
 from fat2thin.training.settings import make_config
+from fat2thin.training.spec import describe_settings, make_spec
 
 TASKS = [
     f"{robot}-{kind}"
@@ -199,6 +201,46 @@ def test_every_record_is_one_that_an_algorithm_takes():
         chosen = {**values, "policy": policy} if policy else values
         config = make_config(algorithms.get(algorithm), None, chosen)
         assert config.learning_rate == values["learning_rate"]
+
+
+@pytest.mark.parametrize("dataset", ["treatment/quadratic", "d4rl/hopper-medium-v2"])
+def test_no_published_setting_is_in_the_way_of_a_choice(dataset):
+    """Refused is what the defaults refuse, too, and a family of policies without a record."""
+    cases = [
+        (name, origin, given)
+        for name in algorithms.names()
+        for origin in origins(name, dataset)
+        for given in choices(name)
+    ]
+    for algorithm, origin, given in cases:
+        found = attempt(algorithm, dataset, given, origin)
+        if not isinstance(found, str):
+            ((name, value),) = given.items()
+            assert getattr(found.config, name) == value
+        elif not found.startswith(f"no settings of {algorithm} with policy="):
+            assert found == attempt(algorithm, dataset, given, "default")
+
+
+def attempt(algorithm, dataset, given, origin):
+    """The specification, or the words that refuse it."""
+    try:
+        return make_spec(
+            algorithm, dataset, steps=1, settings=given, settings_from=origin, data_needed=False
+        )
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_given_setting_drops_the_published_one_that_rules_it_out():
+    """The authors' weights of AWAC have no limit; those of the paper do."""
+    spec = attempt("awac", "d4rl/hopper-medium-v2", {"weight_limit": 50.0}, "fttpo")
+    published = published_settings("awac", "d4rl/hopper-medium-v2", "fttpo").values
+    assert (spec.config.weights, spec.config.weight_limit) == ("exponential", 50.0)
+    assert published["weights"] == "batch_softmax"
+    for name in ("learning_rate", "temperature"):
+        assert getattr(spec.config, name) == published[name]
+    told = describe_settings([spec], ["weight_limit"], automatic=False)
+    assert told == "Left out where a given setting rules them out: weights=batch_softmax."
 
 
 def test_every_record_is_well_formed():

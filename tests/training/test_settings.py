@@ -7,7 +7,7 @@ import pytest
 from fat2thin import training
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.data import readers
-from fat2thin.training.settings import explain
+from fat2thin.training.settings import explain, make_config
 from fat2thin.training.spec import RunSpec, difference, expand_seeds, make_spec
 
 
@@ -96,6 +96,54 @@ def test_wrong_names_list_the_right_ones():
 def test_a_misspelt_option_is_found_among_settings_and_options():
     with pytest.raises(ValueError, match="no setting 'seed'; there are seeds, "):
         training.train("stand_in", "tiny/shared", steps=1, seed=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linked:
+    """Settings that need one another."""
+
+    low: float = 0.0
+    high: float = 1.0
+    kind: str = "plain"
+    extra: float | None = None
+    must: float | None = None
+
+    def check(self):
+        if not self.low < self.high:
+            raise ValueError("low must be below high")
+        if (self.kind == "rich") != (self.must is not None):
+            raise ValueError("kind='rich' and must go together")
+        if self.extra is not None and self.kind != "rich":
+            raise ValueError("extra is for kind='rich'")
+
+
+@pytest.mark.parametrize(
+    ("brought", "given", "made"),
+    [
+        ({"low": 0.5, "high": 2.0}, {"low": 0.1}, {"low": 0.1, "high": 2.0}),
+        # The given one wins at either end.
+        ({"low": 0.5, "extra": None}, {"high": 0.2}, {"high": 0.2}),
+        ({"high": 0.5, "low": 0.2}, {"low": 0.7}, {"low": 0.7}),
+        # Neither of two has a meaning without the other.
+        ({"kind": "rich", "must": 1.0, "high": 0.1}, {"low": 0.5},
+         {"kind": "rich", "must": 1.0, "low": 0.5}),
+        ({"extra": 3.0, "must": 1.0, "kind": "rich"}, {"kind": "plain"}, {"kind": "plain"}),
+        # What was given has a meaning only beside what is brought.
+        ({"kind": "rich", "low": 0.5}, {"must": 2.0, "high": 0.2},
+         {"kind": "rich", "must": 2.0, "high": 0.2}),
+    ],
+)  # fmt: skip
+def test_settings_that_nobody_gave_yield_to_given_ones(tiny_world, brought, given, made):
+    linked = tiny_world.algorithm._replace(config=Linked, check=Linked.check)
+    assert make_config(linked, None, given, brought) == Linked(**made)
+
+
+def test_given_settings_that_refuse_each_other_are_refused_as_they_are_alone(tiny_world):
+    linked = tiny_world.algorithm._replace(config=Linked, check=Linked.check)
+    with pytest.raises(ValueError, match="low must be below high"):
+        make_config(linked, None, {"low": 2.0, "high": 0.5}, {"extra": 1.0})
+    with pytest.raises(ValueError, match="no setting 'lo'"):
+        make_config(linked, None, {"lo": 2.0}, {"high": 1.0})
 
 
 def test_the_difference_is_told_field_by_field():

@@ -1,12 +1,15 @@
 """Settings for small logs: who gets them, and what is said of it."""
 
 import dataclasses
+import itertools
 import logging
+import re
 
 import numpy as np
 import pytest
 
 import fat2thin
+from choices import choices
 from fat2thin import algorithms, data
 from fat2thin.cli import main
 from fat2thin.data import Dataset
@@ -16,9 +19,9 @@ from fat2thin.training.small_logs import (
     SMALL_STEPS,
     enough_steps,
     resolve,
-    sentence,
     small_settings,
 )
+from fat2thin.training.spec import describe_settings
 
 ROWS, LENGTH = 40, 10
 WANTED = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}
@@ -238,14 +241,20 @@ def test_a_large_log_without_steps_is_an_error_before_anything_is_computed(path,
     assert not asked
 
 
+def sentence(algorithm, log, origin, given=()):
+    """What is said of the settings that `auto` takes for a log of this kind."""
+    spec = make_spec(algorithm, log, steps=1, settings_from=origin)
+    return describe_settings([spec], given, automatic=True)
+
+
 def test_the_line_names_the_log_its_rows_the_settings_and_the_way_out(path):
-    line = sentence("fttpo", path, "small", ())
+    line = sentence("fttpo", path, "small")
     assert line.startswith(f"{path} has 40 rows, and what comes next in it is noisy: settings for")
     assert "(hidden=16,16, weight_decay=3.0, learning_rate=0.0003, temperature=0.35" in line
     assert "kept_mass=0.3, standardise=True, reward_scale=deviation). " in line
     assert line.endswith("--settings-from default has the usual ones.")
-    assert "treatment/cubic@42 has 1,008 rows" in sentence("bc", "treatment/cubic@42", "small", ())
-    clear = sentence("fttpo", path, "small-clear", ())
+    assert "treatment/cubic@42 has 1,008 rows" in sentence("bc", "treatment/cubic@42", "small")
+    clear = sentence("fttpo", path, "small-clear")
     assert "what comes next in it can be predicted: settings" in clear
     assert "(temperature=0.35, actor_loss=closed_form, kept_mass=0.3, standardise=" in clear
     assert "standardise" not in sentence("fttpo", path, "small", ["standardise"])
@@ -256,7 +265,7 @@ def test_who_did_not_ask_for_small_settings_is_told(path, clear, asked, caplog):
         fat2thin.train("iql", path)
         fat2thin.train("fttpo", clear)
     assert [record.message for record in caplog.records] == [
-        sentence("iql", path, "small", ()), sentence("fttpo", clear, "small-clear", ()),
+        sentence("iql", path, "small"), sentence("fttpo", clear, "small-clear"),
     ]  # fmt: skip
     caplog.clear()
     fat2thin.train("iql", path, settings_from="small")
@@ -265,15 +274,140 @@ def test_who_did_not_ask_for_small_settings_is_told(path, clear, asked, caplog):
 
 
 def test_the_command_line_takes_them_and_says_so(path, capsys, tmp_path):
-    folder = tmp_path / "run"
-    options = ["--steps", "2", "--batch-size", "4", "--out", str(folder), "--set", "hidden=4,4"]
-    main(["train", "bc", path, *options])
+    """A given setting, actor_loss, leaves one of them without effect."""
+    given = ["--set", "hidden=4,4", "--set", "actor_loss=exact"]
+    main(
+        [
+            "train",
+            "fttpo",
+            path,
+            "--steps",
+            "2",
+            "--batch-size",
+            "4",
+            "--out",
+            str(tmp_path),
+            *given,
+        ]
+    )
     told = capsys.readouterr().out
-    assert sentence("bc", path, "small", ["hidden"]) in told and "hidden=16,16" not in told
-    spec = fat2thin.load(folder).spec
+    assert "(weight_decay=3.0, learning_rate=0.0003, temperature=0.35, standardise=True, " in told
+    assert "Left out where a given setting rules them out: kept_mass=0.3.\n" in told
+    spec = fat2thin.load(tmp_path).spec
     assert spec.settings_from == "small" and spec.config.hidden == (4, 4)
-    assert spec.config.weight_decay == 3.0
+    assert (spec.config.weight_decay, spec.config.kept_mass) == (3.0, None)
     assert spec.standardise and spec.reward_scale == "deviation"
+
+
+# Settings that are given beside them
+
+
+def every_choice(algorithm):
+    """Each choice, also beside published=True; in pairs, where `auto` brings such a setting."""
+    single = choices(algorithm)
+    pairs = [one | other for one, other in itertools.combinations(single, 2) if {*one} != {*other}]
+    if not any({*one} <= {*small_settings(algorithm)} for one in single):
+        pairs = [pair for pair in pairs if pair.get("published")]
+    return [*single, *pairs]
+
+
+def attempt(algorithm, log, given, origin):
+    """The specification, or the words that refuse it."""
+    try:
+        return make_spec(algorithm, log, steps=1, settings=given, settings_from=origin)
+    except ValueError as error:
+        return str(error)
+
+
+def left_out(specs, given):
+    """Names of the settings that are said to be left out."""
+    told = describe_settings(specs, given, automatic=False)
+    return {*re.findall(r"(\w+)=", told)}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_that_auto_brings_is_in_the_way_of_a_choice(algorithm, path, clear, limit):
+    """Refused with `auto` is what is refused with the defaults, in the same words.
+
+    What `auto` brings is either there or, where the algorithm would refuse it, left out and named.
+    """
+    limit(ROWS - 1)
+    large = resolve("auto", algorithm, path)
+    limit(ROWS)
+    origins = {large, resolve("auto", algorithm, path), resolve("auto", algorithm, clear)}
+    assert origins == {"default", "small", *(["small-clear"] if algorithm == "fttpo" else [])}
+    chosen = algorithms.get(algorithm)
+    for given in every_choice(algorithm):
+        usual = attempt(algorithm, path, given, "default")
+        for origin in sorted(origins - {"default"}):
+            found = attempt(algorithm, path, given, origin)
+            if isinstance(usual, str):
+                assert found == usual
+                continue
+            brought = small_settings(algorithm, origin)
+            wanted = {name: brought[name] for name in brought if name not in given}
+            dropped = {name for name in wanted if getattr(found.config, name) != wanted[name]}
+            kept = {name: wanted[name] for name in wanted if name not in dropped}
+            assert found.config == dataclasses.replace(usual.config, **kept)
+            assert left_out([found], given) == dropped
+            for name in dropped:
+                with pytest.raises(ValueError, match=name):
+                    chosen.check(dataclasses.replace(found.config, **{name: wanted[name]}))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "dropped"),
+    [
+        *(("fttpo", {"actor_loss": loss}, {"kept_mass": None})
+          for loss in ("exact", "sampled", "spot", "greedy")),
+        *(("fttpo", given, {"actor_loss": "exact", "kept_mass": None})
+          for given in ({"published": True}, {"proposal_family": "squashed_gaussian"},
+                        {"proposal_family": "beta", "box": "inside"})),
+        ("fttpo", {"proposal_family": "student_t", "degrees_of_freedom": 3.0}, {}),
+        ("fttpo", {"kept_mass": 0.5, "weight_decay": 0.0}, {}),
+        ("fttpo-sg", {"published": True}, {}),
+        ("xql", {"published": True}, {"value_temperature": 2.0}),
+        ("spot", {"published": True}, {}),
+        ("iql", {"policy": "sparse_q_gaussian", "outside_support": "project"}, {}),
+    ],
+)  # fmt: skip
+def test_what_was_given_wins_and_drops_what_it_leaves_without_effect(
+    algorithm, given, dropped, path, asked, caplog
+):
+    fat2thin.train(algorithm, path, steps=2, **given)
+    (spec,) = asked
+    expected = {**small_settings(algorithm), **dropped, **given}
+    assert spec.config == dataclasses.replace(algorithms.get(algorithm).config(), **expected)
+    assert spec.settings_from == "small" and type(spec).from_json(spec.to_json()) == spec
+    (told,) = (record.message for record in caplog.records)
+    taken, _, left = told.partition("Left out where a given setting rules them out: ")
+    assert {*re.findall(r"(\w+)=", left)} == {*dropped}
+    for name in {*small_settings(algorithm)} - {*given}:
+        assert (f"{name}=" in taken) == (name not in dropped)
+
+
+def test_what_is_left_out_is_told_even_where_small_settings_were_asked_for(path, asked, caplog):
+    fat2thin.train("fttpo", path, settings_from="small", actor_loss="exact")
+    assert [record.message for record in caplog.records] == [
+        "Left out where a given setting rules them out: kept_mass=0.3."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "message"),
+    [
+        ("fttpo", {"actor_loss": "exact", "kept_mass": 0.3}, "^kept_mass=0.3 has no effect"),
+        ("fttpo", {"greedy_samples": 20}, "^greedy_samples=20 has no effect"),
+        ("fttpo", {"temperature": -1.0}, "^temperature must lie in"),
+        ("fttpo", {"actor_los": "exact"}, "no setting 'actor_los'"),
+        ("fttpo", {"published": True, "actor_loss": "closed_form"}, "^published=True knows"),
+        ("xql", {"published": True, "value_temperature": 1.0}, "^value_temperature=1.0 has no eff"),
+    ],
+)
+def test_what_a_user_gives_without_effect_is_refused(algorithm, given, message, path, asked):
+    with pytest.raises(ValueError, match=message):
+        fat2thin.train(algorithm, path, steps=2, **given)
+    assert not asked
 
 
 def test_rewards_that_never_differ_have_no_scale_and_get_the_defaults(tmp_path):

@@ -45,6 +45,9 @@ class Sweep:
     """Values by setting; every combination is tried."""
     report_seeds: tuple[int, ...]
     select: str = "area"
+    given: Mapping[str, Any] | None = None
+    """Settings that were given beside the grid; None is all those of the base. Others, which
+    `base.settings_from` brings, are dropped where a value of the grid rules them out."""
 
     def __post_init__(self) -> None:
         if self.select not in (*BY_RETURNS, *BY_LOG):
@@ -79,12 +82,10 @@ class Sweep:
         options = {
             field.name: getattr(base, field.name)
             for field in dataclasses.fields(RunSpec)
-            if field.name not in ("algorithm", "dataset", "config", "settings_from")
+            if field.name not in ("algorithm", "dataset", "config")
         }
-        spec = make_spec(
-            base.algorithm, base.dataset, config=base.config, settings=setting, **options
-        )
-        return dataclasses.replace(spec, settings_from=base.settings_from)
+        given = vars(base.config) if self.given is None else self.given
+        return make_spec(base.algorithm, base.dataset, settings={**given, **setting}, **options)
 
     def selection(self, name: str) -> list[Planned]:
         """The runs that choose, in the folder of this name."""

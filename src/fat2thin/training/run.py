@@ -31,8 +31,8 @@ from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
 from fat2thin.training.resuming import Timer, groups
 from fat2thin.training.settings import refuse_unknown
-from fat2thin.training.small_logs import AUTO, DEFAULT, enough_steps, resolve, sentence
-from fat2thin.training.spec import LAST, RunSpec, make_spec
+from fat2thin.training.small_logs import AUTO, DEFAULT, enough_steps, resolve
+from fat2thin.training.spec import LAST, RunSpec, describe_settings, make_spec
 from fat2thin.training.turns import Turns
 
 CHECKPOINT_SECONDS = 60.0
@@ -68,27 +68,27 @@ def train(
     `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
     config by name (`temperature=0.5`), put into `config`, or into the settings that
     `settings_from` names: for "auto" those for small logs where the log is small, and the defaults
-    where it is not. Small logs need no `steps`. Without a `batch_size`, that of the published
-    settings is taken, or else 256. The other options are explained in `RunSpec`. With
-    `out`, everything is written to that folder; a run that is already there is loaded instead, and
-    one that was broken off goes on from its newest checkpoint. Without `progress`, a bar is
-    shown on a terminal.
+    where it is not. What they leave without effect is dropped. Small logs need no `steps`. Without
+    a `batch_size`, that of the published settings is taken, or else 256. The other options are
+    explained in `RunSpec`. With `out`, everything is written to that folder; a run that is already
+    there is loaded instead, and one that was broken off goes on from its newest checkpoint. Without
+    `progress`, a bar is shown on a terminal.
     """
     options = inspect.signature(train).parameters
     refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
     scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
     scales = {name: value for name, value in scales.items() if value is not None}
-    origin = DEFAULT if config is not None and settings_from == AUTO else settings_from
-    if origin == AUTO and (origin := resolve(origin, algorithm, dataset)) != DEFAULT:
-        _log.warning(sentence(algorithm, dataset, origin, [*settings, *scales]))
+    automatic = settings_from == AUTO and config is None
+    if settings_from == AUTO:
+        settings_from = resolve(AUTO, algorithm, dataset) if automatic else DEFAULT
     spec = make_spec(
         algorithm,
         dataset,
-        steps=enough_steps(steps, origin, dataset),
+        steps=enough_steps(steps, settings_from, dataset),
         seeds=seeds,
         config=config,
         settings=settings,
-        settings_from=origin,
+        settings_from=settings_from,
         batch_size=batch_size,
         evaluate_every=evaluate_every,
         episodes=episodes,
@@ -99,6 +99,8 @@ def train(
         select=select,
         **scales,
     )
+    if told := describe_settings([spec], [*settings, *scales], automatic):
+        _log.warning(told)
     return execute(spec, out, progress)
 
 

@@ -23,17 +23,62 @@ LARGEST_NUMBER = 2**31 - 1
 _COMPARED = 64
 
 
-def make_config(algorithm: Algorithm, config: Any, settings: Mapping[str, Any]) -> Any:
-    """The config with the settings put in, checked by the algorithm itself."""
+def make_config(
+    algorithm: Algorithm,
+    config: Any,
+    settings: Mapping[str, Any],
+    brought: Mapping[str, Any] | None = None,
+) -> Any:
+    """The config with the settings put in, checked by the algorithm itself.
+
+    `brought` are settings that nobody gave. Given `settings` win over them, and those that the
+    check refuses beside the given ones are dropped.
+    """
     if config is not None and not isinstance(config, algorithm.config):
         raise ValueError(
             f"config must be a {algorithm.config.__name__} for {algorithm.name!r}, "
             f"got a {type(config).__name__}"
         )
-    refuse_unknown(algorithm, settings)
+    values = {**(brought or {}), **settings}
+    refuse_unknown(algorithm, values)
     kinds = typing.get_type_hints(algorithm.config)
-    values = {name: _convert(name, value, kinds[name]) for name, value in settings.items()}
+    values = {name: _convert(name, value, kinds[name]) for name, value in values.items()}
     base: Any = algorithm.config() if config is None else config
+    if brought:
+        given = {name: values.pop(name) for name in settings}
+        values = _compatible(algorithm, base, given, values)
+    return _checked(algorithm, base, values)
+
+
+def _compatible(
+    algorithm: Algorithm, base: Any, given: dict[str, Any], brought: dict[str, Any]
+) -> dict[str, Any]:
+    """The given settings, and as many of those brought as the check takes beside them.
+
+    One may have a meaning only beside another one: they are added one or two at a time.
+    """
+    if _takes(algorithm, base, {**brought, **given}):
+        return {**brought, **given}
+    values, least = given, 0
+    while True:
+        left = [item for item in brought.items() if item[0] not in values]
+        groups = itertools.chain(*(itertools.combinations(left, size) for size in range(least, 3)))
+        larger = ({**values, **dict(group)} for group in groups)
+        found = next((one for one in larger if _takes(algorithm, base, one)), None)
+        if found is None:
+            return values
+        values, least = found, 1
+
+
+def _takes(algorithm: Algorithm, base: Any, values: Mapping[str, Any]) -> bool:
+    try:
+        _checked(algorithm, base, values)
+    except ValueError:
+        return False
+    return True
+
+
+def _checked(algorithm: Algorithm, base: Any, values: Mapping[str, Any]) -> Any:
     made = dataclasses.replace(base, **values)
     _refuse_long_lists(made)
     algorithm.check(made)

@@ -6,7 +6,6 @@ proposal's mass everywhere. Rewards are put on a scale of their own, so that a t
 same on every log.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from fat2thin import algorithms, data
@@ -87,17 +86,10 @@ def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
     )
 
 
-def sentence(algorithm: str, dataset: str, origin: str, given: Iterable[str]) -> str:
-    """What is said to whoever gets such settings besides what was given by name."""
-    rows, settings = data.load(dataset).rows, {**small_settings(algorithm, origin), **OPTIONS}
-    names = [name for name in settings if name not in set(given)]
-    told = ", ".join(f"{name}={_word(settings[name])}" for name in names)
+def sentence(dataset: str, origin: str, taken: str) -> str:
+    """Say why a log gets settings for small logs, and which: `taken`, in words."""
     kind = "is noisy" if origin == SMALL else "can be predicted"
     return (
-        f"{dataset} has {rows:,} rows, and what comes next in it {kind}: settings for such logs "
-        f"are taken ({told}). --settings-from default has the usual ones."
+        f"{dataset} has {data.load(dataset).rows:,} rows, and what comes next in it {kind}: "
+        f"settings for such logs are taken ({taken}). --settings-from default has the usual ones."
     )
-
-
-def _word(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

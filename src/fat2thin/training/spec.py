@@ -2,7 +2,7 @@
 
 import dataclasses
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fat2thin import algorithms, data
@@ -10,7 +10,14 @@ from fat2thin.experiments.published_settings import ORIGINS, Found, published_se
 from fat2thin.keys import LARGEST_SEED
 from fat2thin.training.scales import check_reward_scale
 from fat2thin.training.settings import LARGEST_NUMBER, make_config, whole_number
-from fat2thin.training.small_logs import CLEAR, DEFAULT, OPTIONS, SMALL, small_settings
+from fat2thin.training.small_logs import (
+    CLEAR,
+    DEFAULT,
+    OPTIONS,
+    SMALL,
+    sentence,
+    small_settings,
+)
 
 LAST, OFFLINE = "last", "offline"
 SELECT = (LAST, OFFLINE)
@@ -108,24 +115,21 @@ def make_spec(
 ) -> RunSpec:
     """A specification whose names exist and whose numbers are in range; `settings` by field name.
 
-    `options` are the other fields of `RunSpec`. Published settings come first, `settings` override
-    them; without a `batch_size` the published one is taken, or else 256. Nothing is loaded or
-    compiled. A run that is over does not need its data: they may be gone.
+    `options` are the other fields of `RunSpec`. `settings` override those that `settings_from`
+    brings, and drop those that they rule out. Without a `batch_size` the published one
+    is taken, or else 256. Nothing is loaded or compiled. A run that is over does not need its data:
+    they may be gone.
     """
     chosen = algorithms.get(algorithm)
     if data_needed:
         data.reader(dataset)
     settings = settings or {}
-    if settings_from != DEFAULT:
-        if config is not None:
-            raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
-        if settings_from in (SMALL, CLEAR):
-            options = {**OPTIONS, **options}
-            settings = {**small_settings(algorithm, settings_from), **settings}
-        else:
-            found = find_published(algorithm, dataset, settings_from, settings)
-            settings = {**found.values, **settings}
-            batch_size = found.batch_size if batch_size is None else batch_size
+    if settings_from != DEFAULT and config is not None:
+        raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
+    brought = find_settings(algorithm, dataset, settings_from, settings.get("policy"))
+    if settings_from in (SMALL, CLEAR):
+        options = {**OPTIONS, **options}
+    batch_size = brought.batch_size if batch_size is None else batch_size
     if batch_size is not None:
         options["batch_size"] = batch_size
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
@@ -147,7 +151,7 @@ def make_spec(
     spec = RunSpec(
         algorithm=algorithm,
         dataset=dataset,
-        config=make_config(chosen, config, settings or {}),
+        config=make_config(chosen, config, settings, brought.values),
         seeds=expand_seeds(seeds),
         steps=steps,
         snapshots=tuple(sorted(set(snapshots))),
@@ -209,14 +213,49 @@ def _refuse_endless_metrics(spec: RunSpec) -> None:
         )
 
 
-def find_published(
-    algorithm: str, dataset: str, settings_from: str, settings: Mapping[str, Any]
+def find_settings(
+    algorithm: str, dataset: str, settings_from: str, policy: str | None = None
 ) -> Found:
-    """The published settings for a run whose other `settings` may choose a family of policies."""
+    """Return what `settings_from` brings to a run; `policy` is the family of policies, if given."""
+    if settings_from == DEFAULT:
+        return Found({}, None, (), ())
+    if settings_from in (SMALL, CLEAR):
+        return Found(small_settings(algorithm, settings_from), None, (), ())
     if settings_from not in ORIGINS:
         choices = ", ".join(map(repr, (DEFAULT, SMALL, CLEAR, *ORIGINS)))
         raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
-    return published_settings(algorithm, dataset, settings_from, settings.get("policy"))
+    return published_settings(algorithm, dataset, settings_from, policy)
+
+
+def describe_settings(specs: Sequence[RunSpec], given: Collection[str], automatic: bool) -> str:
+    """Return what a user must know of settings that are not `given` by name, or "".
+
+    Where they are `automatic`, that is which ones are taken; always, which ones are left out
+    because a given one rules them out. Several `specs` are the runs of a sweep.
+    """
+    taken: dict[str, Any] = {}
+    left_out: dict[str, Any] = {}
+    for spec in specs:
+        policy = spec.config.policy if "policy" in given else None
+        found = find_settings(spec.algorithm, spec.dataset, spec.settings_from, policy)
+        for name, value in found.values.items():
+            if name not in given:
+                same = plain(getattr(spec.config, name)) == plain(value)
+                (taken if same else left_out)[name] = value
+    told, first = [], specs[0]
+    if automatic and first.settings_from != DEFAULT:
+        options = {name: value for name, value in OPTIONS.items() if name not in given}
+        told.append(sentence(first.dataset, first.settings_from, _words({**taken, **options})))
+    if left_out:
+        told.append(f"Left out where a given setting rules them out: {_words(left_out)}.")
+    return " ".join(told)
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={','.join(map(str, value)) if isinstance(value, tuple | list) else value}"
+        for name, value in settings.items()
+    )
 
 
 def expand_seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
