@@ -1,9 +1,12 @@
 """Best bands against a grid search over an independent divergence, and against mass formulas."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.optimize
 from numpyro.distributions import kl_divergence
 
@@ -30,6 +33,38 @@ def test_it_minimises_the_registered_divergence(sparse, heavy):
     np.testing.assert_allclose(optimal_half_width(sparse, heavy), np.exp(best.x), rtol=1e-3)
 
 
+@pytest.mark.parametrize("sparse", [-20.0, 0.0, 0.9, 0.9999])
+@pytest.mark.parametrize("heavy", [1.0, 1.0 + 1e-9, 2.0, 2.9, 2.95, 2.99, 2.999999, 3.0 - 2**-51])
+def test_it_is_right_up_to_an_index_of_three(sparse, heavy):
+    """At the best width E[1 / (1 + (q - 1) y^2 / 2)] = (3 - q) / 2, here by SciPy over log t."""
+    exponent, width = 1.0 / (1.0 - sparse), optimal_half_width(sparse, heavy)
+
+    def integral(function):
+        def integrand(log_t):
+            t = np.exp(log_t)
+            return t * np.exp(exponent * np.log1p(-t * t)) * function((width * t) ** 2)
+
+        cuts = np.concatenate([np.arange(-np.log(width) - 40.0, -1e-3, 2.0), [-1e-16]])
+        return sum(
+            scipy.integrate.quad(integrand, low, high, epsabs=0.0, epsrel=1e-12)[0]
+            for low, high in itertools.pairwise(cuts)
+        )
+
+    if heavy > 1.5:
+        found = integral(lambda square: 1.0 / (1.0 + (heavy - 1.0) / 2.0 * square))
+        expected = (3.0 - heavy) / 2.0
+    else:
+        found = integral(lambda square: square / (1.0 + (heavy - 1.0) / 2.0 * square))
+        expected = 1.0
+    np.testing.assert_allclose(found / integral(lambda _: 1.0), expected, rtol=1e-9)
+
+
+def test_widths_near_an_index_of_three():
+    """With a flat band of index 0: (3 pi / 2) / (3 - q) to leading order."""
+    np.testing.assert_allclose(optimal_half_width(0.0, 2.99), 471.14367, rtol=1e-7)
+    np.testing.assert_allclose(optimal_half_width(0.0, 3.0 - 1e-9), 1.5e9 * np.pi, rtol=1e-6)
+
+
 def test_mass_of_the_band():
     """For a Cauchy of scale sqrt(2) sigma the mass in +-r is (2 / pi) atan(r / (sqrt(2) sigma))."""
     for mass in (0.1, 0.5, 0.81, 0.99):
@@ -54,6 +89,7 @@ def test_nodes_integrate_moments_exactly():
     [
         lambda: band_nodes(1.0),
         lambda: optimal_half_width(0.0, 3.0),
+        lambda: optimal_half_width(1.0, 2.0),
         lambda: half_width_for_mass(1.0, 2.0),
     ],
 )

@@ -186,7 +186,11 @@ class Scene(NamedTuple):
 
 
 def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
-    """KL(actor || proposal) in each state: entropy exactly, the rest by Gauss quadrature."""
+    """KL(actor || proposal) in each state: entropy exactly, the rest by Gauss quadrature.
+
+    With indices 0 and up to 2.5 the best width is right to 1e-3; at 2.7 it is 2 % too narrow, at
+    2.9 26 %, where actor_loss="closed_form" is right.
+    """
     band = scene.thin(scene.observation)
     base, dtype = band.base_dist, band.base_dist.loc.dtype
     nodes, weights = (jnp.asarray(part, dtype) for part in band_nodes(config.actor_index))
