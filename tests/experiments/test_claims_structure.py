@@ -5,6 +5,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.stats
 
 from experiments.made_up_runs import (
@@ -18,6 +19,7 @@ from fat2thin.experiments import (
 from fat2thin.experiments.claims import (
     FAILS,
     HOLDS,
+    UNDECIDED,
     Kept,
 )
 
@@ -99,20 +101,46 @@ def test_samples_that_leave_the_support_are_found(monkeypatch):
 
 @pytest.mark.usefixtures("few_draws")
 def test_an_estimator_that_is_not_a_number_is_found(monkeypatch):
-    monkeypatch.setattr(claims_structure, "_log_ratios", lambda ratio: np.array([0.0, NAN]))
+    monkeypatch.setattr(claims_structure, "_k3", lambda ratio: np.array([0.0, NAN]))
     assert structural("C23")[0] == FAILS
+    assert structural("C24")[0] == FAILS
 
 
-@pytest.mark.usefixtures("few_draws")
+# C24: half as wide as the Cauchy's scale, where 70 % of its mass lies outside the support.
+OUTSIDE = 1.0 - 2.0 / np.pi * np.arctan(0.5)
+
+
+@pytest.fixture
+def one_width(monkeypatch):
+    monkeypatch.setattr(claims_structure, "RATIOS", (0.5,))
+
+
+@pytest.mark.usefixtures("one_width")
+def test_the_bias_of_k3_is_measured():
+    assert structural("C24") == (HOLDS, pytest.approx(1.0, abs=0.01))
+
+
+@pytest.mark.usefixtures("one_width")
 def test_a_wrong_divergence_is_found(monkeypatch):
     right = claims_structure.kl_sparse_cauchy
     monkeypatch.setattr(claims_structure, "kl_sparse_cauchy", lambda *given: right(*given) + 0.05)
-    assert structural("C24") == (FAILS, pytest.approx(-0.05, abs=0.02))
+    assert structural("C24") == (FAILS, pytest.approx(1.0 + 0.05 / OUTSIDE, abs=0.01))
 
 
-@pytest.mark.usefixtures("few_draws")
+@pytest.mark.usefixtures("one_width")
+def test_an_estimator_without_the_bias_is_found(monkeypatch):
+    """-ln r has the divergence itself as its mean: nothing is left of the stated bias."""
+    rng = np.random.default_rng(0)
+    place = 2.0 * rng.beta(2.0, 2.0, 400_000) - 1.0
+    thin = scipy.stats.beta(2, 2, loc=-0.5).logpdf(place / 2.0)
+    fat = scipy.stats.cauchy.logpdf(0.5 * place)
+    monkeypatch.setattr(claims_structure, "_k3", lambda ratio: thin - fat)
+    assert structural("C24") == (FAILS, pytest.approx(0.0, abs=0.02))
+
+
+@pytest.mark.usefixtures("one_width")
 def test_the_published_normaliser_would_be_found(monkeypatch):
-    """A proposal that is too heavy by the root of 2 moves the mean of -ln r."""
+    """A proposal that is too heavy by the root of 2 moves the means of r and of -ln r."""
 
     class Published(QGaussian):
         def log_prob(self, value):
@@ -120,4 +148,59 @@ def test_the_published_normaliser_would_be_found(monkeypatch):
             return super().log_prob(value) + heavy
 
     monkeypatch.setattr(claims_structure, "QGaussian", Published)
-    assert structural("C24") == (FAILS, pytest.approx(-0.5 * np.log(2.0), abs=0.02))
+    change = (np.sqrt(2.0) - 1.0) * (1.0 - OUTSIDE) - 0.5 * np.log(2.0)
+    assert structural("C24") == (FAILS, pytest.approx(1.0 - change / OUTSIDE, abs=0.01))
+
+
+def mean_of_k3(density, share=1.0):
+    """By quadrature, with this density for the thin law's and samples up to a share of its edge."""
+
+    def value(place):
+        ratio = scipy.stats.cauchy.pdf(0.5 * place) / density(place)
+        return ratio - 1.0 - np.log(ratio)
+
+    def weighted(place):
+        return 1.5 * (1.0 - place**2) * value(min(place, share))
+
+    return scipy.integrate.quad(weighted, 0.0, 1.0, points=[share])[0]
+
+
+def thin_density(place):
+    return 1.5 * (1.0 - place**2)
+
+
+class SparesTheEdges(QGaussian):
+    def sample(self, key, sample_shape=()):
+        end = 0.9 * self.half_width
+        return jnp.clip(super().sample(key, sample_shape), -end, end)
+
+
+class HasAFloor(QGaussian):
+    """Of the thin law's density: it moves the mean of r five times as far as that of -ln r."""
+
+    def log_prob(self, value):
+        floor = np.log(0.1) if self.entropic_index == 0.0 else -np.inf
+        return jnp.maximum(super().log_prob(value), floor)
+
+
+@pytest.mark.usefixtures("one_width")
+@pytest.mark.parametrize(
+    ("wrong", "mean"),
+    [
+        (SparesTheEdges, mean_of_k3(thin_density, share=0.9)),
+        (HasAFloor, mean_of_k3(lambda place: np.maximum(thin_density(place), 0.1))),
+    ],
+    ids=["sampler", "density"],
+)
+def test_a_biased_sampler_or_density_is_found(monkeypatch, wrong, mean):
+    monkeypatch.setattr(claims_structure, "QGaussian", wrong)
+    expected = 1.0 + (mean_of_k3(thin_density) - mean) / OUTSIDE
+    assert 1.004 < expected < 1.01
+    assert structural("C24") == (FAILS, pytest.approx(expected, abs=0.002))
+
+
+@pytest.mark.usefixtures("one_width")
+def test_too_few_samples_leave_the_bias_open(monkeypatch):
+    values = np.array([0.0, 2.0]) + claims_structure.kl_sparse_cauchy(0.5, 1.0) - OUTSIDE - 1.0
+    monkeypatch.setattr(claims_structure, "_k3", lambda ratio: values)
+    assert structural("C24")[0] == UNDECIDED
