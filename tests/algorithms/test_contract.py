@@ -298,5 +298,5 @@ def test_every_family_with_every_algorithm(name, policy):
     after, metrics = jax.jit(algorithm.update, static_argnums=(3, 4))(
         state, logged, jax.random.key(2), PROBLEM, config
     )
-    assert all(np.isfinite(value) for value in metrics.values())
+    assert all(np.all(np.isfinite(value)) for value in metrics.values())
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(after))

@@ -9,6 +9,7 @@ from numpyro import distributions as dist
 from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 
+from fat2thin.distributions import SquashedGaussian
 from fat2thin.testing import check_distribution
 
 KEY = jax.random.key(20)
@@ -256,6 +257,25 @@ def test_the_worst_element_of_a_batch_is_named():
     assert line.status == "FAIL"
     assert "element (1, 2)" in line.where
     assert "scale=4" in line.where
+
+
+class Jagged(SquashedGaussian):
+    """Every second quantile next to the lower end is too large, so the one behind it falls."""
+
+    def __init__(self, above):
+        super().__init__(0.0, 3.0)
+        self.above = above
+
+    def icdf(self, q):
+        value, odd = super().icdf(q), jnp.arange(len(q)) % 2
+        return jnp.where(value < -1.0 + 1e-6, -1.0 + odd * self.above, value)
+
+
+@pytest.mark.parametrize(("above", "failed"), [(2**-24, []), (2**-22, ["icdf"])])
+def test_an_icdf_may_fall_by_one_rounding_alone(above, failed):
+    others = ["samples", "cdf", "entropy", "moments", "gradients", "edges", "precision"]
+    skipped = [*others, "mass", "support", "sample_with_log_prob"]
+    assert failures(Jagged(above), skip=skipped) == failed
 
 
 def test_the_same_key_gives_the_same_report():
