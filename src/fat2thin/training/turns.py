@@ -23,6 +23,7 @@ from fat2thin.policies import Policy
 from fat2thin.training import loop
 from fat2thin.training.jobs import Data, Jobs, take
 from fat2thin.training.loop import Program, Report
+from fat2thin.training.mappings import make_room
 from fat2thin.training.memory import jobs_at_a_time, out_of_memory_explained
 
 
@@ -35,6 +36,7 @@ class Turns:
 
     def __init__(self, program: Program, jobs: Jobs, data_size: int = 0) -> None:
         """`data_size` is what the logs take of a device, in bytes."""
+        make_room()
         self._all = np.arange(len(jobs.seed))
         held = jobs_at_a_time(program, jobs, data_size) or self._all.size
         self.count = math.ceil(self._all.size / (held * jax.device_count()))

@@ -1,0 +1,126 @@
+"""Many programs in one process: what is compiled is released before Linux ends the process."""
+
+import sys
+
+import jax
+import pytest
+
+import fat2thin
+from fat2thin.experiments.plan import Planned, carry_out
+from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.training import make_spec, mappings
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has such a limit")
+
+
+def mapped():
+    with open("/proc/self/maps") as lines:
+        return sum(1 for _ in lines)
+
+
+def train(batch_size):
+    """Each size of a batch is a program of its own. Return the number of mappings afterwards."""
+    fat2thin.train("stand_in", "bare/log", steps=1, batch_size=batch_size)
+    return mapped()
+
+
+@pytest.fixture
+def set_limit(tmp_path, monkeypatch):
+    """Pretend that the system allows this number of mappings."""
+
+    def set_limit(number):
+        (tmp_path / "limit").write_text(f"{number}\n")
+        monkeypatch.setattr(mappings, "LIMIT", tmp_path / "limit")
+
+    return set_limit
+
+
+@pytest.fixture
+def everything(monkeypatch):
+    """Calls of `jax.clear_caches`, which would make the other tests compile again."""
+    calls = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: calls.append("cleared"))
+    return calls
+
+
+def test_programs_above_half_of_the_limit_are_released(set_limit, everything):
+    before = train(2)
+    start = train(3)
+    of_program = start - before
+    assert of_program > 10
+    set_limit(2 * start)
+    assert max(train(size) for size in range(4, 7)) <= start + 1.5 * of_program
+    assert not everything
+
+
+def test_what_others_compiled_stays_and_what_the_loop_compiled_does_not(set_limit, tiny_world):
+    traced = []
+
+    @jax.jit
+    def of_the_user(value):
+        traced.append("user")
+        return value + 1
+
+    of_the_user(1.0)
+    set_limit(2 * train(2) - 2)
+    before = len(tiny_world.traces)
+    train(2)
+    assert len(tiny_world.traces) > before
+    of_the_user(1.0)
+    assert traced == ["user"]
+
+
+def test_below_half_of_the_limit_a_program_is_shared(set_limit, tiny_world):
+    set_limit(2 * train(2) + 200)
+    before = len(tiny_world.traces)
+    train(2)
+    assert len(tiny_world.traces) == before
+
+
+def test_everything_is_released_where_that_is_not_enough(set_limit, everything, caplog):
+    set_limit(100)
+    mappings.make_room()
+    assert len(everything) == 1
+    (line,) = caplog.messages
+    assert "raise vm.max_map_count" in line
+
+
+def test_without_files_of_linux_nothing_is_released(set_limit, everything, monkeypatch, tmp_path):
+    set_limit(1)
+    monkeypatch.setattr(mappings, "MAPPINGS", tmp_path / "none")
+    monkeypatch.setattr(mappings, "loop", None)
+    mappings.make_room()
+    assert not everything
+
+
+@pytest.mark.parametrize("text", [None, "", "many"])
+def test_a_limit_that_cannot_be_read_is_the_usual_one(text, monkeypatch, tmp_path):
+    if text is not None:
+        (tmp_path / "limit").write_text(text)
+    monkeypatch.setattr(mappings, "LIMIT", tmp_path / "limit")
+    assert mappings._limit() == 65_530
+
+
+@pytest.mark.slow
+def test_a_plan_of_80_programs_stays_below_the_limit(set_limit, tmp_path):
+    """Half of the limit leaves room for ten programs."""
+    start = train(2)
+    of_program = train(3) - start
+    set_limit(2 * (start + 10 * of_program))
+    counts = []
+
+    class Counts(PlanProgress):
+        def program_is_done(self, number):
+            super().program_is_done(number)
+            counts.append(mapped())
+
+    carry_out(
+        [
+            Planned(f"{size}", make_spec("stand_in", "bare/log", steps=1, batch_size=size))
+            for size in range(4, 84)
+        ],
+        tmp_path / "plan",
+        Counts(),
+    )
+    assert len(counts) == 80
+    assert start + 8 * of_program < max(counts) < start + 12 * of_program
