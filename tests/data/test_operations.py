@@ -13,6 +13,7 @@ from fat2thin.data.operations import (
     concatenate,
     episode_lengths,
     episode_returns,
+    reachable_returns,
     split,
     subsample,
 )
@@ -320,3 +321,70 @@ def test_logs_with_and_without_propensities_are_not_joined():
         with pytest.raises(ValueError, match="cannot be one: 'x' has no propensity"):
             concatenate(pair)
     assert concatenate([HAND, dataclasses.replace(known, propensity=None)]).rows == 16
+
+
+def every_return(rewards, discount, lengths):
+    """All discounted sums of sequences of these rewards, by enumeration."""
+    return [
+        sum(discount**time * reward for time, reward in enumerate(sequence))
+        for length in lengths
+        for sequence in itertools.product(rewards, repeat=length)
+    ]
+
+
+REWARDS = [(-3.0, -0.5), (-3.0,), (0.25, 2.0), (-1.0, 0.5, 2.0), (0.0, 2.0), (-2.0, 0.0), (0.0,)]
+
+
+@pytest.mark.parametrize("rewards", REWARDS)
+@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("ends", [False, True])
+def test_reachable_returns_are_those_of_every_sequence_of_rewards(rewards, discount, ends):
+    continuation = np.ones(len(rewards))
+    continuation[-1] -= ends
+    made = log(list(rewards), discount=discount, continuation=continuation)
+    for horizon in (1, 2, 5):
+        lengths = range(1, horizon + 1) if ends else [horizon]
+        possible = every_return(rewards, discount, lengths)
+        found = reachable_returns(made, horizon=horizon)
+        np.testing.assert_allclose(found, (min(possible), max(possible)), rtol=1e-12)
+    if discount < 1.0:
+        # After 400 steps nothing is left to add.
+        np.testing.assert_allclose(
+            reachable_returns(made), reachable_returns(made, horizon=400), rtol=1e-12
+        )
+
+
+INFINITY = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "endless", "with_ends"),
+    [
+        ([-3, -1], (-INFINITY, -INFINITY), (-INFINITY, -1)),
+        ([-3, 0], (-INFINITY, 0), (-INFINITY, 0)),
+        ([0, 0], (0, 0), (0, 0)),
+        ([-3, 2], (-INFINITY, INFINITY), (-INFINITY, INFINITY)),
+        ([1, 2], (INFINITY, INFINITY), (1, INFINITY)),
+    ],
+)
+def test_without_discount_and_horizon_returns_reach_as_far_as_rewards_lead(
+    rewards, endless, with_ends
+):
+    made = log(rewards, discount=1.0)
+    assert reachable_returns(made) == endless
+    assert reachable_returns(dataclasses.replace(made, continuation=[1, 0])) == with_ends
+
+
+def test_parts_of_a_log_reach_what_the_whole_does():
+    held_out = log([5, 1], [-2, 0], continuation=[1, 0, 1, 1])
+    whole = reachable_returns(concatenate([HAND, held_out]))
+    assert reachable_returns(HAND, held_out) == reachable_returns(held_out, HAND) == whole
+    assert whole == (-4.0, 16.0) and str(whole) == "[-4, 16]"
+    # What is not certain to go on can end, too.
+    unsure = log([-2, -1], continuation=[1, 0.5])
+    assert reachable_returns(unsure) == (-4.0, -1.0)
+
+
+def test_a_horizon_has_a_step():
+    with pytest.raises(ValueError, match="at least one step, got 0"):
+        reachable_returns(HAND, horizon=0)

@@ -24,6 +24,8 @@ from fat2thin.evaluation.fitted_q import (
 
 KEY = jax.random.key(0)
 AS_IT_IS = Scale(jnp.zeros(2), jnp.ones(2))
+ANYTHING = jnp.array([-jnp.inf, jnp.inf])
+"""For what is asked without rewards in mind."""
 
 
 def make_part(seed, rows=60, observation=2, action=2, repeated=1):
@@ -179,7 +181,7 @@ def value_by_simulation(spread, episodes=20_000, steps=120):
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_the_value_of_a_linear_policy_on_a_quadratic_problem(spread):
     one, other = quadratic_log(4), quadratic_log(5)
-    found = part_values(one, other, regulator(spread), KEY, DISCOUNT)
+    found = part_values(one, other, regulator(spread), KEY, DISCOUNT, ANYTHING)
     for value, states in zip(found, (one, other), strict=True):
         known = value_in_closed_form(np.asarray(states.rows.observation), spread).mean()
         np.testing.assert_allclose(value, known, rtol=0.05)
@@ -190,7 +192,7 @@ def test_the_value_of_a_linear_policy_on_a_quadratic_problem(spread):
 def test_a_worse_policy_has_a_smaller_value():
     one, other = quadratic_log(4, rows=2000), quadratic_log(5, rows=2000)
     good, bad = (
-        np.asarray(part_values(one, other, act, KEY, DISCOUNT))
+        np.asarray(part_values(one, other, act, KEY, DISCOUNT, ANYTHING))
         for act in (regulator(0.0), constant(jnp.array([0.8])))
     )
     assert (good > bad + 0.5).all()
@@ -199,8 +201,8 @@ def test_a_worse_policy_has_a_smaller_value():
 def test_each_part_is_judged_by_what_the_other_says():
     one, other = make_part(6), make_part(7, rows=40)
     richer = other._replace(rows=other.rows._replace(reward=other.rows.reward + 100.0))
-    by_other, by_one = part_values(one, other, linear_policy, KEY, 0.5)
-    moved_by_other, moved_by_one = part_values(one, richer, linear_policy, KEY, 0.5)
+    by_other, by_one = part_values(one, other, linear_policy, KEY, 0.5, ANYTHING)
+    moved_by_other, moved_by_one = part_values(one, richer, linear_policy, KEY, 0.5, ANYTHING)
     assert moved_by_one == by_one
     assert moved_by_other > by_other + 50.0
 
@@ -222,7 +224,7 @@ GRID = jnp.arange(-9, 10, 3) / 10.0
 def test_the_best_constant_of_a_bandit(best):
     one, other = (bandit(key, best, noise=0.1) for key in jax.random.split(KEY))
     candidates = jnp.stack(jnp.meshgrid(*[GRID] * len(best)), axis=-1).reshape(-1, len(best))
-    found = jax.jit(best_constant, static_argnums=3)(one, other, candidates, 0.0)
+    found = jax.jit(best_constant, static_argnums=3)(one, other, candidates, 0.0, ANYTHING)
     np.testing.assert_allclose(found.action, best, atol=1e-6)
     np.testing.assert_allclose(found.value, 0.0, atol=0.03)
 
@@ -236,8 +238,10 @@ def test_the_value_of_the_chosen_one_is_not_flattered():
             for half in jax.random.split(key)
             for part, noise in [(bandit(half, (0.0,), 0.0, 40), jax.random.fold_in(half, 9))]
         )
-        told = best_constant(one, other, GRID[:, None], 0.0).value
-        value = functools.partial(part_values, one, other, key=KEY, discount=0.0)
+        told = best_constant(one, other, GRID[:, None], 0.0, ANYTHING).value
+        value = functools.partial(
+            part_values, one, other, key=KEY, discount=0.0, reachable=ANYTHING
+        )
         estimates = jax.vmap(lambda action: value(constant(action)))(GRID[:, None])
         return told, jnp.mean(jnp.max(estimates, axis=0))
 
@@ -256,3 +260,48 @@ def test_systems_are_solved_as_numpy_does(size):
     found = solve(jnp.asarray(matrix, jnp.float32), jnp.asarray(right, jnp.float32))
     wanted = np.linalg.solve(matrix, right)
     np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.9, 0.99])
+def test_a_value_at_the_end_of_what_rewards_allow_is_estimable(discount):
+    """Where every reward is the same, the value is known, and is both ends of the range."""
+    one, other = (make_part(seed) for seed in (6, 7))
+    alike = [
+        part._replace(rows=part.rows._replace(reward=jnp.ones(60), continuation=jnp.ones(60)))
+        for part in (one, other)
+    ]
+    known = np.float32(1.0 / (1.0 - discount))
+    found = part_values(*alike, linear_policy, KEY, discount, jnp.array([known, known]))
+    np.testing.assert_array_equal(found, [known, known])
+
+
+def test_a_value_outside_what_rewards_allow_is_not_estimable():
+    one, other = make_part(6), make_part(7)
+    values = np.asarray(part_values(one, other, linear_policy, KEY, 0.9, ANYTHING))
+    first, second = np.sort(values)
+    middle = (first + second) / 2.0
+    for reachable, expected in (
+        ((first - 1.0, second + 1.0), values),
+        ((middle, second + 1.0), np.where(values < middle, np.nan, values)),
+        ((first - 1.0, middle), np.where(values > middle, np.nan, values)),
+        ((-np.inf, middle), np.where(values > middle, np.nan, values)),
+        ((second + 1.0, np.inf), [np.nan, np.nan]),
+    ):
+        found = part_values(one, other, linear_policy, KEY, 0.9, jnp.array(reachable))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_constant_that_is_not_estimable_never_wins():
+    one, other = (bandit(key, (0.3,), noise=0.1) for key in jax.random.split(KEY))
+    value = functools.partial(part_values, one, other, key=KEY, discount=0.0, reachable=ANYTHING)
+    estimates = np.asarray([value(constant(action)) for action in GRID[:, None]])
+    # The best two would be worth more than rewards allow.
+    order = np.argsort(estimates.max(axis=1))
+    most = (estimates.max(axis=1)[order[-3]] + estimates.max(axis=1)[order[-2]]) / 2.0
+    found = best_constant(one, other, GRID[:, None], 0.0, jnp.array([-np.inf, most]))
+    left = [place for place in order if estimates[place].max() <= most]
+    best = max(left, key=lambda place: estimates[place].sum())
+    np.testing.assert_allclose(found.action, GRID[best], atol=1e-6)
+    assert found.value <= most
+    none = best_constant(one, other, GRID[:, None], 0.0, jnp.array([50.0, 60.0]))
+    assert np.isnan(none.value)

@@ -36,11 +36,14 @@ HELD_OUT, LEARNED = make_rows(0), make_rows(1)
 RETURNS = np.random.default_rng(2).normal(size=64)
 
 
-def watch(held_out=HELD_OUT, learned=LEARNED, returns=RETURNS):
+def watch(held_out=HELD_OUT, learned=LEARNED, returns=RETURNS, reachable=(-np.inf, np.inf)):
     on_device = jax.tree.map(
         lambda array: jnp.asarray(array, jnp.float32), (held_out, returns, learned)
     )
-    return Watched(*on_device, counts=jnp.array([64.0, 64.0]), noisy=jnp.array(True))
+    return Watched(
+        *on_device, counts=jnp.array([64.0, 64.0]), noisy=jnp.array(True),
+        reachable=jnp.array(reachable),
+    )  # fmt: skip
 
 
 def make_state(name, noise_seed=3, **settings):
@@ -221,3 +224,21 @@ def test_noisy_logs_go_by_the_value_and_clear_ones_by_the_likelihood(noisy):
     assert jax.jit(preference)(found, jnp.array(noisy)) == expected
     del found["held_out_log_likelihood"]
     assert preference(found, noisy) == 1.0
+
+
+def test_values_outside_what_rewards_allow_are_not_estimable(td3_bc):
+    _, usual = td3_bc
+    mean, unseen = (float(usual[name]) for name in ("held_out_value", "held_out_value_unseen"))
+    seen = 2.0 * mean - unseen
+    assert abs(seen - unseen) > 0.01
+    # One of the two parts' estimates is possible; their mean rests on both.
+    between = (seen + unseen) / 2.0
+    possible = (-np.inf, between) if unseen < between else (between, np.inf)
+    _, found = found_by("td3_bc", watch(reachable=possible))
+    assert np.isnan(found["held_out_value"]) and found["held_out_value_unseen"] == np.float32(
+        unseen
+    )
+    _, found = found_by("td3_bc", watch(reachable=(1e6, 1e6)))
+    assert np.isnan(found["held_out_value"]) and np.isnan(found["held_out_value_unseen"])
+    others = {*MEANINGS} & {*usual} - {"held_out_value", "held_out_value_unseen"}
+    assert all(found[name] == usual[name] for name in others)

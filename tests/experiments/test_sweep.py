@@ -132,6 +132,26 @@ def test_runs_that_select_on_the_way_have_the_score_of_what_they_selected(offlin
         )
 
 
+def test_what_is_not_estimable_has_no_score_and_is_never_chosen(offline):
+    """Of rows that have a value the largest counts; a setting without a value is not taken."""
+    selecting, (name, run) = {}, next(iter(offline.runs.items()))
+    for select, expected in (("offline", [3.0, np.nan]), ("last", [np.nan, np.nan])):
+        spec = dataclasses.replace(run.spec, select=select)
+        value = np.array([[3.0, np.nan], [2.0, np.nan], [np.nan, np.nan]])
+        made = dataclasses.replace(run, spec=spec, metrics={"held_out_value": value})
+        (scores,) = offline_selection.scores({name: made}).values()
+        np.testing.assert_array_equal(scores, expected)
+        selecting[select] = made
+    others = {name: selecting["last"] for name in offline.runs}
+    good = [*offline.runs][1]
+    choice = sweep._choose(offline.wanted, {**others, good: offline.runs[good]})
+    assert words(choice.setting) == words_of(good)
+    table = str(sweep.Result(offline.wanted, choice, run).table())
+    assert "never chosen): a seed stopped, or its value is not estimable: outside what" in table
+    with pytest.raises(ValueError, match=r"has a score: a seed stopped, or .* not estimable: out"):
+        sweep._choose(offline.wanted, others)
+
+
 def words_of(name):
     return name.rsplit("/", 1)[1]
 

@@ -295,6 +295,17 @@ def test_warnings_are_shown_as_text_beside_the_run(browser, run, tmp_path):
     assert not browser.complaints()
 
 
+def test_a_value_that_is_not_estimable_is_said_to_be_so(browser, two, tmp_path):
+    metrics = {"step": np.array([10, 20]), "held_out_value": np.array([[-5.0], [np.nan]])}
+    browser.open(save_page([dataclasses.replace(two, metrics=metrics)], tmp_path / "value.html"))
+    said = browser.find("#sentence").text
+    assert said.endswith(
+        "“held out value” is not estimable at the end: outside what the rewards allow."
+    )
+    assert [row["mean"] for row in browser.data("#curve-data")] == ["-5", ""]
+    assert not browser.complaints()
+
+
 def test_the_rest_of_the_page_follows_the_chosen_run(opened):
     before = opened.picture("#doses-plots")
     opened.choose("#patient", "patient 2")

@@ -7,7 +7,7 @@ import pytest
 
 import fat2thin
 from fat2thin import data
-from fat2thin.data.operations import split
+from fat2thin.data.operations import Reachable, reachable_returns, split
 from fat2thin.training import advice as module
 from fat2thin.training.advice import ERRORS, HARDLY, TIMES, Found, advice
 from fat2thin.training.pack import read_logs
@@ -36,6 +36,7 @@ def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), see
         constant_action=np.tile(np.asarray(action, float), (seeds, 1)),
         held_out_rows=rows,
         reward_factor=np.full(seeds, factor),
+        reachable=[Reachable(-15.8, -0.011)] * seeds,
     )
 
 
@@ -45,6 +46,14 @@ def told(seeds=(7,), **given):
 
 def test_nothing_is_said_of_a_healthy_policy():
     assert told() == []
+
+
+def test_a_value_that_is_not_estimable_is_told_and_compared_with_nothing():
+    (sentence,) = told(seeds=(3, 5, 8), held_out_value=[NAN, 2.0, NAN], constant=[1.0, 1.0, NAN])
+    assert sentence.startswith(
+        "seeds 3, 8: the value of the policy is not estimable: outside what the rewards allow "
+        "[-15.8, -0.011]"
+    )
 
 
 def test_nothing_is_said_where_nothing_is_known():
@@ -152,7 +161,8 @@ def test_the_constant_is_told_in_the_units_of_the_rewards():
 
 def test_seeds_are_named_by_whom_it_is_true_of():
     values = [2.0, 0.5, 0.7, NAN]
-    (sentence,) = told(seeds=(3, 5, 8, 9), held_out_value=values)
+    unknown, sentence = told(seeds=(3, 5, 8, 9), held_out_value=values)
+    assert unknown.startswith("seed 9: ")
     assert sentence.startswith("seeds 5, 8: a constant action")
     assert "For seed 5 the best is 0.25; such constants are worth 1, the policy 0.5" in sentence
 
@@ -223,8 +233,10 @@ def test_the_constant_is_a_logged_dose_and_its_value_that_of_a_policy(known):
         assert np.min(np.abs(learned.action - action)) < 1e-5
         assert factor == pytest.approx(1.0 / np.std(learned.reward), rel=1e-5)
         # No policy is worth more than the best reward at every step.
-        bound = np.abs(np.concatenate([held_out.reward, learned.reward])).max()
-        assert abs(value) < factor * bound / (1.0 - learned.discount)
+        rewards = np.concatenate([held_out.reward, learned.reward])
+        assert abs(value) < factor * np.abs(rewards).max() / (1.0 - learned.discount)
+    for seed, reachable in enumerate(known.reachable):
+        assert reachable == reachable_returns(data.load(LOG, seed))
 
 
 def test_a_run_without_a_holdout_is_told_nothing(caplog, monkeypatch):

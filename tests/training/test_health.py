@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fat2thin.training.health import Health, largest_return
+from fat2thin.training.health import Health
 
 
 def test_a_spike_is_told_once_a_seed():
@@ -43,9 +43,3 @@ def test_a_stopped_seed_worries_nobody():
     health = Health([0], largest_return=1.0)
     for step in range(30):
         assert health.look(step, {"critic_loss": np.array([np.nan])}) == []
-
-
-def test_the_largest_return_is_that_of_the_largest_reward_for_ever():
-    assert largest_return(np.array([1.0, -3.0]), 0.9) == pytest.approx(3.0 / (1.0 - 0.9))
-    assert largest_return(np.array([]), 0.9) == 0.0
-    assert largest_return(np.array([1.0]), 1.0) == np.inf

@@ -2,20 +2,25 @@
 
 import dataclasses
 import itertools
+import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fat2thin import data
+from fat2thin.cli import main
 from fat2thin.data import Dataset
 from fat2thin.data.npz_files import save_npz
 from fat2thin.training import execute, execute_together, load, make_spec
+from fat2thin.training.loop import NO_SCORE, Kept, _choose
 from fat2thin.training.pack import read_logs
 from fat2thin.training.progress import Silent
 from fat2thin.training.verification import FAILED, OK, verify
 
 OPTIONS = {"steps": 12, "seeds": [3, 5], "log_every": 3, "batch_size": 16, "holdout": 0.3}
+NAN = float("nan")
 ROWS = ("observation", "action", "reward", "next_observation", "continuation")
 
 
@@ -158,8 +163,16 @@ def test_what_is_held_out_changes_signals_and_nothing_else(iql_runs):
 
 
 def test_signals_are_finite_and_there_after_every_chunk(iql_runs):
-    for values in signals_of(iql_runs[0]).values():
-        assert values.shape == (4, 1) and np.isfinite(values).all()
+    """Values are so where rewards allow them; this log is too small for all of them."""
+    for name, values in signals_of(iql_runs[0]).items():
+        assert values.shape == (4, 1)
+        if "value" in name:
+            largest = np.abs(make_log().reward).max() / (1.0 - 0.9)
+            factor = iql_runs[0].about["scales"][0]["reward"]["factor"]
+            assert (np.abs(values[np.isfinite(values)]) <= factor * largest).all()
+            assert np.isfinite(values).any()
+        else:
+            assert np.isfinite(values).all()
 
 
 def test_a_run_does_not_notice_the_runs_beside_it(tmp_path):
@@ -192,13 +205,92 @@ def test_the_policy_of_the_largest_signal_acts(path, tmp_path):
     selected = chosen.about["selected"]
     assert {*selected.values()} <= {*every} and {*selected.values()} != {12}
     for place, seed in enumerate(chosen.spec.seeds):
-        best = every[int(np.argmax(last.metrics["held_out_value"][:, place]))]
+        best = every[int(np.nanargmax(last.metrics["held_out_value"][:, place]))]
         assert selected[str(seed)] == best
         assert_same(chosen.policy(seed), last.policy(seed, step=best))
         assert_same(chosen.proposal(seed), last.proposal(seed, step=best))
     again = load(tmp_path / "chosen")
     assert_same(again.states, chosen.states)
     assert again.about["selected"] == selected
+
+
+def hospital():
+    """Few patients with many columns: costs between 0.011 and 7.9, and about half of them die."""
+    rng, rows, starts = np.random.default_rng(5), [], []
+    for _ in range(7):
+        starts.append(len(rows))
+        state, died = rng.normal(size=10), rng.random() < 0.4
+        stay = int(rng.integers(4, 12))
+        for hour in range(stay):
+            dose = np.clip(0.4 + 0.2 * state[0] + 0.1 * rng.normal(), 0.0, 1.0)
+            after = 0.9 * state + 0.3 * rng.normal(size=10)
+            after[0] += 0.2 - 0.5 * dose
+            over = died and hour == stay - 1
+            cost = np.clip(state[0] ** 2 + 5.0 * over, 0.011, 7.9)
+            rows.append((state, [dose], -cost, after, 0.0 if over else 1.0))
+            state = after
+    columns = (np.asarray(column, np.float32) for column in zip(*rows, strict=True))
+    return Dataset("hospital", *columns, np.asarray(starts), (0.0,), (1.0,), 0.99)
+
+
+@pytest.mark.parametrize("reward_scale", [1.0, 3.0])
+def test_no_impossible_number_is_told_of_costs(tmp_path, reward_scale):
+    """Here the best of 64 constants would be worth 64, where a positive reward does not exist."""
+    log = hospital()
+    assert log.reward.max() == np.float32(-0.011) and log.reward.min() > -7.9
+    save_npz(log, tmp_path / "log.npz")
+    options = {"seeds": [0], "steps": 2, "log_every": 2, "standardise": True}
+    run = run_of(tmp_path / "log.npz", holdout=0.2, reward_scale=reward_scale, **options)
+    for name in ("held_out_value", "held_out_value_unseen"):
+        (values,) = run.metrics[name]
+        assert (values <= reward_scale * log.reward.max()).all(), name
+        assert (values >= 100.001 * reward_scale * log.reward.min()).all(), name
+    said = " ".join(run.about.get("warnings", []))
+    worth = re.findall(r"constants are worth (\S+), the policy (\S+) ", said)
+    assert all(100.001 * log.reward.min() <= float(x) <= -0.011 for pair in worth for x in pair)
+
+
+@pytest.fixture
+def endless(tmp_path):
+    """Rewards above 0 for ever, and none is discounted: no number is their sum."""
+    log = make_log()
+    log = dataclasses.replace(log, reward=np.abs(log.reward) + 0.1, discount=1.0)
+    save_npz(log, tmp_path / "endless.npz")
+    return tmp_path / "endless.npz"
+
+
+def test_where_no_checkpoint_has_a_value_the_last_one_acts(endless, tmp_path, capsys):
+    run = run_of(endless, tmp_path / "run", select="offline", steps=6)
+    assert np.isnan(run.metrics["held_out_value"]).all()
+    assert run.about["selected"] == {"3": 6, "5": 6}
+    nothing, value = run.about["warnings"]
+    assert nothing.startswith("seeds 3, 5: no held-out signal was a number after any step")
+    assert nothing.endswith("the last policy acts")
+    assert (
+        "seeds 3, 5: the value of the policy is not estimable: outside what the rewards " in value
+    )
+    assert "allow [inf, inf]" in value
+    assert "null" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    main(["show", str(tmp_path / "run")])
+    shown = capsys.readouterr().out
+    assert re.search(r"^held_out_value +- +- +-$", shown, re.MULTILINE)
+    assert "held_out_value: not estimable: outside what the rewards allow, 2 of 2 seeds" in shown
+    assert verify(tmp_path / "run", 0).passed
+
+
+def test_a_checkpoint_without_a_value_is_not_selected():
+    """Scores one after the other: of the numbers the largest, of none the newest."""
+    state = {"weight": jnp.zeros(())}
+    for scores, expected in (
+        ([NAN, 1.0, NAN, 0.5], 2), ([NAN, -3e30, NAN, NAN], 2), ([NAN, NAN, NAN], 3),
+        ([2.0, 3.0], 2),
+    ):  # fmt: skip
+        kept = Kept(state, state, jnp.float32(NO_SCORE), jnp.int32(0))
+        for step, score in enumerate(scores, start=1):
+            new = {"weight": jnp.float32(step)}
+            kept = _choose(kept, new, jnp.float32(score), jnp.int32(step), jnp.array(True))
+        assert (int(kept.step), float(kept.best["weight"])) == (expected, expected)
+        assert bool(kept.unscored) == np.isnan(scores).all()
 
 
 class BreakOff(Silent):

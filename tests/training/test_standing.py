@@ -74,6 +74,16 @@ def test_the_lock_tells_who_trains(folder):
     assert not watch.look().in_use
 
 
+def test_a_seed_without_a_value_goes_on(folder):
+    for seed, value in ((3, None), (5, 2.0)):
+        folder.append_metrics([row(20, seed, 1.0) | {"held_out_value": value or math.nan}])
+    standing = Watch(folder.path).look()
+    assert standing.stopped == 0
+    assert "held_out_value: not estimable: outside what the rewards allow, 1 of 2 seeds" in (
+        standings.describe(standing)
+    )
+
+
 def test_means_leave_out_seeds_that_stopped(folder):
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
     folder.append_metrics([row(20, 3, math.nan), row(20, 5, 4.0)])

@@ -7,7 +7,7 @@ it into the other. What comes out has its episodes in the order of the log.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,43 @@ def discounted_returns(dataset: Dataset) -> np.ndarray:
         if row not in ends:
             returns[row] += dataset.discount * returns[row + 1]
     return returns
+
+
+class Reachable(NamedTuple):
+    """The least and the largest discounted return that the rewards of a log allow."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"[{self.low:.4g}, {self.high:.4g}]"
+
+
+def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
+    """Return between which numbers every discounted return of `horizon` steps lies.
+
+    With S = Σ discount^t over the horizon (without one for ever) that is [r_min S, r_max S]. Where
+    an episode can end early it may have one reward alone: [min(r_min, r_min S), max(r_max, r_max
+    S)]. It can where some row of the log is not certain to be followed by another (a continuation
+    below 1). Several data sets are parts of one log; the discount is that of the first.
+    """
+    least = min(float(part.reward.min()) for part in parts)
+    largest = max(float(part.reward.max()) for part in parts)
+    steps = _discounted_steps(parts[0].discount, horizon)
+    # Rewards of 0 add up to 0, however many there are.
+    low, high = (reward and reward * steps for reward in (least, largest))
+    if any(part.continuation.min() < 1 for part in parts):
+        low, high = min(least, low), max(largest, high)
+    return Reachable(low, high)
+
+
+def _discounted_steps(discount: float, horizon: int | None) -> float:
+    """Σ discount^t over the horizon."""
+    if horizon is None:
+        return 1.0 / (1.0 - discount) if discount < 1.0 else math.inf
+    if horizon < 1:
+        raise ValueError(f"a horizon is at least one step, got {horizon}")
+    return float(np.sum(float(discount) ** np.arange(horizon)))
 
 
 def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:

@@ -10,6 +10,9 @@ ridge,
     [Φᵀ(Φ − γ c Φ') / n + λ D] w = Φᵀ r / n,        Φ' = E φ(s', a'),  a' ~ policy,
 
 where D leaves the constant alone. A policy's value is the mean of w · E φ(s, a) over given states.
+
+Nothing keeps such an estimate within what rewards allow: where rows are few, it can be anything.
+One that is outside is not estimable, and nan.
 """
 
 from collections.abc import Callable
@@ -26,6 +29,9 @@ RIDGE = 10.0
 """The ridge λ is this over the number of different rows."""
 ACTIONS = 4
 """Actions a state that expectations are taken over."""
+ROUNDING = 1e-4
+"""Part of the largest return by which an estimate at an end of the range may miss it: systems are
+solved in float32."""
 
 Act = Callable[[Float[Array, "rows observation"], Key[Array, ""]], Float[Array, "rows action"]]
 """Actions of a policy, in half-ranges of the box."""
@@ -108,9 +114,13 @@ def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Fl
 
 
 def part_values(
-    one: Part, other: Part, act: Act, key: Key[Array, ""], discount: float
-) -> Float[Array, "2"]:
-    """The policy's mean value in the states of the first part by the second's Q, and vice versa."""
+    one: Part, other: Part, act: Act, key: Key[Array, ""], discount: float,
+    reachable: Float[Array, "2"],
+) -> Float[Array, "2"]:  # fmt: skip
+    """The policy's mean value in the states of the first part by the second's Q, and vice versa.
+
+    nan where it is not estimable: outside the `reachable` returns (`data.operations`).
+    """
     scale = scale_of(jnp.concatenate([one.rows.observation, other.rows.observation]))
     fit_key, judge_key = jax.random.split(key)
 
@@ -119,7 +129,17 @@ def part_values(
         states = judged.rows.observation
         return jnp.mean(expected_features(states, act, judge_key, scale) @ weights)
 
-    return jnp.stack([value(other, one), value(one, other)])
+    return _estimable(jnp.stack([value(other, one), value(one, other)]), reachable)
+
+
+def _estimable(
+    values: Float[Array, " values"], reachable: Float[Array, "2"]
+) -> Float[Array, " values"]:
+    """The values that rewards allow, nan for the others; rounding alone puts none of them out."""
+    low, high = reachable
+    margin = ROUNDING * jnp.max(jnp.where(jnp.isfinite(reachable), jnp.abs(reachable), 0.0))
+    allowed = (low - margin <= values) & (values <= high + margin)
+    return jnp.where(allowed, jnp.clip(values, low, high), jnp.nan)
 
 
 def constant(action: Float[Array, " action"]) -> Act:
@@ -132,18 +152,22 @@ class BestConstant(NamedTuple):
 
     action: Float[Array, " action"]
     value: Float[Array, ""]
+    """nan where the value of none is estimable; then the action means nothing."""
 
 
 def best_constant(
-    one: Part, other: Part, candidates: Float[Array, "candidates action"], discount: float
-) -> BestConstant:
+    one: Part, other: Part, candidates: Float[Array, "candidates action"], discount: float,
+    reachable: Float[Array, "2"],
+) -> BestConstant:  # fmt: skip
     """The best of some constant actions: chosen by one part's Q, its value told by the other's."""
     key = jax.random.key(0)  # a constant action draws nothing
     # One after the other: the systems of many at once would want gigabytes for wide logs.
     values = lax.map(
-        lambda action: part_values(one, other, constant(action), key, discount), candidates
+        lambda action: part_values(one, other, constant(action), key, discount, reachable),
+        candidates,
     )
-    by_other, by_one = values.T
+    estimable = jnp.all(jnp.isfinite(values), axis=1, keepdims=True)
+    by_other, by_one = jnp.where(estimable, values, -jnp.inf).T
     chosen = jnp.argmax(by_one + by_other)
     told = (by_other[jnp.argmax(by_one)] + by_one[jnp.argmax(by_other)]) / 2.0
-    return BestConstant(candidates[chosen], told)
+    return BestConstant(candidates[chosen], jnp.where(jnp.any(estimable), told, jnp.nan))

@@ -3,7 +3,8 @@
 The algorithm's own `update` is run on them with a learning rate of zero, so that no network moves,
 and what it reports is their mean. To this come a fitted Q evaluation of the policy that acts, how
 well Q agrees with what was observed, and how far the critics are apart. All are in units of the
-rewards that were learned from, densities per half-range of the action box.
+rewards that were learned from, densities per half-range of the action box. A value outside what
+those rewards allow is not estimable, and nan.
 """
 
 import dataclasses
@@ -21,9 +22,12 @@ from fat2thin.policies import Policy
 
 PREFIX = "held_out_"
 VALUE, LIKELIHOOD = "held_out_value", "held_out_log_likelihood"
+NOT_ESTIMABLE = "not estimable: outside what the rewards allow"
+"""What is said of a value that is nan."""
 MEANINGS = {
     "held_out_value": "value of the policy that acts, by fitted Q evaluation: a Q of few features, "
-    "learned on each of the two parts of the log and asked in the states of the other",
+    "learned on each of the two parts of the log and asked in the states of the other; none where "
+    f"it is {NOT_ESTIMABLE}",
     "held_out_value_unseen": "the same by the part alone that no update sees",
     "held_out_td_error": "root mean square of Q − (r + γ next value) on held-out steps",
     "held_out_log_likelihood": "mean log density of held-out actions, weighted as in training",
@@ -47,6 +51,8 @@ class Watched(NamedTuple):
     """How many different rows there are of the part held out, and of the part learned."""
     noisy: Bool[Array, "*logs"]
     """Whether most of what comes next in the log is chance (`data.predictability`)."""
+    reachable: Float[Array, "*logs 2"]
+    """The least and the largest return that the log's rewards allow (`data.operations`)."""
 
 
 def signals(
@@ -63,7 +69,7 @@ def signals(
     policy = algorithm.policy(state, in_half_ranges(problem), config)
     inside, inside_learned = _inside(policy, rows), _inside(policy, watched.learned)
     parts = Part(rows, watched.counts[0]), Part(watched.learned, watched.counts[1])
-    seen, unseen = part_values(*parts, policy.act, key, problem.discount)
+    seen, unseen = part_values(*parts, policy.act, key, problem.discount, watched.reachable)
     found = {
         "held_out_value": (seen + unseen) / 2.0,
         "held_out_value_unseen": unseen,

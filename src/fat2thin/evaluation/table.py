@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fat2thin.evaluation.returns import Evaluation, Reference
+from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.statistics import interquartile_mean, seed_interval
 
 _NORMAL_95 = 1.959964
@@ -71,7 +72,10 @@ def make_table(
 
 
 def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
-    """Metrics of shape (seeds,): mean, lowest and highest over the seeds that have not stopped."""
+    """Metrics of shape (seeds,): mean, lowest and highest over the seeds that have a number.
+
+    A seed that stopped has none at all; a note says how many lack a value alone.
+    """
     statistics: dict[str, Callable] = {"mean": np.mean, "lowest": np.min, "highest": np.max}
 
     def row(values: np.ndarray) -> dict[str, float]:
@@ -81,7 +85,15 @@ def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
             for name, statistic in statistics.items()
         }
 
-    return Table(title, tuple({"metric": name, **row(values)} for name, values in metrics.items()))
+    stopped = np.all([np.isnan(values) for values in metrics.values()], axis=0)
+    lacking = np.isnan(metrics[VALUE]) & ~stopped if VALUE in metrics else np.zeros(0)
+    return Table(
+        title,
+        tuple({"metric": name, **row(values)} for name, values in metrics.items()),
+        (f"{VALUE}: {NOT_ESTIMABLE}, {lacking.sum()} of {lacking.size} seeds",)
+        if lacking.any()
+        else (),
+    )
 
 
 def _evaluation_row(name: str, evaluation: Evaluation) -> dict[str, Any]:

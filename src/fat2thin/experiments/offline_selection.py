@@ -35,7 +35,7 @@ def scores(runs: Mapping[str, Run]) -> dict[str, np.ndarray]:
 
 
 def _scores(run: Run) -> np.ndarray:
-    """A score a seed; nan of those that stopped."""
+    """One score per seed; nan for a seed that stopped or whose signal is not estimable."""
     stopped = np.asarray([str(seed) in run.about.get("stopped", {}) for seed in run.spec.seeds])
     if stopped.all():
         return np.full(len(stopped), np.nan)
@@ -45,5 +45,11 @@ def _scores(run: Run) -> np.ndarray:
     noisy = is_noisy(learned)
     signals = {name: jnp.asarray(values) for name, values in run.metrics.items()}
     by_row = np.asarray(preference(signals, noisy))
-    best = run.spec.select == "offline"
-    return np.where(stopped, np.nan, np.max(by_row, axis=0) if best else by_row[-1])
+    if run.spec.select == "offline":
+        # As in training: what is not a number is never selected.
+        known = np.isfinite(by_row)
+        best = np.max(by_row, axis=0, initial=-np.inf, where=known)
+        last_or_best = np.where(known.any(axis=0), best, np.nan)
+    else:
+        last_or_best = by_row[-1]
+    return np.where(stopped, np.nan, last_or_best)

@@ -16,6 +16,7 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.evaluation.returns import evaluator
+from fat2thin.evaluation.signals import NOT_ESTIMABLE
 from fat2thin.evaluation.statistics import Interval, area_under_curve, seed_interval
 from fat2thin.evaluation.table import Table
 from fat2thin.experiments import offline_selection, outcomes
@@ -135,6 +136,11 @@ class Result(NamedTuple):
                 for name, score in ordered
             ),
             notes=(
+                *(
+                    [f"- (never chosen): {_why_none(self.sweep.select)}"]
+                    if any(math.isnan(score.value) for score in choice.scores.values())
+                    else []
+                ),
                 f"chosen: {words(choice.setting)}",
                 budget(choice),
                 f"reported on seeds {listed(self.sweep.report_seeds)}, which chose nothing",
@@ -206,7 +212,7 @@ def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
 
 
 def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
-    """The setting with the largest mean score; one of which a seed stopped is never taken."""
+    """The setting with the largest mean score; one without a score for every seed never wins."""
     if sweep.select in BY_LOG:
         of_settings = offline_selection.scores(runs)
     else:
@@ -217,8 +223,8 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
     best = max(sweep.settings, key=lambda one: _known(scores[words(one)].value))
     if math.isnan(scores[words(best)].value):
         raise ValueError(
-            f"no setting of {sweep.base.algorithm} on {sweep.base.dataset} has a score: in all of "
-            "them a seed stopped, or there is nothing to score by. Take other settings"
+            f"no setting of {sweep.base.algorithm} on {sweep.base.dataset} has a score: "
+            f"{_why_none(sweep.select)}. Take other settings"
         )
     by_returns = sweep.select in BY_RETURNS
     chose = sum(steps_of(run, POLICY) for run in runs.values()) if by_returns else 0
@@ -229,6 +235,13 @@ def _returns_score(select: str, run: Run) -> np.ndarray:
     if select == "final":
         return outcomes.final(run, POLICY)
     return area_under_curve(run.evaluations.steps, outcomes.scored(run, POLICY))
+
+
+def _why_none(select: str) -> str:
+    """Why a setting has no score."""
+    if select in BY_RETURNS:
+        return "a seed stopped"
+    return f"a seed stopped, or its value is {NOT_ESTIMABLE}"
 
 
 def _interval(scores: np.ndarray) -> Interval:

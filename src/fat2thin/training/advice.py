@@ -1,7 +1,7 @@
 """What the owner of a policy should know before it acts, found on the held-out part of its log.
 
 Said in plain words: when a policy looks overfitted, when the log hardly covers the band that it may
-act in, and when a constant action is estimated to do as well.
+act in, and when a constant action is estimated to do as well or nothing can be estimated.
 """
 
 import functools
@@ -11,8 +11,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fat2thin.data.operations import Reachable, reachable_returns
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
-from fat2thin.evaluation.signals import Watched
+from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE, Watched
 from fat2thin.training.jobs import WATCHED, watched_rows
 from fat2thin.training.pack import Log
 from fat2thin.training.spec import RunSpec
@@ -39,6 +40,8 @@ class Found(NamedTuple):
     held_out_rows: int
     reward_factor: np.ndarray
     """What rewards were multiplied by."""
+    reachable: Sequence[Reachable]
+    """What returns the rewards of each seed's log allow, before they were multiplied."""
 
 
 def look(
@@ -66,6 +69,7 @@ def look(
         constant_action=low + (actions + 1.0) / 2.0 * (high - low),
         held_out_rows=min(min(log.held_out.rows, WATCHED) for log in logs if log.held_out),
         reward_factor=np.asarray([logs[log].scales.reward_factor for log in of_seeds]),
+        reachable=[reachable_returns(logs[log].dataset) for log in of_seeds],
     )
     return advice(spec.seeds, found)
 
@@ -81,12 +85,12 @@ def _best_constant_of(log: Log) -> BestConstant:
 def _constant_on(watched: Watched, discount: float) -> BestConstant:
     parts = Part(watched.held_out, watched.counts[0]), Part(watched.learned, watched.counts[1])
     spread = np.arange(CANDIDATES) * len(watched.learned.action) // CANDIDATES
-    return best_constant(*parts, watched.learned.action[spread], discount)
+    return best_constant(*parts, watched.learned.action[spread], discount, watched.reachable)
 
 
 def advice(seeds: Sequence[int], found: Found) -> list[str]:
     """Sentences, each for all seeds that it is true of."""
-    told = [_overfitted, _uncovered, _constant]
+    told = [_overfitted, _uncovered, _not_estimable, _constant]
     return [sentence for tell in told for sentence in tell(seeds, found)]
 
 
@@ -103,7 +107,7 @@ def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
         worrying = (learned > TIMES * unseen) & (learned > unseen + ERRORS * error)
         if worrying.any():
             sentences.append(
-                f"{_who(seeds, worrying)}: the policy looks overfitted. Its band holds "
+                f"{who(seeds, worrying)}: the policy looks overfitted. Its band holds "
                 f"{_percent(learned, worrying)} of the actions that it learned from and "
                 f"{_percent(unseen, worrying)} of those that were held out. {remedy}"
             )
@@ -113,7 +117,7 @@ def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
         if worrying.any():
             ratio = np.nanmean((unseen / learned)[worrying])
             sentences.append(
-                f"{_who(seeds, worrying)}: Q looks overfitted. Its error on held-out steps is "
+                f"{who(seeds, worrying)}: Q looks overfitted. Its error on held-out steps is "
                 f"{ratio:.1f} times that on the steps it learned from. {remedy}"
             )
     return sentences
@@ -127,10 +131,24 @@ def _uncovered(seeds: Sequence[int], found: Found) -> list[str]:
     if not worrying.any():
         return []
     return [
-        f"{_who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} of "
+        f"{who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} of "
         "the held-out actions lie inside (of several coordinates, in the one where they are "
         "fewest), so what the policy does was hardly ever tried, and its value is a guess. A "
         "larger temperature or kept_mass widens the band."
+    ]
+
+
+def _not_estimable(seeds: Sequence[int], found: Found) -> list[str]:
+    # Where the rest is not known either, the seed has stopped.
+    value, known = (found.metrics[name] for name in (VALUE, "held_out_inside"))
+    worrying = np.isnan(value) & ~np.isnan(known)
+    if not worrying.any():
+        return []
+    first = int(np.argmax(worrying))
+    return [
+        f"{who(seeds, worrying)}: the value of the policy is {NOT_ESTIMABLE} "
+        f"{found.reachable[first]}, by fitted Q evaluation. Whether a constant action does as well "
+        "is not known. More episodes, or fewer columns of observations, may make it estimable."
     ]
 
 
@@ -143,14 +161,15 @@ def _constant(seeds: Sequence[int], found: Found) -> list[str]:
     action = ", ".join(f"{x:.3g}" for x in found.constant_action[first])
     units = found.reward_factor[first]
     return [
-        f"{_who(seeds, worrying)}: a constant action is estimated to do as well as the policy. For "
+        f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy. For "
         f"seed {seeds[first]} the best is {action}; such constants are worth "
         f"{found.constant_value[first] / units:.3g}, the policy {value[first] / units:.3g} "
         "(discounted, from the states of the log, by fitted Q evaluation: an estimate, no proof)."
     ]
 
 
-def _who(seeds: Sequence[int], which: np.ndarray) -> str:
+def who(seeds: Sequence[int], which: np.ndarray) -> str:
+    """The seeds that something is true of, in words."""
     chosen = [str(seed) for seed, one in zip(seeds, which, strict=True) if one]
     return f"seed{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
 

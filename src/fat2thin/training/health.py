@@ -61,9 +61,3 @@ class Health:
         ]
         self._told |= {(place, name) for place in places}
         return places
-
-
-def largest_return(rewards: np.ndarray, discount: float) -> float:
-    """What no discounted return of these rewards can exceed in size; inf without discounting."""
-    largest = float(np.max(np.abs(rewards), initial=0.0))
-    return largest / (1.0 - discount) if discount < 1.0 else np.inf

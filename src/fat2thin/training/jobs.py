@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fat2thin.algorithms.base import Batch
 from fat2thin.data import Dataset
-from fat2thin.data.operations import discounted_returns
+from fat2thin.data.operations import discounted_returns, reachable_returns
 from fat2thin.data.predictability import is_noisy
 from fat2thin.evaluation.signals import Watched
 from fat2thin.policies import in_half_ranges
@@ -88,7 +88,7 @@ def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> 
 def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
     """Rows spread evenly over both parts of each log, equally many of every log."""
     returns = [discounted_returns(dataset)[_spread(dataset)] for dataset in held_out]
-    pairs = zip(held_out, datasets, strict=True)
+    pairs = list(zip(held_out, datasets, strict=True))
     counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
     return Watched(
         held_out=_even_rows(held_out),
@@ -96,6 +96,7 @@ def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Wa
         learned=_even_rows(datasets),
         counts=jnp.asarray(counts, jnp.float32),
         noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
+        reachable=jnp.asarray([reachable_returns(*pair) for pair in pairs], jnp.float32),
     )
 
 

@@ -36,16 +36,26 @@ COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 """Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 STATE = "state"
 """What is named when every metric was finite and the parameters are not."""
+NO_SCORE = float(np.finfo(np.float32).min)
+"""Stands for the score of a state that no signal has judged yet: finite, as all of a state is."""
 
 
 class Kept(NamedTuple):
-    """A state that learns, and the one on the way that a signal of the held-out rows liked best."""
+    """A state that learns, and the one on the way that a signal of the held-out rows liked best.
+
+    As long as no signal was a number, that is the newest.
+    """
 
     learning: State
     best: State
     score: Float[Array, "*jobs"]
     step: Int[Array, "*jobs"]
     """After how many updates the best one was."""
+
+    @property
+    def unscored(self) -> Bool[Array, "*jobs"]:
+        """Where no signal was a number so far, so that nothing could be chosen."""
+        return self.score <= NO_SCORE
 
 
 class Report(NamedTuple):
@@ -135,7 +145,7 @@ def init(jobs: Jobs, *, program: Program) -> State:
         # Whether a number was written as 0 or as an array must not matter to what is compiled.
         state = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
         if program.select:
-            return Kept(state, state, jnp.float32(-jnp.inf), jnp.int32(0))
+            return Kept(state, state, jnp.float32(NO_SCORE), jnp.int32(0))
         return state
 
     return _over_jobs(one, program)(jobs)
@@ -235,9 +245,10 @@ def _look(
 def _choose(kept: Kept, learning: State, score: Array, step: Array, sound: Array) -> Kept:
     """The new state beside the best one so far, which it may be itself where it is sound."""
     better = sound & jnp.isfinite(score) & (score > kept.score)
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), learning, kept.best)
+    taken = better | (sound & kept.unscored)
+    best = jax.tree.map(lambda new, old: jnp.where(taken, new, old), learning, kept.best)
     return Kept(
-        learning, best, jnp.where(better, score, kept.score), jnp.where(better, step, kept.step)
+        learning, best, jnp.where(better, score, kept.score), jnp.where(taken, step, kept.step)
     )
 
 

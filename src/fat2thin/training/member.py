@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from fat2thin.algorithms.base import Problem, State
+from fat2thin.data.operations import reachable_returns
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies import Policy
 from fat2thin.training import advice, checkpoints, files, machine, trees
@@ -27,7 +28,7 @@ from fat2thin.training.folder import (
     read_evaluations,
     read_metrics,
 )
-from fat2thin.training.health import Health, largest_return
+from fat2thin.training.health import Health
 from fat2thin.training.jobs import take
 from fat2thin.training.loop import Kept, TrainingDiverged, acting
 from fat2thin.training.pack import Log, jobs_of, make_program
@@ -65,7 +66,7 @@ class Member:
         self._references: dict[str, Reference] | None = None
         self._step = 0
         self._states: State = None
-        self._health = Health(spec.seeds, _largest_return(logs, problem.discount))
+        self._health = Health(spec.seeds, _largest_return(logs))
         if folder and checkpoint:
             self._go_on_from(folder, checkpoint)
         elif folder:
@@ -245,8 +246,11 @@ class Member:
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
         if not self.spec.holdout or max(chosen) == 0:
             return
-        if min(chosen) == 0:
-            self.warn("no held-out signal was a number: the policy of a seed is as it began")
+        if isinstance(self._states, Kept) and (unscored := np.asarray(self._states.unscored)).any():
+            self.warn(
+                f"{advice.who(self.spec.seeds, unscored)}: no held-out signal was a number after "
+                "any step, so none could be selected: the last policy acts"
+            )
         rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
         seen = columns(rows, len(self.spec.seeds))
         # Not said aloud: of the many runs of a sweep only the chosen one is of interest.
@@ -287,12 +291,13 @@ def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
     return kept
 
 
-def _largest_return(logs: tuple[Log, ...], discount: float) -> float:
-    rewards = [
+def _largest_return(logs: tuple[Log, ...]) -> float:
+    """What no discounted return of the scaled rewards can exceed in size."""
+    scaled = [
         log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
         for log in logs
     ]
-    return max(largest_return(dataset.reward, discount) for dataset in rewards)
+    return max(abs(end) for dataset in scaled for end in reachable_returns(dataset))
 
 
 def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:

@@ -131,9 +131,11 @@ class Standing:
     @property
     def stopped(self) -> int:
         """How many seeds go no further; their metrics say so before run.json does."""
-        over = [str(seed) in self.outline.stopped for seed in self.outline.seeds]
-        silent = [np.isnan(values) for values in self.row.metrics.values()] if self.row else []
-        return int(np.sum(np.any([over, *silent], axis=0)))
+        over = np.asarray([str(seed) in self.outline.stopped for seed in self.outline.seeds])
+        if self.row and self.row.metrics:
+            # One metric alone may be missing of a seed that goes on: a value is not estimable.
+            over |= np.all([np.isnan(values) for values in self.row.metrics.values()], axis=0)
+        return int(np.sum(over))
 
 
 class Watch:

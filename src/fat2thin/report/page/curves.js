@@ -126,6 +126,7 @@ function sentence(panels) {
   const where = `On ${shownDataset()}`;
   const lines = panels[0] ? panels[0].lines.filter(({ curve }) => Number.isFinite(curve.mean.at(-1) ?? NaN)) : [];
   if (!judged() && !metricNames().length) return `${where} nothing was measured while the policies learned.`;
+  if (!lines.length && panels[0] && panels[0].lines.length) return `${where} “${panels[0].title}” ${missingWords(panels[0].title)}.`;
   if (!lines.length) return `${where} nothing is switched on.`;
   if (!judged()) return `${where} there is only a log: the mean of “${panels[0].title}” ends at ${lines.slice(0, 3).map(({ run, curve }) => `${words(curve.mean.at(-1), 3)} for ${run.name}`).join(", ")}.`;
   const order = [...lines].sort((one, two) => two.curve.mean.at(-1) - one.curve.mean.at(-1));
@@ -136,6 +137,12 @@ function sentence(panels) {
   const ends = [best.curve.low.at(-1), next.curve.high.at(-1)];
   const apart = ends.includes(null) ? "" : ends[0] > ends[1] ? " The two intervals do not overlap." : " The two intervals overlap.";
   return `${where} the highest of ${order.length} mean returns at the end is that of ${best.run.name}, acting ${how}: ${says(best)}. Next is ${next.run.name} with ${says(next)}.${apart}`;
+}
+
+function missingWords(title) {
+  return title.startsWith("held out value")
+    ? "is not estimable at the end: outside what the rewards allow"
+    : "has no number at the end";
 }
 
 function curveRows() {
