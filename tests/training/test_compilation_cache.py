@@ -58,12 +58,12 @@ def test_the_second_compilation_is_a_hit(tmp_path, events):
     events.clear()
 
     def compile_anew():
+        # A new function each time: what JAX holds in memory of the one before does not help it.
         return float(jax.jit(lambda x: jnp.sum(x**3)).lower(argument).compile()(argument))
 
     assert compile_anew() == 9.0
     assert (events["cache_misses"], events["cache_hits"]) == (1, 0)
     assert any((tmp_path / "fat2thin" / "jax").iterdir())
-    jax.clear_caches()
     assert compile_anew() == 9.0
     assert (events["cache_misses"], events["cache_hits"]) == (1, 1)
 
