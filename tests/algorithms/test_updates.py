@@ -1,0 +1,518 @@
+"""One update of each algorithm against NumPy: losses and weights row by row, gradients, targets.
+
+Adam's first moment is a tenth of the gradient after the first update, so the moments show what each
+loss was differentiated by. The learning rate is large: a value taken before its network's step
+differs from one taken after it.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from evaluation.numpy_networks import network, scalar, take, twins
+from fat2thin import algorithms
+from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.learner import Learner
+from fat2thin.distributions import QGaussian
+from fat2thin.networks import Linear, PolicyNetwork
+from untrained import _shaken
+
+PROBLEM = Problem(2, (-1.0, -1.0), (1.0, 1.0), discount=0.9)
+ROWS = 16
+KEY = jax.random.key(2)
+POLYAK = 0.3
+
+
+def make_batch():
+    rng = np.random.default_rng(0)
+    shapes = {"observation": (2,), "action": (2,), "reward": (), "next_observation": (2,)}
+    rows = {name: rng.uniform(-0.9, 0.9, (ROWS, *shape)) for name, shape in shapes.items()}
+    return Batch(**rows, continuation=(np.arange(ROWS) % 4 != 0).astype(float))
+
+
+ROW = make_batch()
+
+
+class Update(NamedTuple):
+    """The states before and after one update, in float64, and what it reported."""
+
+    before: Any
+    after: Any
+    metrics: dict[str, np.ndarray]
+
+
+def update(name, **settings):
+    algorithm = algorithms.get(name)
+    config = algorithm.config(hidden=(4,), learning_rate=0.05, polyak_rate=POLYAK, **settings)
+    algorithm.check(config)
+    fresh = algorithm.init(jax.random.key(0), PROBLEM, config)
+    rng = np.random.default_rng(1)
+    before = type(fresh)(*(calm(_shaken(part, rng)) for part in fresh))
+    batch = jax.tree.map(lambda rows: jnp.asarray(rows, jnp.float32), ROW)
+    step = jax.jit(algorithm.update, static_argnums=(3, 4))
+    after, metrics = step(before, batch, KEY, PROBLEM, config)
+    return Update(*jax.tree.map(np.float64, (before, after, metrics)))
+
+
+def calm(part):
+    """Scales within their bounds and bands within the box: clipping and sliding have no effect."""
+    if isinstance(part, Learner):
+        return part._replace(network=calm(part.network))
+    if isinstance(part, PolicyNetwork):
+        part = eqx.tree_at(lambda policy: policy.log_scale, part, calm(part.log_scale))
+        return eqx.tree_at(lambda policy: policy.centre.weight, part, 0.3 * part.centre.weight)
+    if isinstance(part, Linear):  # the head of a scale
+        numbers = 0.2 * part.weight, part.bias - 1.5
+        return eqx.tree_at(lambda head: (head.weight, head.bias), part, numbers)
+    return part
+
+
+def assert_rows(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+def assert_gradient(done, learner, loss):
+    """The gradient is that of `loss(network)` along a random direction, by finite differences."""
+    before, after = getattr(done.before, learner).network, getattr(done.after, learner)
+    rng = np.random.default_rng(5)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), before)
+
+    def at(step):
+        return loss(jax.tree.map(lambda leaf, way: leaf + step * way, before, direction))
+
+    slope = (at(1e-5) - at(-1e-5)) / 2e-5
+    pairs = [*zip(jax.tree.leaves(after.moments.mu), jax.tree.leaves(direction), strict=True)]
+    length = 10.0 * np.sqrt(sum(np.sum(moment**2) for moment, _ in pairs))
+    found = 10.0 * sum(np.sum(moment * way) for moment, way in pairs)
+    assert length > 1e-3
+    np.testing.assert_allclose(found, slope, rtol=0.0, atol=1e-3 * length)
+
+
+def assert_critics(done, next_value, error=lambda gap: gap**2 / 2.0):
+    """Both critics learn r + gamma next value, and their targets follow what they have become."""
+    goal = ROW.reward + PROBLEM.discount * ROW.continuation * next_value
+
+    def rows(critic):
+        return np.mean(error(twins(critic, ROW.observation, ROW.action) - goal), axis=0)
+
+    assert_rows(done.metrics["critic_loss"], rows(done.before.critic.network))
+    assert_gradient(done, "critic", lambda critic: np.mean(rows(critic)))
+    assert_followed(done.before.target_critic, done.after.critic.network, done.after.target_critic)
+
+
+def assert_followed(before, online, after):
+    expected = jax.tree.map(lambda old, new: old + POLYAK * (new - old), before, online)
+    jax.tree.map(assert_rows, after, expected)
+
+
+def assert_value(done, rows):
+    """V goes down the mean of `rows(V(s))`."""
+
+    def rows_of(value):
+        return rows(scalar(value, ROW.observation))
+
+    assert_rows(done.metrics["value_loss"], rows_of(done.before.value.network))
+    assert_gradient(done, "value", lambda value: np.mean(rows_of(value)))
+
+
+def towards(target):
+    return lambda value: (value - target) ** 2 / 2.0
+
+
+def assert_policy(done, rows, learner="actor", metric="actor_loss"):
+    """A policy goes down the mean of `rows(policy)`."""
+    assert_rows(done.metrics[metric], rows(getattr(done.before, learner).network))
+    assert_gradient(done, learner, lambda policy: np.mean(rows(policy)))
+
+
+def assert_regression(done, weight):
+    """The policy goes down the mean of -weight log density, the weight being a constant."""
+    assert np.ptp(weight) > 0.1
+    assert_rows(done.metrics["weight_mean"], weight)
+    assert_policy(done, lambda policy: -weight * joint(log_squashed(policy, ROW.action)))
+
+
+def smaller(critic, observation, action):
+    return np.min(twins(critic, observation, action), axis=0)
+
+
+def advantage_after(done):
+    critic, value = done.after.critic.network, done.after.value.network
+    return smaller(critic, ROW.observation, ROW.action) - scalar(value, ROW.observation)
+
+
+def heads(policy, observation=ROW.observation):
+    """The centre before it is squashed, and the scale."""
+    layers = policy.trunk.layers
+    centre = network(layers, policy.centre, observation)
+    return centre, np.exp(network(layers, policy.log_scale, observation))
+
+
+def joint(log_densities):
+    """Of all coordinates together."""
+    return np.sum(log_densities, axis=-1)
+
+
+def log_squashed(policy, action, observation=ROW.observation):
+    """Of a squashed Gaussian, coordinate by coordinate."""
+    centre, scale = heads(policy, observation)
+    inner = np.arctanh(action)
+    normal = -(((inner - centre) / scale) ** 2) / 2.0 - np.log(np.sqrt(2.0 * np.pi) * scale)
+    return normal - np.log1p(-(action**2))
+
+
+def log_heavy(policy, action):
+    """Of a q-Gaussian with index 2: a Cauchy of sqrt(2) times the scale."""
+    centre, scale = heads(policy)
+    width = np.sqrt(2.0) * scale
+    return -np.log(np.pi * width * (1.0 + ((action - np.tanh(centre)) / width) ** 2))
+
+
+def log_sparse(action, centre, half_width):
+    """Of a sparse q-Gaussian with index 0, a parabola."""
+    return np.log(0.75 / half_width * (1.0 - ((action - centre) / half_width) ** 2))
+
+
+def squashed_sample(policy, observation, key):
+    """An action of a squashed Gaussian, and its log density."""
+    noise = np.asarray(jax.random.normal(key, (ROWS, 2)), float)
+    centre, scale = heads(policy, observation)
+    action = np.tanh(centre + scale * noise)
+    return action, joint(log_squashed(policy, action, observation))
+
+
+def standard_sample(key, index, shape=()):
+    """Of q-Gaussians with location 0 and scale 1."""
+    return np.asarray(QGaussian(jnp.zeros((ROWS, 2)), 1.0, index).sample(key, shape), float)
+
+
+def sparse_sample(centre, half_width, key, shape=()):
+    """Of sparse q-Gaussians with index 0, whose scale is the half-width over sqrt(2)."""
+    return centre + half_width / np.sqrt(2.0) * standard_sample(key, 0.0, shape)
+
+
+class FtTPO:
+    """The quantities of an update of FtTPO in NumPy; the band lies inside the box."""
+
+    def __init__(self, name="fttpo", log_proposal=log_heavy, **settings):
+        self.done, self.log_proposal = update(name, **settings), log_proposal
+        self.value_key, self.critic_key, self.actor_key = jax.random.split(KEY, 3)
+
+    def band(self, proposal, width, observation):
+        centre, _ = heads(proposal, observation)
+        half_width = np.exp(network(proposal.trunk.layers, width, observation))
+        assert np.all(np.abs(np.tanh(centre)) + half_width < 1.0)
+        return np.tanh(centre), half_width
+
+    def new_band(self, width):
+        """Upon the proposal's new features."""
+        return self.band(self.done.after.proposal.network, width, ROW.observation)
+
+    def sample(self, policy, observation, key):
+        """An action of the actor or of a heavy-tailed proposal, as they were before the update."""
+        proposal, width = self.done.before.proposal.network, self.done.before.width.network
+        if policy == "actor":
+            return sparse_sample(*self.band(proposal, width, observation), key)
+        centre, scale = heads(proposal, observation)
+        return np.clip(np.tanh(centre) + scale * standard_sample(key, 2.0), -1.0, 1.0)
+
+    def values(self, values, action=ROW.action):
+        """V and both Q: three networks, the first of them blind to the action."""
+        blind, seen = (
+            np.concatenate([ROW.observation, of], axis=1) for of in (np.zeros_like(action), action)
+        )
+        value, *critics = (take(values.members, place) for place in range(3))
+        return scalar(value, blind), np.stack([scalar(one, seen) for one in critics])
+
+    def smallest(self, action):
+        """The smaller of the new critics' values."""
+        return np.min(self.values(self.done.after.values.network, action)[1], axis=0)
+
+    def log_new_proposal(self, action):
+        return self.log_proposal(self.done.after.proposal.network, action)
+
+    def divergence(self, width):
+        """KL(actor || proposal) in each state, by Gauss-Legendre quadrature."""
+        centre, half_width = self.new_band(width)
+        nodes, weights = (of[:, None, None] for of in np.polynomial.legendre.leggauss(200))
+        action = centre + half_width * nodes
+        log_ratio = log_sparse(action, centre, half_width) - self.log_new_proposal(action)
+        return joint(np.sum(weights * 0.75 * (1.0 - nodes**2) * log_ratio, axis=0))
+
+    def assert_update(self, actor_rows, value_under="actor", critic_under="actor"):
+        """Value, critics and proposal as the paper has them, the width down `actor_rows(width)`."""
+        done, target = self.done, self.done.before.target_critic
+        here = self.sample(value_under, ROW.observation, self.value_key)
+        following = self.sample(critic_under, ROW.next_observation, self.critic_key)
+        value_rows = towards(smaller(target, ROW.observation, here))
+        next_value = smaller(target, ROW.next_observation, following)
+        critic_rows = towards(ROW.reward + PROBLEM.discount * ROW.continuation * next_value)
+
+        def both(values):
+            value, critics = self.values(values)
+            return value_rows(value), np.mean(critic_rows(critics), axis=0)
+
+        expected = both(done.before.values.network)
+        assert_rows([done.metrics["value_loss"], done.metrics["critic_loss"]], expected)
+        assert_gradient(done, "values", lambda values: sum(map(np.mean, both(values))))
+        after = done.after.values.network
+        critics = jax.tree.map(lambda leaf: leaf[1:], after.members)
+        assert_followed(target.members, critics, done.after.target_critic.members)
+
+        value, critics = self.values(after)
+        weight = np.maximum(1.0 + (np.min(critics, axis=0) - value) / 0.5, 0.0)
+        assert np.ptp(weight) > 0.1
+        assert_rows(done.metrics["weight_mean"], weight)
+        assert_policy(
+            done, lambda proposal: -weight * joint(self.log_proposal(proposal, ROW.action)),
+            "proposal", "proposal_loss",
+        )  # fmt: skip
+        assert_policy(done, actor_rows, "width")
+
+
+def test_fttpo_judges_value_and_critics_under_the_policies_it_was_told():
+    under = {"value_under": "proposal", "critic_under": "actor"}
+    method = FtTPO(**under)
+    method.assert_update(method.divergence, **under)
+
+
+def test_fttpo_with_a_squashed_proposal_takes_its_centre_squashed():
+    method = FtTPO("fttpo-sg", log_squashed)
+    method.assert_update(method.divergence)
+
+
+def test_fttpo_spot_goes_up_on_q_and_stays_with_the_proposal():
+    method = FtTPO("fttpo-spot")
+    width = method.done.before.width.network
+    action = sparse_sample(*method.new_band(width), method.actor_key)
+    size = np.mean(np.abs(method.smallest(action)))
+
+    def rows(width):
+        action = sparse_sample(*method.new_band(width), method.actor_key)
+        return -method.smallest(action) / size - 0.5 * joint(method.log_new_proposal(action))
+
+    method.assert_update(rows)
+
+
+def test_fttpo_greedy_learns_from_its_best_samples():
+    method = FtTPO("fttpo-greedy", greedy_samples=5, greedy_share=0.4)
+    width = method.done.before.width.network
+    samples = sparse_sample(*method.new_band(width), method.actor_key, (5,))
+    values = np.stack([method.smallest(action) for action in samples])
+    best = np.argsort(values, axis=0)[-2:]
+    chosen = np.stack([samples[place, np.arange(ROWS)] for place in best])
+
+    def rows(width):
+        likelihood = joint(log_sparse(chosen, *method.new_band(width)))
+        return 0.5 * method.divergence(width) - np.mean(likelihood, axis=0)
+
+    method.assert_update(rows)
+
+
+def test_tawac_drops_bad_actions_under_its_own_value():
+    done = update("tawac")
+    before, (value_key, critic_key, _) = done.before, jax.random.split(KEY, 3)
+    actor, target = before.actor.network, before.target_critic
+    here, _ = squashed_sample(actor, ROW.observation, value_key)
+    following, _ = squashed_sample(actor, ROW.next_observation, critic_key)
+    assert_value(done, towards(smaller(target, ROW.observation, here)))
+    assert_critics(done, smaller(target, ROW.next_observation, following))
+    weight = np.maximum(1.0 + advantage_after(done) / 0.5, 0.0)
+    assert np.any(weight == 0.0)
+    assert_regression(done, weight)
+
+
+@pytest.mark.parametrize("weights", ["exponential", "batch_softmax"])
+def test_awac_takes_the_mean_over_different_samples_as_the_value(weights):
+    done = update("awac", value_samples=3, weights=weights)
+    before, (critic_key, value_key, _) = done.before, jax.random.split(KEY, 3)
+    actor, critic = before.actor.network, done.after.critic.network
+    following, _ = squashed_sample(actor, ROW.next_observation, critic_key)
+    assert_critics(done, smaller(before.target_critic, ROW.next_observation, following))
+    draws = (squashed_sample(actor, ROW.observation, one) for one in jax.random.split(value_key, 3))
+    value = np.mean([smaller(critic, ROW.observation, action) for action, _ in draws], axis=0)
+    assert_rows(done.metrics["v_mean"], value)
+    weight = np.exp(smaller(critic, ROW.observation, ROW.action) - value)
+    # A softmax over the batch, of mean 1.
+    assert_regression(done, weight if weights == "exponential" else weight / np.mean(weight))
+
+
+def test_iql_learns_an_expectile_and_weighs_by_the_slow_critics():
+    done = update("iql", expectile=0.8)
+    logged = smaller(done.before.target_critic, ROW.observation, ROW.action)
+    assert_value(done, lambda value: np.where(logged < value, 0.2, 0.8) * (logged - value) ** 2)
+    value = done.after.value.network
+    assert_critics(done, scalar(value, ROW.next_observation))
+    advantage = logged - scalar(value, ROW.observation)
+    assert_regression(done, np.minimum(np.exp(3.0 * advantage), 100.0))
+
+
+def test_sql_learns_the_value_of_sparse_weights():
+    done = update("sql", temperature=0.3)
+    logged = smaller(done.before.target_critic, ROW.observation, ROW.action)
+
+    def rows(value):
+        return np.maximum(1.0 + (logged - value) / 0.6, 0.0) ** 2 + value / 0.3
+
+    assert_value(done, rows)
+    value = done.after.value.network
+    assert_critics(done, scalar(value, ROW.next_observation))
+    assert_regression(done, np.maximum(1.0 + (logged - scalar(value, ROW.observation)) / 0.6, 0.0))
+
+
+def huber(gap):
+    return np.where(np.abs(gap) <= 0.5, gap**2 / 2.0, 0.5 * np.abs(gap) - 0.125)
+
+
+def watched_values(done, key, random_actions):
+    """Slow Q of the logged action and of random ones, all with noise of 0.1 in the box."""
+    random_key, noise_key = jax.random.split(key)
+    shape = (random_actions, ROWS, 2)
+    drawn = np.asarray(jax.random.uniform(random_key, shape, minval=-1.0), float)
+    actions = np.concatenate([ROW.action[None], drawn])
+    noise = 0.1 * np.asarray(jax.random.normal(noise_key, actions.shape), float)
+    actions = np.clip(actions + np.clip(noise, -0.5, 0.5), -1.0, 1.0)
+    target = done.before.target_critic
+    return np.stack([smaller(target, ROW.observation, action) for action in actions])
+
+
+def assert_rest_of_xql(done):
+    value, target = done.after.value.network, done.before.target_critic
+    assert_critics(done, scalar(value, ROW.next_observation), huber)
+    advantage = smaller(target, ROW.observation, ROW.action) - scalar(value, ROW.observation)
+    assert_regression(done, np.minimum(np.exp(3.0 * advantage), 100.0))
+
+
+def test_xql_takes_the_soft_maximum_over_random_actions_too():
+    done = update("xql", random_actions=2, action_noise=0.1, value_temperature=0.8, huber_limit=0.5)
+    watched = watched_values(done, jax.random.split(KEY)[0], 2)
+    start = scalar(done.before.value.network, ROW.observation)
+    shift = max(np.max(watched - start) / 0.8, -1.0)
+
+    def rows(value):
+        z = (watched - value) / 0.8
+        return np.mean((np.exp(z) - z - 1.0) * np.exp(-shift), axis=0)
+
+    assert shift < 7.0
+    assert_value(done, rows)
+    assert_rest_of_xql(done)
+
+
+def test_published_xql_is_an_expectile_over_one_random_action_too():
+    done = update("xql", published=True, huber_limit=0.5)
+    watched = watched_values(done, jax.random.split(KEY)[0], 1)
+
+    def rows(value):
+        return np.mean(np.where(watched < value, 0.2, 0.8) * (watched - value) ** 2, axis=0)
+
+    assert_value(done, rows)
+    assert_rest_of_xql(done)
+
+
+def test_inac_takes_the_behaviours_probability_out_of_the_weights():
+    done = update("inac", temperature=2.0, weight_limit=10.0)
+    before, (value_key, critic_key, _) = done.before, jax.random.split(KEY, 3)
+
+    def soft_value(observation, key):
+        action, log_density = squashed_sample(before.actor.network, observation, key)
+        return smaller(before.target_critic, observation, action) - 2.0 * log_density
+
+    def behaviour_rows(policy):
+        return -joint(log_squashed(policy, ROW.action))
+
+    assert_policy(done, behaviour_rows, "behaviour", "behaviour_loss")
+    assert_value(done, towards(soft_value(ROW.observation, value_key)))
+    assert_critics(done, soft_value(ROW.next_observation, critic_key))
+    log_behaviour = -behaviour_rows(done.after.behaviour.network)
+    weight = np.exp(advantage_after(done) / 2.0 - log_behaviour)
+    assert 0.1 < np.mean(weight > 10.0) < 0.9
+    assert_regression(done, np.minimum(weight, 10.0))
+
+
+def centre_of(policy, observation=ROW.observation):
+    return np.tanh(heads(policy, observation)[0])
+
+
+def assert_climbs(done, next_key, actor_rows):
+    """TD3's critics under a smoothed target policy; the policy up the first critic's value."""
+    before, after = done.before, done.after
+    noise = 0.2 * np.asarray(jax.random.normal(jax.random.split(next_key)[1], (ROWS, 2)), float)
+    following = centre_of(before.target_actor, ROW.next_observation) + np.clip(noise, -0.5, 0.5)
+    following = np.clip(following, -1.0, 1.0)
+    assert_critics(done, smaller(before.target_critic, ROW.next_observation, following))
+    assert_followed(before.target_actor, after.actor.network, after.target_actor)
+
+    def first_critic(policy):
+        return twins(after.critic.network, ROW.observation, centre_of(policy))[0]
+
+    size = np.mean(np.abs(first_critic(before.actor.network)))
+
+    def loss(policy):
+        return np.mean(actor_rows(policy)) - np.mean(first_critic(policy)) / size
+
+    assert_rows(done.metrics["actor_loss"], loss(before.actor.network))
+    assert_gradient(done, "actor", loss)
+
+
+def test_td3_bc_climbs_the_first_critic_near_the_log():
+    done = update("td3_bc", delay=1, q_weight=1.0)
+    next_key, _ = jax.random.split(KEY)
+    assert_climbs(done, next_key, lambda policy: (centre_of(policy) - ROW.action) ** 2)
+
+
+def test_spot_climbs_the_first_critic_within_the_models_support():
+    done = update("spot", delay=1, actor_dropout=0.0, vae_hidden=(4,), vae_beta=0.4)
+    next_key, _, model_key, _ = jax.random.split(KEY, 4)
+    model, noise = done.before.density.network, jax.random.normal(model_key, (ROWS, 4))
+
+    def rows(policy):
+        action = centre_of(policy)
+        inputs = np.concatenate([ROW.observation, action], axis=1)
+        mean = network(model.encoder.layers, model.latent_mean, inputs)
+        log_deviation = network(model.encoder.layers, model.latent_log_deviation, inputs)
+        latent = mean + np.exp(log_deviation) * np.asarray(noise, float)
+        inputs = np.concatenate([ROW.observation, latent], axis=1)
+        decoded = np.tanh(network(model.decoder.layers, model.action, inputs))
+        divergence = (np.exp(2.0 * log_deviation) + mean**2 - 1.0) / 2.0 - log_deviation
+        errors = np.mean((decoded - action) ** 2, axis=1) + 0.4 * np.mean(divergence, axis=1)
+        return 0.1 * errors
+
+    assert_climbs(done, next_key, rows)
+
+
+def test_sparse_reverse_kl_judges_its_own_samples():
+    done = update("sparse_reverse_kl", temperature=1.0, weight_floor=0.3)
+    before, (value_key, critic_key, actor_key) = done.before, jax.random.split(KEY, 3)
+    target = before.target_critic
+
+    def band(policy, observation=ROW.observation):
+        centre, half_width = heads(policy, observation)
+        assert np.all(np.abs(np.tanh(centre)) + half_width < 1.0)
+        return np.tanh(centre), half_width
+
+    def next_value(observation, key):
+        action = sparse_sample(*band(before.actor.network, observation), key)
+        return smaller(target, observation, action)
+
+    assert_policy(
+        done, lambda policy: -joint(log_heavy(policy, ROW.action)), "behaviour", "behaviour_loss"
+    )
+    assert_value(done, towards(next_value(ROW.observation, value_key)))
+    assert_critics(done, next_value(ROW.next_observation, critic_key))
+    baseline = scalar(done.after.value.network, ROW.observation)
+
+    def rows(policy):
+        centre, half_width = band(policy)
+        action = sparse_sample(centre, half_width, actor_key)
+        scaled = smaller(done.after.critic.network, ROW.observation, action) - baseline
+        # log(1 + x), below the floor its tangent at x = -0.7.
+        kept = np.log(np.maximum(1.0 + scaled, 0.3))
+        log_weight = np.where(scaled < -0.7, np.log(0.3) + (scaled + 0.7) / 0.3, kept)
+        behaviour = log_heavy(done.after.behaviour.network, action)
+        return joint(log_sparse(action, centre, half_width) - behaviour) - log_weight
+
+    assert_policy(done, rows)
