@@ -99,6 +99,19 @@ def test_a_sparse_policy_of_index_zero_is_scipys_parabola():
     np.testing.assert_array_equal(np.exp(found)[outside], 0.0)
 
 
+def test_a_band_wider_than_the_box_is_the_box():
+    """Wherever its centre was, and however wide it wanted to be."""
+    low, high = jnp.asarray(LOW), jnp.asarray(HIGH)
+    head = Head(jnp.array([0.9, -0.4]), jnp.log(jnp.array([3.0, 1.01])))
+    law = Sparse(0.0).distribution(head, low, high).base_dist
+    np.testing.assert_allclose(law.loc, MIDDLE, rtol=1e-6)
+    np.testing.assert_allclose(law.half_width, HALF_RANGE, rtol=1e-6)
+    np.testing.assert_allclose(Sparse(0.0).support(head, low, high), (LOW, HIGH), rtol=1e-6)
+    # As published it lies where it lies, and only its support is cut.
+    loose = Sparse(0.0, "clip").distribution(head, low, high).base_dist
+    np.testing.assert_allclose(loose.half_width, HALF_RANGE * np.array([3.0, 1.01]), rtol=1e-6)
+
+
 def test_a_deterministic_policy_is_one_action():
     head = Head(jnp.array([[0.5, -0.5], [0.0, 1.0]]), jnp.zeros((2, 2)))
     expected = np.array([[0.0, 10.125], [-1.0, 10.5]])

@@ -87,6 +87,24 @@ def test_closed_form_actor_is_the_exact_solution():
     np.testing.assert_allclose(2 / np.pi * np.arctan(ratio), 0.5, rtol=1e-4)
 
 
+def test_the_closed_form_half_width_keeps_its_bounds():
+    """Half-widths of 3.2579 sqrt(2) times scales from 0.007 to 0.4, bounded by 0.1 and 0.5."""
+    config = FtTPOConfig(actor_loss="closed_form", half_width_low=0.1, half_width_high=0.5)
+    scale = np.geomspace(0.007, 0.4, 8)
+
+    @jax.jit
+    @jax.vmap
+    def width(log_scale):
+        thin = actor_policy(constant_policy(log_scale), NO_WIDTH, config)
+        low, high = thin.support(jnp.zeros(2))
+        return (high - low)[0] / 2.0
+
+    widths = width(jnp.asarray(np.log(scale), jnp.float32))
+    expected = np.clip(BEST_RATIO * np.sqrt(2.0) * scale, 0.1, 0.5)
+    assert np.sum(expected == 0.1) > 1 and np.sum(expected == 0.5) > 1
+    np.testing.assert_allclose(widths, expected, rtol=1e-4)
+
+
 def test_student_proposal_of_one_degree_is_the_cauchy():
     config = FtTPOConfig(actor_loss="closed_form", proposal_family="student_t")
     np.testing.assert_allclose(fttpo.half_width_ratio(config), BEST_RATIO, rtol=1e-4)
@@ -139,6 +157,30 @@ def test_published_actor_settles_where_the_algebra_says(shift, expected):
 
     actor = sparse_policy(run(start(constant_policy(np.log(0.01)))).network)
     np.testing.assert_allclose(actor(observation[:1]).half_width, expected, rtol=0.03)
+
+
+def test_published_weights_have_a_floor_and_a_ceiling():
+    """max(0, 1 + A / tau), but never below 1e-8 nor above 1e4."""
+    advantage = np.array([-3.0, -0.5, -0.25, 0.0, 2.0, 1e5])
+    found = published_fttpo.floored_weight(jnp.asarray(advantage, jnp.float32), 0.5)
+    np.testing.assert_allclose(found, [1e-8, 1e-8, 0.5, 1.0, 5.0, 1e4], rtol=1e-6)
+
+
+def test_the_published_spot_loss_divides_by_the_value_with_its_sign():
+    """-Q / V(s) - tau log proposal: where V(s) is negative the actor goes down on Q."""
+    observation, baseline = jnp.zeros((4, 2)), jnp.array([-2.0, 0.5, 1.0, -0.1])
+    thin, fat = sparse_policy(constant_policy(-6.0)), heavy_policy(constant_policy(-2.0))
+    critic = TwinCritic(jax.random.key(4), 2, 1, (4,))
+
+    @jax.jit
+    def compute(key):
+        action = thin(observation).sample(key)
+        loss = published_fttpo.spot_loss(thin, fat, critic, baseline, 0.3, observation, key)
+        return loss, critic(observation, action), fat(observation).log_prob(action)
+
+    loss, values, log_density = (np.asarray(part) for part in compute(jax.random.key(3)))
+    expected = np.mean(-np.min(values, axis=0) / np.asarray(baseline) - 0.3 * log_density)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 def train(config, problem, logged, steps):

@@ -10,6 +10,7 @@ import optax
 import pytest
 import scipy.stats
 
+from fat2thin.algorithms import parts
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.bc import BCConfig
 from fat2thin.algorithms.config import LearningConfig
@@ -304,6 +305,29 @@ def test_actions_at_the_very_ends_of_a_band_never_break_the_loss(rule):
     )
     assert np.all(np.isfinite(metrics["actor_loss"]))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(moved.network))
+
+
+def test_an_action_without_density_sits_an_update_out(monkeypatch):
+    """As if it had not been in the batch, but for the number that the mean is divided by."""
+    config = BCConfig(hidden=(8,), policy="sparse_q_gaussian", outside_support="project")
+    learner = start_policy(jax.random.key(3), PROBLEM, config)
+    low, high = learned_policy(learner.network, config).support(jnp.asarray(OBSERVATION))
+    outside = np.arange(ROWS) % 3 == 0
+    middle = (low + high) / 2.0
+    beyond = jnp.where(outside[:, None], high + 0.1, middle)
+    # What a rounding error would do to some rows, done to them on purpose.
+    monkeypatch.setattr(parts, "regressed_action", lambda policy, observation, action, *_: action)
+
+    @jax.jit
+    def moments(action, weight):
+        batch = Batch(jnp.asarray(OBSERVATION), action, weight, jnp.asarray(OBSERVATION), weight)
+        moved, metrics = fit_policy(learner, batch, weight, jax.random.key(5), config)
+        return moved.moments.mu, metrics["actor_loss"]
+
+    found, losses = moments(beyond, jnp.ones(ROWS))
+    np.testing.assert_array_equal(np.asarray(losses)[outside], 0.0)
+    expected, _ = moments(middle, jnp.asarray(~outside, jnp.float32))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other), found, expected)
 
 
 def test_the_density_decides_who_is_outside_and_not_the_box_around_it():

@@ -278,6 +278,19 @@ def test_samples_and_quantiles_stay_in_the_box(dtype):
 # Samples
 
 
+def test_an_action_that_saturates_moves_with_the_end_of_its_box():
+    """Also where rounding carries it beyond that end and it is clipped."""
+    rng = np.random.default_rng(0)
+    low = rng.uniform(-100.0, 100.0, 2_000).astype(np.float32)
+    high = (low + rng.uniform(0.1, 50.0, 2_000)).astype(np.float32)
+    rounded = (low / 2 + high / 2) + (high / 2 - low / 2)
+    assert np.mean(rounded > high) > 0.05
+    slope = jax.grad(lambda low, high: squashed(30.0, 1.0, low, high).centre, argnums=(0, 1))
+    of_low, of_high = jax.jit(jax.vmap(slope))(jnp.asarray(low), jnp.asarray(high))
+    np.testing.assert_allclose(of_low, 0.0, atol=1e-6)
+    np.testing.assert_allclose(of_high, 1.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_samples_follow_the_law(dtype):
     loc, scale = np.array([0.3, -2.0]), np.array([0.8, 1.5])

@@ -160,6 +160,28 @@ def test_the_table_has_mean_and_range_over_the_seeds(fttpo):
     assert "training" not in validate(fttpo, HELD_OUT)["td_error"]
 
 
+def test_every_seed_sees_the_log_on_the_scales_of_its_own(iql):
+    """Where every seed learned from a log of its own, by NumPy."""
+    scales = [
+        {
+            "observation": {"mean": [seed, 2.0, -1.0], "scale": [1.0, 2.0, seed + 0.5]},
+            "reward": {"shift": 0.0, "factor": seed},
+        }
+        for seed in (3.0, 5.0)
+    ]
+    run = dataclasses.replace(iql, about={**iql.about, "scales": scales})
+    for index, of_seed in enumerate(scales):
+        batch, seen = batch_of(run, HELD_OUT, index), of_seed["observation"]
+        for found, raw in (
+            (batch.observation, HELD_OUT.observation),
+            (batch.next_observation, HELD_OUT.next_observation),
+        ):
+            expected = (raw - np.array(seen["mean"])) / np.array(seen["scale"])
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        factor = of_seed["reward"]["factor"]
+        np.testing.assert_allclose(batch.reward, factor * HELD_OUT.reward, rtol=1e-6)
+
+
 def test_a_log_of_another_box_is_refused(fttpo):
     other = make_log(1, low=LOW - 1.0)
     with pytest.raises(ValueError, match=r"'log 1' is not of the run's problem: action_low is"):

@@ -15,6 +15,7 @@ from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words
 from fat2thin.reading import read_value
 from fat2thin.training import OtherRunError, load, make_spec
+from fat2thin.training.pack import learned_and_held_out
 
 GRID = {"learning_rate": (1e-4, 1e-2), "temperature": (1.0, 0.1)}
 
@@ -116,6 +117,23 @@ def test_logs_that_are_not_noisy_are_chosen_by_the_likelihood(offline, monkeypat
     for name, scores in offline_selection.scores(offline.runs).items():
         metrics = offline.runs[f"y/selection/{name}"].metrics
         np.testing.assert_allclose(scores, metrics["held_out_log_likelihood"][-1], rtol=1e-6)
+
+
+def test_only_the_part_that_was_learned_says_whether_a_log_is_noisy(offline, tmp_path):
+    """Chance in the held-out part of a log that else moves by rule: the likelihood chooses."""
+    log = data.load("treatment/quadratic", 0)
+    rng = np.random.default_rng(0)
+    numbered = dataclasses.replace(log, reward=np.arange(log.rows, dtype=np.float32))
+    _, held_out = learned_and_held_out(numbered, 0.5, 0)
+    following = (0.9 * log.observation + log.action).astype(np.float32)
+    rows = held_out.reward.astype(int)
+    following[rows] = rng.normal(size=(len(rows), 8))
+    save_npz(dataclasses.replace(log, next_observation=following), tmp_path / "log.npz")
+    name, run = next(iter(offline.runs.items()))
+    spec = dataclasses.replace(run.spec, dataset=str(tmp_path / "log.npz"), holdout=0.5)
+    metrics = {"held_out_value": np.zeros((1, 2)), "held_out_log_likelihood": np.ones((1, 2))}
+    made = dataclasses.replace(run, spec=spec, metrics=metrics)
+    np.testing.assert_array_equal(offline_selection.scores({name: made})[words_of(name)], 1.0)
 
 
 def test_runs_that_select_on_the_way_have_the_score_of_what_they_selected(offline):

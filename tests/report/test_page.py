@@ -231,6 +231,16 @@ def test_no_name_becomes_markup(run):
     assert found["runs"][0]["dataset"] == found["claims"][0]["statement"] == STRANGE
 
 
+def test_no_name_ends_the_block_of_data(run):
+    """A browser ends a script at `</script` and a space as well, so no bracket stands in it."""
+    name = "</script >, </SCRIPT\t, <!-- <script , &lt;"
+    page = make_page([other(run, dataset=name)], [{**CLAIM, "statement": name}])
+    block = page.split('id="found">')[1].split("</script>")[0]
+    assert not set(block) & set("<>&")
+    found = json.loads(block)
+    assert found["runs"][0]["dataset"] == found["claims"][0]["statement"] == name
+
+
 def test_only_the_scripts_of_the_page_may_run(run):
     parsed = Tags(make_page([run]))
     assert parsed.policy.startswith("default-src 'none'; script-src 'sha256-")

@@ -14,6 +14,7 @@ from fat2thin.cli import main
 from fat2thin.data import Dataset
 from fat2thin.data.npz_files import save_npz
 from fat2thin.training import execute, execute_together, load, make_spec
+from fat2thin.training.jobs import watched_rows
 from fat2thin.training.loop import NO_SCORE, Kept, _choose
 from fat2thin.training.pack import read_logs
 from fat2thin.training.progress import Silent
@@ -119,6 +120,18 @@ def test_scales_are_found_on_what_is_learned(path):
     again = parts_of(spec)
     assert again.scales == log.scales
     np.testing.assert_array_equal(again.learned.observation, seen.observation)
+
+
+def moved_by_rule(log):
+    """The same log of something that moves by rule."""
+    following = 0.9 * log.observation
+    following[:, :2] += log.action
+    return dataclasses.replace(log, next_observation=following)
+
+
+def test_whether_a_log_is_noisy_is_judged_on_what_is_learned():
+    chance, rule = make_log(lengths=(10,) * 8), moved_by_rule(make_log(1, lengths=(10,) * 8))
+    np.testing.assert_array_equal(watched_rows([chance, rule], [rule, chance]).noisy, [True, False])
 
 
 def assert_same(one, other):

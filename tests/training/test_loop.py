@@ -227,3 +227,17 @@ def test_chunks_end_at_every_stop(stops, longest, expected):
     lengths = loop.chunk_lengths(stops, longest)
     assert lengths == expected
     assert {stop for stop in stops if stop} <= set(np.cumsum(lengths).tolist())
+
+
+@pytest.mark.parametrize(
+    ("score", "sound", "step"),
+    [(2.0, True, 10), (3.0, True, 10), (np.nan, True, 10), (4.0, False, 10), (4.0, True, 20)],
+)
+def test_only_a_sound_and_better_state_takes_the_place_of_the_best(score, sound, step):
+    """Of equally good ones the first stays."""
+    before = loop.Kept(jnp.zeros(2), jnp.ones(2), jnp.float32(3.0), jnp.int32(10))
+    learning = jnp.full(2, 7.0)
+    kept = loop._choose(before, learning, jnp.float32(score), jnp.int32(20), jnp.asarray(sound))
+    np.testing.assert_array_equal(kept.learning, learning)
+    np.testing.assert_array_equal(kept.best, learning if step == 20 else before.best)
+    assert (kept.step, kept.score) == (step, 4.0 if step == 20 else 3.0)
