@@ -1,6 +1,8 @@
 import dataclasses
 import hashlib
 import re
+import sys
+import warnings
 
 import jax
 import numpy as np
@@ -53,6 +55,16 @@ def test_check_of_a_file_that_is_no_log_ends_with_a_line(tmp_path):
     np.savez(tmp_path / "log.npz", reward=np.array([1, np.nan, 1]), **rows)
     with pytest.raises(SystemExit, match=r"fat2thin: .*log\.npz: 'reward' .*row 1"):
         main(["data", "check", str(tmp_path / "log.npz")])
+
+
+def test_the_program_warns_in_one_line(monkeypatch):
+    monkeypatch.setattr("fat2thin.compilation_cache.use", lambda: None)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(sys, "argv", ["fat2thin", "data", "check", "treatment/quadratic"])
+    main()
+    assert warnings.formatwarning(UserWarning("no box"), UserWarning, "x.py", 3) == (
+        "warning: no box\n"
+    )
 
 
 @pytest.mark.parametrize("suffix", sorted(writers.FORMATS))

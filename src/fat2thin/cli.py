@@ -7,6 +7,7 @@ command is a function with a docstring and `@app.command` above it.
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +16,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from fat2thin import compilation_cache, data_cli, experiments_cli
-from fat2thin.plain_errors import plain_errors
+from fat2thin.plain_errors import plain_errors, plain_warning
 from fat2thin.reading import merge_repeated, read_scales, read_seeds, read_settings
 
 if TYPE_CHECKING:
@@ -389,6 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if arguments is None:
         compilation_cache.use()
+        warnings.formatwarning = plain_warning
     with plain_errors(ValueError):
         given = merge_repeated(sys.argv[1:] if arguments is None else arguments)
     with plain_errors(OSError):

@@ -12,3 +12,11 @@ def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         sys.exit(f"fat2thin: {error}")
+
+
+def plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    line: str | None = None,
+) -> str:  # fmt: skip
+    """A warning as one line, without the line of the program that gave it."""
+    return f"warning: {message}\n"

@@ -115,6 +115,7 @@ def test_each_error_is_found_and_nothing_else(code, log, column, count, rows):
         ("constant", changed("action", np.s_[:, 1], 5.0), "action[1]", 1, ()),
         ("constant", changed("reward", slice(None), -1.0), "reward", 1, ()),
         ("narrow_actions", scaled("action", np.s_[:, 0], 0.01), "action[0]", 1, ()),
+        ("wide_box", clean()._replace(action=np.abs(clean().action)), "action[0]", 1, ()),
         ("at_edge", changed("action", ([3, 5], 1), 10.0), "action[1]", 2, (3, 5)),
         ("at_edge", changed("action", ([3, 5], 0), -0.9999), "action[0]", 2, (3, 5)),
         ("broken_chain", changed("next_observation", (8, 2), 1.0), "next_observation", 1, (8,)),
@@ -240,3 +241,20 @@ def test_a_data_set_is_looked_at_with_its_own_box():
     dataset = assemble("x", clean(), BOX)
     wide = dataclasses.replace(dataset, action_low=(-1e3, 0.0), action_high=(1e3, 10.0))
     assert check(wide).codes == ("narrow_actions",)
+
+
+def test_a_box_beyond_a_quarter_of_its_width_on_one_side_is_wide():
+    """Doses from 0 to 1 in a box of ±1, and what the rule says at its threshold."""
+    log = clean()
+    doses = np.stack([np.linspace(0.0, 1.0, ROWS), np.linspace(0.0, 10.0, ROWS)], axis=1)
+    (finding,) = check(log._replace(action=doses), BOX).warnings
+    assert str(finding).startswith(
+        "wide_box: action[0] was never below 0, and 50 % of the box from -1 to 1 lies there\n    A "
+    )
+    for high, codes in ((7.5, ()), (7.4, ("wide_box",))):
+        some = np.stack([np.linspace(-1, 1, ROWS), np.linspace(0.0, high, ROWS)], axis=1)
+        assert check(log._replace(action=some), BOX).codes == codes
+    both = np.stack([np.linspace(-0.4, 0.4, ROWS), np.linspace(3, 4, ROWS)], axis=1)
+    below, above = check(log._replace(action=both), BOX).warnings
+    assert below.column == above.column == "action[0], action[1]"
+    assert "never above 4, and 60 % of the box from 0 to 10 lies there (action[1])" in str(above)

@@ -20,12 +20,15 @@ LOG = {
 }
 
 
-def write(path, without=(), attributes=None, **changes):
+UNIT = {"action_low": -1.0, "action_high": 1.0}
+
+
+def write(path, without=(), attributes=UNIT, **changes):
     with h5py.File(path, "w") as file:
         for name, array in {**LOG, **changes}.items():
             if name not in without:
                 file[name] = array
-        file.attrs.update(attributes or {})
+        file.attrs.update(attributes)
     return path
 
 
@@ -145,8 +148,8 @@ def test_the_box_of_the_file_and_the_callers(tmp_path):
         ({"action_low": [-1, -1], "action_high": 1}, "'action_low' must be one finite number or 1"),
         ({"action_low": -1, "action_high": np.inf}, "'action_high' must be one finite number"),
         ({"action_low": 2.0, "action_high": 1.0}, r"'action_low' \[2.0\] must lie below"),
-        ({"discount": 1.5}, r"'discount' must be one number in \[0, 1\], not 1.5"),
-        ({"discount": np.nan}, "'discount' must be one number"),
+        ({**UNIT, "discount": 1.5}, r"'discount' must be one number in \[0, 1\], not 1.5"),
+        ({**UNIT, "discount": np.nan}, "'discount' must be one number"),
     ],
 )
 def test_a_wrong_box_is_named(tmp_path, attributes, message):
@@ -185,6 +188,29 @@ def test_names_are_files_of_the_chosen_folder(tmp_path, monkeypatch, name, file)
     dataset = data.load(name)
     assert (dataset.name, dataset.sha256) == (name, expected.sha256)
     assert not data.reader(name).one_a_seed
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "by_path"),
+    [
+        ("d4rl/hopper-medium-v2", "hopper_medium-v2.hdf5", True),
+        ("d4rl/walker2d-random-v0", "walker2d_random.hdf5", True),
+        ("regenerated/halfcheetah-medium-replay", "halfcheetah-medium-replay.hdf5", True),
+        ("d4rl/pen-human-v1", "pen-human-v1.hdf5", False),
+    ],
+)
+def test_data_sets_of_d4rl_have_its_box(tmp_path, monkeypatch, name, file, by_path):
+    """Its files do not say so; whoever recorded them may have stayed far from an end."""
+    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
+    path = write(tmp_path / file, attributes={}, actions=LOG["actions"] / 4)
+    assert (data.load(name).action_low, data.load(name).action_high) == ((-1.0,), (1.0,))
+    if by_path:
+        assert data.load(str(path)).action_low == (-1.0,)
+    else:
+        with pytest.warns(
+            UserWarning, match=r"does not say its action box: .* \[-0.25\] to \[0.25\]"
+        ):
+            assert data.load(str(path)).action_low == (-0.25,)
 
 
 def test_without_a_chosen_folder_the_cache_of_d4rl_comes_first(tmp_path, monkeypatch):

@@ -199,6 +199,7 @@ def child(seed: int, count: int, *kinds: str) -> None:
 
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message=".*only .* ends its episodes")
+    warnings.filterwarnings("ignore", message=".*does not say its action box")
     signal.signal(signal.SIGALRM, ring)
     print(json.dumps({kind: report(kind, seed, count) for kind in kinds}))
 

@@ -7,11 +7,13 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 from fat2thin import data
-from fat2thin.data import Box, DataFileError, Dataset, read_npz, save_npz
+from fat2thin.data import Box, DataFileError, Dataset, read_hdf5, read_npz, save_npz
+from fat2thin.data.checks import check
 from fat2thin.data.npz_files import open_npz, read_npy
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "neorl2"
@@ -20,6 +22,8 @@ TYPES = ("f2", "<f4", ">f4", "f8", ">f8", "i1", "u1", "i2", ">u4", "i8", "u8", "
 LOG = {
     "observation": np.array([[0.0], [10], [20], [30], [40], [50], [60]]),
     "action": np.array([[-1.0], [0.5], [0], [1], [0], [0], [0]], np.float32),
+    "action_low": np.array([-1.0]),
+    "action_high": np.array([1.0]),
     "reward": np.arange(7.0),
     "terminal": np.array([0, 0, 0, 0, 1, 0, 0], bool),
     "cut": np.array([0, 0, 1, 0, 0, 0, 0], bool),
@@ -165,7 +169,6 @@ def test_neither_cuts_nor_next_observations_is_worth_a_warning(tmp_path):
         ({"episode_start": np.arange(0)}, r"'episode_start' must have shape \(episodes,\)"),
         ({"action": np.zeros((6, 1))}, r"'action' must have shape \(7, columns\), not \(6, 1\)"),
         ({"reward": np.array([0, 0, 0, np.nan, 0, 0, 0])}, "'reward' is NaN.*first in row 3"),
-        ({"action_low": np.array(-1.0)}, "'action_low' is there without its other end"),
         ({"discount": np.zeros(5000)}, r"'discount' has shape \(5000,\)"),
         ({"discount": np.array("high")}, "'discount' does not hold plain numbers: '<U4'"),
     ],
@@ -187,6 +190,64 @@ def test_the_box_of_the_file_and_the_callers(tmp_path):
     assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-2.0,), (3.0,), 0.5)
     dataset = read_npz(path, box=Box((-4.0,), (5.0,), 0.9))
     assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-4.0,), (5.0,), 0.9)
+
+
+def test_a_box_with_one_end_is_refused(tmp_path):
+    path = write(tmp_path / "log.npz", without=["action_high"])
+    with pytest.raises(DataFileError, match="'action_low' is there without its other end"):
+        read_npz(path)
+
+
+NO_BOX = ("action_low", "action_high")
+DOSES = np.array([[0.25, 30], [0.75, 10], [0.5, 20], [0.5, 20], [1, 20], [0, 20], [0.1, 20]])
+
+
+@pytest.mark.parametrize("names", [{}, NEORL2], ids=["ours", "NeoRL-2"])
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
+def test_a_box_that_nobody_states_is_that_of_the_logged_actions(tmp_path, names, suffix):
+    """Doses from 0 to 1 once had a box of ±1, and a policy could give negative ones."""
+    path = tmp_path / f"doses{suffix}"
+    if suffix == ".npz":
+        arrays = {name: array for name, array in LOG.items() if name not in NO_BOX}
+        renamed = {names.get(name, name): array for name, array in arrays.items()}
+        np.savez(path, **{**renamed, "action": DOSES})
+    else:
+        with h5py.File(path, "w") as file:
+            for name in ("observation", "reward", "terminal", "next_observation"):
+                file[f"{name}s"] = LOG[name]
+            file["actions"] = DOSES
+    with pytest.warns(
+        UserWarning, match=r"not say its action box: .* \[0, 10\] to \[1, 30\]\."
+    ) as told:
+        dataset = data.load(str(path))
+    assert (dataset.action_low, dataset.action_high) == ((0.0, 10.0), (1.0, 30.0))
+    (warning,) = told
+    assert str(warning.message).endswith("in the file as action_low and action_high")
+    assert check(dataset).codes == ("at_edge", "at_edge")
+    # The box of the caller needs no warning.
+    read = read_npz if suffix == ".npz" else read_hdf5
+    assert read(path, box=Box((0.0, 0.0), (2.0, 40.0), 0.9)).action_high == (2.0, 40.0)
+
+
+def test_a_box_cannot_be_taken_from_actions_that_never_change(tmp_path):
+    action = np.stack([np.linspace(0, 1, 7), np.full(7, 2.0)], axis=1)
+    path = write(tmp_path / "log.npz", without=NO_BOX, action=action)
+    with pytest.raises(
+        DataFileError, match=r"'action' never changes, .* no action box \(coord.* 1\)"
+    ):
+        read_npz(path)
+
+
+@pytest.mark.parametrize("name", ["Simglucose-high-100000-train", "Pipeline-val", "DMSD-train"])
+def test_files_of_neorl2_have_the_box_of_their_tasks(tmp_path, name):
+    arrays = {NEORL2.get(name, name): array for name, array in LOG.items() if name not in NO_BOX}
+    np.savez(tmp_path / f"{name}.npz", **{**arrays, "action": DOSES[:, :1]})
+    dataset = read_npz(tmp_path / f"{name}.npz")
+    assert (dataset.action_low, dataset.action_high) == ((-1.0,), (1.0,))
+    # Another file's arrays may have the same names.
+    (tmp_path / f"{name}.npz").rename(tmp_path / "my-train.npz")
+    with pytest.warns(UserWarning, match="does not say its action box"):
+        assert read_npz(tmp_path / "my-train.npz").action_low == (0.0,)
 
 
 @pytest.mark.parametrize("start", [np.int32, np.int64])

@@ -481,6 +481,39 @@ def test_a_table_without_toml_gets_one_to_start_from(tmp_path, suffix):
     assert load(path).sha256 == BY_HAND.sha256
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_box_to_start_from_is_that_of_the_logged_doses(tmp_path, suffix):
+    """It was ±1, so that pasted as it was a policy could give negative doses."""
+    cells = {
+        "patient": ["A", "A", "B", "B"], "obs_level": [7.5, 6.5, 9.0, 9.5],
+        "dose_a": [0.1, 0.7, 0.3, 1.0], "dose_b": [250, 40, 40, 90], "reward": [-1, -2, -3, -4],
+    }  # fmt: skip
+    if suffix == "csv":
+        lines = [",".join(map(str, row)) for row in (cells, *zip(*cells.values(), strict=True))]
+        path = write_csv(tmp_path, "\n".join(lines), "doses.csv")
+    else:
+        path = write_parquet(tmp_path, cells, "doses.parquet")
+    with pytest.raises(DataFileError) as error:
+        load(path)
+    (tmp_path / "doses.toml").write_text(str(error.value).partition("\n\n")[2])
+    dataset = load(path)
+    assert (dataset.action_low, dataset.action_high) == ((0.1, 40.0), (1.0, 250.0))
+
+
+@pytest.mark.parametrize("doses", [["much", "little"], ["", "1"], []])
+def test_a_box_that_cannot_be_observed_is_refused_until_it_is_written(tmp_path, doses):
+    rows = "".join(f"A,1.0,{dose},-1\n" for dose in doses)
+    path = tmp_path / "doses.csv"
+    path.write_text(f"patient,obs_level,dose,reward\n{rows}")
+    with pytest.raises(DataFileError) as error:
+        load(path)
+    (tmp_path / "doses.toml").write_text(str(error.value).partition("\n\n")[2])
+    with pytest.raises(
+        DataFileError, match=r"action_low must be a finite number .*, not '\?'\. act"
+    ):
+        load(path)
+
+
 def test_a_toml_beside_may_describe_other_files(tmp_path):
     write_csv(tmp_path)
     write_csv(tmp_path, name="other.csv")

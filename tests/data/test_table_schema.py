@@ -279,10 +279,19 @@ def test_one_table_of_the_same_name(folder):
     ],
 )  # fmt: skip
 def test_the_toml_to_start_from(columns, guessed):
-    written = tomllib.loads(starter(Path("somewhere/log.csv"), columns))
-    box = {"action_low": -1.0, "action_high": 1.0, "discount": 0.99}
-    assert written == {"files": ["log.csv"], **guessed, **box}
+    asked = []
+    text = starter(Path("somewhere/log.csv"), columns, asked.append)
+    box = {"action_low": "?", "action_high": "?", "discount": 0.99}
+    assert tomllib.loads(text) == {"files": ["log.csv"], **guessed, **box}
+    # Only columns that are taken for actions are looked at.
+    assert asked == ([] if guessed["action"] == ["?"] else [guessed["action"]])
+    observed = starter(Path("somewhere/log.csv"), columns, lambda names: ([0.0], [1.5]))
+    if asked:
+        box |= {"action_low": [0.0], "action_high": [1.5]}
+        assert "action_high = [1.5]  # observed in the log: write the real limit" in observed
+    assert tomllib.loads(observed) == {"files": ["log.csv"], **guessed, **box}
 
 
 def test_columns_without_a_guess_are_shown():
-    assert starter(Path("log.csv"), ["age", "reward"]).endswith('# not used yet: ["age"]\n')
+    text = starter(Path("log.csv"), ["age", "reward"], lambda names: None)
+    assert text.endswith('# not used yet: ["age"]\n')

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from fat2thin.data.blocks import not_finite, rows_where
+from fat2thin.data.blocks import extremes, not_finite, rows_where
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.errors import DataFileError, file_error, several
 from fat2thin.data.raw import Box, RawLog, assemble
@@ -45,10 +45,16 @@ class Layout(NamedTuple):
     propensity: str | None = None
 
 
-def read_dataset(file: ArrayFile, layout: Layout, name: str, box: Box | None = None) -> Dataset:
-    """The data set in a file. A box given here goes before the file's own, and that before ±1."""
+def read_dataset(
+    file: ArrayFile, layout: Layout, name: str, box: Box | None = None, unit_box: bool = False
+) -> Dataset:
+    """The data set in a file, with the box that is given, or else the file's own.
+
+    Without either it is ±1 for a task that is known to have that box (`unit_box`). For any other
+    it is the range of the logged actions, and a warning says so.
+    """
     raw = _raw_log(file, layout)
-    box = box or _box(file, raw.action.shape[1])
+    box = box or _box(file, layout.action, raw.action, unit_box)
     _settle(file, layout.action, raw.action, box)
     try:
         return assemble(name, raw, box, reuse=True)
@@ -211,7 +217,8 @@ def _misshapen(file: ArrayFile, field: str, expected: str, array: np.ndarray) ->
     )
 
 
-def _box(file: ArrayFile, size: int) -> Box:
+def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box:
+    size = action.shape[1]
     low, high = file.setting("action_low"), file.setting("action_high")
     discount = file.setting("discount")
     if (low is None) != (high is None):
@@ -221,8 +228,10 @@ def _box(file: ArrayFile, size: int) -> Box:
             "Give both action_low and action_high, or neither.",
             "action_high" if low is None else "action_low",
         )
-    low = np.array(-1.0) if low is None else low
-    high = np.array(1.0) if high is None else high
+    if low is None or high is None:
+        low, high = (
+            (np.array(-1.0), np.array(1.0)) if unit_box else _observed_box(file, field, action)
+        )
     for name, end in (("action_low", low), ("action_high", high)):
         if end.shape not in ((), (1,), (size,)) or not np.isfinite(end).all():
             raise file_error(
@@ -248,6 +257,26 @@ def _box(file: ArrayFile, size: int) -> Box:
             "discount",
         )
     return Box(tuple(low.tolist()), tuple(high.tolist()), discount.item())
+
+
+def _observed_box(file: ArrayFile, field: str, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The range of the logged actions, with a warning that says so."""
+    low, high = extremes(action)
+    way_out = "Store the limits that hold in the file as action_low and action_high"
+    shown = " to ".join(f"[{', '.join(f'{number:g}' for number in end)}]" for end in (low, high))
+    if (low == high).any():
+        raise file_error(
+            file.path,
+            f"never changes, and there is no action box (coordinate {int(np.argmax(low == high))})",
+            f"{way_out}.",
+            field,
+        )
+    warnings.warn(
+        f"{file.path} does not say its action box: it is taken from the logged actions, "
+        f"{shown}. {way_out}",
+        stacklevel=2,
+    )
+    return low, high
 
 
 def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:

@@ -22,6 +22,10 @@ NARROW_SHARE = 0.01
 """Share of the box's width below which logged actions hardly use it: percent against fractions is
 a factor of 100."""
 
+BEYOND_SHARE = 0.25
+"""Share of the box's width that lies on one side of every logged action above which the box is too
+wide: doses from 0 to 1 leave half of a box of ±1 untried, and uniform actions hardly anything."""
+
 EDGE_WIDTH = 1e-3
 """Part of the box's width that counts as its edge: a tanh in float32 does not reach ±1 exactly, and
 uniform actions fall that near to an end in two of a thousand cases."""
@@ -144,6 +148,30 @@ def _narrow(log: Log) -> Iterator[Finding]:
             "Look whether actions and box are in the same unit; else narrow the box to what may "
             "be done.",
         )  # fmt: skip
+
+
+def _wide_box(log: Log) -> Iterator[Finding]:
+    if log.box is None:
+        return
+    logged = log.extremes["action"]
+    low, high = np.asarray(log.box.low), np.asarray(log.box.high)
+    # A column that never changes, or hardly does, has a finding of its own.
+    varied = ~never_changes(logged) & (logged.high - logged.low >= NARROW_SHARE * (high - low))
+    for side, beyond, end in (
+        ("below", (logged.low - low) / (high - low), logged.low),
+        ("above", (high - logged.high) / (high - low), logged.high),
+    ):
+        columns = np.flatnonzero((beyond > BEYOND_SHARE) & varied)
+        if columns.size:
+            worst = int(columns[np.argmax(beyond[columns])])
+            where = f" (action[{worst}])" if columns.size > 1 else ""
+            yield Finding(
+                "wide_box", name_columns("action", columns.tolist()), columns.size, (),
+                f"was never {side} {end[worst]:g}, and {100 * beyond[worst]:.3g} % of the box from "
+                f"{low[worst]:g} to {high[worst]:g} lies there{where}",
+                "A policy may act where nothing was tried: write the limits that hold as the box, "
+                "or narrow it to what was logged.",
+            )  # fmt: skip
 
 
 def _edges(log: Log) -> Iterator[Finding]:
@@ -273,6 +301,7 @@ ERRORS: tuple[_Look, ...] = (_outside_box,)
 WARNINGS: tuple[_Look, ...] = (
     _constant,
     _narrow,
+    _wide_box,
     _edges,
     _chain,
     _duplicates,

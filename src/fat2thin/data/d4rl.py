@@ -15,6 +15,7 @@ from fat2thin.data.errors import DataFileError, file_error
 from fat2thin.data.hdf5_files import open_hdf5
 from fat2thin.data.raw import Box
 from fat2thin.data.readers import Reader, register_reader, register_suffix
+from fat2thin.data.scores import robot
 
 FOLDER_VARIABLE = "FAT2THIN_DATA"
 SUFFIXES = (".hdf5", ".h5")
@@ -50,11 +51,22 @@ def read_hdf5(
     `timeouts` and `next_observations` may be missing, and `propensities`, which D4RL's own files
     do not have. Without `timeouts` an episode is cut where a next observation is not the
     observation of the row below; without both, `terminals` alone end episodes, and a warning says
-    so. The action box is ±1 and the discount 0.99, unless the file has attributes action_low,
-    action_high and discount, or `box` is given.
+    so. The action box and the discount are those of `box`, or the attributes action_low,
+    action_high and discount of the file. Without them the discount is 0.99, and the box ±1 for a
+    data set of D4RL's (known by its name or its file's name); for any other it is the range of the
+    logged actions, and a warning says so.
     """
     with open_hdf5(path, memory_limit) as file:
-        return read_dataset(file, LAYOUT, str(path) if name is None else name, box)
+        return read_dataset(
+            file, LAYOUT, str(path) if name is None else name, box, _of_d4rl(Path(path), name)
+        )
+
+
+def _of_d4rl(path: Path, name: str | None) -> bool:
+    """Whether actions are those of D4RL, whose robots have a box of ±1."""
+    stem = path.stem.replace("_", "-")
+    named = name is not None and name.startswith(tuple(_HOW_TO_GET))
+    return named or any(robot(f"{prefix}{stem}") for prefix in _HOW_TO_GET)
 
 
 def folders() -> tuple[Path, ...]:

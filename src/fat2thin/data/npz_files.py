@@ -45,6 +45,11 @@ NEORL2 = Layout(
     episode_start="index",
 )
 """The names of NeoRL and NeoRL-2 (repository polixir/NeoRL2); `index` holds episodes' starts."""
+_NEORL2_FILES = re.compile(
+    r"(Pipeline|Simglucose|RocketRecovery|RandomFrictionHopper|DMSD|Fusion|Salespromotion"
+    r"|SafetyHalfCheetah)-(.+-)?(train|val)\.npz"
+)
+"""Files of the tasks of NeoRL-2, each of which has an action space of ±1 (neorl2/envs there)."""
 
 _BLOCK = 2**20
 _LONGEST_HEADER = 10_000
@@ -84,11 +89,14 @@ def read_npz(
     Ours are observation, action, reward, terminal (0 or 1), cut (0 or 1, the episode is over after
     this row) or episode_start (row numbers); next_observation, propensity, action_low, action_high
     and discount may be left out. NeoRL-2's are obs, action, reward, done, truncated or index,
-    next_obs. Without a box, in the file or given, it is ±1, and the discount 0.99.
+    next_obs. Without a discount, in the file or given, it is 0.99. Without a box it is ±1 for a
+    file of NeoRL-2's (known by its name); for any other it is the range of the logged actions, and
+    a warning says so.
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else OURS
-        return read_dataset(file, layout, str(path) if name is None else name, box)
+        unit_box = layout is NEORL2 and bool(_NEORL2_FILES.fullmatch(Path(path).name))
+        return read_dataset(file, layout, str(path) if name is None else name, box, unit_box)
 
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:

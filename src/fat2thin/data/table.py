@@ -7,7 +7,7 @@
 a piece at a time, straight into the arrays.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ from fat2thin.data.raw import Box, RawLog, assemble
 from fat2thin.data.table_files import SUFFIXES, ParquetFile, TableFile, open_table
 from fat2thin.data.table_order import Order, Piece
 from fat2thin.data.table_schema import Columns, TableSchema, find_files, read_schema
-from fat2thin.data.table_starter import starter
-from fat2thin.data.table_values import Kind, flags, numbers
+from fat2thin.data.table_starter import Ends, starter
+from fat2thin.data.table_values import BadCellsError, Kind, flags, numbers
 
 _KINDS: dict[str, Kind] = {"episode": "label", "time": "time", "end": "flag", "cut": "flag"}
 """What the columns of a key hold, where it is not numbers."""
@@ -68,12 +68,35 @@ def _schema_beside(path: Path) -> TableSchema:
         raise file_error(
             path,
             f"what its columns are must be said in {beside.name} beside it",
-            f"To start from, by the names of the columns:\n\n{starter(path, file.columns)}",
+            "To start from, by the names of the columns:\n\n"
+            + starter(path, file.columns, lambda names: _observed(file, names)),
         )
     schema = read_schema(beside)
     if [found.resolve() for found in find_files(schema, SUFFIXES)] != [path.resolve()]:
         raise file_error(path, f"{beside.name} beside it describes other files", f"Load {beside}.")
     return schema
+
+
+def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
+    """The lowest and the highest number of each column; None where they are not all numbers."""
+    pieces = []
+    try:
+        for column in columns:
+            file.refuse(column, "number")
+        for batch in file.batches(tuple(columns)):
+            cells = [numbers(batch[column]) for column in columns]
+            pieces += [[(values.min(), values.max()) for values in cells]] if len(cells[0]) else []
+    except (DataFileError, BadCellsError):
+        return None
+    if not pieces:
+        return None
+    ends = np.asarray(pieces, np.float32)
+    # As few digits as tell a float32 from its neighbours.
+    low, high = (
+        [float(str(end)) for end in several]
+        for several in (ends[..., 0].min(axis=0), ends[..., 1].max(axis=0))
+    )
+    return low, high
 
 
 def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:

@@ -1,7 +1,7 @@
 """A TOML to start from, for a table that has none."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,31 @@ _USUAL_BEGINNINGS = {
     "next_observation": ("next_obs", "next_state"),
 }
 _MANY = 8
+_OBSERVED = "observed in the log: write the real limit"
+
+Ends = tuple[list[float], list[float]]
+"""The lowest and the highest number of each of some columns."""
 
 
-def starter(file: Path, columns: Sequence[str]) -> str:
-    """A TOML for a file with these columns, as far as their names tell; the rest is yours."""
+def starter(
+    file: Path, columns: Sequence[str], observed: Callable[[Sequence[str]], Ends | None]
+) -> str:
+    """A TOML for a file with these columns, as far as their names tell; the rest is yours.
+
+    The action box is that of the logged actions, which `observed` returns for columns of numbers;
+    where it is not known it is "?", which is refused.
+    """
     guesses = {key: _guess(key, columns) for key in KEYS if key in (*SINGLE, *SEVERAL)}
     values: dict[str, Any] = {"files": [file.name]}
     for key, names in guesses.items():
         if names or key in REQUIRED:
             written = _folded(names, columns) or ["?"]
             values[key] = written if key in SEVERAL else written[0]
-    values |= {"action_low": -1.0, "action_high": 1.0, "discount": 0.99}
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
+    ends = observed(guesses["action"]) if guesses["action"] else None
+    low, high = ends or ("?", "?")
+    values |= {"action_low": low, "action_high": high, "discount": 0.99}
+    comments = dict.fromkeys(("action_low", "action_high"), f"  # {_OBSERVED}") if ends else {}
+    lines = [f"{key} = {_toml(value)}{comments.get(key, '')}" for key, value in values.items()]
     used = {name for names in guesses.values() for name in names}
     unused = [name for name in columns if name not in used]
     if unused:
