@@ -1,5 +1,6 @@
 """Policies: what comes out lies in the box, whatever the box and the head."""
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -237,3 +238,50 @@ def test_an_action_at_the_end_of_any_box_stays_in_half_ranges():
     ends = in_half_ranges(jnp.asarray(high), jnp.asarray(low), jnp.asarray(high))
     np.testing.assert_allclose(ends, 1.0, rtol=1e-4)
     assert np.all(np.asarray(ends) <= 1.0)
+
+
+@functools.cache
+def learned_policy(standardised=False):
+    network = PolicyNetwork(jax.random.key(0), 3, 2, (4,))
+    policy = unit_policy(network, Sparse(0.0), (1e-3, 1.0)).in_box((0.0, 0.0), (1.0, 1.0))
+    return policy.on_raw(jnp.ones(3), jnp.full(3, 2.0)) if standardised else policy
+
+
+ASKED = {
+    "act": lambda policy, seen: policy.act(seen),
+    "sample": lambda policy, seen: policy.act(seen, jax.random.key(1)),
+    "support": lambda policy, seen: policy.support(seen),
+    "distribution": lambda policy, seen: policy(seen),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("standardised", [False, True])
+@pytest.mark.parametrize(
+    ("seen", "complaint"),
+    [
+        ([0.0, 1.0, np.nan], "observation 2 is nan: "),
+        ([-np.inf, 1.0, 2.0], "observation 0 is -inf: "),
+        ([[0.0, 1.0, 2.0], [0.0, np.inf, 2.0]], "observation 1 of row 1 is inf: "),
+        (np.full((4, 2, 3), np.nan), r"observation 0 of row 0, 0 is nan \(24 numbers are not fin"),
+    ],
+)
+def test_an_observation_that_is_not_finite_is_refused(ask, standardised, seen, complaint):
+    with pytest.raises(ValueError, match=f"^{complaint}"):
+        ask(learned_policy(standardised), jnp.asarray(seen))
+
+
+def test_compiled_code_is_not_checked_and_gives_what_it_gave():
+    """A tracer has no numbers: nan goes in and comes out, as in the updates and evaluations."""
+    policy, bad = learned_policy(), jnp.array([0.0, jnp.nan, 1.0])
+    rows = jnp.stack([jnp.zeros(3), bad])
+    assert np.isnan(jax.jit(lambda policy, seen: policy.act(seen))(policy, bad)).all()
+    compiled = np.asarray(jax.jit(jax.vmap(policy.act))(rows))
+    np.testing.assert_array_equal(np.isnan(compiled), [[False] * 2, [True] * 2])
+    np.testing.assert_allclose(compiled[0], policy.act(jnp.zeros(3)), rtol=1e-6)
+    assert np.isnan(jax.vmap(policy.act)(rows)[1]).all()
+    scanned = jax.lax.scan(lambda carry, seen: (carry, policy.support(seen)), None, rows)[1]
+    assert np.isnan(scanned[0][1]).all() and np.isfinite(scanned[0][0]).all()
+    # A constant of what is compiled is known, and refused.
+    with pytest.raises(ValueError, match="observation 1 is nan"):
+        jax.jit(lambda key: policy.act(bad, key))(jax.random.key(0))

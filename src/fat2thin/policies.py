@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
@@ -51,7 +52,9 @@ class StandardisedNetwork(eqx.Module):
 class Policy(eqx.Module):
     """A policy on raw observations, in the environment's units.
 
-    `network(observation)` gives a `Head`; observations may carry any leading axes.
+    `network(observation)` gives a `Head`; observations may carry any leading axes. One that is nan
+    or infinite is refused with the number of its column, and of its row in a batch. Code that is
+    being compiled (`jit`, `vmap`, `scan`) has no numbers to look at yet, and is not checked.
     """
 
     network: Any
@@ -94,7 +97,24 @@ class Policy(eqx.Module):
         return Policy(network, self.low, self.high, self.family)
 
     def _head(self, observation: Array) -> Head:
-        return self.network(jnp.asarray(observation, self.low.dtype))
+        observation = jnp.asarray(observation, self.low.dtype)
+        if not isinstance(observation, Tracer):
+            _refuse_not_finite(np.asarray(observation))
+        return self.network(observation)
+
+
+def _refuse_not_finite(observation: np.ndarray) -> None:
+    """Raise where a number is nan or infinite, naming its column and its row."""
+    wrong = ~np.isfinite(observation)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        *row, column = place
+        of_row = f" of row {', '.join(map(str, row))}" if row else ""
+        more = f" ({int(wrong.sum()):,} numbers are not finite)" if wrong.sum() > 1 else ""
+        raise ValueError(
+            f"observation {column}{of_row} is {observation[place]:g}{more}: a policy needs finite "
+            "numbers. Fill in what is missing, or do not ask it for an action here"
+        )
 
 
 class Sampled(eqx.Module):

@@ -185,6 +185,31 @@ def test_a_typed_state_is_answered_as_the_run_answers_it(opened, run):
     np.testing.assert_allclose(values, np.min(by_hand, axis=0), atol=1e-3)
 
 
+def test_a_typed_component_that_is_no_number_is_refused_by_its_number(opened, run):
+    """An empty field was taken for 0 as soon as another one was typed in."""
+    type_state(opened, TYPED)
+    inputs = opened.window.find_elements("css selector", "#typed input")
+    inputs[3].send_keys("\ue003" * 10)  # backspace
+    inputs[5].send_keys("1")
+    assert (
+        "Component 3 of the state is not a finite number" in opened.find("#explorer-sentence").text
+    )
+    assert not opened.window.find_elements("css selector", "#explorer-plots svg")
+    assert not opened.find("#explorer-table").text and not opened.data("#explorer-data")
+    marked = [box.get_attribute("aria-invalid") for box in inputs]
+    assert marked == ["true" if column == 3 else "false" for column in range(8)]
+    # Other controls draw again: still no answer.
+    opened.find("#zoom").click()
+    assert not opened.window.find_elements("css selector", "#explorer-plots svg")
+    inputs[1].send_keys("e999")
+    said = opened.find("#explorer-sentence").text
+    assert "Components 1, 3 of the state are not finite numbers" in said
+    type_state(opened, TYPED)
+    places, _ = answers(opened)
+    low, _ = run.policy(SEED).support(jnp.asarray(TYPED))
+    assert places["support low"] == pytest.approx([float(low[0])], abs=1e-3)
+
+
 def test_logged_actions_are_those_of_the_nearest_states(opened):
     found = page_data.data.load("treatment/quadratic", SEED)
     places, _ = answers(opened)

@@ -3,8 +3,22 @@
 const NEAREST = 50;
 const Q_GRID = 60;
 
+// An empty field is no number, and not 0.
 function typedState() {
-  return [...byId("typed").querySelectorAll("input")].map((input) => Number(input.value));
+  return [...byId("typed").querySelectorAll("input")].map((input) => input.valueAsNumber);
+}
+
+// Components of a typed state that are not finite numbers: no policy is asked about those.
+function unusable(policies) {
+  if (!isTyped(policies)) return [];
+  return typedState().flatMap((value, column) => (Number.isFinite(value) ? [] : [column]));
+}
+
+function refuseState(wrong) {
+  for (const id of ["explorer-plots", "explorer-key", "explorer-table"]) byId(id).replaceChildren();
+  const which = wrong.length > 1 ? `Components ${wrong.join(", ")} of the state are not finite numbers` : `Component ${wrong[0]} of the state is not a finite number`;
+  byId("explorer-sentence").textContent = `${which}: there is no answer without.`;
+  byId("explorer-note").textContent = "";
 }
 
 function isTyped(policies) {
@@ -60,6 +74,13 @@ function nearestLogged(policies, state) {
 function drawExplorer() {
   const run = chosenRun();
   const { policies } = run;
+  const wrong = unusable(policies);
+  byId("typed").querySelectorAll("input").forEach((input, column) => input.setAttribute("aria-invalid", String(wrong.includes(column))));
+  if (wrong.length) {
+    refuseState(wrong);
+    one.data.explorer.update();
+    return;
+  }
   const asked = ask(policies);
   const logged = nearestLogged(policies, asked.state);
   const panels = panelsIn(byId("explorer-plots"), coordinateTitles(policies));
@@ -133,6 +154,8 @@ function explorerWords(run, asked, logged) {
 
 function explorerRows() {
   const { name, policies } = chosenRun();
+  const headings = ["run", "coordinate", "what", "action", "value"];
+  if (unusable(policies).length) return [headings, []];
   const asked = ask(policies);
   const rows = [];
   for (const coordinate of shownCoordinates(policies)) {
@@ -149,7 +172,7 @@ function explorerRows() {
     const logged = nearestLogged(policies, asked.state);
     if (logged) for (const action of logged.actions) rows.push([name, coordinate, "logged action", action[coordinate], null]);
   }
-  return [["run", "coordinate", "what", "action", "value"], rows];
+  return [headings, rows];
 }
 
 // Numbers to type, filled with the picked state; typing chooses the typed one.
@@ -158,7 +181,6 @@ function fillTyped(policies) {
   const inputs = policies.states[place].map((value, column) => {
     const input = make("input", { type: "number", step: "any", value: String(value), disabled: !policies.weights, "aria-label": `component ${column} of the state` });
     input.addEventListener("input", () => {
-      if (!Number.isFinite(input.valueAsNumber)) return;
       byId("explorer-state").value = String(policies.names.length);
       drawExplorer();
     });
