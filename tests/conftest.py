@@ -1,7 +1,9 @@
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
+import pytest
 
 # Tests compile the same small programs again and again. Each worker keeps its own, since JAX does
 # not write them so that another process may read them at any moment.
@@ -17,3 +19,17 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Same examples every time, and no limit on an example's time: the first one compiles.
 hypothesis.settings.register_profile("fat2thin", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fat2thin")
+
+
+@pytest.fixture
+def no_hang():
+    """A test that waits for what never comes fails after a while instead."""
+
+    def ring(*_):
+        raise AssertionError("this takes forever")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -1,5 +1,6 @@
 import dataclasses
 import hashlib
+import os
 import re
 import sys
 import warnings
@@ -317,3 +318,70 @@ def test_a_path_in_a_folder_called_minari_is_a_path(tmp_path, monkeypatch, capsy
     (tmp_path / "minari").mkdir()
     output(["make", "treatment/cubic", "minari/log.npz"], capsys)
     assert data.load("./minari/log.npz").rows == 1200
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".toml", ".npz", ".hdf5", ".h5"])
+def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path, suffix, no_hang):
+    pipe, endless = tmp_path / f"pipe{suffix}", tmp_path / f"endless{suffix}"
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    for path, kind in [(pipe, "named pipe"), (endless, "device")]:
+        for command in ("info", "check"):
+            with pytest.raises(SystemExit, match=rf"{path}: is a {kind}, not a regular file"):
+                main(["data", command, str(path)])
+    with pytest.raises(SystemExit, match="no data set is called '/dev/zero'"):
+        main(["data", "info", "/dev/zero"])
+
+
+def test_parts_of_a_log_that_are_no_files_are_refused_at_once(tmp_path, no_hang):
+    """The TOML beside a table, a table that a TOML names, the metadata of Minari's."""
+    (tmp_path / "a.csv").write_text("who,reward\n")
+    os.mkfifo(tmp_path / "a.toml")
+    (tmp_path / "b.toml").write_text(
+        'files = ["b.csv"]\nepisode = "who"\nobservation = ["o"]\naction = ["a"]\n'
+        'reward = "r"\naction_low = 0\naction_high = 1\ndiscount = 1\n'
+    )
+    os.mkfifo(tmp_path / "b.csv")
+    (tmp_path / "minari" / "data").mkdir(parents=True)
+    (tmp_path / "minari" / "data" / "main_data.hdf5").write_bytes(b"")
+    os.mkfifo(tmp_path / "minari" / "data" / "metadata.json")
+    for source, named in [("a.csv", "a.toml"), ("b.toml", "b.csv"), ("minari", "metadata.json")]:
+        with pytest.raises(SystemExit, match=rf"{named}: is a named pipe, not a regular file"):
+            main(["data", "info", str(tmp_path / source)])
+
+
+def test_a_link_to_a_file_is_as_good_as_the_file(tmp_path, capsys):
+    output(["make", "treatment/cubic", tmp_path / "log.npz"], capsys)
+    (tmp_path / "link.npz").symlink_to("log.npz")
+    assert "1,200 rows" in output(["info", tmp_path / "link.npz"], capsys)
+
+
+def test_arrays_of_more_columns_than_a_log_may_have_are_refused(tmp_path):
+    rows = {"action": np.zeros((2, 1)), "reward": np.zeros(2), "terminal": np.array([0, 1])}
+    np.savez_compressed(tmp_path / "log.npz", observation=np.zeros((2, 2**15 + 1)), **rows)
+    with pytest.raises(SystemExit, match=r"'observation' has 32,769 columns; 32,768 are read"):
+        main(["data", "info", str(tmp_path / "log.npz")])
+
+
+def test_names_in_files_and_of_files_are_shown_and_not_obeyed(tmp_path, capsys):
+    hostile = "\x1b]0;owned\x07\x9b2J\u202e"
+    path = tmp_path / f"log{hostile}.csv"
+    path.write_text(f'episode,"obs{hostile}\nfat2thin: all is well",reward,dose\n1,2,3,4\n')
+    with pytest.raises(SystemExit) as end:
+        main(["data", "info", str(path)])
+    told = str(end.value.code)
+    assert told.replace("\n", "").isprintable() and r"obs\u001b]0;owned" in told
+    assert "\nfat2thin: all is well" not in told
+    toml = path.with_suffix(".toml")
+    toml.write_text(
+        'episode = "episode"\nobservation = ["o"]\naction = ["dose"]\nreward = "reward"\n'
+        "action_low = 0\naction_high = 9\ndiscount = 1\n"
+    )
+    with pytest.raises(SystemExit) as end:
+        main(["data", "check", str(toml)])
+    told = str(end.value.code)
+    assert told.isprintable() and "Its columns are episode, obs" in told
+    named = tmp_path / f"log{hostile}.npz"
+    assert output(["make", "treatment/cubic", named], capsys).replace("\n", "").isprintable()
+    for command in ("info", "check"):
+        assert output([command, named], capsys).replace("\n", "").isprintable()

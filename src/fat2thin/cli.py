@@ -18,6 +18,7 @@ from tyro.extras import SubcommandApp
 from fat2thin import compilation_cache, data_cli, experiments_cli
 from fat2thin.plain_errors import plain_errors, plain_warning
 from fat2thin.reading import merge_repeated, read_scales, read_seeds, read_settings
+from fat2thin.terminal_text import printable, use_for_logs
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -48,7 +49,7 @@ def gallery(
     from fat2thin.report.figures import save_gallery
 
     for path in save_gallery(out, formats):
-        print(path)
+        print(printable(path))
 
 
 @app.command
@@ -153,16 +154,17 @@ def train(
     if sources := find_settings(algorithm, dataset, origin, given.get("policy")).sources:
         print(f"settings from {origin}: {' '.join(sources)}")
     if told := describe_settings([spec], [*given, *scales], settings_from == AUTO):
-        print(told)
+        print(printable(told))
     folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)
     with plain_errors(TrainingDiverged, DataFileError, TaskError, TaskFailed, *folder_errors):
         try:
             shown = progress.for_terminal(otherwise=progress.Lines)
             run = execute(spec, out, shown, checkpoint_seconds)
         except Interrupted as stopped:
-            print(f"fat2thin: {stopped}", file=sys.stderr)
+            print(f"fat2thin: {printable(stopped)}", file=sys.stderr)
             sys.exit(stopped.status)
-    _print(run)
+        _print(run)
+        run.keep_references()
 
 
 @app.command
@@ -212,8 +214,7 @@ def show(
         if standing.running:
             print(standings.describe(standing))
             return
-        run = load(folder)
-    _print(run)
+        _print(load(folder))
 
 
 @app.command
@@ -230,7 +231,7 @@ def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | Non
 
     with plain_errors(ValueError):
         for path in save_run_figures(load(folder), out, seed):
-            print(path)
+            print(printable(path))
 
 
 @app.command
@@ -339,7 +340,7 @@ def validate(
         if out is not None:
             from fat2thin.report.log_figures import save_log_figures
 
-            print("", *save_log_figures(run, log, out, seed), sep="\n")
+            print("", *map(printable, save_log_figures(run, log, out, seed)), sep="\n")
 
 
 @app.command
@@ -369,7 +370,7 @@ def _print(run: "Run") -> None:
     from fat2thin.report.standings import remarks
     from fat2thin.training.standing import outline
 
-    if run.evaluations.policies:
+    if run.evaluations.steps and run.evaluations.policies:
         print(run.table(), end="\n\n")
     if len(run.metrics["step"]):
         print(run.last_metrics())
@@ -379,7 +380,7 @@ def _print(run: "Run") -> None:
         steps, pace = (run.about["rollouts"][name] for name in ("steps", "steps_a_second"))
         print(f"\nevaluations: {steps:,} steps of the task, {pace:,.0f} a second")
     if run.folder:
-        print(f"\nkept in {run.folder}")
+        print(f"\nkept in {printable(run.folder)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -391,6 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         compilation_cache.use()
         warnings.formatwarning = plain_warning
+        use_for_logs()
     with plain_errors(ValueError):
         given = merge_repeated(sys.argv[1:] if arguments is None else arguments)
     with plain_errors(OSError):

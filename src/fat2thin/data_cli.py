@@ -13,6 +13,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from fat2thin.plain_errors import plain_errors
+from fat2thin.terminal_text import printable
 
 if TYPE_CHECKING:
     from fat2thin.data import Dataset
@@ -244,5 +245,5 @@ def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") ->
     from fat2thin.data.destinations import write_to
 
     for path in write_to(dataset, out, specification):
-        print(path)
+        print(printable(path))
     print(f"{dataset.rows:,} rows in {dataset.episode_start.size:,} episodes{pace}")

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from fat2thin.atomic_files import open_regular, write
 from fat2thin.plain_errors import plain_errors
 from fat2thin.reading import read_scales, read_seeds, read_settings, read_value
+from fat2thin.terminal_text import printable
 
 _Text = Annotated[str, tyro.conf.Positional]
 _Folders = Annotated[
@@ -97,13 +99,14 @@ def sweep(
         wanted = Sweep(base, values, expand_seeds(reporting), select, given)
         specs = [wanted.spec(one) for one in wanted.settings]
         if told := describe_settings(specs, [*given, *values, *scales], settings_from == AUTO):
-            print(told)
+            print(printable(told))
         root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
         (result,) = run_sweeps({".": wanted}, root).values()
         print(result.table())
         if result.run.evaluations.policies:
             print(f"\n{result.run.table()}")
-        print(f"\nkept in {root}")
+            result.run.keep_references()
+        print(f"\nkept in {printable(root)}")
 
 
 def reproduce(
@@ -141,7 +144,7 @@ def reproduce(
         outcome = carry_out(preset, asked, root)
     for table in outcome.tables:
         print(f"\n{table}")
-    print("", *outcome.pictures, f"\nkept in {root}", sep="\n")
+    print("", *map(printable, outcome.pictures), "", f"kept in {printable(root)}", sep="\n")
 
 
 def claims(
@@ -160,7 +163,6 @@ def claims(
     """
     from fat2thin.experiments import all_claims
     from fat2thin.experiments.claims import asked, to_json
-    from fat2thin.training import files
 
     with _told_plainly():
         if not folder.is_dir():
@@ -169,9 +171,9 @@ def claims(
         print(all_claims.table(found))
         if markdown is not None:
             text = all_claims.document(found, str(folder), options, _devices(folder))
-            files.write(markdown, text.encode())
+            write(markdown, text.encode())
         if json_file is not None:
-            files.write(json_file, to_json(found, options).encode())
+            write(json_file, to_json(found, options).encode())
 
 
 def report(
@@ -196,9 +198,12 @@ def report(
         found = [path for folder in folders for path in run_folders(folder)]
         if not found:
             raise ValueError(f"no finished run is in or below {', '.join(map(str, folders))}")
-        verdicts = [] if claims is None else json.loads(claims.read_text(encoding="utf-8"))
+        verdicts = []
+        if claims is not None:
+            with open_regular(claims) as file:
+                verdicts = json.load(file)
         path = save_page([load(one) for one in found], out, verdicts)
-    print(f"{path}: {len(found)} runs, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"{printable(path)}: {len(found)} runs, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -234,7 +239,7 @@ def _told_plainly() -> Iterator[None]:
         try:
             yield
         except Interrupted as stopped:
-            print(f"fat2thin: {stopped}", file=sys.stderr)
+            print(f"fat2thin: {printable(stopped)}", file=sys.stderr)
             sys.exit(stopped.status)
         except KeyboardInterrupt:
             print("fat2thin: stopped. The same command goes on from here.", file=sys.stderr)

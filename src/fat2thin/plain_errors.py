@@ -4,6 +4,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from fat2thin.terminal_text import printable, printable_lines
+
 
 @contextlib.contextmanager
 def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
@@ -11,7 +13,7 @@ def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        sys.exit(f"fat2thin: {error}")
+        sys.exit(f"fat2thin: {printable_lines(error)}")
 
 
 def plain_warning(
@@ -19,4 +21,4 @@ def plain_warning(
     line: str | None = None,
 ) -> str:  # fmt: skip
     """A warning as one line, without the line of the program that gave it."""
-    return f"warning: {message}\n"
+    return f"warning: {printable(message)}\n"

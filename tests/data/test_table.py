@@ -690,3 +690,47 @@ def test_of_many_wrong_columns_the_first_are_named(tmp_path):
     with pytest.raises(DataFileError) as caught:
         load(write_toml(tmp_path, time=None, end=None))
     assert str(caught.value).splitlines()[8:] == ["And 12 more of this kind."]
+
+
+def test_more_columns_than_a_log_may_have_are_refused_before_arrow_sees_them(tmp_path, monkeypatch):
+    """A million columns of a CSV file ended the process: std::bad_alloc."""
+    monkeypatch.setattr(table_files.arrow_csv, "open_csv", lambda *_: pytest.fail("it was read"))
+    for count, told in [(2**15 + 1, "has 32,769 columns; 32,768 are read at most"),
+                        (10**6, "longer than 4,194,304 letters")]:  # fmt: skip
+        names = ",".join(f"o{number}" for number in range(count))
+        path = write_csv(tmp_path, f"{names}\n{','.join(['0'] * count)}\n")
+        with pytest.raises(DataFileError, match=told):
+            data.load(str(path))
+
+
+@pytest.mark.parametrize("line", ["x" * 2**23, '"' + "x" * 2**23, '"\n",' * 2**22])
+def test_a_header_that_never_ends_is_not_read_to_its_end(tmp_path, line):
+    path = write_csv(tmp_path, line)
+    with pytest.raises(DataFileError, match=r"log\.csv: .*(longer|larger) than"):
+        data.load(str(path))
+
+
+def test_a_wide_parquet_file_is_opened_a_few_times(tmp_path, monkeypatch):
+    """To open it takes the longer the more columns it has, and it was opened for each."""
+    names = [f"obs_{number}" for number in range(300)]
+    columns = {"who": [0, 0], "act": [0.0, 0.0], "reward": [0.0, 0.0], "end": [False, True]}
+    columns |= {name: [1.0, 2.0] for name in names}
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    toml = write_toml(tmp_path, time=None)
+    opened = []
+    real = table_files.arrow_parquet.ParquetFile
+    monkeypatch.setattr(
+        table_files.arrow_parquet,
+        "ParquetFile",
+        lambda *arguments, **options: opened.append(arguments) or real(*arguments, **options),
+    )
+    assert data.load(str(toml)).observation.shape == (2, 300)
+    assert len(opened) < 10
+
+
+def test_a_parquet_file_that_lists_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "_LONGEST_PARQUET_LIST", 100)
+    columns = {f"o{number}": [1.0] for number in range(200)}
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    with pytest.raises(DataFileError, match="lists more than 100 columns or groups of rows"):
+        data.load(str(tmp_path / "log.parquet"))

@@ -295,3 +295,46 @@ def test_the_toml_to_start_from(columns, guessed):
 def test_columns_without_a_guess_are_shown():
     text = starter(Path("log.csv"), ["age", "reward"], lambda names: None)
     assert text.endswith('# not used yet: ["age"]\n')
+
+
+@pytest.mark.parametrize("part", ["a", '"a b"', "'a'", "a "])
+@pytest.mark.parametrize("line", ["{} = 1", "[{}]", "[[{}]]", "x = {{{} = 1}}"])
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path, monkeypatch, part, line):
+    """200,000 parts took tomllib 112 seconds."""
+    monkeypatch.setattr(tomllib, "loads", lambda text: pytest.fail("it was parsed"))
+    with pytest.raises(DataFileError, match=r"log\.toml: .* more than 16 dots"):
+        read(tmp_path, SHORT + line.format(".".join([part] * 100_000)))
+
+
+def test_dots_in_values_are_no_keys(tmp_path):
+    names = [f"{number}.{number}.csv" for number in range(100)]
+    text = f"files = {names}\naction_low = [{', '.join(['-1.5'] * 100)}]\n"
+    text += (
+        "# a. b. c. d. e. f. g. h. i. j. k. l. m. n. o. and so on ............................\n"
+    )
+    rest = "\n".join(line for line in SHORT.splitlines() if "action_low" not in line)
+    assert read(tmp_path, text + rest).files == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# " + "x" * 2**20, "has more than 1,048,576 bytes"),
+        ("x = " + "[" * 100_000, "cannot be read as TOML: maximum recursion depth"),
+        ("x = " + "{a=" * 100_000, "cannot be read as TOML: maximum recursion depth"),
+        ("action_low = " + "9" * 10_000, "cannot be read as TOML"),
+        ("action_low = 0x" + "f" * 10_000 + SHORT.replace("action_low = -1", ""), "very many"),
+        ("k" * 100_000 + " = 1", "there is no key 'kkk"),
+    ],
+)
+def test_a_toml_of_absurd_size_is_refused_in_a_line(tmp_path, text, message):
+    with pytest.raises(DataFileError, match=message) as refused:
+        read(tmp_path, text)
+    assert str(tmp_path / "log.toml") in str(refused.value) and len(str(refused.value)) < 1000
+
+
+def test_the_toml_to_start_from_escapes_what_a_terminal_would_obey():
+    names = ["reward", "a\x1b[2J\nb", "\u202ex", "größe"]
+    text = starter(Path("x\x9b.csv"), names, lambda names: None)
+    assert text.replace("\n", "").isprintable() and "größe" in text
+    assert tomllib.loads(text)["files"] == ["x\x9b.csv"]

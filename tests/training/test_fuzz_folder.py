@@ -41,6 +41,7 @@ from fat2thin.training.pack import jobs_of, make_program
 from fat2thin.training.result import columns
 from fat2thin.training.run import execute
 from fat2thin.training.spec import make_spec
+from fat2thin.training.verification import FAILED, NOT_POSSIBLE, OK, verify
 
 MOST_MEMORY = 2**28
 """Bytes that reading one mutant may take; the files of the run hold some thousand."""
@@ -662,9 +663,20 @@ def test_zeros_beyond_the_limit_are_not_unpacked(run, monkeypatch):
 
 
 def test_a_state_has_room_for_its_seeds(run):
+    """A seed has 46 weights of four bytes, two moments of each, and a count: 556 bytes."""
     put(run / folder.RUN, "scales", [{"observation": None, "reward": None}])
     put(run / folder.RUN, "spec.seeds", [*range(100_000)])
-    assert "bytes for 100,000 seeds" in refused(run)
+    assert "fewer than the 55,600,000 of the arrays" in refused(run)
+
+
+def test_networks_that_no_file_holds_are_not_made_to_be_verified(run, without_type_checks):
+    """Two layers of 40,000 would take 25.6 GB, with a state of some kilobytes."""
+    assert verify(run, 0)["data"].result == OK
+    put(run / folder.RUN, "spec.config.hidden", [40_000, 40_000])
+    with memory_limit():
+        found = verify(run)
+    assert found["data"].result == OK and found["weights"].result == FAILED
+    assert found["replay"].result == NOT_POSSIBLE and "state.safetensors" in found["replay"].what
 
 
 def test_what_a_run_names_is_neither_opened_nor_imported(run):

@@ -206,9 +206,13 @@ def test_saved_is_loaded(tmp_path):
     assert about["versions"]["jax"] == jax.__version__
 
 
-def test_references_are_measured_once_and_kept(tmp_path, monkeypatch):
+def test_references_are_kept_where_somebody_asks_for_it(tmp_path, monkeypatch):
     run = tiny(out=tmp_path)
+    run.keep_references()
+    assert not (tmp_path / "references.json").exists()  # nobody has measured them
     expected = run.table()
+    assert not (tmp_path / "references.json").exists()
+    run.keep_references()
     kept = json.loads((tmp_path / "references.json").read_text())
     assert kept["seed"] == 0
 

@@ -211,7 +211,7 @@ def test_seeds_that_stopped_and_warnings_are_told(folder):
     ]
     assert told == [
         "seed 3 stopped at step 7: loss was not finite. Its state after step 5 is kept.",
-        "warning: a  b",
+        "warning: a\\n\\u001bb",
     ]
 
 

@@ -228,21 +228,21 @@ def main():
         clock(folders[0], **fault)
     import jax
 
-    from fat2thin.training import execute_together, files, judging, make_spec, member, turns
+    from fat2thin.training import execute_together, folder, judging, make_spec, member, turns
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     phases.watch(turns.Turns, "chunk", "training", first="compilation")
     phases.watch(judging.Judging, "evaluate", "evaluation")
-    phases.watch(files, "write", "writing")
+    phases.watch(folder, "write", "writing")
     phases.watch(member.Member, "checkpoint", "checkpoint")
     done = FAULTS[kind](folders[0], **fault) if kind and kind != "clock" else None
     phases.enter("start")
     specs = [
         make_spec(algorithm, data, **options) for algorithm, data, options in CASES[order["case"]]
     ]
-    for folder in folders:
+    for place in folders:
         try:
-            execute_together(specs, run_folders(order["case"], folder), checkpoint_seconds=0.0)
+            execute_together(specs, run_folders(order["case"], place), checkpoint_seconds=0.0)
         except (OSError, ValueError) as error:
             if len(folders) == 1:
                 sys.exit(f"{type(error).__name__}: {error}")

@@ -9,7 +9,9 @@ import numpy as np
 from fat2thin.data.blocks import extremes, not_finite, rows_where
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.errors import DataFileError, file_error, several
+from fat2thin.data.limits import refuse_too_many_columns
 from fat2thin.data.raw import Box, RawLog, assemble
+from fat2thin.terminal_text import printable
 
 DISCOUNT = 0.99
 
@@ -115,9 +117,9 @@ def _cuts(
         return cut
     if following is None:
         warnings.warn(
-            f"{file.path} has neither {layout.cut!r} nor {layout.next_observation!r}: only "
-            f"{layout.terminal!r} ends its episodes, and the rows on both sides of a time limit "
-            "are taken for neighbours",
+            f"{printable(file.path)} has neither {layout.cut!r} nor {layout.next_observation!r}: "
+            f"only {layout.terminal!r} ends its episodes, and the rows on both sides of a time "
+            "limit are taken for neighbours",
             stacklevel=2,
         )
     else:
@@ -130,6 +132,8 @@ def _table(
 ) -> np.ndarray:
     array = file.read(field)
     expected = f"({'rows' if rows is None else rows}, {'columns' if columns is None else columns})"
+    if array.ndim == 2:
+        refuse_too_many_columns(file.path, array.shape[1], field)
     fits = array.ndim == 2 and 0 not in array.shape
     if not fits or rows not in (None, len(array)) or columns not in (None, array.shape[1]):
         raise _misshapen(file, field, expected, array)

@@ -1,7 +1,6 @@
 """Where a data set is written to: the path of a file, or Minari's folder under minari/ID."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,7 @@ def write_to(dataset: Dataset, out: Path, specification: Any) -> tuple[Path, ...
     identifier = minari_id(out)
     if identifier is None:
         return write(dataset, out)
-    place = minari.root() / identifier
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # An old one stays until the new one is whole; no id begins with a dot.
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as beside:
-        new = save_minari(dataset, beside, identifier, specification)
-        if place.exists():
-            place.rename(Path(beside) / ".old")
-        return (new.rename(place),)
+    return (save_minari(dataset, minari.root(), identifier, specification, overwrite=True),)
 
 
 def _refuse_minari(identifier: str, overwrite: bool) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fat2thin.terminal_text import printable
+
 FIRST_ROWS = 5
 """How many rows a finding names: enough to look it up in the file, few enough to read."""
 
@@ -29,7 +31,8 @@ class Finding:
     def __str__(self) -> str:
         more = ", …" if self.count > len(self.rows) else ""
         rows = f" (row {', '.join(map(str, self.rows))}{more})" if self.rows else ""
-        return f"{self.code}: {self.column} {self.sentence}{rows}\n    {self.way_out}"
+        what = printable(f"{self.code}: {self.column} {self.sentence}{rows}")
+        return f"{what}\n    {printable(self.way_out)}"
 
 
 @dataclasses.dataclass(frozen=True)

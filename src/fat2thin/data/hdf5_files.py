@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.errors import DataFileError, file_error, open_file
 from fat2thin.data.limits import MemoryBudget
 
 _BLOCK = 2**22
@@ -32,8 +32,7 @@ _DAMAGED = "Fetch or write the file again."
 def open_hdf5(path: str | Path, memory_limit: int | None = None) -> Iterator["Hdf5File"]:
     """An HDF5 file, safe to read; its arrays together may take `memory_limit` bytes."""
     path = Path(path)
-    if not path.is_file():
-        raise file_error(path, "there is no such file", "Check the path.")
+    open_file(path).close()
     with _explained(path):
         file = h5py.File(path, "r", locking="best-effort")
     try:

@@ -1,4 +1,4 @@
-"""How much memory the arrays of a file may take, decided before any of it is taken."""
+"""How much memory the arrays of a file may take, and how many columns a log may have."""
 
 import math
 import os
@@ -6,6 +6,8 @@ from pathlib import Path
 
 from fat2thin.data.errors import file_error
 
+MOST_COLUMNS = 2**15
+"""Of a table, of the observations, or of the actions: time and memory go up with each of them."""
 _UNKNOWN_MACHINE = 4 * 2**30
 
 
@@ -33,6 +35,17 @@ class MemoryBudget:
                 "Raise memory_limit if the file can be trusted, or keep fewer rows.",
                 field,
             )
+
+
+def refuse_too_many_columns(path: Path, count: int, field: str = "") -> None:
+    """Refuse a table or an array that has more columns than a log may have."""
+    if count > MOST_COLUMNS:
+        raise file_error(
+            path,
+            f"has {count:,} columns; {MOST_COLUMNS:,} are read at most",
+            "Keep the columns that a policy can learn from.",
+            field,
+        )
 
 
 def default_limit() -> int:

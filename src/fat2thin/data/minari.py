@@ -17,7 +17,7 @@ import numpy as np
 
 from fat2thin.data.array_log import Layout, read_dataset
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.errors import DataFileError, file_error, open_file
 from fat2thin.data.hdf5_files import Hdf5File, open_hdf5
 from fat2thin.data.minari_spaces import ActionSpace, Part, action_space, observation_parts
 from fat2thin.data.raw import Box
@@ -205,12 +205,14 @@ def _shape(file: Hdf5File, field: str) -> tuple[int, ...]:
 def _written_metadata(folder: Path) -> dict[str, Any] | None:
     """What metadata.json says; None where an older Minari wrote none."""
     path = folder / METADATA_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
-    if path.stat().st_size > _LARGEST_METADATA:
+    with open_file(path) as file:
+        contents = file.read(_LARGEST_METADATA + 1)
+    if len(contents) > _LARGEST_METADATA:
         raise file_error(path, f"has more than {_LARGEST_METADATA:,} bytes", _AGAIN)
     try:
-        written = json.loads(path.read_bytes())
+        written = json.loads(contents)
     except (ValueError, RecursionError) as error:
         raise file_error(path, f"is no JSON: {error}", _AGAIN) from error
     if not isinstance(written, dict):

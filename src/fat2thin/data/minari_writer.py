@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,29 @@ import h5py
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from fat2thin.atomic_files import creating, sync, writing_folder
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.minari import DATA_FILE, LAYOUT, METADATA_FILE
 from fat2thin.data.operations import episode_lengths
-from fat2thin.data.writers import complete, last_rows
+from fat2thin.data.writers import last_rows
 
 # The first version with this layout; a reader accepts what versions before its own wrote.
 _VERSION = "0.5.0"
 
 
 def save_minari(
-    dataset: Dataset, folder: str | Path, dataset_id: str, env_spec: EnvSpec | None = None
+    dataset: Dataset,
+    folder: str | Path,
+    dataset_id: str,
+    env_spec: EnvSpec | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a data set below a folder of Minari data sets; the path of its own folder.
 
     Where MINARI_DATASETS_PATH names `folder`, `minari.load_dataset(dataset_id)` opens it. An id
     ("own/doses/log-v0") is words between slashes and ends in a version. With `env_spec` Minari can
-    recover the environment. All of the folder is there when it gets its name, or there is none.
+    recover the environment. All of the folder is there when it gets its name, or there is none;
+    with `overwrite` an old one stays until then.
     """
     check_id(dataset_id)
     if dataset.propensity is not None:
@@ -37,23 +42,22 @@ def save_minari(
             "dataclasses.replace(dataset, propensity=None) forgets them"
         )
     place = Path(folder) / dataset_id
-    if place.exists():
+    if place.exists() and not overwrite:
         raise FileExistsError(f"{place} is there already: remove it, or choose another version")
     end, cut = last_rows(dataset)
     _check_joined(dataset, end | cut)
     place.parent.mkdir(parents=True, exist_ok=True)
     # Minari passes over folders whose names begin with a dot.
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as beside:
-        unfinished = Path(beside) / place.name
-        (unfinished / DATA_FILE).parent.mkdir(parents=True)
-        with complete(unfinished / DATA_FILE) as stream, h5py.File(stream, "w") as file:
+    with writing_folder(place) as beside:
+        (beside / DATA_FILE).parent.mkdir()
+        with creating(beside / DATA_FILE) as stream, h5py.File(stream, "w") as file:
             for number, arrays in enumerate(_episodes(dataset, end, cut)):
                 _write_episode(file, number, arrays)
         about = _metadata(dataset, dataset_id, env_spec)
-        about["dataset_size"] = round((unfinished / DATA_FILE).stat().st_size / 1e6, 1)
-        with complete(unfinished / METADATA_FILE) as stream:
+        about["dataset_size"] = round((beside / DATA_FILE).stat().st_size / 1e6, 1)
+        with creating(beside / METADATA_FILE) as stream:
             stream.write(json.dumps(about).encode())
-        unfinished.rename(place)
+        sync((beside / DATA_FILE).parent)
     return place
 
 

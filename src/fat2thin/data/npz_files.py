@@ -18,9 +18,10 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from fat2thin.atomic_files import writing
 from fat2thin.data.array_log import Layout, read_dataset
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.errors import DataFileError, file_error, open_file
 from fat2thin.data.limits import MemoryBudget
 from fat2thin.data.raw import Box
 from fat2thin.data.readers import register_suffix
@@ -100,12 +101,8 @@ def read_npz(
 
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
-    """Write a data set so that `read_npz` gives it back with the same hash; all of it or nothing.
-
-    The file is written beside its place and renamed.
-    """
+    """Write a data set, all of it or nothing; `read_npz` gives it back with the same hash."""
     _check_can_be_saved(dataset)
-    path = Path(path)
     arrays = {
         "observation": dataset.observation,
         "action": dataset.action,
@@ -119,34 +116,29 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
     }
     if dataset.propensity is not None:
         arrays["propensity"] = dataset.propensity
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with beside.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with writing(Path(path)) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def read_npy(path: str | Path, memory_limit: int | None = None) -> np.ndarray:
     """The array of an .npy file, in the type it is kept in."""
     path = Path(path)
     budget = MemoryBudget(path, memory_limit)
-    with _opened(path) as file, _explained(path):
+    with _opened(path, follow_links=True) as file, _explained(path):
         header = _read_header(path, "", file)
         declared = math.prod(header.shape) * header.dtype.itemsize
-        _check_length(path, "", path.stat().st_size - file.tell(), declared)
+        _check_length(path, "", os.fstat(file.fileno()).st_size - file.tell(), declared)
         budget.take("", header.shape, header.dtype.itemsize)
         return _read_numbers(path, "", file, header, header.dtype)
 
 
 @contextlib.contextmanager
-def open_npz(path: str | Path, memory_limit: int | None = None) -> Iterator["NpzFile"]:
+def open_npz(
+    path: str | Path, memory_limit: int | None = None, *, follow_links: bool = True
+) -> Iterator["NpzFile"]:
     """An .npz file, safe to read; its arrays together may take `memory_limit` bytes."""
     path = Path(path)
-    with _opened(path) as file:
+    with _opened(path, follow_links) as file:
         with _explained(path):
             archive = zipfile.ZipFile(file)
         yield NpzFile(path, archive, MemoryBudget(path, memory_limit))
@@ -237,15 +229,12 @@ class _ShortReads(io.FileIO):
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[_ShortReads]:
-    if not path.is_file():
-        raise file_error(path, "there is no such file", "Check the path.")
-    try:
-        file = _ShortReads(path)
-    except OSError as error:
-        raise file_error(path, f"cannot be opened: {error.strerror}", "Check it.") from error
-    with file:
-        yield file
+def _opened(path: Path, follow_links: bool) -> Iterator[_ShortReads]:
+    with (
+        open_file(path, follow_links=follow_links) as file,
+        _ShortReads(file.fileno(), closefd=False) as short,
+    ):
+        yield short
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from fat2thin.data.check_contents import EDGE_WIDTH, never_changes
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.evaluation.table import Table
+from fat2thin.terminal_text import printable
 
 HISTOGRAM_BINS = 16
 
@@ -77,7 +78,8 @@ class Summary:
         ]
         if self.propensity is not None:
             facts.insert(-1, "propensity  {:.4g} to {:.4g}".format(*self.propensity))
-        return "\n".join([self.name, *facts, "", self._action_text(), "", self._observation_text()])
+        parts = [*facts, "", self._action_text(), "", self._observation_text()]
+        return "\n".join([printable(self.name), *parts])
 
     def _action_text(self) -> str:
         rows = tuple(

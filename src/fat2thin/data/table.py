@@ -7,6 +7,7 @@
 a piece at a time, straight into the arrays.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def read_table(path: Path) -> Table:
 def _schema_beside(path: Path) -> TableSchema:
     beside = path.with_suffix(".toml")
     file = open_table(path)
-    if not beside.is_file():
+    if not os.path.lexists(beside):
         raise file_error(
             path,
             f"what its columns are must be said in {beside.name} beside it",

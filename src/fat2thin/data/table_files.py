@@ -1,6 +1,7 @@
 """CSV and Parquet files as columns of Arrow batches, a piece at a time."""
 
 import csv
+import io
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
-from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.errors import DataFileError, file_error, open_file
+from fat2thin.data.limits import refuse_too_many_columns
 from fat2thin.data.table_values import Kind, refusal
 
 Batch = dict[str, pa.Array]
@@ -32,6 +34,12 @@ _NUMBER_BYTES = 4
 _SHARE_IN_FLIGHT = 1 / 16
 _LONGEST_CELL = 64
 """Bytes, on average over a line: a line must fit into a block."""
+_LONGEST_RECORD = 1 << 22
+"""Letters of a line of a CSV file, or of the lines that one record takes."""
+_LEAST_COLUMNS_AT_ONCE, _MOST_PASSES = 64, 64
+"""Of a Parquet file: to open it takes longer, the more columns it has."""
+_LONGEST_PARQUET_LIST = 1 << 17
+"""Columns, or groups of rows, that the footer of a Parquet file may list."""
 
 _SAVE_AS_UTF8 = "Save it as CSV in UTF-8."
 _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
@@ -61,9 +69,33 @@ class TableFile(Protocol):
 
 def open_table(path: Path) -> TableFile:
     """A CSV or Parquet file, of which only the names of the columns are read."""
-    if not path.is_file():
-        raise file_error(path, "there is no such file", "Correct the path.")
-    return _OPENERS[path.suffix.lower()](path)
+    open_file(path).close()
+    table = _OPENERS[path.suffix.lower()](path)
+    refuse_too_many_columns(path, len(table.columns))
+    return table
+
+
+class _Lines:
+    """The lines of a CSV file; a record of more letters than `_LONGEST_RECORD` is an error."""
+
+    def __init__(self, path: Path, file: io.TextIOBase) -> None:
+        self._path, self._file = path, file
+        self.taken = 0
+        """Letters of the record that is being read."""
+
+    def __iter__(self) -> Iterator[str]:
+        for number in itertools.count(1):
+            line = self._file.readline(_LONGEST_RECORD)
+            self.taken += len(line)
+            if self.taken >= _LONGEST_RECORD:
+                raise file_error(
+                    self._path,
+                    f"what ends in line {number} is longer than {_LONGEST_RECORD:,} letters",
+                    "It has too many columns, or a quotation mark is missing.",
+                )
+            if not line:
+                return
+            yield line
 
 
 class CsvFile:
@@ -71,7 +103,7 @@ class CsvFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _readable(path), path.open("rb") as file:
+        with _readable(path), open_file(path) as file:
             self._check_encoding(file.read(2))
             self._size = os.fstat(file.fileno()).st_size
             self.row_bound = 1 + sum(
@@ -158,11 +190,15 @@ class CsvFile:
         """Every record, the header among them, with the line it ends at; empty lines are none."""
         with (
             _readable(self.path),
-            self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file,
+            io.TextIOWrapper(
+                open_file(self.path), encoding="utf-8-sig", errors="replace", newline=""
+            ) as file,
         ):
-            reader = csv.reader(file)
+            lines = _Lines(self.path, file)
+            reader = csv.reader(lines)
             try:
                 for record in reader:
+                    lines.taken = 0
                     if record:
                         yield reader.line_num, record
             except csv.Error as error:
@@ -205,7 +241,9 @@ class ParquetFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._metadata: arrow_parquet.FileMetaData | None = None
         with _readable(path), self._open() as file:
+            self._metadata = file.metadata
             self._schema = file.schema_arrow
             self.columns = tuple(self._schema.names)
             self.row_bound = file.metadata.num_rows
@@ -221,10 +259,14 @@ class ParquetFile:
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
         """As many columns at once as take little memory beside what is read of them.
 
-        Those of a small file are read one by one: all of them open would take more than its rows.
+        Those of a small file are read a few at a time: all open would take more than its rows.
         """
         size = _NUMBER_BYTES * self.row_bound * len(others)
-        at_once = max(1, int(_SHARE_IN_FLIGHT * size) // _OPEN_COLUMN_BYTES)
+        at_once = max(
+            _LEAST_COLUMNS_AT_ONCE,
+            len(others) // _MOST_PASSES,
+            int(_SHARE_IN_FLIGHT * size) // _OPEN_COLUMN_BYTES,
+        )
         firsts = range(0, len(others), at_once)
         return [together, *(others[first : first + at_once] for first in firsts)]
 
@@ -250,8 +292,10 @@ class ParquetFile:
         # Pages are streamed through a small buffer: a row group may be as large as the file.
         return arrow_parquet.ParquetFile(
             self.path,
+            metadata=self._metadata,
             buffer_size=_PARQUET_BUFFER_BYTES,
             pre_buffer=False,
+            thrift_container_size_limit=_LONGEST_PARQUET_LIST,
             page_checksum_verification=True,
         )
 
@@ -266,6 +310,12 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if "Exceeded size limit" in str(error):
+            raise file_error(
+                path,
+                f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows",
+                "Keep fewer columns, or write larger groups.",
+            ) from None
         raise damaged(path, _first_line(error)) from None
 
 

@@ -4,14 +4,17 @@ import dataclasses
 import difflib
 import glob
 import itertools
+import os
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.errors import DataFileError, file_error, open_file
 from fat2thin.data.raw import Box
+from fat2thin.terminal_text import printable
 
 KEYS = {
     "files": "a file, a pattern such as logs/*.csv, a folder, or a list of these, relative to this "
@@ -49,6 +52,15 @@ USUAL_NAMES = {
     "propensity": ("propensity", "propensities"),
 }
 """What people call the single columns, in lower case."""
+
+LARGEST_TOML = 2**20
+"""Bytes of a TOML that is read at most."""
+_LONGEST_SHOWN = 200
+_MOST_DOTS = 16
+_DEEP_KEY = re.compile(
+    rf"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){{{_MOST_DOTS}}}"""
+)
+"""A dot and a word, again and again. Numbers have one dot, and names of files a few."""
 
 Columns = dict[str, tuple[str, ...]]
 """The columns of a file that each key names."""
@@ -161,12 +173,18 @@ class TableSchema:
 
 def read_schema(path: Path) -> TableSchema:
     """Read and check a TOML; which columns the files really have is not looked at."""
+    with open_file(path) as file:
+        contents = file.read(LARGEST_TOML + 1)
+    if len(contents) > LARGEST_TOML:
+        remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
+        raise file_error(path, f"has more than {LARGEST_TOML:,} bytes", remedy)
     try:
-        with path.open("rb") as file:
-            written = tomllib.load(file)
-    except FileNotFoundError:
-        raise file_error(path, "there is no such file", "Correct the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
+        text = contents.decode()
+        # To parse a key takes the time of its length squared.
+        if _DEEP_KEY.search(text):
+            raise ValueError(f"a key of it has more than {_MOST_DOTS} dots")
+        written = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         remedy = 'A line of it reads key = "text", key = 1.5 or key = ["text", "text"].'
         raise file_error(path, f"cannot be read as TOML: {error}", remedy) from None
     for key in written:
@@ -203,11 +221,11 @@ def find_files(schema: TableSchema, suffixes: tuple[str, ...]) -> tuple[Path, ..
 def _expand(schema: TableSchema, entry: str, suffixes: tuple[str, ...]) -> list[Path]:
     folder = schema.path.parent
     path = folder / entry
-    if path.is_file():
-        return [path]
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
         what = "which has no tables in it"
+    elif os.path.lexists(path):
+        return [path]
     else:
         matches = glob.glob(entry, root_dir=folder, recursive=True)
         found = sorted(folder / match for match in matches if (folder / match).is_file())
@@ -221,7 +239,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     check, must_be = _CHECKS[key]
     checked = check(value)
     if checked is None:
-        raise file_error(path, f"{key} must be {must_be}, not {value!r}", _explained(key))
+        raise file_error(path, f"{key} must be {must_be}, not {_shown(value)}", _explained(key))
     return checked
 
 
@@ -271,7 +289,16 @@ def _explained(key: str) -> str:
 def _unknown_key(key: str) -> tuple[str, str]:
     meant = [known for known, usual in USUAL_NAMES.items() if key.lower() in usual]
     hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
-    return f"there is no key {key!r}{hint}", f"The keys are {', '.join(KEYS)}."
+    return f"there is no key {_shown(key)}{hint}", f"The keys are {', '.join(KEYS)}."
+
+
+def _shown(value: Any) -> str:
+    """The beginning of what may be very long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of very many digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -282,7 +309,7 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str], at_most: int = 12) -> str:
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more
+    return ", ".join(map(printable, names[:at_most])) + more
 
 
 def _either(suffixes: Sequence[str]) -> str:

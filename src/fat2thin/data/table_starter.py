@@ -13,6 +13,7 @@ from fat2thin.data.table_schema import (
     USUAL_NAMES,
     common_beginning,
 )
+from fat2thin.terminal_text import printable
 
 _USUAL_BEGINNINGS = {
     "observation": ("obs", "state"),
@@ -68,5 +69,5 @@ def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    # The strings, numbers and lists of JSON are those of TOML but for this one character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # The strings, numbers and lists of JSON are those of TOML but for one control character.
+    return printable(json.dumps(value, ensure_ascii=False))

@@ -1,13 +1,10 @@
 """Data sets as files: npz, CSV and Parquet with the TOML that explains them, HDF5 as D4RL has it.
 
-A file is written beside its place and renamed when it is complete and on the disk, so that a file
-of that name is always a whole one.
+A file of that name is always a whole one (see `atomic_files`).
 """
 
-import contextlib
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
+from fat2thin.atomic_files import writing
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.npz_files import save_npz
 from fat2thin.data.operations import episode_lengths
@@ -71,7 +69,7 @@ def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
     }
     if dataset.propensity is not None:
         arrays["propensities"] = dataset.propensity
-    with complete(path) as stream, h5py.File(stream, "w") as file:
+    with writing(path) as stream, h5py.File(stream, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
         for name in ("action_low", "action_high", "discount"):
@@ -86,20 +84,6 @@ FORMATS: dict[str, Callable[[Dataset, Path], tuple[Path, ...]]] = {
     ".hdf5": write_hdf5,
 }
 """The formats there are, by suffix."""
-
-
-@contextlib.contextmanager
-def complete(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which gets its name when all of it is on the disk, and else is none."""
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with beside.open("w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def description(path: Path) -> Path:
@@ -121,7 +105,7 @@ def _write_table(
     # A TOML value looks like a JSON one for texts, finite numbers and lists of them.
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in about.items())
     beside = description(path)
-    with complete(beside) as toml, complete(path) as table:
+    with writing(beside) as toml, writing(path) as table:
         toml.write("".join(lines).encode())
         # Arrow copies the columns, so it gets a part of the rows at a time.
         schema = pa.table({name: column[:1] for name, column in columns.items()}).schema

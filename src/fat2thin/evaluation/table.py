@@ -10,6 +10,7 @@ import numpy as np
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.statistics import interquartile_mean, seed_interval
+from fat2thin.terminal_text import printable
 
 _NORMAL_95 = 1.959964
 
@@ -34,8 +35,8 @@ class Table:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        columns = list(self.rows[0])
-        headings = [column.replace("_", " ") for column in columns]
+        columns = list(self.rows[0]) if self.rows else []
+        headings = [printable(column.replace("_", " ")) for column in columns]
         cells = [[_cell(row.get(column, math.nan)) for column in columns] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
         # Numbers stand below each other by their last digit, words by their first letter.
@@ -49,7 +50,8 @@ class Table:
             ).rstrip()
             for line in [headings, ["-" * width for width in widths], *cells]
         ]
-        return "\n".join([self.title, "", *lines, *([""] if self.notes else []), *self.notes])
+        notes = [printable(note) for note in self.notes]
+        return "\n".join([printable(self.title), "", *lines, *([""] if notes else []), *notes])
 
 
 def make_table(
@@ -129,5 +131,5 @@ def _reference_row(name: str, reference: Reference) -> dict[str, Any]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return printable(value)
     return "-" if math.isnan(value) else f"{value:.3f}"

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fat2thin import data
+from fat2thin.atomic_files import write
 from fat2thin.data.scores import normalised_score
 from fat2thin.evaluation import choices
 from fat2thin.evaluation.statistics import Interval, ratio
@@ -96,7 +97,7 @@ def _sweep_tables(results: Mapping[str, Result]) -> list[Table]:
 def _remember(asked: Reproduction, root: Path) -> None:
     """Write down what was asked for, so that claims can name the command."""
     root.mkdir(parents=True, exist_ok=True)
-    files.write(root / ASKED, files.as_json(asked.options))
+    write(root / ASKED, files.as_json(asked.options))
 
 
 def refuse_missing_data(planned: Sequence[Planned]) -> None:
@@ -110,7 +111,7 @@ def _keep(name: str, root: Path, tables: Sequence[Table], figures: Figures) -> O
     (root / "tables").mkdir(exist_ok=True)
     if tables:
         text = "\n".join(map(outcomes.markdown, tables))
-        files.write(root / "tables" / f"{name}.md", text.encode())
+        write(root / "tables" / f"{name}.md", text.encode())
     pictures = [root / "figures" / f"{title}.{kind}" for title in figures for kind in FORMATS]
     with matplotlib.style.context(STYLE):
         for path in pictures:
@@ -121,7 +122,10 @@ def _keep(name: str, root: Path, tables: Sequence[Table], figures: Figures) -> O
 def _show(name: str, runs: Runs) -> tuple[list[Table], Figures]:
     """The tables and figures of a preset, from its runs."""
     with matplotlib.style.context(STYLE):
-        return _SHOWN[name](runs)
+        shown = _SHOWN[name](runs)
+    for run in runs.values():
+        run.keep_references()
+    return shown
 
 
 def _curves(runs: Runs) -> dict[str, dict[str, Run]]:

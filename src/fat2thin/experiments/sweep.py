@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fat2thin import data
+from fat2thin.atomic_files import write
 from fat2thin.evaluation.returns import evaluator
 from fat2thin.evaluation.signals import NOT_ESTIMABLE
 from fat2thin.evaluation.statistics import Interval, area_under_curve, seed_interval
@@ -22,7 +23,7 @@ from fat2thin.evaluation.table import Table
 from fat2thin.experiments import offline_selection, outcomes
 from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, steps_of
 from fat2thin.experiments.plan_progress import PlanProgress
-from fat2thin.training import OtherRunError, Run, RunSpec, files, make_spec
+from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 from fat2thin.training.result import listed
 
 POLICY = "actor_sampled"
@@ -299,7 +300,7 @@ def _write(path: Path, result: Result) -> None:
         "environment_steps": choice.environment_steps,
         "all_environment_steps": choice.all_environment_steps,
     }
-    files.write(path, json.dumps(known, indent=2).encode())
+    write(path, json.dumps(known, indent=2).encode())
 
 
 def _or_none(score: Interval) -> dict[str, float | None]:

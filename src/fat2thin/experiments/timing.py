@@ -14,9 +14,10 @@ import jax
 import numpy as np
 
 from fat2thin import data
+from fat2thin.atomic_files import write
 from fat2thin.experiments.plan import Planned
 from fat2thin.experiments.presets import FTTPO, Reproduction, method
-from fat2thin.training import files, machine
+from fat2thin.training import machine
 from fat2thin.training.pack import make_pack, read_logs
 from fat2thin.training.turns import Turns
 
@@ -55,7 +56,7 @@ def measure(asked: Reproduction, root: Path) -> dict[str, Any]:
         },
     }
     root.mkdir(parents=True, exist_ok=True)
-    files.write(root / RESULT, json.dumps(found, indent=2).encode())
+    write(root / RESULT, json.dumps(found, indent=2).encode())
     return found
 
 

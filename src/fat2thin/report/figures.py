@@ -1,6 +1,5 @@
 """The policy gallery: pictures of the distributions, drawn from the distributions themselves."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpyro.distributions import Distribution, Normal
 
+from fat2thin.atomic_files import writing
 from fat2thin.distributions import QGaussian
 from fat2thin.distributions.published import PaperQGaussian
 
@@ -199,13 +199,8 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write one picture whole or not at all; the same figure gives the same bytes."""
     undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
     kind = path.suffix.removeprefix(".")
-    # Several processes may draw the same picture.
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(unfinished, format=kind, metadata=undated.get(kind))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with writing(path) as file:
+        figure.savefig(file, format=kind, metadata=undated.get(kind))
 
 
 def save_gallery(folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fat2thin.evaluation.table import metrics_table
 from fat2thin.report.standings import broken_off, progress, stopped_seeds, title
+from fat2thin.terminal_text import printable
 from fat2thin.training import lock
 from fat2thin.training.folder import NoRunError
 from fat2thin.training.progress import SCORE
@@ -140,7 +141,8 @@ def _metrics(standing: Standing) -> str:
 
 def _losses(standing: Standing) -> list[str]:
     rows = metrics_table("", standing.row.metrics) if standing.row else ()
-    return [f"{row['metric']} {row['mean']:.4g}" for row in rows if row["metric"].endswith("loss")]
+    losses = [row for row in rows if row["metric"].endswith("loss")]
+    return [f"{printable(row['metric'])} {row['mean']:.4g}" for row in losses]
 
 
 def _news(standing: Standing) -> list[str]:

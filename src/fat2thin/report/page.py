@@ -15,10 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from fat2thin.atomic_files import write
 from fat2thin.data import Dataset
 from fat2thin.report.page_data import datasets_of, gather
 from fat2thin.report.page_policies import VIEW
-from fat2thin.training.files import write
 from fat2thin.training.result import Run
 
 _PARTS = files("fat2thin.report") / "page"

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fat2thin.evaluation.table import make_table, metrics_table
+from fat2thin.terminal_text import printable
+from fat2thin.training import files
 from fat2thin.training.checkpoints import Checkpoint
 from fat2thin.training.files import DamagedError
 from fat2thin.training.folder import NoRunError, RunFolder
@@ -39,17 +41,17 @@ def describe(standing: Standing) -> str:
 def remarks(outline: Outline) -> Iterator[str]:
     """A line for each seed that stopped, and for each warning."""
     for seed, stop in outline.stopped.items():
-        yield one_line(
+        yield printable(
             f"seed {seed} stopped at step {stop['step']:,}: {stop['metric']} was not finite. Its "
             f"state after step {stop['last_good_step']:,} is kept."
         )
     for warning in outline.warnings:
-        yield one_line(f"warning: {warning}")
+        yield printable(f"warning: {warning}")
 
 
 def title(outline: Outline) -> str:
     """What is learned from what."""
-    return one_line(f"{outline.algorithm} on {outline.dataset}, seeds {_seeds(outline)}")
+    return printable(f"{outline.algorithm} on {outline.dataset}, seeds {_seeds(outline)}")
 
 
 def progress(standing: Standing) -> str:
@@ -77,11 +79,6 @@ def overview(folders: Sequence[Path]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def one_line(text: str) -> str:
-    """Text of a file that may be a stranger's, without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
 def _row(folder: Path) -> tuple[str, ...]:
     try:
         standing = Watch(folder).look()
@@ -90,12 +87,12 @@ def _row(folder: Path) -> tuple[str, ...]:
     except (ValueError, OSError) as error:
         what = str(error).removeprefix(f"{folder}/").removeprefix(f"{folder} ")
         kind = "" if isinstance(error, NoRunError) else "damaged: "
-        return one_line(str(folder)), "", "", "", "", one_line(kind + what)
+        return printable(str(folder)), "", "", "", "", printable(kind + what)
     outline, score = standing.outline, standing.score
     shown = "-" if score is None else f"{score.mean:.3f}"
     status = _status(standing) + (f", {stopped_seeds(standing)}" if standing.stopped else "")
     texts = (str(folder), outline.algorithm, outline.dataset, _seeds(outline), shown, status)
-    return tuple(map(one_line, texts))
+    return tuple(map(printable, texts))
 
 
 def _status(standing: Standing) -> str:
@@ -109,11 +106,14 @@ def _status(standing: Standing) -> str:
 def _check_sizes(standing: Standing) -> None:
     """See that the files of a run that is over are there; that they are whole is not asked."""
     for name, stamp in standing.outline.files.items():
-        file = standing.folder / name
-        if not file.is_file():
-            raise DamagedError(f"{file} is missing")
-        if file.stat().st_size != stamp.get("bytes"):
-            raise DamagedError(f"{file} is cut off or was changed")
+        path = standing.folder / name
+        try:
+            with files.opened(path) as file:
+                size = files.size_of(file)
+        except FileNotFoundError:
+            raise DamagedError(f"{path} is missing") from None
+        if size != stamp.get("bytes"):
+            raise DamagedError(f"{path} is cut off or was changed")
 
 
 def _seeds(outline: Outline) -> str:

@@ -124,6 +124,7 @@ _FIELDS: dict[str, Check] = {
     "begun": fields(device=is_text, versions=each(is_text)),
     "stopped": _are_stops,
     "preparation": is_object,
+    "rollouts": fields(steps=is_count, steps_a_second=is_number),
     "files": each(is_stamp),
     "beside": each(is_stamp),
 }

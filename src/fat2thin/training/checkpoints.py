@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fat2thin.atomic_files import creating, remove_partial, sync, writing_folder
 from fat2thin.training import about as told
 from fat2thin.training import files
 from fat2thin.training.files import DamagedError
@@ -65,7 +66,9 @@ class Checkpoint(NamedTuple):
 
     def contents(self, name: str) -> bytes | None:
         """One of its files, None where it has no such file."""
-        return (self.path / name).read_bytes() if name in self.manifest["files"] else None
+        if name not in self.manifest["files"]:
+            return None
+        return files.read(self.path / name, files.LARGEST_LOG)
 
 
 def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[str, bytes]) -> None:
@@ -77,23 +80,28 @@ def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[s
         "files": {name: files.stamp(of_file) for name, of_file in contents.items()},
     }
     manifest["checksum"] = _checksum(manifest)
-    target = folder / FOLDER / place.name
-    if target.exists():
-        shutil.rmtree(target)
-    files.write_folder(target, {**contents, MANIFEST: files.as_json(manifest)})
+    inside = _inside(folder)
+    target = inside / place.name
+    if not inside.exists():
+        # No more than that: where somebody removed the run's folder, it must not come back.
+        inside.mkdir()
+        sync(folder)
+    with writing_folder(target) as beside:
+        for name, of_file in {**contents, MANIFEST: files.as_json(manifest)}.items():
+            with creating(beside / name) as file:
+                file.write(of_file)
 
 
 def remove(folder: Path, place: Place) -> None:
     """Remove that of a place, where there is one."""
-    shutil.rmtree(folder / FOLDER / place.name, ignore_errors=True)
+    shutil.rmtree(_inside(folder) / place.name, ignore_errors=True)
 
 
 def keep_newest(folder: Path, count: int = KEPT) -> None:
     """Remove all checkpoints but the newest, and what half-written ones left."""
     for _, path in listed(folder)[count:]:
         shutil.rmtree(path, ignore_errors=True)
-    for path in (folder / FOLDER).glob(".*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_partial(_inside(folder))
 
 
 def forget(folder: Path) -> None:
@@ -123,9 +131,10 @@ def whole(folder: Path) -> list[Checkpoint]:
 
 def read(path: Path, place: Place | None = None) -> Checkpoint:
     """The checkpoint in a folder, once all of its files are known to be what was written."""
-    if not (path / MANIFEST).is_file():
-        raise DamagedError(f"{path / MANIFEST} is missing")
-    manifest = files.read_json(path / MANIFEST)
+    try:
+        manifest = files.read_json(path / MANIFEST)
+    except FileNotFoundError:
+        raise DamagedError(f"{path / MANIFEST} is missing") from None
     if isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT:
         raise NewerFormatError(
             f"{path} has format {manifest['format']}; this version reads up to {FORMAT}. Use the "
@@ -165,11 +174,16 @@ def _understood(file: Path, manifest: dict[str, Any]) -> Place:
 def listed(folder: Path) -> list[tuple[Place, Path]]:
     """Places and folders, the newest first."""
     found = []
-    for path in (folder / FOLDER).glob("*_*"):
+    for path in _inside(folder).glob("*_*"):
         match = _NAME.fullmatch(path.name)
-        if match and path.is_dir():
+        if match and path.is_dir() and not path.is_symlink():
             found.append((Place(match[1] == "step", int(match[2])), path))
     return sorted(found, reverse=True)
+
+
+def _inside(folder: Path) -> Path:
+    """Where the checkpoints of a run are."""
+    return files.own_folder(folder / FOLDER)
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

@@ -1,20 +1,20 @@
-"""Files that are whole or not there: durable writes, checksums, and reading with limits."""
+"""Files of a run folder, which may be a stranger's: reading with limits, checksums, JSON."""
 
-import contextlib
-import errno
 import hashlib
+import io
 import json
 import os
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fat2thin.atomic_files import NotRegularFileError, open_regular
+
 LARGEST_JSON = 64 * 2**20
 """Bytes of the largest JSON file that is read: a run of a hundred thousand seeds is far below."""
+LARGEST_LOG = 2**30
+"""Bytes of metrics, and of evaluations, that are read at most."""
 DEEPEST_JSON = 32
 """How deep the objects and lists of a JSON file may lie in each other; ours do in six at most."""
-_BLOCK = 2**20
 
 Stamp = dict[str, Any]
 """What a file is known by: its "bytes" and its "sha256"."""
@@ -24,50 +24,38 @@ class DamagedError(ValueError):
     """A file is not what was written: cut off, changed, or of somebody else."""
 
 
-def write(place: Path, contents: bytes) -> None:
-    """Put a file in its place so that after a crash it is there whole, or as it was before."""
-    beside = place.with_name(f".{place.name}.partial")
+def opened(path: Path, limit: int | None = None) -> io.BufferedReader:
+    """Open a file of a run folder for reading.
+
+    A link, a pipe or a device is refused, and so is a file of more than `limit` bytes.
+    """
     try:
-        _write_synced(beside, contents)
-        beside.replace(place)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-    sync(place.parent)
+        file = open_regular(path, follow_links=False)
+    except NotRegularFileError as error:
+        raise DamagedError(str(error)) from error
+    size = size_of(file)
+    if limit is not None and size > limit:
+        file.close()
+        raise DamagedError(f"{path} has {size:,} bytes; {limit:,} are read at most")
+    return file
 
 
-def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
-    """The same for a folder of files: it is there with all of them, or not at all."""
-    beside = place.with_name(f".{place.name}.partial")
-    try:
-        if beside.exists():
-            shutil.rmtree(beside)
-        if not place.parent.exists():
-            # No more than that: where somebody removed the run's folder, it must not come back.
-            place.parent.mkdir()
-            sync(place.parent.parent)
-        beside.mkdir()
-        for name, contents in files.items():
-            _write_synced(beside / name, contents)
-        sync(beside)
-        beside.rename(place)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    sync(place.parent)
+def size_of(file: io.BufferedReader) -> int:
+    """How many bytes an open file has."""
+    return os.fstat(file.fileno()).st_size
 
 
-def sync(path: Path) -> None:
-    """Have a file on the disk, or the names in a folder, where the file system can do that."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
+def read(path: Path, limit: int) -> bytes:
+    """The contents of a file of a run folder, of at most so many bytes."""
+    with opened(path, limit) as file:
+        return file.read()
+
+
+def own_folder(path: Path) -> Path:
+    """A folder inside a run folder; a link is refused, for what it leads to is not the run's."""
+    if path.is_symlink():
+        raise DamagedError(f"{path} is a symbolic link, not a folder of the run")
+    return path
 
 
 def stamp(contents: bytes) -> Stamp:
@@ -75,34 +63,33 @@ def stamp(contents: bytes) -> Stamp:
     return {"bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest()}
 
 
-def stamp_of(path: Path) -> Stamp:
-    """What a file is known by, read in blocks."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-            size += len(block)
-    return {"bytes": size, "sha256": digest.hexdigest()}
+def stamp_of(path: Path, limit: int | None = None) -> Stamp:
+    """What a file of at most `limit` bytes is known by, read in blocks."""
+    with opened(path, limit) as file:
+        return _stamp_of(file)
 
 
 def check_stamp(path: Path, expected: Stamp) -> None:
     """Refuse a file that is not what it was; its size is asked before it is read."""
-    if not path.is_file():
-        raise DamagedError(f"{path} is missing")
-    if path.stat().st_size != expected.get("bytes"):
-        raise DamagedError(
-            f"{path} has {path.stat().st_size:,} bytes instead of {expected.get('bytes')}: it is "
-            "cut off or was changed"
-        )
-    if stamp_of(path) != expected:
-        raise DamagedError(f"{path} is damaged: its checksum is not what was written down")
+    try:
+        file = opened(path)
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing") from None
+    with file:
+        if size_of(file) != expected.get("bytes"):
+            raise DamagedError(
+                f"{path} has {size_of(file):,} bytes instead of {expected.get('bytes')}: it is "
+                "cut off or was changed"
+            )
+        if _stamp_of(file) != expected:
+            raise DamagedError(f"{path} is damaged: its checksum is not what was written down")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; whatever else is there is an error that names the file."""
-    refuse_larger(path, LARGEST_JSON)
+    contents = read(path, LARGEST_JSON)
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(contents)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is no JSON file: {error}") from error
     if not isinstance(values, dict):
@@ -110,15 +97,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if _depth(values) > DEEPEST_JSON:
         raise DamagedError(f"{path} is damaged: its fields lie deeper than {DEEPEST_JSON} levels")
     return values
-
-
-def refuse_larger(path: Path, limit: int) -> None:
-    """Refuse what has more bytes than a limit, or is no plain file: a device never ends."""
-    if not path.is_file():
-        raise DamagedError(f"{path} is missing, or no plain file")
-    size = path.stat().st_size
-    if size > limit:
-        raise DamagedError(f"{path} has {size:,} bytes; {limit:,} are read at most")
 
 
 def as_json(value: Any) -> bytes:
@@ -140,8 +118,6 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _write_synced(path: Path, contents: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
+def _stamp_of(file: io.BufferedReader) -> Stamp:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": file.tell(), "sha256": digest}

@@ -18,26 +18,26 @@ import io
 import json
 import logging
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fat2thin.atomic_files import regular_descriptor, remove_partial, sync, write
 from fat2thin.data.npz_files import open_npz
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
 from fat2thin.training import about as told
 from fat2thin.training import checkpoints, files, trees
 from fat2thin.training.checkpoints import Checkpoint
-from fat2thin.training.files import DamagedError
+from fat2thin.training.files import LARGEST_LOG, DamagedError
 from fat2thin.training.spec import RunSpec, difference
 
 FORMAT = 1
 RUNNING, FINISHED, DIVERGED = "running", "finished", "diverged"
 RUN, METRICS, EVALUATIONS = "run.json", "metrics.jsonl", "evaluations.npz"
 REFERENCES, STATE, SNAPSHOTS = "references.json", "state.safetensors", "snapshots"
-LARGEST_LOG = 2**30
-"""Bytes of metrics, and of evaluations, that are read at most."""
 LONGEST_LINE = 2**20
 """Bytes of a line of metrics."""
 
@@ -67,7 +67,7 @@ class RunFolder:
 
     def status(self, spec: RunSpec, hashes: list[str]) -> str | None:
         """How far this very run is, None where it is not here; another one is refused."""
-        if not (self.path / RUN).exists():
+        if not self._has(RUN):
             return None
         about = self.about()
         lines = difference(about["spec"], spec.to_json())
@@ -83,30 +83,48 @@ class RunFolder:
     def begin(self, about: Mapping[str, Any]) -> None:
         """Make the folder ready for a run; what an unfinished one left is removed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if (self.path / RUN).exists():
+        if self._has(RUN):
             _log.warning(
                 "%s holds a run that no checkpoint leads on from: it is started anew", self.path
             )
         for name in (RUN, METRICS, EVALUATIONS, STATE, REFERENCES):
             (self.path / name).unlink(missing_ok=True)
         self._remove_snapshots(later_than=-1)
+        self._remove_partial()
         checkpoints.forget(self.path)
         self.write_about(about)
 
     def go_back_to(self, checkpoint: Checkpoint) -> None:
         """Make metrics, evaluations and snapshots those that there were at a checkpoint."""
+        self._remove_partial()
         checkpoints.forget_later(self.path, checkpoint.place)
         for name in (METRICS, EVALUATIONS):
             contents = checkpoint.contents(name)
             if contents is None:
                 (self.path / name).unlink(missing_ok=True)
             else:
-                files.write(self.path / name, contents)
+                write(self.path / name, contents)
         (self.path / STATE).unlink(missing_ok=True)
         self._remove_snapshots(checkpoint.place.step if checkpoint.place.training else -1)
 
+    def _remove_partial(self) -> None:
+        """Remove what a killed process left half written; whoever begins or resumes has the lock.
+
+        Checkpoints see to their own.
+        """
+        for folder in (self.path, self._snapshots):
+            remove_partial(folder)
+
+    @property
+    def _snapshots(self) -> Path:
+        return files.own_folder(self.path / SNAPSHOTS)
+
+    def _has(self, name: str) -> bool:
+        """Whether there is anything of this name, a link that leads nowhere included."""
+        return os.path.lexists(self.path / name)
+
     def _remove_snapshots(self, later_than: int) -> None:
-        for file in (self.path / SNAPSHOTS).glob("step_*.safetensors"):
+        for file in self._snapshots.glob("step_*.safetensors"):
             number = file.stem.removeprefix("step_")
             if number.isdecimal() and int(number) > later_than:
                 file.unlink()
@@ -114,9 +132,10 @@ class RunFolder:
     def about(self) -> dict[str, Any]:
         """What run.json says."""
         file = self.path / RUN
-        if not file.exists():
-            raise NoRunError(f"{self.path} holds no run: there is no {RUN}")
-        about = files.read_json(file)
+        try:
+            about = files.read_json(file)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NoRunError(f"{self.path} holds no run: there is no {RUN}") from None
         if about.get("format") != FORMAT:
             found = told.shown(about.get("format"))
             raise NoRunError(f"{file} has format {found}, this version reads {FORMAT}")
@@ -131,58 +150,57 @@ class RunFolder:
 
     def write_about(self, about: Mapping[str, Any]) -> None:
         """Write run.json."""
-        files.write(self.path / RUN, files.as_json(about))
+        write(self.path / RUN, files.as_json(about))
 
-    def stamps(self) -> dict[str, files.Stamp]:
-        """What the files of a run that is over are known by."""
+    def stamps(self, limit: int | None = None) -> dict[str, files.Stamp]:
+        """What the files of a run that is over are known by; one above `limit` bytes is refused."""
         names = [METRICS, EVALUATIONS, STATE, *self.snapshot_names()]
-        return {
-            name: files.stamp_of(self.path / name) for name in names if (self.path / name).exists()
-        }
+        return {name: files.stamp_of(self.path / name, limit) for name in names if self._has(name)}
 
     def snapshot_names(self) -> list[str]:
         """The files of all snapshots that are here."""
-        names = [f"{SNAPSHOTS}/{file.name}" for file in (self.path / SNAPSHOTS).glob("step_*")]
+        names = [f"{SNAPSHOTS}/{file.name}" for file in self._snapshots.glob("step_*")]
         return sorted(filter(checkpoints.BESIDE.fullmatch, names))
 
     def append_metrics(self, rows: list[MetricsRow]) -> None:
         """Add the rows of one chunk to metrics.jsonl; not where somebody removed the run."""
         (self.path / RUN).stat()
-        with (self.path / METRICS).open("a") as file:
-            file.write("".join(json.dumps(_without_nan(row)) + "\n" for row in rows))
-
-    def metrics(self) -> list[MetricsRow]:
-        """The rows of metrics.jsonl; there is none where the first chunk diverged."""
-        return list(self.metrics_rows())
+        lines = "".join(json.dumps(_without_nan(row)) + "\n" for row in rows)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with os.fdopen(
+            regular_descriptor(self.path / METRICS, flags, follow_links=False), "ab"
+        ) as file:
+            file.write(lines.encode())
 
     def metrics_rows(self, seeds: Sequence[int] | None = None) -> Iterator[MetricsRow]:
-        """The same, one at a time; with `seeds`, every step must have a row of each."""
-        file = self.path / METRICS
-        return read_metrics(file, seeds) if file.exists() else iter(())
+        """The rows of metrics.jsonl, one at a time; there is none where the first chunk diverged.
+
+        With `seeds`, every step must have a row of each.
+        """
+        return read_metrics(self.path / METRICS, seeds) if self._has(METRICS) else iter(())
 
     def metrics_contents(self) -> bytes:
         """metrics.jsonl as it is."""
-        file = self.path / METRICS
-        return file.read_bytes() if file.exists() else b""
+        return files.read(self.path / METRICS, LARGEST_LOG) if self._has(METRICS) else b""
 
     def write_evaluations(self, steps: list[int], evaluations: Mapping[str, Evaluation]) -> None:
         """Write evaluations.npz: arrays "actor_sampled/returns" and the like, steps first."""
-        files.write(self.path / EVALUATIONS, evaluations_contents(steps, evaluations))
+        write(self.path / EVALUATIONS, evaluations_contents(steps, evaluations))
 
     def evaluations(self, seeds: int | None = None) -> tuple[list[int], dict[str, Evaluation]]:
         """Steps and evaluations, as they were written; none where there is only a log."""
         file = self.path / EVALUATIONS
-        return read_evaluations(file, seeds) if file.exists() else ([], {})
+        return read_evaluations(file, seeds) if self._has(EVALUATIONS) else ([], {})
 
     def write_references(self, references: Mapping[str, Reference]) -> None:
         """Write references.json, with the seed and, in a row, the episodes that it rests on."""
         rows = {name: dataclasses.asdict(row) for name, row in references.items()}
-        files.write(self.path / REFERENCES, files.as_json({"seed": REFERENCE_SEED, "rows": rows}))
+        write(self.path / REFERENCES, files.as_json({"seed": REFERENCE_SEED, "rows": rows}))
 
     def references(self) -> dict[str, Reference] | None:
         """What references.json says, or None where there is none."""
         file = self.path / REFERENCES
-        if not file.exists():
+        if not self._has(REFERENCES):
             return None
         rows: Any = files.read_json(file).get("rows")
         if not told.each(_is_reference)(rows):
@@ -191,18 +209,10 @@ class RunFolder:
 
     def write_state(self, states: Any) -> None:
         """Write state.safetensors, the last file before run.json says that all is there."""
-        if (self.path / METRICS).exists():
+        if self._has(METRICS):
             # Its lines were added without waiting for the disk.
-            files.sync(self.path / METRICS)
-        files.write(self.path / STATE, trees.dump(states))
-
-    def refuse_too_many(self, seeds: Sequence[int]) -> None:
-        """Refuse more seeds than the state could have a number of."""
-        file = self.path / STATE
-        if not file.is_file():
-            raise DamagedError(f"{file} is missing")
-        if len(seeds) > file.stat().st_size:
-            raise DamagedError(f"{file} has {file.stat().st_size:,} bytes for {len(seeds):,} seeds")
+            sync(self.path / METRICS)
+        write(self.path / STATE, trees.dump(states))
 
     def state(self, like: Any) -> Any:
         """The states of all seeds, put into the structure `like`."""
@@ -210,10 +220,10 @@ class RunFolder:
 
     def write_snapshot(self, step: int, policies: Any) -> None:
         """Keep the policies of all seeds after a step."""
-        if not (self.path / SNAPSHOTS).exists():
-            (self.path / SNAPSHOTS).mkdir()
-            files.sync(self.path)
-        files.write(self.path / _snapshot(step), trees.dump(policies))
+        if not self._snapshots.exists():
+            self._snapshots.mkdir()
+            sync(self.path)
+        write(self.path / _snapshot(step), trees.dump(policies))
 
     def kept_snapshots(self, steps: Iterable[int]) -> list[int]:
         """Those of the steps after which the policies are here."""
@@ -230,10 +240,9 @@ def read_metrics(file: Path, seeds: Sequence[int] | None = None) -> Iterator[Met
 
     With `seeds`, every step must have a row of each, in their order.
     """
-    files.refuse_larger(file, LARGEST_LOG)
     first: MetricsRow = {}
     step, number = -1, 0
-    with file.open("rb") as lines:
+    with files.opened(file, LARGEST_LOG) as lines:
         while (line := lines.readline(LONGEST_LINE)).endswith(b"\n"):
             place = number % len(seeds) if seeds else 0
             number += 1
@@ -258,10 +267,13 @@ def read_metrics(file: Path, seeds: Sequence[int] | None = None) -> Iterator[Met
         raise DamagedError(f"{file} is cut off: its last step is not there for all seeds")
 
 
+_has_place = told.fields(step=told.is_count, seed=told.is_count)
+
+
 def metrics_row(line: bytes) -> MetricsRow:
     """One line of a metrics.jsonl; a ValueError where it is none."""
     row = json.loads(line)
-    if not told.fields(step=told.is_count, seed=told.is_count)(row):
+    if not _has_place(row):
         raise ValueError("it is no object with a step and a seed")
     return {name: _number(name, value) for name, value in row.items()}
 
@@ -314,7 +326,7 @@ def read_evaluations(
     path: Path, seeds: int | None = None
 ) -> tuple[list[int], dict[str, Evaluation]]:
     """Steps and evaluations of an evaluations.npz; with `seeds`, it must be of so many."""
-    with open_npz(path, LARGEST_LOG) as file:
+    with open_npz(path, LARGEST_LOG, follow_links=False) as file:
         arrays = {name: file.read(name, None) for name in file.fields}
     steps = arrays.pop("steps", None)
     if steps is None or steps.ndim != 1 or steps.dtype != np.int64:

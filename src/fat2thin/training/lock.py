@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fat2thin.atomic_files import NotRegularFileError, regular_descriptor
+from fat2thin.training.files import DamagedError
+
 NAME = ".lock"
 _TRIES, _PAUSE = 5, 0.05
 _CANNOT = (errno.ENOSYS, errno.ENOLCK, errno.EINVAL, errno.ENOTSUP)
@@ -29,7 +32,7 @@ class FolderLock:
 
     def __enter__(self) -> "FolderLock":
         self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = _open(self._folder, os.O_RDWR | os.O_CREAT)
         try:
             _take(descriptor)
         except BlockingIOError:
@@ -68,6 +71,14 @@ def locks(folders: Iterable[Path]) -> Iterator[None]:
         yield
 
 
+def _open(folder: Path, flags: int) -> int:
+    """The lock of a folder that may be a stranger's: a link or a pipe of that name is none."""
+    try:
+        return regular_descriptor(folder / NAME, flags, follow_links=False)
+    except NotRegularFileError as error:
+        raise DamagedError(f"{error}: remove it, or choose another folder") from error
+
+
 def _take(descriptor: int) -> None:
     """Try for a moment: whoever only asks whether it is held holds it for an instant."""
     for _ in range(_TRIES - 1):
@@ -80,7 +91,7 @@ def _take(descriptor: int) -> None:
 def in_use(folder: Path) -> bool:
     """Whether a process trains into a folder now. Nothing is written."""
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY)
+        descriptor = _open(folder, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -1,15 +1,18 @@
-"""How many jobs a device holds at a time: what it offers, and about what a job needs."""
+"""How many jobs a device holds at a time, and how much memory a stranger's run may ask for."""
 
 import contextlib
 import functools
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import equinox as eqx
 import jax
 
+from fat2thin.data.limits import default_limit
 from fat2thin.training import loop
+from fat2thin.training.folder import NoRunError
 from fat2thin.training.jobs import Jobs, take
 from fat2thin.training.loop import Program
 
@@ -37,7 +40,7 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
     offered = _asked_for() or _offered()
     if offered is None:
         return None
-    return max(1, math.floor((offered - data_size) / _job_size(program, jobs)))
+    return max(1, math.floor((offered - data_size) / chunk_size(program, jobs, 1)))
 
 
 @contextlib.contextmanager
@@ -78,8 +81,22 @@ def _offered() -> float | None:
     return (1 - _MARGIN) * min(sizes) if sizes else None
 
 
-def _job_size(program: Program, jobs: Jobs) -> int:
-    """About how many bytes of a device a job needs while it is moved on."""
+class TooLargeError(NoRunError):
+    """A run asks for more memory than reading or checking it may take on this machine."""
+
+
+def refuse_too_large(file: Path, fields: str, size: int) -> None:
+    """Refuse what the fields of a file ask for, where it is over half of the machine's memory."""
+    limit = default_limit()
+    if size > limit:
+        raise TooLargeError(
+            f"{file}: {fields} ask for about {size:,} bytes of memory; the limit is {limit:,}, "
+            "half of what this machine has"
+        )
+
+
+def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
+    """About how many bytes it takes to move so many jobs on; `jobs` holds at least one of them."""
     init = functools.partial(loop.init, program=program)
     leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
@@ -89,4 +106,7 @@ def _job_size(program: Program, jobs: Jobs) -> int:
     )
     ahead = max(1, loop.DRAWN_AHEAD // loop.batch_bytes(program))
     drawn = ahead * (loop.batch_bytes(program) + _METRICS * program.batch_size * 4)
-    return _STATES * state + _OUTPUTS * program.batch_size * outputs + drawn
+    # One after the other, they need the rest in turn.
+    at_once = 1 if program.sequential else count
+    rest = _OUTPUTS * program.batch_size * outputs + drawn
+    return count * _STATES * state + at_once * rest

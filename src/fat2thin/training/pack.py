@@ -5,17 +5,20 @@ the same widths, action box and discount; their data sets, seeds and numeric set
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import algorithms, data
-from fat2thin.algorithms.base import Problem, shapes_program
+from fat2thin.algorithms.base import Problem, State, shapes_program
 from fat2thin.data import Dataset
 from fat2thin.data.operations import split
+from fat2thin.policies import Policy
 from fat2thin.training import loop
 from fat2thin.training.jobs import Data, Jobs, ObservationScale, data_size, on_device
 from fat2thin.training.loop import Program
@@ -101,6 +104,31 @@ def make_program(spec: RunSpec, problem: Problem) -> Program:
         batch_size=spec.batch_size,
         select=spec.select == OFFLINE,
         sequential=loop.sequential_here(),
+    )
+
+
+class Shapes(NamedTuple):
+    """Shapes and types of what a run is made of, with a leading axis of seeds."""
+
+    jobs: Jobs
+    states: State
+    policies: dict[str, Policy]
+
+
+def shapes_of(spec: RunSpec, problem: Problem, scales: Sequence[Scales]) -> Shapes:
+    """Shapes of a run. They are found for one seed and without making an array of them."""
+    one = dataclasses.replace(spec, seeds=spec.seeds[:1])
+    program, jobs = make_program(spec, problem), jobs_of(one, scales[:1])
+    states = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
+    make = functools.partial(loop.policies, program=program)
+    policies = eqx.filter_eval_shape(make, states, jobs)
+    return Shapes(*of_jobs((jobs, states, policies), len(spec.seeds)))
+
+
+def of_jobs(like: Any, count: int) -> Any:
+    """The shapes of so many jobs, by those of any number."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), like
     )
 
 

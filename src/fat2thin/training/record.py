@@ -2,17 +2,18 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
 from fat2thin.algorithms.base import State
 from fat2thin.training import checkpoints, loop, trees
 from fat2thin.training.about import Said
 from fat2thin.training.checkpoints import Checkpoint
-from fat2thin.training.folder import RUNNING, MetricsRow, RunFolder
-from fat2thin.training.pack import jobs_of, make_program
+from fat2thin.training.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
+from fat2thin.training.memory import refuse_too_large
+from fat2thin.training.pack import Shapes, shapes_of
 from fat2thin.training.spec import RunSpec
 
 
@@ -40,17 +41,16 @@ class Record:
         """Whether it finished, or diverged."""
         return self.about["status"] != RUNNING
 
-    @functools.cached_property
-    def rows(self) -> list[MetricsRow]:
-        """The rows of its metrics, read once."""
-        return self.folder.metrics()
+    def rows(self) -> Iterator[MetricsRow]:
+        """The rows of its metrics, one at a time: there may be more than memory could hold."""
+        return self.folder.metrics_rows()
 
-    @property
+    @functools.cached_property
     def reached(self) -> int:
         """Its last step, or that of its last row so far."""
         if self.over:
             return self.about["step"]
-        return max((int(row["step"]) for row in self.rows), default=0)
+        return max((int(row["step"]) for row in self.rows()), default=0)
 
     @functools.cached_property
     def chunks(self) -> list[tuple[int, int]]:
@@ -66,20 +66,22 @@ class Record:
         return stopped is not None and stopped["last_good_step"] < step
 
     @functools.cached_property
-    def shapes(self) -> tuple[Any, Any]:
-        """Those of the states and of the policies of all seeds."""
-        program = make_program(self.spec, self.said.problem)
-        jobs = jobs_of(self.spec, self.said.scales)
-        states = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
-        make = functools.partial(loop.policies, program=program)
-        return states, eqx.filter_eval_shape(make, states, jobs)
+    def shapes(self) -> Shapes:
+        """Those of states and policies, once all files of states are known to be as large."""
+        shapes = shapes_of(self.spec, self.said.problem, self.said.scales)
+        kept = [checkpoint.path / checkpoints.STATE for checkpoint in self.checkpoints]
+        for path in [*kept, self.folder.path / STATE] if self.over else kept:
+            trees.check_size(path, shapes.states)
+        needed = trees.size((shapes.jobs, shapes.states, shapes.policies))
+        refuse_too_large(self.folder.path / RUN, "spec.config and spec.seeds", needed)
+        return shapes
 
     def kept_state(self, checkpoint: Checkpoint | None = None) -> State:
         """The states of a checkpoint, or those after the last step."""
         if checkpoint is None:
-            return self.folder.state(self.shapes[0])
-        return trees.load(checkpoint.path / checkpoints.STATE, self.shapes[0])
+            return self.folder.state(self.shapes.states)
+        return trees.load(checkpoint.path / checkpoints.STATE, self.shapes.states)
 
     def kept_policies(self, step: int) -> Any:
         """The policies of the snapshot of a step."""
-        return self.folder.snapshot(step, self.shapes[1])
+        return self.folder.snapshot(step, self.shapes.policies)

@@ -1,6 +1,8 @@
 """Steps of a kept run computed again, and compared bit for bit with what its folder says."""
 
-from collections.abc import Sequence
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +12,10 @@ from fat2thin.algorithms.base import State
 from fat2thin.training import machine
 from fat2thin.training.checkpoints import Place
 from fat2thin.training.files import DamagedError
-from fat2thin.training.folder import STATE
-from fat2thin.training.pack import Log, make_pack
+from fat2thin.training.folder import RUN, STATE, MetricsRow
+from fat2thin.training.jobs import data_size
+from fat2thin.training.memory import chunk_size, refuse_too_large
+from fat2thin.training.pack import Log, jobs_of, make_pack, make_program
 from fat2thin.training.record import NotPossible, Record
 from fat2thin.training.turns import Turns
 
@@ -23,9 +27,14 @@ def replay(record: Record, logs: tuple[Log, ...], most: int | None) -> str:
     """
     if most == 0:
         raise NotPossible("none was asked for")
+    try:
+        collections.deque(record.rows(), maxlen=0)
+    except DamagedError as error:
+        raise NotPossible(f"there is nothing to compare with: {error}") from error
     if not record.chunks:
         raise NotPossible("no chunk of updates was completed")
     most = record.chunks[0][1] if most is None else most
+    _refuse_too_large(record, logs)
     again = _Again(record, logs)
     told, done = [], 0
     if again.pack.program.algorithm.preparation is None:
@@ -53,6 +62,24 @@ def replay(record: Record, logs: tuple[Log, ...], most: int | None) -> str:
     return f"{'; '.join(told)}. Equal to the bit: {', '.join(again.compared)}"
 
 
+def _refuse_too_large(record: Record, logs: tuple[Log, ...]) -> None:
+    """Refuse to compute what files cannot hold, or what needs more memory than it may take."""
+    try:
+        _ = record.shapes
+    except DamagedError as error:
+        raise NotPossible(f"its states do not fit: {error}") from error
+    spec, said = record.spec, record.said
+    program = make_program(spec, said.problem)
+    one = jobs_of(dataclasses.replace(spec, seeds=spec.seeds[:1]), said.scales[:1])
+    # The logs are there; their scaled copies and those on the device are not.
+    copies = 2 * sum(data_size(log.dataset) for log in logs)
+    refuse_too_large(
+        record.folder.path / RUN,
+        "spec.config, spec.batch_size and spec.seeds",
+        chunk_size(program, one, len(spec.seeds)) + copies,
+    )
+
+
 class _Again:
     """The run being computed again, and where it is not what it was."""
 
@@ -66,7 +93,6 @@ class _Again:
         self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.compared: list[str] = []
         self._data = self.turns.replicated(self.pack.data())
-        self._rows = {(row["step"], row["seed"]): row for row in record.rows}
         self._first: str | None = None
         self._largest = 0.0
 
@@ -74,11 +100,17 @@ class _Again:
         """Chunks one after the other, each compared with its rows and with the weights kept."""
         if chunks[0][0] == 0:
             self._compare_weights(0, states)
+        ends = {start + length for start, length in chunks}
+        rows = {
+            (int(row["step"]), int(row["seed"])): row
+            for row in self.record.rows()
+            if row["step"] in ends
+        }
         for start, length in chunks:
             states, report = self.turns.chunk(states, self._data, start, length, active=active)
             active = active & ~(np.asarray(report.bad_update) >= 0)
             metrics = jax.device_get(report.row)
-            self._compare_rows(start + length, metrics, active)
+            self._compare_rows(rows, start + length, metrics, active)
             self._compare_weights(start + length, states)
         first, last = chunks[0][0] + 1, sum(chunks[-1])
         self.compared.append(f"metrics of steps {first:,} to {last:,}")
@@ -106,9 +138,15 @@ class _Again:
             told.append(machine.difference(then, now))
         return next(filter(None, told), "")
 
-    def _compare_rows(self, step: int, metrics: dict[str, np.ndarray], active: np.ndarray) -> None:
+    def _compare_rows(
+        self,
+        rows: Mapping[tuple[int, int], MetricsRow],
+        step: int,
+        metrics: dict[str, np.ndarray],
+        active: np.ndarray,
+    ) -> None:
         for place, seed in enumerate(self.record.spec.seeds):
-            row = self._rows.get((step, seed), {})
+            row = rows.get((step, seed), {})
             for name in sorted({*metrics, *row} - {"step", "seed"}):
                 kept = float(row.get(name, np.nan))
                 here = name in metrics and active[place]

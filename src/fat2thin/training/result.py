@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,12 +24,13 @@ from fat2thin.evaluation.returns import (
 from fat2thin.evaluation.table import Table, make_table, metrics_table
 from fat2thin.keys import Stream, stream_keys
 from fat2thin.policies import Policy
-from fat2thin.training import loop
+from fat2thin.training import loop, trees
 from fat2thin.training.about import understand
-from fat2thin.training.folder import RUN, RUNNING, MetricsRow, NoRunError, RunFolder
+from fat2thin.training.folder import RUN, RUNNING, STATE, MetricsRow, NoRunError, RunFolder
 from fat2thin.training.jobs import Jobs
 from fat2thin.training.loop import Program
-from fat2thin.training.pack import jobs_of, make_program
+from fat2thin.training.memory import refuse_too_large
+from fat2thin.training.pack import jobs_of, make_program, shapes_of
 from fat2thin.training.settings import whole_number
 from fat2thin.training.spec import RunSpec
 from fat2thin.training.turns import Turns
@@ -116,14 +116,20 @@ class Run:
 
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
-        """What to compare with, measured on the task itself once and then kept in the folder."""
+        """What to compare with, as the folder has it, or else measured on the task itself."""
         references = self._kept_references()
         if references is None:
             with self._judge() as judge:
                 references = judge.references()
-            if self.folder:
-                RunFolder(self.folder).write_references(references)
         return references
+
+    def keep_references(self) -> None:
+        """Write what was measured of them to the folder, so that it is measured once.
+
+        To read a run never writes: only commands that train call this, for their own folders.
+        """
+        if self.folder and "references" in vars(self) and self._kept_references() is None:
+            RunFolder(self.folder).write_references(self.references)
 
     def known_references(self) -> dict[str, Reference]:
         """The same; none where they were not measured yet and should or can not be now.
@@ -260,17 +266,15 @@ def load(folder: str | Path) -> Run:
             "command that began it goes on with it"
         )
     spec, problem, scales = understand(files.path / RUN, about)
-    files.refuse_too_many(spec.seeds)
-    steps, policies = files.evaluations(len(spec.seeds))
-    metrics = columns(files.metrics_rows(spec.seeds), len(spec.seeds))
-    program, jobs = make_program(spec, problem), jobs_of(spec, scales)
     # Shapes alone: nothing of what the specification asks for is made before the file is known
     # to hold as much.
-    like = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
-    like_policies = eqx.filter_eval_shape(
-        functools.partial(loop.policies, program=program), like, jobs
-    )
+    shapes = shapes_of(spec, problem, scales)
+    trees.check_size(files.path / STATE, shapes.states)
     kept = files.kept_snapshots(spec.snapshots)
+    needed = trees.size((shapes.jobs, shapes.states)) + len(kept) * trees.size(shapes.policies)
+    refuse_too_large(files.path / RUN, "spec.config, spec.seeds and spec.snapshots", needed)
+    steps, policies = files.evaluations(len(spec.seeds))
+    metrics = columns(files.metrics_rows(spec.seeds), len(spec.seeds))
     return Run(
         spec=spec,
         step=about["step"],
@@ -278,8 +282,8 @@ def load(folder: str | Path) -> Run:
         evaluations=Evaluations(tuple(steps), policies),
         folder=files.path,
         about=about,
-        program=program,
-        jobs=jobs,
-        states=loop.acting(files.state(like)),
-        snapshots={step: files.snapshot(step, like_policies) for step in kept},
+        program=make_program(spec, problem),
+        jobs=jobs_of(spec, scales),
+        states=loop.acting(files.state(shapes.states)),
+        snapshots={step: files.snapshot(step, shapes.policies) for step in kept},
     )

@@ -26,7 +26,7 @@ from fat2thin.training.lock import locks
 from fat2thin.training.loop import Report
 from fat2thin.training.member import Member
 from fat2thin.training.memory import LIMIT
-from fat2thin.training.pack import Log, make_pack, read_logs, traced_settings
+from fat2thin.training.pack import Log, make_pack, of_jobs, read_logs, traced_settings
 from fat2thin.training.progress import SCORE, Silent, for_terminal
 from fat2thin.training.result import Run, load
 from fat2thin.training.resuming import Timer, groups
@@ -221,7 +221,7 @@ class _Training:
         init = functools.partial(loop.init, program=self.pack.program)
         like = eqx.filter_eval_shape(init, self.pack.jobs)
         parts = [
-            trees.load(checkpoint.path / checkpoints.STATE, _of_jobs(like, len(spec.seeds)), np)
+            trees.load(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
             for spec, checkpoint in zip(self.specs, found, strict=True)
             if checkpoint
         ]
@@ -409,10 +409,3 @@ def _left(lengths: Sequence[int], done: int) -> list[int]:
     if done and done not in ends:
         raise DamagedError(f"a checkpoint of step {done:,} lies within a chunk of this run")
     return [length for length, end in zip(lengths, ends, strict=True) if end > done]
-
-
-def _of_jobs(like: Any, count: int) -> Any:
-    """Shapes of so many jobs."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), like
-    )

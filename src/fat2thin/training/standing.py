@@ -14,12 +14,11 @@ import numpy as np
 
 from fat2thin.data.npz_files import open_npz
 from fat2thin.training import about as told
-from fat2thin.training import checkpoints, lock
+from fat2thin.training import checkpoints, files, lock
 from fat2thin.training.checkpoints import Checkpoint
-from fat2thin.training.files import DamagedError
+from fat2thin.training.files import LARGEST_LOG, DamagedError
 from fat2thin.training.folder import (
     EVALUATIONS,
-    LARGEST_LOG,
     METRICS,
     RUN,
     RUNNING,
@@ -192,7 +191,7 @@ class MetricsTail:
     def read(self) -> LastRow | None:
         """The last metrics that are whole; None where there are none yet."""
         try:
-            file = self._path.open("rb")
+            file = files.opened(self._path)
         except FileNotFoundError:
             self._forget()
             return None
@@ -223,7 +222,7 @@ class MetricsTail:
                 start += len(file.readline())
             self._begun = []
             self._take(file, start, size)
-            if size <= length:
+            if size <= length or len(self._begun) >= self._enough:
                 return
             length *= 4
 
@@ -235,7 +234,8 @@ class MetricsTail:
         if not ended:
             return
         self._end = start + len(lines) + 1
-        self._begun += [self._parsed(line) for line in lines.split(b"\n")]
+        recent = [self._parsed(line) for line in lines.rsplit(b"\n", self._enough)[-self._enough :]]
+        self._begun = [*self._begun, *recent][-self._enough :]
         count = len(self.seeds)
         for end in range(len(self._begun), count - 1, -1):
             rows = self._begun[end - count : end]
@@ -247,6 +247,11 @@ class MetricsTail:
                 self._last = LastRow(int(rows[0]["step"]), metrics)
                 self._begun = self._begun[end:]
                 return
+
+    @property
+    def _enough(self) -> int:
+        """So many last rows hold one step of all seeds, wherever the file ends."""
+        return 2 * len(self.seeds) - 1
 
     def _are_of_one_step(self, rows: list[MetricsRow]) -> bool:
         seeds = tuple(row.get("seed") for row in rows)
@@ -267,7 +272,7 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
 
 def _last_score(file: Path, seeds: int) -> LastScore | None:
     name = f"{SCORE}/returns"
-    with open_npz(file, LARGEST_LOG) as arrays:
+    with open_npz(file, LARGEST_LOG, follow_links=False) as arrays:
         if not arrays.has("steps") or not arrays.has(name):
             return None
         steps, returns = arrays.read("steps", None), arrays.read(name, None)
@@ -279,7 +284,7 @@ def _last_score(file: Path, seeds: int) -> LastScore | None:
 def _signature(path: Path) -> _Signature | None:
     """Another one where a file was replaced; None where there is none."""
     try:
-        status = path.stat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

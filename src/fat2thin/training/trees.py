@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fat2thin.training.files import DamagedError, refuse_larger
+from fat2thin.training.files import DamagedError, opened, size_of
 
 FORMAT = "fat2thin tree 2"
 _LONGEST_HEADER = 8 * 2**20
@@ -45,8 +45,8 @@ def load(path: Path, like: Any, kind: Any = jnp) -> Any:
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     expected = [_entry(jax.tree_util.keystr(where), leaf) for where, leaf in leaves]
+    check_size(path, like)
     try:
-        _check_size(path, expected)
         with safetensors.safe_open(path, framework="np") as file:
             _check_contents(path, file.metadata() or {}, expected)
             for name, dtype, shape in expected:
@@ -59,12 +59,25 @@ def load(path: Path, like: Any, kind: Any = jnp) -> Any:
     return jax.tree_util.tree_unflatten(structure, arrays)
 
 
-def _check_size(path: Path, expected: list[list]) -> None:
-    numbers = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in expected)
-    refuse_larger(path, numbers + _LONGEST_HEADER)
-    size = path.stat().st_size
-    if size < numbers:
-        raise DamagedError(f"{path} has {size:,} bytes, fewer than the {numbers:,} of its arrays")
+def size(like: Any) -> int:
+    """How many bytes the arrays of a tree of shapes take."""
+    leaves = jax.tree.leaves(like)
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+
+def check_size(path: Path, like: Any) -> None:
+    """Refuse a file that is too small or too large for arrays of these shapes; none is made."""
+    numbers = size(like)
+    try:
+        with opened(path, numbers + _LONGEST_HEADER) as file:
+            found = size_of(file)
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing") from None
+    if found < numbers:
+        raise DamagedError(
+            f"{path} has {found:,} bytes, fewer than the {numbers:,} of the arrays that run.json "
+            "asks for with spec.config, spec.seeds and problem"
+        )
 
 
 def _check_contents(path: Path, metadata: dict[str, str], expected: list[list]) -> None:

@@ -9,23 +9,26 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fat2thin import data
+from fat2thin.terminal_text import printable
 from fat2thin.training import checkpoints, lock, loop
 from fat2thin.training.about import understand
 from fat2thin.training.checkpoints import Checkpoint, NewerFormatError
 from fat2thin.training.files import DamagedError
 from fat2thin.training.folder import FINISHED, RUN, RUNNING, RunFolder
+from fat2thin.training.jobs import data_size
+from fat2thin.training.memory import TooLargeError, refuse_too_large
 from fat2thin.training.pack import Log, read_logs
 from fat2thin.training.record import NotPossible, Record
 from fat2thin.training.record_checks import evaluations, files, metrics, refuse, snapshots, weights
 from fat2thin.training.replay import replay
 from fat2thin.training.result import listed
 from fat2thin.training.settings import whole_number
-from fat2thin.training.spec import plain
+from fat2thin.training.spec import MOST_ROWS, plain
 
 OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
 _SAID = ("versions", "device", "started")
 _SAID_AT_THE_END = ("step", "seconds", "files")
-_MOST_CHUNKS = 10**7
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, OSError)
 """What reading something that is not what it says can end with."""
 
@@ -59,7 +62,8 @@ class Verification:
         rows = [Check("check", "result", "what"), *self.checks]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(
-            f"{row.name:{widths[0]}} | {row.result:{widths[1]}} | {row.what}" for row in rows
+            f"{row.name:{widths[0]}} | {row.result:{widths[1]}} | {printable(row.what)}"
+            for row in rows
         )
 
 
@@ -77,7 +81,7 @@ class _Verifier:
 
     def __init__(self, folder: Path, most: int | None) -> None:
         self._folder, self._most = RunFolder(folder), most
-        self._in_use = lock.in_use(folder)
+        self._in_use = False
         self._record: Record | None = None
         self._logs: tuple[Log, ...] | None = None
         self._damaged: list[str] = []
@@ -102,7 +106,7 @@ class _Verifier:
     def _checked(self, name: str, check: Callable[[], str]) -> Check:
         try:
             return Check(name, OK, check())
-        except NotPossible as error:
+        except (NotPossible, TooLargeError) as error:
             return Check(name, NOT_POSSIBLE, str(error))
         except _WRONG as error:
             if self._in_use and isinstance(error, FileNotFoundError):
@@ -116,12 +120,13 @@ class _Verifier:
         return check(self._record)
 
     def _read(self) -> str:
+        self._in_use = lock.in_use(self._folder.path)
         about = self._folder.about()
         needed = _SAID if about["status"] == RUNNING else (*_SAID, *_SAID_AT_THE_END)
         refuse(f"it says nothing of {name}" for name in needed if name not in about)
         said = understand(self._folder.path / RUN, about)
         spec = said.spec
-        if spec.steps / min(spec.log_every, spec.evaluate_every) > _MOST_CHUNKS:
+        if spec.steps / min(spec.log_every, spec.evaluate_every) > MOST_ROWS:
             raise NotPossible(f"{spec.steps:,} steps would be cut into too many chunks")
         record = Record(self._folder, about, said, self._whole_checkpoints(about))
         if about["status"] == FINISHED and about["step"] != spec.steps:
@@ -156,7 +161,10 @@ class _Verifier:
     def _data(self, record: Record) -> str:
         name = record.spec.dataset
         try:
+            _refuse_too_many_logs(record)
             (logs,) = read_logs([record.spec])
+        except TooLargeError:
+            raise
         except (OSError, ValueError) as error:
             if Path(name).exists():
                 raise
@@ -177,8 +185,17 @@ class _Verifier:
     def _replay(self, record: Record) -> str:
         if self._logs is None:
             raise NotPossible("it needs the data as they were")
-        try:
-            _ = record.rows
-        except DamagedError as error:
-            raise NotPossible(f"there is nothing to compare with: {error}") from error
         return replay(record, self._logs, self._most)
+
+
+def _refuse_too_many_logs(record: Record) -> None:
+    """Refuse more logs than memory may hold, where each seed has its own; one of them is made."""
+    spec = record.spec
+    if data.reader(spec.dataset).one_a_seed:
+        size = data_size(data.load(spec.dataset, spec.seeds[0]))
+        copies = 2 if spec.holdout else 1
+        refuse_too_large(
+            record.folder.path / RUN,
+            f"spec.dataset and the {len(spec.seeds):,} spec.seeds",
+            copies * len(spec.seeds) * size,
+        )

@@ -1,0 +1,157 @@
+"""Files that are written whole or not at all, and opened only if they are regular files.
+
+Every writer of the package uses `writing`, `write` or `writing_folder`: the contents go to a new
+file with a random name beside the target, are synced to the disk and take the target's name last.
+A link that somebody left there is never followed. Every reader starts with `open_regular`, so that
+a pipe or a device is refused at once instead of read forever.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial", re.DOTALL)
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_OF_OTHER_KINDS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""What opening a link without following it, a pipe or socket, or a folder can end with."""
+
+
+class NotRegularFileError(OSError):
+    """A path leads to a pipe, a device, a folder or a link, where a regular file must be."""
+
+
+def open_regular(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
+    """Open a file for reading; whatever is not a regular file is an error, and nothing waits."""
+    return os.fdopen(regular_descriptor(path, follow_links=follow_links), "rb")
+
+
+def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = True) -> int:
+    """The same as a descriptor, for reading or with other flags of `os.open`."""
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in _OF_OTHER_KINDS:
+            raise _not_regular(path, path.lstat().st_mode) from error
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise _not_regular(path, mode)
+    return descriptor
+
+
+def _not_regular(path: Path, mode: int) -> NotRegularFileError:
+    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+    return NotRegularFileError(f"{path} is {kind}, not a regular file")
+
+
+@contextlib.contextmanager
+def creating(path: Path) -> Iterator[IO[bytes]]:
+    """A new file, all of it on the disk in the end; whatever has its name already is an error."""
+    with _new_file(path) as file:
+        yield file
+        _have_on_disk(file)
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes its name once all of it is on the disk; else what was there stays."""
+    beside = _beside(place)
+    file = _new_file(beside)
+    try:
+        with file:
+            yield file
+            _have_on_disk(file)
+        os.replace(beside, place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    sync(place.parent)
+
+
+def write(place: Path, contents: bytes) -> None:
+    """Write a file so that after a crash it is there whole, or as it was before."""
+    with writing(place) as file:
+        file.write(contents)
+
+
+@contextlib.contextmanager
+def writing_folder(place: Path) -> Iterator[Path]:
+    """A new folder that takes its name with all of its files in it, or not at all.
+
+    The files are made with `creating`. A folder that is there already is removed last.
+    """
+    beside, old = _beside(place), None
+    os.mkdir(beside)
+    try:
+        yield beside
+        sync(beside)
+        if place.exists():
+            old = place.rename(_beside(place))
+        os.rename(beside, place)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        if old is not None:
+            os.rename(old, place)
+        raise
+    sync(place.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Have a file on the disk, or the names in a folder, where the file system can do that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left half written in a folder.
+
+    Only for the process that holds the folder's lock: another one may be writing.
+    """
+    for path in folder.glob(".*.partial"):
+        if not _PARTIAL.fullmatch(path.name) or path.is_symlink():
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def _new_file(path: Path) -> IO[bytes]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "w+b")
+
+
+def _have_on_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _beside(place: Path) -> Path:
+    """A name for what is not whole yet; nobody can guess it, and put a link there."""
+    return place.with_name(f".{place.name}.{secrets.token_hex(8)}.partial")

@@ -1,0 +1,56 @@
+"""What a terminal would obey is shown as an escape; Unicode's own categories are the oracle."""
+
+import logging
+import tomllib
+import unicodedata
+
+import pytest
+
+from fat2thin.plain_errors import plain_errors
+from fat2thin.terminal_text import _Formatter, printable, printable_lines
+
+SHOWN = {"L", "M", "N", "P", "S"}
+"""Letters, marks, numbers, punctuation, symbols."""
+
+
+def test_every_character_is_shown_or_escaped():
+    ends = [(0, 0x2100), (0xD7F0, 0xD810), (0xFE00, 0x10010), (0xE0000, 0xE0100)]
+    for letter in (chr(number) for first, end in ends for number in range(first, end)):
+        if unicodedata.category(letter)[0] in SHOWN or letter == " ":
+            assert printable(letter) == letter
+        else:
+            assert printable(letter).isascii() and printable(letter).startswith("\\")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("dose in µg/kg, größer", "dose in µg/kg, größer"),
+        ("\x1b[31mred\x1b[0m", r"\u001b[31mred\u001b[0m"),
+        ("\x1b]0;title\x07", r"\u001b]0;title\u0007"),
+        ("\x9b31m", r"\u009b31m"),
+        ("a\nb\r\tc\x85\u2028d", r"a\nb\r\tc\u0085\u2028d"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\x7f\U000e0041", r"\u007f\U000e0041"),
+        ("\udc80", r"\udc80"),
+    ],
+)
+def test_by_hand(text, shown):
+    assert printable(text) == shown
+
+
+def test_the_escapes_are_those_of_toml():
+    text = "\x1b\x7f\x9b\n\t\u202e\U000e0041"
+    assert tomllib.loads(f'text = "{printable(text)}"')["text"] == text
+
+
+def test_lines_stay_lines():
+    assert printable_lines("a\x1b\nb\x85c") == "a\\u001b\nb\\u0085c"
+
+
+def test_errors_and_logs_are_printable():
+    with pytest.raises(SystemExit) as end, plain_errors(ValueError):
+        raise ValueError("the file \x1b[2J\nis wrong")
+    assert end.value.code == "fat2thin: the file \\u001b[2J\nis wrong"
+    record = logging.LogRecord("x", logging.WARNING, "", 1, "%s is bad", ("a\x1b",), None)
+    assert _Formatter().format(record) == "a\\u001b is bad"
