@@ -27,10 +27,10 @@ help: ## list the targets
 demo: setup ## learn a dosing policy and draw it, into demo/ (about a minute)
 	@$(ON_CPU) $(BIN)/python -m fat2thin.cli demo --out demo
 
-test: lint ## lint, then every quick test
-	@$(PYTEST)
+test: lint ## lint, then every quick test and a sample of the slow ones
+	@$(PYTEST) -m "not slow or sampled"
 
-test-slow: setup ## the tests that take minutes
+test-slow: setup ## all slow tests (over an hour with those marked long)
 	@$(PYTEST) -m slow
 
 lint: setup ## ruff (lint and format) and mypy

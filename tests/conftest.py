@@ -1,13 +1,18 @@
+"""Compiled programs are kept between runs; `make test` takes a sample of the slow tests."""
+
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+ROOT = Path(__file__).parents[1]
+
 # Tests compile the same small programs again and again. Each worker keeps its own, since JAX does
 # not write them so that another process may read them at any moment.
-_COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
+_COMPILED = ROOT / ".pytest_cache" / "compiled"
 _chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
 # What a worker finds may be what the process that started it set, and not its user.
 if _chosen is None or Path(_chosen).parent == _COMPILED:
@@ -33,3 +38,54 @@ def no_hang():
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+# A function with at least this many slow cases has one of them in every sample: it goes through all
+# algorithms or families. Of the cases of other functions, a sample has this number.
+MANY_CASES, OTHERS_A_TURN = 10, 3
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--slow-sample", type=int, metavar="TURN",
+        help="which slow tests -m sampled takes; by default the number of commits",
+    )  # fmt: skip
+
+
+def pytest_configure(config):
+    if config.option.slow_sample is None:
+        config.option.slow_sample = _commits()
+
+
+def _commits():
+    command = ["git", "rev-list", "--count", "HEAD"]
+    try:
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(found.stdout)
+
+
+def pytest_report_header(config):
+    turn = config.option.slow_sample
+    return f"slow tests: sample {turn} (repeat it with -m sampled --slow-sample {turn})"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the slow tests whose turn it is, before -m selects."""
+    functions = {}
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("long"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for item in sample([*functions.values()], config.option.slow_sample):
+        item.add_marker("sampled")
+
+
+def sample(functions, turn):
+    """The cases of a turn: all have been taken after as many turns as there are cases at most."""
+    chosen = [cases[turn % len(cases)] for cases in functions if len(cases) >= MANY_CASES]
+    others = [case for cases in functions if len(cases) < MANY_CASES for case in cases]
+    apart = max(1, -(-len(others) // OTHERS_A_TURN))
+    places = range(turn, turn + len(others), apart)
+    return chosen + [others[place % len(others)] for place in places]

@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 LONG = ("docs/distributions.md", "docs/own_log.md", "docs/training.md")
 """Pages whose blocks take half a minute or more each."""
 MARKED = [
-    pytest.param(page, marks=pytest.mark.slow)
+    pytest.param(page, marks=[pytest.mark.slow, pytest.mark.long])
     if str(page.relative_to(ROOT)) in LONG
     else pytest.param(page)
     for page in PAGES

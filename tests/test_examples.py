@@ -53,6 +53,7 @@ def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_table_and_an_npz_of_it_give_the_same_numbers(monkeypatch, capsys, tmp_path):
     main(["data", "convert", str(TABLE), str(tmp_path / "log.npz")])
     short = ("--steps", "2", "--seeds", "2", "--out")
@@ -62,6 +63,7 @@ def test_a_table_and_an_npz_of_it_give_the_same_numbers(monkeypatch, capsys, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not INSULIN.is_dir(), reason="the insulin log of NeoRL-2 is not there")
 def test_the_insulin_log(monkeypatch, capsys, tmp_path):
     files = (

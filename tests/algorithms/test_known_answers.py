@@ -38,6 +38,7 @@ METHODS = {
 # These stand for all: the contract holds every algorithm to the numbers that its
 # first updates gave, so the others cannot change unseen. That they learn is among the slow tests.
 QUICK = ("fttpo", "tawac", "iql", "sql", "bc")
+LONG = ("rar", "fttpo-greedy")
 STEPS = 3_000
 
 
@@ -53,9 +54,14 @@ def answers(policy):
     return np.asarray(policy.act(OBSERVATIONS))[:, 0]
 
 
+def marks(name):
+    slow = [] if name in QUICK else [pytest.mark.slow]
+    return [*slow, pytest.mark.long] if name in LONG else slow
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in METHODS],
+    [pytest.param(name, marks=marks(name)) for name in METHODS],
 )
 def test_it_reaches_the_known_answers(name):
     settings, expected = METHODS[name]
@@ -82,7 +88,9 @@ def test_a_low_expectile_does_not_stitch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fttpo", "sparse_reverse_kl", "rar"])
+@pytest.mark.parametrize(
+    "name", ["fttpo", "sparse_reverse_kl", pytest.param("rar", marks=pytest.mark.long)]
+)
 def test_sparse_policies_give_exactly_nothing_to_the_bad_cluster(name):
     policy = learn(name, temperature=0.1)
     density = jnp.exp(policy(OBSERVATIONS[CLUSTERS]).log_prob(jnp.full((1,), -0.5)))
@@ -101,6 +109,7 @@ def test_published_spot_stays_what_it_was():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_published_reverse_kl_is_entropy_maximisation():
     """The band grows to its bound, whatever the log says: (1.5 e^0)^(1/3) = 1.1447."""
     policy = learn("sparse_reverse_kl", temperature=0.1, published=True)

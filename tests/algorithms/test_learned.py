@@ -14,9 +14,9 @@ from fat2thin.networks import TwinCritic
 from untrained import _shaken
 
 PROBLEM = Problem(observation_size=2, action_low=(-1.0,), action_high=(1.0,), discount=0.9)
-QUICK = ("iql", "fttpo", "td3_bc", "bc")
+SLOW = ("awac", "fttpo-greedy")
 NAMES = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else [])
     for name in algorithms.names()
 ]
 

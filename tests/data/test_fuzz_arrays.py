@@ -222,6 +222,7 @@ def test_a_damaged_file_is_read_or_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_damaged_files_are_read_or_refused(kind):
     check([kind], seed=2, count=20_000, seconds=3600)

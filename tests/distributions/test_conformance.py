@@ -50,11 +50,13 @@ def test_a_sample_of_the_grid_passes_and_offers_everything():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_grid_passes_in_float32():
     check_distribution(grid(ALL_INDICES, ALL_SCALES), KEY).raise_if_failed()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_grid_passes_in_float64_up_to_2_95():
     with jax.enable_x64(True):
         # Above 2.5 the law leaves the range of float32, so there is no precision to compare.
@@ -65,6 +67,7 @@ def test_the_grid_passes_in_float64_up_to_2_95():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_grid_passes_away_from_the_origin():
     location = jnp.array([-1.0, 1.0, 1e3])[:, None, None]
     indices = jnp.asarray(QUICK_INDICES)[:, None]

@@ -20,8 +20,6 @@ from fat2thin.distributions.multivariate import (
 )
 
 DTYPES = ["float32", "float64"]
-# For programs that draw samples, which take long to compile.
-SLOW_DTYPES = ["float32", pytest.param("float64", marks=pytest.mark.slow)]
 FALSE_ALARM = 1e-7
 LOWER = np.array([[1.5, 0.0, 0.0], [0.7, 0.4, 0.0], [-0.3, 0.2, 2.0]])
 CENTRE = np.array([1.0, -2.0, 0.5])
@@ -176,7 +174,7 @@ def test_mass_of_a_tilted_ellipse_is_one():
 # Samples
 
 
-@pytest.mark.parametrize("dtype", SLOW_DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dimension", [1, 2, 3, 6])
 def test_samples_follow_the_law(dimension, dtype):
     indices = np.array([-20.0, 0.0, 0.7, 0.999])
@@ -305,7 +303,7 @@ def test_float32_path_derivative_in_the_index_is_that_of_the_variance(dimension)
     assert np.all(deviation < 20.0)
 
 
-@pytest.mark.parametrize("dtype", SLOW_DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", ["scale_tril", "scale_diag"])
 def test_own_samples_are_never_outside_by_rounding(scale, dtype):
     parameter = LOWER if scale == "scale_tril" else np.diag(LOWER)

@@ -504,6 +504,7 @@ def test_a_damaged_folder_is_loaded_or_refused(run, without_type_checks):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_many_damaged_folders_are_loaded_or_refused(run):
     command = [sys.executable, __file__, str(run), "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)

@@ -25,6 +25,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="watches the process through /proc"),
 ]
 
