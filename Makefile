@@ -25,7 +25,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
 
 demo: setup ## learn a dosing policy and draw it, into demo/ (about a minute)
-	@$(ON_CPU) $(BIN)/python -m fat2thin.cli demo --out demo
+	@$(ON_CPU) $(BIN)/python -m fat2thin demo --out demo
 
 test: lint ## lint, then every quick test and a sample of the slow ones
 	@$(PYTEST) -m "not slow or sampled"
@@ -46,7 +46,7 @@ bench: setup ## speed of the distributions, on whatever device JAX finds
 	@$(BIN)/python benchmarks/distributions.py
 
 docs: setup ## draw the pictures of the documentation again
-	@$(ON_CPU) $(BIN)/python -m fat2thin.cli gallery --out docs/images
+	@$(ON_CPU) $(BIN)/python -m fat2thin gallery --out docs/images
 
 setup: ## the virtual environment (done by the other targets as well)
 	@sh .ci/setup $(VENV) "$(PYTHON)"

@@ -16,9 +16,9 @@ import jax
 from jax.profiler import ProfileData
 
 import update
-from fat2thin.training import loop
-from fat2thin.training.jobs import on_device
-from fat2thin.training.turns import Turns
+from fat2thin.engine import loop
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.jobs import on_device
 
 LENGTH = 1000
 KINDS = {

@@ -22,7 +22,7 @@ import numpy as np
 
 import fat2thin
 from fat2thin.data import Dataset
-from fat2thin.data.npz_files import save_npz
+from fat2thin.data.formats.npz import save_npz
 from fat2thin.training.progress import Silent
 
 MEBI = 2**20
@@ -126,7 +126,7 @@ def folders(folder: Path) -> str:
     for place in places[1:]:
         shutil.copytree(places[0], place)
     began = time.perf_counter()
-    command = [sys.executable, "-m", "fat2thin.cli", "show", *map(str, places)]
+    command = [sys.executable, "-m", "fat2thin", "show", *map(str, places)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = sum("run_" in line for line in shown.stdout.splitlines())
     assert lines == len(places), lines

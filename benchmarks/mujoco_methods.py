@@ -29,11 +29,11 @@ from matplotlib.figure import Figure
 
 import fat2thin
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.runs.folder import DIVERGED, FINISHED, RUNNING, RunFolder
+from fat2thin.runs.result import columns
 from fat2thin.training import RunSpec, execute_together, make_spec
-from fat2thin.training.folder import DIVERGED, FINISHED, RUNNING, RunFolder
 from fat2thin.training.progress import Lines
-from fat2thin.training.result import columns
 
 RESULTS = Path("docs/results/mujoco_methods.json")
 PICTURE = Path("docs/images/mujoco_methods.png")

@@ -43,7 +43,7 @@ class Machine:
         options = self.options
         settings = ["--set", f"hidden={options.hidden},{options.hidden}"]
         command = [
-            sys.executable, "-m", "fat2thin.cli", "train", options.algorithm, options.dataset,
+            sys.executable, "-m", "fat2thin", "train", options.algorithm, options.dataset,
             "--steps", str(options.steps), "--seeds", str(options.seeds),
             "--evaluate-every", str(options.steps // 4), "--episodes", "20",
             "--log-every", str(options.steps // 20), "--checkpoint-seconds", "0",

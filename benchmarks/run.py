@@ -119,12 +119,14 @@ def watch(clock: Clock) -> None:
     """Import what a run needs, and let the clock run wherever a part begins."""
     import jax
 
-    from fat2thin import cli  # noqa: F401
+    from fat2thin.cli import main as cli  # noqa: F401
+    from fat2thin.engine import loop
+    from fat2thin.engine.pack import Pack
     from fat2thin.evaluation.returns import HostJudge, TreatmentEvaluator
-    from fat2thin.training import judging, loop, run
-    from fat2thin.training.folder import RunFolder
-    from fat2thin.training.judging import Judging
-    from fat2thin.training.pack import Pack
+    from fat2thin.runs.folder import RunFolder
+    from fat2thin.training import evaluation_queue as judging
+    from fat2thin.training import train as run
+    from fat2thin.training.evaluation_queue import Judging
 
     def compiled(event: str, start_time: float, end_time: float, **_: Any) -> None:
         if event in EVENTS:
@@ -163,7 +165,7 @@ def child(report: Path, arguments: list[str]) -> None:
     """Run one command here, and write what every part of it took."""
     start, clock = time.time(), Clock()
     clock.timed("import", watch)(clock)
-    from fat2thin import cli
+    from fat2thin.cli import main as cli
 
     sys.argv = ["fat2thin", *arguments]
     clock.timed("other", cli.main)()
@@ -239,7 +241,7 @@ def main() -> None:
         dataset = options.dataset or str(folder / "log.npz")
         if not options.dataset:
             import update
-            from fat2thin.data.npz_files import save_npz
+            from fat2thin.data.formats.npz import save_npz
 
             save_npz(update.log(options.rows), dataset)
         arguments = [

@@ -32,9 +32,9 @@ from matplotlib.figure import Figure
 import fat2thin
 import timing
 import update
-from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
-from fat2thin.training import loop
-from fat2thin.training.jobs import on_device
+from fat2thin.engine import loop
+from fat2thin.engine.jobs import on_device
+from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
 
 CURVES = {
     "seeds": (1, 10, 50, 200),

@@ -13,9 +13,9 @@ import time
 import jax
 import numpy as np
 
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.pack import make_pack, read_logs
 from fat2thin.training import make_spec
-from fat2thin.training.pack import make_pack, read_logs
-from fat2thin.training.turns import Turns
 
 CHUNK = 250
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import matplotlib.style
 import numpy as np
 
-from fat2thin.evaluation import choices
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.experiments import selection_study
-from fat2thin.experiments.outcomes import markdown
-from fat2thin.report.figures import STYLE, save_figure
-from fat2thin.report.selection_figure import draw_regret
+from fat2thin.experiments.comparison import markdown
+from fat2thin.paper import selection_study
+from fat2thin.paper import signal_quality as choices
+from fat2thin.paper.selection_figure import draw_regret
+from fat2thin.report.distribution_figures import STYLE, save_figure
 
 RESULTS = Path("docs/results")
 CELL = "{:.2f} [{:.2f}, {:.2f}]"

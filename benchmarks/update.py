@@ -35,10 +35,10 @@ import fat2thin
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import Dataset
-from fat2thin.training import loop
-from fat2thin.training.jobs import Jobs, on_device
-from fat2thin.training.loop import Program
-from fat2thin.training.turns import Turns
+from fat2thin.engine import loop
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.jobs import Jobs, on_device
+from fat2thin.engine.loop import Program
 from timing import repeated, side_by_side
 
 OBSERVATION, ACTION, ROWS = 17, 6, 100_000

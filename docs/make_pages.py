@@ -20,7 +20,7 @@ from fat2thin.algorithms import Algorithm, Batch, Problem
 from fat2thin.algorithms.config import CriticConfig, LearningConfig, PolicyConfig
 from fat2thin.algorithms.metrics import METRICS
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.training.settings import explain
+from fat2thin.settings.config import explain
 
 PAGES = Path(__file__).parent / "algorithms"
 RESULTS = Path(__file__).parent / "results" / "treatment_methods.json"

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.training import loop
-from fat2thin.training.jobs import Jobs
+from fat2thin.engine import loop
+from fat2thin.engine.jobs import Jobs
 
 
 def make_jobs(

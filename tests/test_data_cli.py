@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fat2thin import data
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.data import writers
-from fat2thin.data.findings import Finding, Report
+from fat2thin.data.checks.findings import Finding, Report
 from fat2thin.envs import treatment
 from fat2thin.envs.errors import TaskFailed
 from fat2thin.envs.record import from_policy, record, uniform
@@ -59,7 +59,7 @@ def test_check_of_a_file_that_is_no_log_ends_with_a_line(tmp_path):
 
 
 def test_the_program_warns_in_one_line(monkeypatch):
-    monkeypatch.setattr("fat2thin.compilation_cache.use", lambda: None)
+    monkeypatch.setattr("fat2thin.engine.compilation_cache.use", lambda: None)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(sys, "argv", ["fat2thin", "data", "check", "treatment/quadratic"])
     main()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.evaluation.returns import Reference, TreatmentEvaluator
 
 ROOT = Path(__file__).parents[1]

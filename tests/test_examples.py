@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 SCRIPT, TABLE = ROOT / "examples" / "own_log.py", ROOT / "examples" / "own_log.toml"

@@ -8,14 +8,16 @@ from typing import get_args
 
 import pytest
 
-from fat2thin.cli import main
+from fat2thin.cli.experiments import Preset, ScaleName, run_folders
+from fat2thin.cli.main import main
+from fat2thin.cli.reading import read_seeds, read_setting, read_value
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.evaluation.table import Table
-from fat2thin.experiments import all_claims, reproduction, sweep
-from fat2thin.experiments.claims import Claim, Finding, Verdict, to_json
-from fat2thin.experiments.scales import SCALES
-from fat2thin.experiments_cli import Preset, ScaleName, run_folders
-from fat2thin.reading import read_seeds, read_setting, read_value
+from fat2thin.experiments import sweep
+from fat2thin.paper import claims_table as all_claims
+from fat2thin.paper import reproduction
+from fat2thin.paper.claims import Claim, Finding, Verdict, to_json
+from fat2thin.paper.scales import SCALES
 from fat2thin.training import Run, load
 
 SWEEP = [

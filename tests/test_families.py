@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fat2thin.families import Beta, Deterministic, Family, Head, HeavyTailed, Sparse, Squashed
+from fat2thin.policies.families import (
+    Beta,
+    Deterministic,
+    Family,
+    Head,
+    HeavyTailed,
+    Sparse,
+    Squashed,
+)
 
 LOW, HIGH = np.array([-3.0, 10.0], np.float32), np.array([1.0, 10.5], np.float32)
 MIDDLE, HALF_RANGE = (LOW + HIGH) / 2.0, (HIGH - LOW) / 2.0

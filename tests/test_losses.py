@@ -12,7 +12,7 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 
-from fat2thin.losses import (
+from fat2thin.algorithms.losses import (
     expectile_loss,
     gumbel_loss,
     half_squared_error,

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.networks import (
+from fat2thin.policies.networks import (
     Linear,
     PolicyNetwork,
     ScalarNetwork,

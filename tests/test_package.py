@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fat2thin
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

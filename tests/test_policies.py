@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.families import (
+from fat2thin.policies.families import (
     Beta,
     Deterministic,
     Head,
@@ -21,8 +21,8 @@ from fat2thin.families import (
     Sparse,
     Squashed,
 )
-from fat2thin.networks import PolicyNetwork
-from fat2thin.policies import BoundedNetwork, Policy, in_half_ranges, unit_policy
+from fat2thin.policies.networks import PolicyNetwork
+from fat2thin.policies.policy import BoundedNetwork, Policy, in_half_ranges, unit_policy
 
 
 class Constant(eqx.Module):

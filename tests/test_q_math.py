@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fat2thin.q_math import exp_q, log1p_ratio, log_expm1_ratio, log_q, polynomial
+from fat2thin.distributions.q_math import exp_q, log1p_ratio, log_expm1_ratio, log_q, polynomial
 
 INDICES = (-20.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5)
 

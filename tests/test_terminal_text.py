@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from fat2thin.plain_errors import plain_errors
+from fat2thin.cli.plain_errors import plain_errors
 from fat2thin.terminal_text import _Formatter, printable, printable_lines
 
 SHOWN = {"L", "M", "N", "P", "S"}

@@ -6,10 +6,10 @@ import numpy as np
 
 from fat2thin import data, training
 from fat2thin.algorithms.learner import Learner
-from fat2thin.training import loop
-from fat2thin.training.pack import jobs_of, make_program
-from fat2thin.training.result import Evaluations, Run
-from fat2thin.training.scales import find_scales
+from fat2thin.data.run_scales import find_scales
+from fat2thin.engine import loop
+from fat2thin.engine.pack import jobs_of, make_program
+from fat2thin.runs.result import Evaluations, Run
 
 
 def untrained_run(algorithm, path, noise_seed=0, **options):

@@ -17,7 +17,7 @@ from fat2thin.algorithms.published import fttpo as published_fttpo
 from fat2thin.algorithms.published.families import heavy_policy, sparse_policy
 from fat2thin.distributions import kl_sparse_cauchy
 from fat2thin.distributions.bands import optimal_half_width
-from fat2thin.networks import Linear, PolicyNetwork, TwinCritic
+from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
 
 BEST_RATIO = 3.2579
 NO_WIDTH = Linear(jax.random.key(0), 8, 1)  # the closed-form actor has none of its own

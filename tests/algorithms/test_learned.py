@@ -9,8 +9,8 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem, with_numbers
-from fat2thin.algorithms.learned import advantage_of, critics_of, critics_of_job
-from fat2thin.networks import TwinCritic
+from fat2thin.algorithms.critics import advantage_of, critics_of, critics_of_job
+from fat2thin.policies.networks import TwinCritic
 from untrained import _shaken
 
 PROBLEM = Problem(observation_size=2, action_low=(-1.0,), action_high=(1.0,), discount=0.9)

@@ -10,18 +10,22 @@ import optax
 import pytest
 import scipy.stats
 
-from fat2thin.algorithms import parts
+from fat2thin.algorithms import steps as parts
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.bc import BCConfig
 from fat2thin.algorithms.config import LearningConfig
 from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
-from fat2thin.algorithms.parts import fit_policy, learned_policy, start_policy
+from fat2thin.algorithms.outside_support import OUTSIDE_RULES, inside_support, regressed_action
 from fat2thin.algorithms.published.families import sparse_policy
-from fat2thin.algorithms.smoothing import SmoothedTargetConfig, scaled_value, smoothed_next_value
-from fat2thin.algorithms.support import OUTSIDE_RULES, inside_support, regressed_action
-from fat2thin.families import Deterministic, Sparse
-from fat2thin.networks import Linear, PolicyNetwork, TwinCritic
-from fat2thin.policies import unit_policy
+from fat2thin.algorithms.steps import fit_policy, learned_policy, start_policy
+from fat2thin.algorithms.target_smoothing import (
+    SmoothedTargetConfig,
+    scaled_value,
+    smoothed_next_value,
+)
+from fat2thin.policies.families import Deterministic, Sparse
+from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
+from fat2thin.policies.policy import unit_policy
 
 PROBLEM = Problem(observation_size=3, action_low=(-1.0, -1.0), action_high=(1.0, 1.0), discount=0.9)
 ROWS = 40

@@ -18,7 +18,7 @@ from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.learner import Learner
 from fat2thin.distributions import QGaussian
-from fat2thin.networks import Linear, PolicyNetwork
+from fat2thin.policies.networks import Linear, PolicyNetwork
 from untrained import _shaken
 
 PROBLEM = Problem(2, (-1.0, -1.0), (1.0, 1.0), discount=0.9)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fat2thin import data
-from fat2thin.data import Box, DataFileError, d4rl, read_hdf5
+from fat2thin.data import Box, DataFileError, read_hdf5
+from fat2thin.data.formats import d4rl
 
 # Rows 0 to 2 meet a time limit, rows 3 and 4 truly end, the file stops in the third episode.
 LOG = {

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.data import blocks, duplicates
-from fat2thin.data.duplicates import repeated_rows
+from fat2thin.data import blocks
+from fat2thin.data.checks import duplicates
+from fat2thin.data.checks.duplicates import repeated_rows
 
 
 def slowly(arrays: list[np.ndarray]) -> list[bool]:

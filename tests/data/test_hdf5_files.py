@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fat2thin.data import DataFileError
-from fat2thin.data.hdf5_files import open_hdf5
+from fat2thin.data.formats.hdf5 import open_hdf5
 
 PACKED = {"chunks": (7, 2), "compression": "gzip", "shuffle": True}
 STORAGE = {

@@ -14,7 +14,7 @@ import pytest
 from fat2thin import data
 from fat2thin.data import Box, DataFileError, Dataset, read_hdf5, read_npz, save_npz
 from fat2thin.data.checks import check
-from fat2thin.data.npz_files import open_npz, read_npy
+from fat2thin.data.formats.npz import open_npz, read_npy
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "neorl2"
 TYPES = ("f2", "<f4", ">f4", "f8", ">f8", "i1", "u1", "i2", ">u4", "i8", "u8", "?")

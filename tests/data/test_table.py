@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fat2thin import data
-from fat2thin.data import DataFileError, Dataset, table_files
-from fat2thin.data.table import read_table
+from fat2thin.data import DataFileError, Dataset
+from fat2thin.data.formats import table_files
+from fat2thin.data.formats.table import read_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -663,7 +664,7 @@ def test_a_label_that_is_not_a_number_is_missing(tmp_path):
 
 
 def test_more_rows_than_memory_holds_are_refused_before_any_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr("fat2thin.data.table.default_limit", lambda: 100)
+    monkeypatch.setattr("fat2thin.data.formats.table.default_limit", lambda: 100)
     columns = {"who": [1] * 9, "obs_a": [1.0] * 9, "obs_b": [1.0] * 9, "act": [0.0] * 9,
                "reward": [0.0] * 9}  # fmt: skip
     parquet.write_table(pa.table(columns), tmp_path / "log.parquet")

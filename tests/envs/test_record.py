@@ -13,9 +13,9 @@ from jaxtyping import Array
 
 from fat2thin.envs.record import from_policy, record, uniform
 from fat2thin.envs.rollouts import describe
-from fat2thin.families import Head, Squashed
-from fat2thin.keys import Stream, stream_key
-from fat2thin.policies import Policy
+from fat2thin.policies.families import Head, Squashed
+from fat2thin.policies.policy import Policy
+from fat2thin.random_streams import Stream, stream_key
 
 COUNTDOWN = "rollout_tasks:Countdown-v0"
 ROWS = 33

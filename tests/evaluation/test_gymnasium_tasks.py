@@ -12,8 +12,8 @@ from fat2thin.envs.rollouts import describe
 from fat2thin.evaluation import gymnasium_tasks
 from fat2thin.evaluation.gymnasium_tasks import GymnasiumJudge, judge_for
 from fat2thin.evaluation.returns import TaskError, evaluator
-from fat2thin.families import Head, Squashed
-from fat2thin.policies import Policy
+from fat2thin.policies.families import Head, Squashed
+from fat2thin.policies.policy import Policy
 
 COUNTDOWN = "rollout_tasks:Countdown-v0"
 EPISODES = 7

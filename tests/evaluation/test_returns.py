@@ -11,8 +11,8 @@ from fat2thin.envs import treatment, treatment_reference
 from fat2thin.evaluation import returns
 from fat2thin.evaluation.returns import REFERENCE_EPISODES, evaluate_policies, evaluator
 from fat2thin.evaluation.table import make_table, metrics_table
-from fat2thin.families import Head, Squashed
-from fat2thin.policies import Policy
+from fat2thin.policies.families import Head, Squashed
+from fat2thin.policies.policy import Policy
 
 TASK = treatment.by_name("treatment/quadratic")
 EPISODES = 50

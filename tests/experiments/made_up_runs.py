@@ -9,12 +9,12 @@ from jaxtyping import Array
 
 from fat2thin.data.scores import D4RL
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.experiments import all_claims
-from fat2thin.experiments.claims import Kept, judge
-from fat2thin.families import Head
-from fat2thin.policies import Policy
+from fat2thin.paper import claims_table as all_claims
+from fat2thin.paper.claims import Kept, judge
+from fat2thin.policies.families import Head
+from fat2thin.policies.policy import Policy
+from fat2thin.runs.result import Evaluations
 from fat2thin.training import Run
-from fat2thin.training.result import Evaluations
 
 CLAIMS = {claim.name: claim for claim in all_claims.CLAIMS}
 SPREAD = np.array([-0.3, 0.1, 0.0, 0.2, 0.0])

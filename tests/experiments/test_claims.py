@@ -10,11 +10,9 @@ from experiments.made_up_runs import (
     MadeUpKept,
 )
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.experiments import (
-    all_claims,
-    claims_structure,
-)
-from fat2thin.experiments.claims import (
+from fat2thin.paper import claims_structure
+from fat2thin.paper import claims_table as all_claims
+from fat2thin.paper.claims import (
     AS_PUBLISHED,
     CORRECTED,
     FAILS,
@@ -33,9 +31,9 @@ from fat2thin.experiments.claims import (
     to_json,
     weakest,
 )
-from fat2thin.experiments.presets import PRESETS, Reproduction
-from fat2thin.experiments.reproduction import NAMES
-from fat2thin.experiments.scales import scale_of
+from fat2thin.paper.presets import PRESETS, Reproduction
+from fat2thin.paper.reproduction import NAMES
+from fat2thin.paper.scales import scale_of
 
 NAN = float("nan")
 STRUCTURAL = ("C21", "C22", "C23", "C24")

@@ -10,10 +10,8 @@ from experiments.made_up_runs import (
     judged,
     scored_run,
 )
-from fat2thin.experiments import (
-    claims_learning,
-)
-from fat2thin.experiments.claims import (
+from fat2thin.paper import claims_learning
+from fat2thin.paper.claims import (
     CORRECTED,
     FAILS,
     HOLDS,

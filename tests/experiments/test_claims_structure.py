@@ -13,15 +13,8 @@ from experiments.made_up_runs import (
     judged,
 )
 from fat2thin.distributions import QGaussian
-from fat2thin.experiments import (
-    claims_structure,
-)
-from fat2thin.experiments.claims import (
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    Kept,
-)
+from fat2thin.paper import claims_structure
+from fat2thin.paper.claims import FAILS, HOLDS, UNDECIDED, Kept
 
 NAN = float("nan")
 

@@ -4,18 +4,10 @@ import collections
 
 import pytest
 
-from fat2thin.experiments import grids
 from fat2thin.experiments.plan import programs
-from fat2thin.experiments.presets import (
-    FTTPO,
-    PRESETS,
-    ROBOTS,
-    SETS,
-    Reproduction,
-    method,
-    settings_of,
-)
-from fat2thin.experiments.scales import SCALES, scale_of
+from fat2thin.paper import grids
+from fat2thin.paper.presets import FTTPO, PRESETS, ROBOTS, SETS, Reproduction, method, settings_of
+from fat2thin.paper.scales import SCALES, scale_of
 
 # Table H1 of the specification: learning rate and temperature of FtTPO.
 PUBLISHED = {

@@ -6,9 +6,9 @@ import pytest
 
 from choices import choices
 from fat2thin import algorithms
-from fat2thin.experiments import published_settings as module
-from fat2thin.experiments.published_listing import listing, rows, sources
-from fat2thin.experiments.published_settings import (
+from fat2thin.settings import published as module
+from fat2thin.settings.config import make_config
+from fat2thin.settings.published import (
     ORIGINS,
     families,
     origins,
@@ -16,8 +16,8 @@ from fat2thin.experiments.published_settings import (
     published_settings,
     records,
 )
-from fat2thin.training.settings import make_config
-from fat2thin.training.spec import describe_settings, make_spec
+from fat2thin.settings.published_listing import listing, rows, sources
+from fat2thin.settings.spec import describe_settings, make_spec
 
 TASKS = [
     f"{robot}-{kind}"

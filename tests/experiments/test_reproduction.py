@@ -13,14 +13,15 @@ from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
 from fat2thin.data.errors import DataFileError
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.experiments import plan, presets, reproduction, timing
-from fat2thin.experiments.claims import Kept, asked
+from fat2thin.experiments import plan
 from fat2thin.experiments.plan_progress import PlanProgress
-from fat2thin.experiments.presets import PRESETS, Method, Reproduction, method
-from fat2thin.experiments.reproduction import NAMES, STUDIES, reproduce
-from fat2thin.experiments.scales import SCALES
-from fat2thin.families import HeavyTailed, Sparse, Squashed
-from fat2thin.training.result import Evaluations
+from fat2thin.paper import presets, reproduction, timing
+from fat2thin.paper.claims import Kept, asked
+from fat2thin.paper.presets import PRESETS, Method, Reproduction, method
+from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
+from fat2thin.paper.scales import SCALES
+from fat2thin.policies.families import HeavyTailed, Sparse, Squashed
+from fat2thin.runs.result import Evaluations
 from report.page_runs import two_coordinates
 
 SCALE = SCALES["smoke"]._replace(hidden=(4,), timed_updates=2)

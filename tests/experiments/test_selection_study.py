@@ -8,8 +8,12 @@ import pytest
 from scipy.stats import spearmanr
 
 from experiments.made_up_runs import MadeUpRun, evaluation
-from fat2thin.evaluation import choices
-from fat2thin.evaluation.choices import (
+from fat2thin.paper import reproduction
+from fat2thin.paper import signal_quality as choices
+from fat2thin.paper.presets import Reproduction
+from fat2thin.paper.scales import SCALES
+from fat2thin.paper.selection_study import SIGNS, candidates, groups, plan, settings, tables
+from fat2thin.paper.signal_quality import (
     LAST,
     RANDOM,
     Candidates,
@@ -19,18 +23,7 @@ from fat2thin.evaluation.choices import (
     interval,
     scores,
 )
-from fat2thin.experiments import reproduction
-from fat2thin.experiments.presets import Reproduction
-from fat2thin.experiments.scales import SCALES
-from fat2thin.experiments.selection_study import (
-    SIGNS,
-    candidates,
-    groups,
-    plan,
-    settings,
-    tables,
-)
-from fat2thin.training.result import Evaluations
+from fat2thin.runs.result import Evaluations
 
 NAN = float("nan")
 WAYS = (among_checkpoints, among_settings)

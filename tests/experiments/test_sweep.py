@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from fat2thin import data
-from fat2thin.data.npz_files import save_npz
+from fat2thin.cli.reading import read_value
+from fat2thin.data.formats.npz import save_npz
+from fat2thin.engine.pack import learned_and_held_out
 from fat2thin.experiments import offline_selection, sweep
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words
-from fat2thin.reading import read_value
 from fat2thin.training import OtherRunError, load, make_spec
-from fat2thin.training.pack import learned_and_held_out
 
 GRID = {"learning_rate": (1e-4, 1e-2), "temperature": (1.0, 0.1)}
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.data import Dataset
+from fat2thin.engine import loop
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.training import loop
-from fat2thin.training.result import Evaluations
+from fat2thin.runs.result import Evaluations
 from untrained import untrained_run
 
 SEED = 5

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from fat2thin.report import figures
+from fat2thin.report import distribution_figures as figures
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import pytest
 
 from fat2thin import data
 from fat2thin.data import Dataset
-from fat2thin.report import figures, log_figures
+from fat2thin.report import distribution_figures as figures
+from fat2thin.report import log_figures
 from untrained import untrained_run
 
 SIZE, LENGTHS = 3, (12, 20, 8, 16)

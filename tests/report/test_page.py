@@ -12,15 +12,8 @@ import pytest
 import scipy.integrate
 
 from fat2thin import data
-from fat2thin.families import (
-    Beta,
-    Head,
-    HeavyStudent,
-    HeavyTailed,
-    Sparse,
-    Squashed,
-)
-from fat2thin.policies import Policy
+from fat2thin.policies.families import Beta, Head, HeavyStudent, HeavyTailed, Sparse, Squashed
+from fat2thin.policies.policy import Policy
 from fat2thin.report import page_data
 from fat2thin.report.page import make_page, save_page
 from fat2thin.report.page_data import gather, names_of

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fat2thin.families import (
+from fat2thin.policies.families import (
     Beta,
     Deterministic,
     Head,

@@ -18,14 +18,17 @@ from fat2thin.data.scores import score
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import published_box_muller
 from fat2thin.envs import treatment
-from fat2thin.evaluation import first_actions
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.families import Beta, Deterministic, Head, HeavyStudent, HeavyTailed, Sparse
-from fat2thin.policies import Policy
-from fat2thin.report import figures, paper_curves, paper_figures, paper_marginals
-from fat2thin.report.paper_marginals import marginal
-from fat2thin.training.result import Evaluations
+from fat2thin.paper import curves as paper_curves
+from fat2thin.paper import figures as paper_figures
+from fat2thin.paper import first_actions
+from fat2thin.paper import marginals as paper_marginals
+from fat2thin.paper.marginals import marginal
+from fat2thin.policies.families import Beta, Deterministic, Head, HeavyStudent, HeavyTailed, Sparse
+from fat2thin.policies.policy import Policy
+from fat2thin.report import distribution_figures as figures
+from fat2thin.runs.result import Evaluations
 from untrained import untrained_run
 
 REFERENCES = {

@@ -9,11 +9,12 @@ import pytest
 import scipy.stats
 
 from fat2thin import training
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Reference
-from fat2thin.report import figures, run_figures
-from fat2thin.training.folder import RunFolder
+from fat2thin.report import distribution_figures as figures
+from fat2thin.report import run_figures
+from fat2thin.runs.folder import RunFolder
 
 REFERENCES = {
     "uniform": Reference(-8.8, 0.1, {"dose_mean": 0.0}, "any dose"),

@@ -16,8 +16,8 @@ from fat2thin.algorithms import Algorithm
 from fat2thin.data import Dataset, Reader, readers
 from fat2thin.evaluation import returns
 from fat2thin.evaluation.returns import Evaluation, Reference
-from fat2thin.families import Head, Squashed
-from fat2thin.policies import Policy
+from fat2thin.policies.families import Head, Squashed
+from fat2thin.policies.policy import Policy
 
 TRACES: list[str] = []
 """Grows whenever an update is traced."""

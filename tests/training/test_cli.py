@@ -7,9 +7,9 @@ import pytest
 from tyro.extras import SubcommandApp
 
 from fat2thin import training
-from fat2thin.cli import app, main
-from fat2thin.experiments import published_settings
-from fat2thin.reading import LISTS, merge_repeated
+from fat2thin.cli.main import app, main
+from fat2thin.cli.reading import LISTS, merge_repeated
+from fat2thin.settings import published as published_settings
 from fat2thin.training import load, progress
 
 BARE = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]

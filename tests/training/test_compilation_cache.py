@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
-from fat2thin import compilation_cache
-from fat2thin.cli import main
+from fat2thin.cli.main import main
+from fat2thin.engine import compilation_cache
 
 FOLDER = "jax_compilation_cache_dir"
 SHORTEST = "jax_persistent_cache_min_compile_time_secs"

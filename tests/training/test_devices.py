@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from fat2thin.data import Reader, readers, register_reader
+from fat2thin.engine import loop
+from fat2thin.engine.memory import LIMIT
 from fat2thin.evaluation.returns import register_evaluator
-from fat2thin.training import execute_together, load, loop, make_spec
-from fat2thin.training.memory import LIMIT
+from fat2thin.training import execute_together, load, make_spec
 
 LOGS = "tiny/breaking"
 """Logs of which that of seed 3 cannot be learned from."""

@@ -33,15 +33,17 @@ import numpy as np
 import pytest
 
 from fat2thin import algorithms
+from fat2thin.engine import loop
+from fat2thin.engine.pack import jobs_of, make_program
 from fat2thin.evaluation.returns import Evaluation, Reference
-from fat2thin.training import checkpoints, files, folder, load, loop, trees
-from fat2thin.training.about import understand
-from fat2thin.training.folder import RunFolder
-from fat2thin.training.pack import jobs_of, make_program
-from fat2thin.training.result import columns
-from fat2thin.training.run import execute
-from fat2thin.training.spec import make_spec
-from fat2thin.training.verification import FAILED, NOT_POSSIBLE, OK, verify
+from fat2thin.runs import checkpoints, files, folder, trees
+from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.result import columns
+from fat2thin.runs.run_json import understand
+from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
+from fat2thin.settings.spec import make_spec
+from fat2thin.training import load
+from fat2thin.training.train import execute
 
 MOST_MEMORY = 2**28
 """Bytes that reading one mutant may take; the files of the run hold some thousand."""

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from fat2thin import data
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.data import Dataset
-from fat2thin.data.npz_files import save_npz
+from fat2thin.data.formats.npz import save_npz
+from fat2thin.engine.jobs import watched_rows
+from fat2thin.engine.loop import NO_SCORE, Kept, _choose
+from fat2thin.engine.pack import read_logs
+from fat2thin.runs.verification import FAILED, OK, verify
 from fat2thin.training import execute, execute_together, load, make_spec
-from fat2thin.training.jobs import watched_rows
-from fat2thin.training.loop import NO_SCORE, Kept, _choose
-from fat2thin.training.pack import read_logs
 from fat2thin.training.progress import Silent
-from fat2thin.training.verification import FAILED, OK, verify
 
 OPTIONS = {"steps": 12, "seeds": [3, 5], "log_every": 3, "batch_size": 16, "holdout": 0.3}
 NAN = float("nan")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fat2thin
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.data import Reader, readers
 from fat2thin.envs.rollouts import Environments
 from fat2thin.evaluation.gymnasium_tasks import GymnasiumJudge

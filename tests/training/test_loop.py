@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fat2thin import algorithms
-from fat2thin.keys import Stream, stream_key
-from fat2thin.training import loop
-from fat2thin.training.jobs import on_device
-from fat2thin.training.loop import Program, TrainingDiverged
+from fat2thin.engine import loop
+from fat2thin.engine.jobs import on_device
+from fat2thin.engine.loop import Program, TrainingDiverged
+from fat2thin.random_streams import Stream, stream_key
 from side_by_side import assert_same_bits, make_jobs, raise_if_diverged
 
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fat2thin.training import checkpoints, execute, make_spec
+from fat2thin.runs import checkpoints
+from fat2thin.training import execute, make_spec
 from fat2thin.training.progress import Silent
 
 KEPT = Path(__file__).with_name("checkpoints")

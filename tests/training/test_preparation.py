@@ -7,7 +7,7 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Preparation
-from fat2thin.keys import Stream, stream_key
+from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import TrainingDiverged, load, progress, train
 
 OPTIONS = {

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fat2thin.experiments import published_settings as published
+from fat2thin.settings import published
 from fat2thin.training import OtherRunError, RunSpec, load, make_spec, train
 
 RECORDS = """

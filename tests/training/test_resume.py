@@ -12,23 +12,23 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Preparation
-from fat2thin.keys import Stream, stream_key
+from fat2thin.random_streams import Stream, stream_key
+from fat2thin.runs import checkpoints
+from fat2thin.runs.checkpoints import Place
+from fat2thin.runs.lock import FolderLock, in_use
+from fat2thin.runs.verification import verify
 from fat2thin.training import (
     FolderInUseError,
     Interrupted,
     NewerFormatError,
-    checkpoints,
     execute,
     execute_together,
     load,
     make_spec,
 )
-from fat2thin.training.checkpoints import Place
-from fat2thin.training.lock import FolderLock, in_use
-from fat2thin.training.member import Member
 from fat2thin.training.progress import Silent
 from fat2thin.training.resuming import Timer
-from fat2thin.training.verification import verify
+from fat2thin.training.run_writer import Member
 
 OPTIONS = {
     "steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16,
@@ -239,7 +239,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 def test_other_versions_are_told(tmp_path, caplog, monkeypatch):
     break_off(spec_of(), tmp_path / "run", 9)
-    monkeypatch.setattr("fat2thin.training.machine.__version__", "99.0")
+    monkeypatch.setattr("fat2thin.runs.machine.__version__", "99.0")
     run = go_on(spec_of(), tmp_path / "run")
     (sentence,) = run.about["warnings"]
     assert "99.0 now): the last digits may not be" in sentence and sentence in caplog.text
@@ -402,7 +402,7 @@ def test_when_a_checkpoint_is_due(monkeypatch):
 
 def test_the_command_line_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     from fat2thin import training
-    from fat2thin.cli import main
+    from fat2thin.cli.main import main
 
     def interrupted(*_):
         raise Interrupted("stopped after step 3: the same command goes on")

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import fat2thin
-from fat2thin.keys import Stream, stream_key
-from fat2thin.training import NoRunError, OtherRunError, TrainingDiverged, load, train, trees
-from fat2thin.training.folder import RunFolder
+from fat2thin.random_streams import Stream, stream_key
+from fat2thin.runs import trees
+from fat2thin.runs.folder import RunFolder
+from fat2thin.training import NoRunError, OtherRunError, TrainingDiverged, load, train
 from fat2thin.training.progress import Silent
 
 OPTIONS = {

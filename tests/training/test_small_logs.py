@@ -11,17 +11,13 @@ import pytest
 import fat2thin
 from choices import choices
 from fat2thin import algorithms, data
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.data import Dataset
-from fat2thin.training import Run, make_spec, run, small_logs
-from fat2thin.training.small_logs import (
-    OPTIONS,
-    SMALL_STEPS,
-    enough_steps,
-    resolve,
-    small_settings,
-)
-from fat2thin.training.spec import describe_settings
+from fat2thin.settings import small_logs
+from fat2thin.settings.small_logs import OPTIONS, SMALL_STEPS, enough_steps, resolve, small_settings
+from fat2thin.settings.spec import describe_settings
+from fat2thin.training import Run, make_spec
+from fat2thin.training import train as run
 
 ROWS, LENGTH = 40, 10
 WANTED = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}

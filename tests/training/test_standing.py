@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fat2thin.cli import main
+from fat2thin.cli.main import main
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.report import following, standings
-from fat2thin.training import execute, load, make_spec, standing
-from fat2thin.training.files import DamagedError
-from fat2thin.training.folder import RunFolder
-from fat2thin.training.lock import FolderLock
+from fat2thin.report import follow as following
+from fat2thin.report import status_table as standings
+from fat2thin.runs import status as standing
+from fat2thin.runs.files import DamagedError
+from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.lock import FolderLock
+from fat2thin.runs.status import MetricsTail, Watch, outline
+from fat2thin.training import execute, load, make_spec
 from fat2thin.training.progress import Silent
-from fat2thin.training.standing import MetricsTail, Watch, outline
 
 SPEC = {"algorithm": "stand_in", "dataset": "tiny/own", "config": {}, "seeds": [3, 5], "steps": 40}
 ABOUT = {"format": 1, "status": "running", "spec": SPEC, "problem": {}, "sha256": []}

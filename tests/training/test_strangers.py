@@ -13,17 +13,20 @@ import weakref
 import numpy as np
 import pytest
 
-from fat2thin import algorithms, cli
+from fat2thin import algorithms
+from fat2thin.cli import main as cli
 from fat2thin.data import readers
-from fat2thin.training import execute, load, make_spec, memory, trees
-from fat2thin.training.files import DamagedError
-from fat2thin.training.folder import RunFolder
-from fat2thin.training.lock import FolderLock, in_use
-from fat2thin.training.memory import TooLargeError
+from fat2thin.engine import memory
+from fat2thin.engine.memory import TooLargeError
+from fat2thin.runs import trees
+from fat2thin.runs.files import DamagedError
+from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.lock import FolderLock, in_use
+from fat2thin.runs.status import MetricsTail
+from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
+from fat2thin.training import execute, load, make_spec
 from fat2thin.training.progress import Silent
-from fat2thin.training.run import Turns
-from fat2thin.training.standing import MetricsTail
-from fat2thin.training.verification import FAILED, NOT_POSSIBLE, OK, verify
+from fat2thin.training.train import Turns
 
 OPTIONS = {"steps": 4, "seeds": [3, 5], "evaluate_every": 2, "log_every": 1, "snapshots": [2]}
 FILES = (

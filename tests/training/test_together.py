@@ -8,9 +8,9 @@ import pytest
 
 import fat2thin
 from fat2thin.data import Reader, readers
-from fat2thin.keys import Stream, stream_key
+from fat2thin.engine.pack import make_pack, read_logs
+from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import TrainingDiverged, execute, execute_together, make_spec
-from fat2thin.training.pack import make_pack, read_logs
 
 OPTIONS = {"steps": 12, "evaluate_every": 6, "log_every": 3, "episodes": 3, "batch_size": 8}
 

@@ -302,7 +302,7 @@ ARGUMENTS = [
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT] * 2])
 def test_a_signal_stops_it_after_a_checkpoint(world, signals):
     folder = world.folder()
-    command = [sys.executable, "-m", "fat2thin.cli", "train", *ARGUMENTS, str(folder)]
+    command = [sys.executable, "-m", "fat2thin", "train", *ARGUMENTS, str(folder)]
     process = world.start(command)
     until(lambda: wrote_metrics(folder), process)
     for number in signals:

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from fat2thin.keys import Stream, stream_key
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.loop import Program, problem_of
+from fat2thin.engine.memory import LIMIT, jobs_at_a_time
+from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import execute_together, make_spec
-from fat2thin.training.loop import Program, problem_of
-from fat2thin.training.memory import LIMIT, jobs_at_a_time
-from fat2thin.training.turns import Turns
 from side_by_side import assert_same_bits, make_jobs
 
 LOG = 40 * (3 + 2 + 1 + 3 + 1) * 4

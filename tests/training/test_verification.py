@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 
 import fat2thin
-from fat2thin import algorithms, cli
+from fat2thin import algorithms
 from fat2thin.algorithms.base import Preparation
+from fat2thin.cli import main as cli
 from fat2thin.data import Reader, readers
-from fat2thin.keys import Stream, stream_key
-from fat2thin.training import (
-    TrainingDiverged,
-    execute,
-    execute_together,
-    files,
-    make_spec,
-    trees,
-)
-from fat2thin.training.lock import FolderLock
+from fat2thin.random_streams import Stream, stream_key
+from fat2thin.runs import files, trees
+from fat2thin.runs.lock import FolderLock
+from fat2thin.runs.verification import verify
+from fat2thin.training import TrainingDiverged, execute, execute_together, make_spec
 from fat2thin.training.progress import Silent
-from fat2thin.training.verification import verify
 
 OPTIONS = {
     "steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16,

@@ -228,7 +228,11 @@ def main():
         clock(folders[0], **fault)
     import jax
 
-    from fat2thin.training import execute_together, folder, judging, make_spec, member, turns
+    from fat2thin.engine import devices as turns
+    from fat2thin.runs import folder
+    from fat2thin.training import evaluation_queue as judging
+    from fat2thin.training import execute_together, make_spec
+    from fat2thin.training import run_writer as member
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     phases.watch(turns.Turns, "chunk", "training", first="compilation")

@@ -21,7 +21,8 @@ from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between, choice, only_with, whole
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
 from fat2thin.algorithms.learner import Learner
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import q_exponential_weight
+from fat2thin.algorithms.steps import (
     acting_policy,
     fit_critic,
     fit_policy,
@@ -30,8 +31,7 @@ from fat2thin.algorithms.parts import (
     start_critic,
     start_policy,
 )
-from fat2thin.losses import q_exponential_weight
-from fat2thin.networks import TwinCritic, polyak
+from fat2thin.policies.networks import TwinCritic, polyak
 
 WEIGHTS = ("exponential", "batch_softmax")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Key
 
-from fat2thin.policies import Policy
+from fat2thin.policies.policy import Policy
 
 
 class Batch(NamedTuple):

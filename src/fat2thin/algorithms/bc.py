@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.config import ActorConfig, check_learning, check_regression
 from fat2thin.algorithms.learner import Learner
-from fat2thin.algorithms.parts import acting_policy, fit_policy, start_policy
+from fat2thin.algorithms.steps import acting_policy, fit_policy, start_policy
 
 
 @dataclasses.dataclass(frozen=True)

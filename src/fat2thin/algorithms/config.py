@@ -12,8 +12,8 @@ from fat2thin.algorithms.checks import (
     only_with,
     whole,
 )
-from fat2thin.algorithms.support import OUTSIDE_RULES
-from fat2thin.families import (
+from fat2thin.algorithms.outside_support import OUTSIDE_RULES
+from fat2thin.policies.families import (
     BOX_RULES,
     Beta,
     Deterministic,

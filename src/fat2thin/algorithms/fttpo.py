@@ -26,7 +26,9 @@ from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.config import make_family
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import Learner, descend, start
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
+from fat2thin.algorithms.outside_support import inside_support
+from fat2thin.algorithms.steps import (
     fit_value_and_critics,
     sample_action,
     start_policy,
@@ -34,14 +36,12 @@ from fat2thin.algorithms.parts import (
     values_of_both,
     watch_weight,
 )
-from fat2thin.algorithms.support import inside_support
-from fat2thin.clipping import clip_inward
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
-from fat2thin.families import Head, Sparse
-from fat2thin.losses import q_exponential_weight, weighted_regression
-from fat2thin.networks import Linear, PolicyNetwork, TwinCritic, polyak
-from fat2thin.policies import BoundedNetwork, Policy, unit_policy
+from fat2thin.policies.clipping import clip_inward
+from fat2thin.policies.families import Head, Sparse
+from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
 
 class State(NamedTuple):

@@ -22,12 +22,8 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between
-from fat2thin.algorithms.config import (
-    BehaviourConfig,
-    check_learning,
-    check_regression,
-)
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.config import BehaviourConfig, check_learning, check_regression
+from fat2thin.algorithms.steps import (
     BehaviourState,
     acting_policy,
     behaviour_policy,
@@ -39,8 +35,8 @@ from fat2thin.algorithms.parts import (
     start_behaviour_state,
 )
 from fat2thin.distributions import sample_with_log_prob
-from fat2thin.networks import TwinCritic, polyak
-from fat2thin.policies import Policy
+from fat2thin.policies.networks import TwinCritic, polyak
+from fat2thin.policies.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,8 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import expectile_loss, q_exponential_weight
+from fat2thin.algorithms.steps import (
     ValueState,
     acting_policy,
     fit_critic,
@@ -24,8 +25,7 @@ from fat2thin.algorithms.parts import (
     fit_value,
     start_value_state,
 )
-from fat2thin.losses import expectile_loss, q_exponential_weight
-from fat2thin.networks import polyak
+from fat2thin.policies.networks import polyak
 
 
 @dataclasses.dataclass(frozen=True)

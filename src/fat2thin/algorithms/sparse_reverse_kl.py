@@ -30,7 +30,8 @@ from fat2thin.algorithms.config import (
     check_policy,
 )
 from fat2thin.algorithms.learner import cosine_decay, descend
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import log_weight
+from fat2thin.algorithms.steps import (
     BehaviourState,
     acting_policy,
     behaviour_policy,
@@ -43,8 +44,7 @@ from fat2thin.algorithms.parts import (
     watch_policy,
 )
 from fat2thin.distributions import sample_with_log_prob
-from fat2thin.losses import log_weight
-from fat2thin.networks import PolicyNetwork, polyak
+from fat2thin.policies.networks import PolicyNetwork, polyak
 
 THEIRS = (
     "policy", "entropic_index", "box", "behaviour", "weight_index", "weight_floor", "scale_low",

@@ -18,7 +18,8 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between, choice
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import q_exponential_weight, sparse_value_loss
+from fat2thin.algorithms.steps import (
     ValueState,
     acting_policy,
     fit_critic,
@@ -26,8 +27,7 @@ from fat2thin.algorithms.parts import (
     fit_value,
     start_value_state,
 )
-from fat2thin.losses import q_exponential_weight, sparse_value_loss
-from fat2thin.networks import polyak
+from fat2thin.policies.networks import polyak
 
 WEIGHTS = ("sparse", "positive_part")
 

@@ -19,7 +19,8 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between, only_with
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import q_exponential_weight
+from fat2thin.algorithms.steps import (
     ValueState,
     acting_policy,
     fit_critic,
@@ -30,8 +31,7 @@ from fat2thin.algorithms.parts import (
     start_value_state,
     values_of_both,
 )
-from fat2thin.losses import q_exponential_weight
-from fat2thin.networks import polyak
+from fat2thin.policies.networks import polyak
 
 THEIRS = (
     "entropic_index", "box", "weight_index", "weight_limit", "scale_low", "scale_high",

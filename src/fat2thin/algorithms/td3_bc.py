@@ -21,7 +21,7 @@ from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between
 from fat2thin.algorithms.config import check_learning
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.steps import (
     acting_policy,
     fit_critic,
     learned_policy,
@@ -29,13 +29,13 @@ from fat2thin.algorithms.parts import (
     start_policy,
     watch_policy,
 )
-from fat2thin.algorithms.smoothing import (
+from fat2thin.algorithms.target_smoothing import (
     SmoothedTargetConfig,
     check_smoothed_target,
     scaled_value,
     smoothed_next_value,
 )
-from fat2thin.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 
 
 @dataclasses.dataclass(frozen=True)

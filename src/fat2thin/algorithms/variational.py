@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.networks import Linear, Trunk
+from fat2thin.policies.networks import Linear, Trunk
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
 

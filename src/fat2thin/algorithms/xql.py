@@ -21,7 +21,8 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
 from fat2thin.algorithms.checks import between, only_with, whole
 from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.losses import gumbel_loss, q_exponential_weight, twin_huber_loss
+from fat2thin.algorithms.steps import (
     ValueState,
     acting_policy,
     fit_critic,
@@ -30,8 +31,7 @@ from fat2thin.algorithms.parts import (
     start_value_state,
     watched_actions,
 )
-from fat2thin.losses import gumbel_loss, q_exponential_weight, twin_huber_loss
-from fat2thin.networks import polyak
+from fat2thin.policies.networks import polyak
 
 LEAST_SHIFT = -1.0
 

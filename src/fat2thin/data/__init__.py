@@ -1,11 +1,11 @@
 """Logged data: what a data set is, how one is found by its name, and readers of files."""
 
-from fat2thin.data.d4rl import read_hdf5
 from fat2thin.data.dataset import Dataset
+from fat2thin.data.episodes import Box, RawLog, assemble
 from fat2thin.data.errors import DataFileError
-from fat2thin.data.minari import read_minari
-from fat2thin.data.npz_files import read_npz, save_npz
-from fat2thin.data.raw import Box, RawLog, assemble
+from fat2thin.data.formats.d4rl import read_hdf5
+from fat2thin.data.formats.minari import read_minari
+from fat2thin.data.formats.npz import read_npz, save_npz
 from fat2thin.data.readers import (
     Reader,
     load,

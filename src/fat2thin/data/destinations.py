@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fat2thin.data import minari
 from fat2thin.data.dataset import Dataset
+from fat2thin.data.formats import minari
 from fat2thin.data.minari_writer import check_id, save_minari
 from fat2thin.data.writers import FORMATS, places, write
 

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from fat2thin.atomic_files import creating, sync, writing_folder
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.minari import DATA_FILE, LAYOUT, METADATA_FILE
+from fat2thin.data.formats.minari import DATA_FILE, LAYOUT, METADATA_FILE
 from fat2thin.data.operations import episode_lengths
 from fat2thin.data.writers import last_rows
 

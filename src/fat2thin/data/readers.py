@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fat2thin.data.dataset import Dataset
 from fat2thin.envs import treatment
-from fat2thin.keys import Stream, stream_key
+from fat2thin.random_streams import Stream, stream_key
 
 
 class Reader(NamedTuple):
@@ -112,7 +112,7 @@ register_reader(
 
 def _table(path: str, seed: int) -> Dataset:
     # Here, so that Arrow is loaded only where a table is read.
-    from fat2thin.data.table import load
+    from fat2thin.data.formats.table import load
 
     return load(Path(path))
 

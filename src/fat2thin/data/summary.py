@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from fat2thin.data.blocks import extremes
-from fat2thin.data.check_contents import EDGE_WIDTH, never_changes
+from fat2thin.data.checks.contents import EDGE_WIDTH, never_changes
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.evaluation.table import Table

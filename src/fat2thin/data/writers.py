@@ -16,7 +16,7 @@ import pyarrow.parquet as arrow_parquet
 
 from fat2thin.atomic_files import writing
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.npz_files import save_npz
+from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.operations import episode_lengths
 
 ROWS_AT_ONCE = 2**20

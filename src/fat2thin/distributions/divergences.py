@@ -14,11 +14,11 @@ from numpyro.distributions.kl import kl_divergence
 
 from fat2thin.distributions.multivariate import index_from_degrees_of_freedom
 from fat2thin.distributions.q_gaussian import QGaussian
+from fat2thin.distributions.q_math import polynomial
 from fat2thin.distributions.quadrature import expectation
 from fat2thin.distributions.sampling import sample_with_log_prob
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 from fat2thin.distributions.standard import is_known
-from fat2thin.q_math import polynomial
 
 # (1 - atan(k) / k) / k^2 in powers of k^2.
 _ARCTAN_SERIES = tuple((-1.0) ** n / (2 * n + 3) for n in range(18))

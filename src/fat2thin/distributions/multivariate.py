@@ -20,8 +20,8 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
 from fat2thin.distributions.ellipsoid import Ellipsoid
+from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
 from fat2thin.distributions.standard import entropy_excess, log_normaliser
-from fat2thin.q_math import log1p_ratio, log_expm1_ratio
 
 _LOG_2_PI = math.log(2.0 * math.pi)
 

@@ -15,7 +15,7 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 
 from fat2thin.distributions.multivariate import MultivariateQGaussian, student_t_parameters
 from fat2thin.distributions.q_gaussian import QGaussian, broadcast_parameters
-from fat2thin.q_math import exp_q, log_q
+from fat2thin.distributions.q_math import exp_q, log_q
 
 
 def published_box_muller(

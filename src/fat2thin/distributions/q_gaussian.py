@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 
+from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
 from fat2thin.distributions.standard import (
     by_closeness,
     entropy_excess,
@@ -28,7 +29,6 @@ from fat2thin.distributions.standard import (
     log_normaliser,
 )
 from fat2thin.distributions.tails import standard_cdf, standard_icdf
-from fat2thin.q_math import log1p_ratio, log_expm1_ratio
 
 
 class _Draw(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 from jax.scipy.special import digamma
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from fat2thin.q_math import log1p_ratio, polynomial
+from fat2thin.distributions.q_math import log1p_ratio, polynomial
 
 # Closer to 1 than this the Gamma functions of 1 / |1 - q| cancel and a series takes over.
 NEAR_GAUSSIAN = 0.1

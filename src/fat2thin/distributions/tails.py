@@ -13,9 +13,9 @@ from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import betainc
 from jaxtyping import Array, Float
 
+from fat2thin.distributions.q_math import log_expm1_ratio
 from fat2thin.distributions.special import log_beta
 from fat2thin.distributions.standard import gamma_pair, log_kernel, log_normaliser
-from fat2thin.q_math import log_expm1_ratio
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 # A tail is cut where the density has fallen by this many e-folds.

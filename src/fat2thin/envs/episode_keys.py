@@ -6,7 +6,7 @@ Whoever plays beside it, and how many processes there are, does not matter to an
 import jax
 from jaxtyping import Array, Int, Key
 
-from fat2thin.keys import LARGEST_SEED
+from fat2thin.random_streams import LARGEST_SEED
 
 
 def reset_seed(key: Key[Array, ""], episode: Int[Array, ""]) -> Int[Array, ""]:

@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.raw import Box, RawLog, assemble
+from fat2thin.data.episodes import Box, RawLog, assemble
 from fat2thin.envs.episode_keys import action_key, processor, reset_seed
 from fat2thin.envs.rollouts import Act, Environments, Steps, Task, describe
-from fat2thin.keys import LARGEST_SEED, Stream, stream_key
-from fat2thin.policies import WAYS, Policy
+from fat2thin.policies.policy import WAYS, Policy
+from fat2thin.random_streams import LARGEST_SEED, Stream, stream_key
 
 ABREAST = 32
 """Environments side by side."""

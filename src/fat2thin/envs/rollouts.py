@@ -22,17 +22,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from fat2thin.envs.block import (
-    DONE,
-    GO,
-    IDLE,
-    RESET,
-    STEP,
-    Block,
-    Sizes,
-    allocate,
-    bytes_needed,
-)
+from fat2thin.envs.block import DONE, GO, IDLE, RESET, STEP, Block, Sizes, allocate, bytes_needed
 from fat2thin.envs.errors import TaskFailed
 
 LONGEST_EPISODE = 100_000

@@ -18,8 +18,8 @@ from fat2thin.envs.episode_keys import action_key, processor, reset_seed
 from fat2thin.envs.record import uniform
 from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference, TaskError
-from fat2thin.keys import Stream, stream_key
-from fat2thin.policies import WAYS, Policy
+from fat2thin.policies.policy import WAYS, Policy
+from fat2thin.random_streams import Stream, stream_key
 
 MOST_SLOTS = 1024
 """Environments that are open at once, or one a policy, way and job if these are more; further

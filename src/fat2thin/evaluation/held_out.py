@@ -15,17 +15,17 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin import data
 from fat2thin.algorithms.base import Batch, Metrics, State, with_numbers
-from fat2thin.algorithms.learned import advantage_of
+from fat2thin.algorithms.critics import advantage_of
 from fat2thin.data import Dataset
+from fat2thin.data.run_scales import Scales
+from fat2thin.engine import loop
+from fat2thin.engine.jobs import on_device
+from fat2thin.engine.loop import Program
+from fat2thin.engine.pack import learned_and_held_out
 from fat2thin.evaluation.signals import in_half_ranges
 from fat2thin.evaluation.table import Table
-from fat2thin.keys import Stream, stream_key
-from fat2thin.training import loop
-from fat2thin.training.jobs import on_device
-from fat2thin.training.loop import Program
-from fat2thin.training.pack import learned_and_held_out
-from fat2thin.training.result import Run, listed
-from fat2thin.training.scales import Scales
+from fat2thin.random_streams import Stream, stream_key
+from fat2thin.runs.result import Run, listed
 
 Quantities = dict[str, Float[np.ndarray, " seeds"]]
 

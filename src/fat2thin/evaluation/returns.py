@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
-from fat2thin.keys import Stream, stream_key
-from fat2thin.policies import WAYS, Centred, Policy, Sampled
+from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
+from fat2thin.random_streams import Stream, stream_key
 
 REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
-from fat2thin.algorithms.learned import critics_of
+from fat2thin.algorithms.critics import critics_of
 from fat2thin.evaluation.fitted_q import Part, part_values
-from fat2thin.policies import Policy
+from fat2thin.policies.policy import Policy
 
 PREFIX = "held_out_"
 VALUE, LIKELIHOOD = "held_out_value", "held_out_log_likelihood"

@@ -8,11 +8,11 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.data.predictability import is_noisy
+from fat2thin.engine.pack import learned_and_held_out
 from fat2thin.evaluation.returns import NO_TASK
 from fat2thin.evaluation.signals import preference
 from fat2thin.experiments.plan import Planned
 from fat2thin.training import Run, RunSpec
-from fat2thin.training.pack import learned_and_held_out
 
 CRITERIA = {"offline": "what the held-out fifth of the log says, see docs/selection.md"}
 HELD_OUT = 0.2

@@ -12,8 +12,12 @@ import numpy as np
 
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
+from fat2thin.engine import loop
+from fat2thin.engine.pack import OWN
 from fat2thin.envs import treatment
 from fat2thin.experiments.plan_progress import PlanProgress, for_plan
+from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.runs.lock import in_use
 from fat2thin.training import (
     FolderInUseError,
     Run,
@@ -21,11 +25,7 @@ from fat2thin.training import (
     TrainingDiverged,
     execute_together,
     load,
-    loop,
 )
-from fat2thin.training.folder import DIVERGED, FINISHED, RunFolder
-from fat2thin.training.lock import in_use
-from fat2thin.training.pack import OWN
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 2.0

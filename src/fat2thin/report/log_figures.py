@@ -19,9 +19,9 @@ from numpyro.distributions import Independent
 
 from fat2thin.data import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
-from fat2thin.policies import Policy
-from fat2thin.report.figures import BLUE, GREY, ORANGE, STYLE, save_figure
-from fat2thin.training.result import Run
+from fat2thin.policies.policy import Policy
+from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.runs.result import Run
 
 Values = Array | np.ndarray
 

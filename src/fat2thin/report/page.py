@@ -19,7 +19,7 @@ from fat2thin.atomic_files import write
 from fat2thin.data import Dataset
 from fat2thin.report.page_data import datasets_of, gather
 from fat2thin.report.page_policies import VIEW
-from fat2thin.training.result import Run
+from fat2thin.runs.result import Run
 
 _PARTS = files("fat2thin.report") / "page"
 _SCRIPTS = ("laws.js", "plot.js", "curves.js", "policies.js", "explorer.js", "start.js")

@@ -13,7 +13,7 @@ from scipy import stats
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
-from fat2thin.families import (
+from fat2thin.policies.families import (
     Beta,
     Deterministic,
     Family,
@@ -22,8 +22,8 @@ from fat2thin.families import (
     Sparse,
     Squashed,
 )
-from fat2thin.policies import Policy
-from fat2thin.training.result import Run
+from fat2thin.policies.policy import Policy
+from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]
 """What JSON can hold."""

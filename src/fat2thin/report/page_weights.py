@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int16
 
+from fat2thin.algorithms.critics import critics_of_job
 from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
-from fat2thin.algorithms.learned import critics_of_job
-from fat2thin.networks import Linear, ScalarNetwork, Trunk, TwinCritic
-from fat2thin.policies import BoundedNetwork, StandardisedNetwork
+from fat2thin.policies.networks import Linear, ScalarNetwork, Trunk, TwinCritic
+from fat2thin.policies.policy import BoundedNetwork, StandardisedNetwork
 from fat2thin.report.page_policies import GRID, Plain, family_of, good_seed, rounded
-from fat2thin.training.result import Run
+from fat2thin.runs.result import Run
 
 _LARGEST_LEVEL = 32767
 

@@ -16,9 +16,9 @@ from numpyro.distributions import Distribution, Independent
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.policies import Policy
-from fat2thin.report.figures import BLUE, GREY, ORANGE, SHADE, STYLE, save_figure
-from fat2thin.training.result import Run
+from fat2thin.policies.policy import Policy
+from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, SHADE, STYLE, save_figure
+from fat2thin.runs.result import Run
 
 PATIENTS = 200
 PATIENT_SEED = 0

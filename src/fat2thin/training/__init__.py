@@ -1,15 +1,15 @@
 """Training: the compiled loop, runs and their folders."""
 
-from fat2thin.training.checkpoints import NewerFormatError
-from fat2thin.training.files import DamagedError
-from fat2thin.training.folder import NoRunError, OtherRunError
+from fat2thin.engine.loop import TrainingDiverged
+from fat2thin.runs.checkpoints import NewerFormatError
+from fat2thin.runs.files import DamagedError
+from fat2thin.runs.folder import NoRunError, OtherRunError
+from fat2thin.runs.lock import FolderInUseError
+from fat2thin.runs.result import Evaluations, Run, load
+from fat2thin.runs.verification import verify
+from fat2thin.settings.spec import RunSpec, make_spec
 from fat2thin.training.interruption import Interrupted
-from fat2thin.training.lock import FolderInUseError
-from fat2thin.training.loop import TrainingDiverged
-from fat2thin.training.result import Evaluations, Run, load
-from fat2thin.training.run import execute, execute_together, train
-from fat2thin.training.spec import RunSpec, make_spec
-from fat2thin.training.verification import verify
+from fat2thin.training.train import execute, execute_together, train
 
 __all__ = [
     "DamagedError",

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from fat2thin.data.operations import Reachable, reachable_returns
+from fat2thin.engine.jobs import WATCHED, watched_rows
+from fat2thin.engine.pack import Log
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
 from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE, Watched
-from fat2thin.training.jobs import WATCHED, watched_rows
-from fat2thin.training.pack import Log
-from fat2thin.training.spec import RunSpec
+from fat2thin.settings.spec import RunSpec
 
 CANDIDATES = 64
 """Logged actions that are tried as constants."""

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fat2thin.training import checkpoints
-from fat2thin.training.checkpoints import START, Checkpoint, Place
-from fat2thin.training.folder import RUNNING, RunFolder
-from fat2thin.training.pack import Log
-from fat2thin.training.spec import RunSpec, difference
+from fat2thin.engine.pack import Log
+from fat2thin.runs import checkpoints
+from fat2thin.runs.checkpoints import START, Checkpoint, Place
+from fat2thin.runs.folder import RUNNING, RunFolder
+from fat2thin.settings.spec import RunSpec, difference
 
 SHARE = 1 / 20
 """How much of the time writing checkpoints may take."""

@@ -10,9 +10,9 @@ from numpyro.distributions import Distribution
 
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import AuthorsProposal, authors_actor
-from fat2thin.families import Head, Squashed
-from fat2thin.networks import PolicyNetwork
-from fat2thin.policies import Policy, unit_policy
+from fat2thin.policies.families import Head, Squashed
+from fat2thin.policies.networks import PolicyNetwork
+from fat2thin.policies.policy import Policy, unit_policy
 
 EDGE = 1.0 - 1e-6
 SPARSE_LOG_BOUNDS = (-14.0, 0.0)

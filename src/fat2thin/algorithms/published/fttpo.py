@@ -21,13 +21,8 @@ from fat2thin.algorithms import fttpo
 from fat2thin.algorithms.base import Batch, Metrics, Problem
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.algorithms.learner import Learner, descend
-from fat2thin.algorithms.parts import (
-    fit_critic,
-    regress_value,
-    start_critic,
-    start_policy,
-    start_value,
-)
+from fat2thin.algorithms.losses import q_exponential_weight
+from fat2thin.algorithms.outside_support import inside_support
 from fat2thin.algorithms.published.families import (
     EDGE,
     WEIGHT_BOUNDS,
@@ -36,10 +31,15 @@ from fat2thin.algorithms.published.families import (
     sparse_policy,
     squashed_policy,
 )
-from fat2thin.algorithms.support import inside_support
-from fat2thin.losses import q_exponential_weight
-from fat2thin.networks import PolicyNetwork, TwinCritic, polyak
-from fat2thin.policies import Policy
+from fat2thin.algorithms.steps import (
+    fit_critic,
+    regress_value,
+    start_critic,
+    start_policy,
+    start_value,
+)
+from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.policy import Policy
 
 RATIO_LIMIT = 1e4
 

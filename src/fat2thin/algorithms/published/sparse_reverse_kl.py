@@ -13,14 +13,14 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms import sparse_reverse_kl
 from fat2thin.algorithms.base import Batch, Metrics, Problem
 from fat2thin.algorithms.learner import descend
-from fat2thin.algorithms.parts import BehaviourState, fit_critic, regress_value, watch_policy
+from fat2thin.algorithms.outside_support import regressed_action
 from fat2thin.algorithms.published.families import EDGE, WEIGHT_BOUNDS, sparse_policy
 from fat2thin.algorithms.published.fttpo import floored_weight
 from fat2thin.algorithms.published.tawac import log_density
 from fat2thin.algorithms.sparse_reverse_kl import SparseReverseKLConfig
-from fat2thin.algorithms.support import regressed_action
-from fat2thin.networks import PolicyNetwork, polyak
-from fat2thin.policies import Policy
+from fat2thin.algorithms.steps import BehaviourState, fit_critic, regress_value, watch_policy
+from fat2thin.policies.networks import PolicyNetwork, polyak
+from fat2thin.policies.policy import Policy
 
 
 def update(

@@ -10,10 +10,10 @@ from jaxtyping import Array, Key
 
 from fat2thin.algorithms import spot
 from fat2thin.algorithms.base import Batch, Metrics, Problem
-from fat2thin.algorithms.parts import fit_critic, learned_policy, watch_policy
-from fat2thin.algorithms.smoothing import scaled_value, smoothed_next_value
 from fat2thin.algorithms.spot import SPOTConfig, State, model_loss
-from fat2thin.networks import polyak
+from fat2thin.algorithms.steps import fit_critic, learned_policy, watch_policy
+from fat2thin.algorithms.target_smoothing import scaled_value, smoothed_next_value
+from fat2thin.policies.networks import polyak
 
 
 def update(

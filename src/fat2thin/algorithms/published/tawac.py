@@ -13,19 +13,19 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms import tawac
 from fat2thin.algorithms.base import Batch, Metrics, Problem
 from fat2thin.algorithms.learner import descend
-from fat2thin.algorithms.parts import (
+from fat2thin.algorithms.outside_support import regressed_action
+from fat2thin.algorithms.published.families import EDGE, heavy_policy, sparse_policy
+from fat2thin.algorithms.published.fttpo import floored_weight
+from fat2thin.algorithms.steps import (
     ValueState,
     fit_critic,
     regress_value,
     watch_policy,
     watch_weight,
 )
-from fat2thin.algorithms.published.families import EDGE, heavy_policy, sparse_policy
-from fat2thin.algorithms.published.fttpo import floored_weight
-from fat2thin.algorithms.support import regressed_action
 from fat2thin.algorithms.tawac import TAWACConfig
-from fat2thin.networks import PolicyNetwork, polyak
-from fat2thin.policies import Policy
+from fat2thin.policies.networks import PolicyNetwork, polyak
+from fat2thin.policies.policy import Policy
 
 LOG_DENSITY_FLOOR = -30.0
 

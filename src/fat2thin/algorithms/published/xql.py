@@ -12,16 +12,10 @@ from jaxtyping import Array, Key
 
 from fat2thin.algorithms import xql
 from fat2thin.algorithms.base import Batch, Metrics, Problem
-from fat2thin.algorithms.parts import (
-    ValueState,
-    fit_critic,
-    fit_policy,
-    fit_value,
-    watched_actions,
-)
+from fat2thin.algorithms.losses import expectile_loss, q_exponential_weight, twin_huber_loss
+from fat2thin.algorithms.steps import ValueState, fit_critic, fit_policy, fit_value, watched_actions
 from fat2thin.algorithms.xql import XQLConfig
-from fat2thin.losses import expectile_loss, q_exponential_weight, twin_huber_loss
-from fat2thin.networks import polyak
+from fat2thin.policies.networks import polyak
 
 EXPECTILE = 0.8
 RANDOM_ACTIONS = 1

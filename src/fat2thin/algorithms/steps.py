@@ -1,0 +1,294 @@
+"""What algorithms have in common: the networks they start with, and one step of each of them.
+
+A step takes a learner and a batch and gives the learner back with what it reports. What differs
+between algorithms (targets, row losses, weights) is handed in.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms.config import (
+    ActorConfig,
+    BehaviourConfig,
+    LearningConfig,
+    PolicyConfig,
+    make_family,
+)
+from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
+from fat2thin.algorithms.losses import (
+    half_squared_error,
+    temporal_difference_target,
+    twin_critic_loss,
+    weighted_regression,
+)
+from fat2thin.algorithms.outside_support import inside_support, regressed_action
+from fat2thin.policies.families import Deterministic
+from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
+from fat2thin.policies.policy import Policy, unit_policy
+
+BEHAVIOUR_SCALES = (1e-3, 10.0)
+"""Bounds of the behaviour's scale; the policy's own may be those of a narrow band."""
+RowLoss = Callable[[Float[Array, " batch"]], Float[Array, " batch"]]
+
+
+class ValueState(NamedTuple):
+    """Everything that changes while a policy, a value and critics are learned."""
+
+    actor: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+class BehaviourState(NamedTuple):
+    """The same, and a model of the log's behaviour."""
+
+    actor: Learner
+    behaviour: Learner
+    value: Learner
+    critic: Learner
+    target_critic: TwinCritic
+
+
+def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+    """A fresh policy network."""
+    return start(PolicyNetwork(key, problem.observation_size, problem.action_size, config.hidden))
+
+
+def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+    """Fresh twin critics; their targets start as a copy."""
+    return start(TwinCritic(key, problem.observation_size, problem.action_size, config.hidden))
+
+
+def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+    """A fresh state value."""
+    return start(ScalarNetwork(key, problem.observation_size, config.hidden))
+
+
+def start_value_and_critics(
+    value_key: Key[Array, ""],
+    critic_key: Key[Array, ""],
+    problem: Problem,
+    config: LearningConfig,
+) -> tuple[Learner, TwinCritic]:
+    """A fresh value and critics that learn together, and the critics' targets."""
+    sizes = problem.observation_size, problem.action_size
+    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    critic = TwinCritic(critic_key, *sizes, config.hidden)
+    return start(ValueAndCritics(value, critic)), critic
+
+
+def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
+    """Fresh networks and optimisers of a policy, a value and critics."""
+    actor_key, value_key, critic_key = jax.random.split(key, 3)
+    critic = start_critic(critic_key, problem, config)
+    return ValueState(
+        actor=start_policy(actor_key, problem, config),
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def start_behaviour_state(
+    key: Key[Array, ""], problem: Problem, config: LearningConfig
+) -> BehaviourState:
+    """The same, and of a model of the log's behaviour."""
+    actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
+    critic = start_critic(critic_key, problem, config)
+    return BehaviourState(
+        actor=start_policy(actor_key, problem, config),
+        behaviour=start_policy(behaviour_key, problem, config),
+        value=start_value(value_key, problem, config),
+        critic=critic,
+        target_critic=critic.network,
+    )
+
+
+def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:
+    """The policy of a network, in half-ranges of the box."""
+    family = make_family(
+        config.policy, config.entropic_index, config.degrees_of_freedom, config.box
+    )
+    # Beyond the whole box a wider band is the same band, and its gradient lost.
+    widest = (
+        min(config.scale_high, 1.0) if config.policy == "sparse_q_gaussian" else config.scale_high
+    )
+    bounds = (config.scale_low, widest)
+    return unit_policy(network, family, bounds, config.state_dependent_scale)
+
+
+def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
+    """The learned policy in the environment's units."""
+    unit = learned_policy(state.actor.network, config)
+    return unit.in_box(problem.action_low, problem.action_high)
+
+
+def sample_action(
+    policy: Policy, observation: Float[Array, "batch observation"], key: Key[Array, ""]
+) -> Float[Array, "batch action"]:
+    """Actions in the box for critics to judge, without a gradient."""
+    return lax.stop_gradient(policy.act(observation, key))
+
+
+def values_of_both(
+    critic: TwinCritic,
+    batch: Batch,
+    action: Float[Array, "batch action"],
+    next_action: Float[Array, "batch action"],
+) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
+    """The smaller Q of an action here and of another in the next state, in one pass."""
+    values = critic.minimum(
+        jnp.concatenate([batch.observation, batch.next_observation]),
+        jnp.concatenate([action, next_action]),
+    )
+    here, following = jnp.split(values, 2)
+    return here, following
+
+
+def fit_value(
+    learner: Learner, batch: Batch, row_loss: RowLoss, config: LearningConfig
+) -> tuple[Learner, Metrics]:
+    """One step down the mean of `row_loss(V(s))`."""
+
+    def loss(network: ScalarNetwork) -> tuple[Array, Metrics]:
+        prediction = network(batch.observation)
+        errors = row_loss(prediction)
+        return jnp.mean(errors), {"value_loss": errors, "v_mean": prediction}
+
+    return descend(learner, loss, config)
+
+
+def regress_value(
+    learner: Learner, batch: Batch, target: Float[Array, " batch"], config: LearningConfig
+) -> tuple[Learner, Metrics]:
+    """One step down the mean of (V(s) - target)^2 / 2."""
+    return fit_value(
+        learner, batch, lambda prediction: half_squared_error(prediction, target), config
+    )
+
+
+def fit_critic(
+    learner: Learner,
+    batch: Batch,
+    next_value: Float[Array, " batch"],
+    problem: Problem,
+    config: LearningConfig,
+    row_loss: Callable[[Array, Array], Array] = twin_critic_loss,
+) -> tuple[Learner, Metrics]:
+    """One step of both critics towards r + gamma * next value."""
+    target = temporal_difference_target(
+        batch.reward, batch.continuation, problem.discount, next_value
+    )
+
+    def loss(network: TwinCritic) -> tuple[Array, Metrics]:
+        values = network(batch.observation, batch.action)
+        errors = row_loss(values, target)
+        return jnp.mean(errors), {"critic_loss": errors, "q_mean": jnp.mean(values, axis=0)}
+
+    return descend(learner, loss, config)
+
+
+def fit_value_and_critics(
+    learner: Learner,
+    batch: Batch,
+    value_target: Float[Array, " batch"],
+    next_value: Float[Array, " batch"],
+    problem: Problem,
+    config: LearningConfig,
+) -> tuple[Learner, Metrics]:
+    """One step of the value towards its target, and of both critics towards r + gamma * next."""
+    target = temporal_difference_target(
+        batch.reward, batch.continuation, problem.discount, next_value
+    )
+
+    def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
+        value, critics = network(batch.observation, batch.action)
+        value_errors = half_squared_error(value, value_target)
+        critic_errors = twin_critic_loss(critics, target)
+        return jnp.mean(value_errors) + jnp.mean(critic_errors), {
+            "value_loss": value_errors,
+            "v_mean": value,
+            "critic_loss": critic_errors,
+            "q_mean": jnp.mean(critics, axis=0),
+        }
+
+    return descend(learner, loss, config)
+
+
+def fit_policy(
+    learner: Learner,
+    batch: Batch,
+    weight: Float[Array, " batch"],
+    key: Key[Array, ""],
+    config: ActorConfig,
+) -> tuple[Learner, Metrics]:
+    """One step of weighted regression on logged actions."""
+    before = learned_policy(learner.network, config)
+    action = regressed_action(before, batch.observation, batch.action, config.outside_support, key)
+
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+        log_density = learned_policy(network, config)(batch.observation).log_prob(action)
+        # An action at the very end of a band may be outside it by rounding: it sits this one out.
+        counts = jnp.isfinite(log_density) if config.outside_support else True
+        errors = weighted_regression(jnp.where(counts, weight, 0.0), log_density)
+        return jnp.mean(errors), {"actor_loss": errors}
+
+    rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
+    learner, metrics = descend(learner, loss, config, rate)
+    return learner, {**metrics, **watch_weight(weight), **watch_policy(before, batch)}
+
+
+def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
+    """The model of the log's behaviour, in half-ranges of the box."""
+    family = make_family(config.behaviour)
+    return unit_policy(network, family, BEHAVIOUR_SCALES, config.state_dependent_scale)
+
+
+def fit_behaviour(
+    learner: Learner, batch: Batch, config: BehaviourConfig
+) -> tuple[Learner, Metrics]:
+    """One step of maximum likelihood on logged actions."""
+
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+        errors = -behaviour_policy(network, config)(batch.observation).log_prob(batch.action)
+        return jnp.mean(errors), {"behaviour_loss": errors}
+
+    return descend(learner, loss, config)
+
+
+def watched_actions(
+    action: Float[Array, "batch action"],
+    key: Key[Array, ""],
+    random_actions: int,
+    noise: float | Float[Array, ""],
+) -> Float[Array, "actions batch action"]:
+    """The logged action and so many uniform ones a state, all with noise cut at 0.5, in the box."""
+    random_key, noise_key = jax.random.split(key)
+    uniform = jax.random.uniform(random_key, (random_actions, *action.shape), minval=-1.0)
+    actions = jnp.concatenate([action[None], uniform])
+    shift = jnp.clip(noise * jax.random.normal(noise_key, actions.shape), -0.5, 0.5)
+    return jnp.clip(actions + shift, -1.0, 1.0)
+
+
+def watch_weight(weight: Float[Array, " batch"]) -> Metrics:
+    """How much of the log counts."""
+    return {"weight_mean": weight, "zero_weight_share": (weight == 0.0).astype(weight.dtype)}
+
+
+def watch_policy(policy: Policy, batch: Batch) -> Metrics:
+    """How wide a policy is, and how much of the log it could have done."""
+    if isinstance(policy.family, Deterministic):
+        return {}
+    inside = inside_support(policy, batch.observation, batch.action)
+    scale = jnp.exp(policy.network(batch.observation).log_scale)
+    return {
+        "policy_scale": jnp.mean(scale, axis=-1),
+        "logged_inside_support": inside.astype(scale.dtype),
+    }

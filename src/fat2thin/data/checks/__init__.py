@@ -1,0 +1,85 @@
+"""Checks of a log before anything is learned from it: what is wrong, and what is odd.
+
+An error is what no data set can be made of, or what would be learned wrongly for certain. A warning
+may be right: a task that never ends has no ends. A finding is one line however many rows or
+columns it concerns.
+"""
+
+import numpy as np
+
+from fat2thin.data.blocks import extremes, rows_where
+from fat2thin.data.checks import contents as check_contents
+from fat2thin.data.checks import form as check_form
+from fat2thin.data.checks.contents import Log
+from fat2thin.data.checks.findings import Finding, Report
+from fat2thin.data.checks.form import FLOAT32_LARGEST, Order
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.episodes import Box, RawLog
+
+__all__ = ["Finding", "Order", "Report", "check"]
+
+
+def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = None) -> Report:
+    """What is wrong and what is odd about a log.
+
+    A data set brings its box; for a raw log it is given, and without it nothing is said about the
+    box. `order` has the columns of a table that a raw log no longer shows.
+    """
+    arrays, box = _arrays(log, box)
+    wrong_form = tuple(check_form.form(arrays, box, order))
+    if wrong_form:
+        return Report(wrong_form)
+    errors = list(check_form.values(arrays))
+    warnings: list[Finding] = []
+    prepared = _prepare(arrays, box)
+    if prepared.row.size:
+        errors += [finding for look in check_contents.ERRORS for finding in look(prepared)]
+        warnings += [finding for look in check_contents.WARNINGS for finding in look(prepared)]
+    return Report(tuple(errors), tuple(warnings))
+
+
+def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarray], Box | None]:
+    if isinstance(log, Dataset):
+        cut = np.zeros(log.rows, bool)
+        cut[np.append(log.episode_start[1:], log.rows) - 1] = True
+        box = Box(log.action_low, log.action_high, log.discount)
+        terminal = log.continuation == 0
+        log = RawLog(
+            log.observation, log.action, log.reward, terminal, cut, log.next_observation,
+            log.propensity,
+        )  # fmt: skip
+    present = {name: array for name, array in log._asdict().items() if array is not None}
+    return {name: np.asarray(array) for name, array in present.items()}, box
+
+
+def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> Log:
+    terminal = arrays["terminal"] == 1
+    last = terminal | (arrays["cut"] == 1)
+    last[-1] = True
+    starts = np.flatnonzero(np.append(True, last[:-1]))
+    numbers = {name: arrays[name] for name in check_form.numbers(arrays)}
+    unusable = np.zeros(len(last), bool)
+    for array in numbers.values():
+        unusable |= rows_where(_beyond_float32, array)
+    row = np.flatnonzero(~unusable)
+    if unusable.any():
+        numbers = {name: array[row] for name, array in numbers.items()}
+    return Log(
+        row=row,
+        arrays=numbers,
+        extremes={
+            name: extremes(numbers[name])
+            for name in ("observation", "action", "reward")
+            if row.size
+        },
+        follows=~last[row] & np.append(np.diff(row) == 1, False)[: row.size],
+        lengths=np.diff(starts, append=len(last)),
+        starts=starts,
+        ends=int(terminal.sum()),
+        box=box,
+    )
+
+
+def _beyond_float32(array: np.ndarray) -> np.ndarray:
+    # Written so that it is true of NaN as well.
+    return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)

@@ -1,0 +1,123 @@
+"""D4RL's HDF5 files, and files of the same layout, by name or by path.
+
+`d4rl/hopper-medium-v2` and `regenerated/hopper-medium` are looked for in the folder that the
+environment variable FAT2THIN_DATA names, or else in D4RL's own cache and in ./data. Only the arrays
+at the top of a file are read; the groups `infos` and `metadata` of the later versions are not.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.episodes import Box
+from fat2thin.data.errors import DataFileError, file_error
+from fat2thin.data.formats.array_log import Layout, read_dataset
+from fat2thin.data.formats.hdf5 import open_hdf5
+from fat2thin.data.readers import Reader, register_reader, register_suffix
+from fat2thin.data.scores import robot
+
+FOLDER_VARIABLE = "FAT2THIN_DATA"
+SUFFIXES = (".hdf5", ".h5")
+LAYOUT = Layout(
+    observation="observations",
+    action="actions",
+    reward="rewards",
+    terminal="terminals",
+    cut="timeouts",
+    next_observation="next_observations",
+    propensity="propensities",
+)
+_HOW_TO_GET = {
+    "d4rl/": (
+        "Fetch it from rail.eecs.berkeley.edu/datasets/offline_rl (d4rl/infos.py in the "
+        "repository Farama-Foundation/D4RL has the address of every file)"
+    ),
+    "regenerated/": (
+        "Roll out policies of that skill on Gymnasium's HalfCheetah-v5, Hopper-v5 or Walker2d-v5 "
+        f"and write {', '.join(LAYOUT[:5])} with h5py, a row a step"
+    ),
+}
+
+
+def read_hdf5(
+    path: str | Path,
+    name: str | None = None,
+    box: Box | None = None,
+    memory_limit: int | None = None,
+) -> Dataset:
+    """The data set in an HDF5 file of D4RL's layout.
+
+    `timeouts` and `next_observations` may be missing, and `propensities`, which D4RL's own files
+    do not have. Without `timeouts` an episode is cut where a next observation is not the
+    observation of the row below; without both, `terminals` alone end episodes, and a warning says
+    so. The action box and the discount are those of `box`, or the attributes action_low,
+    action_high and discount of the file. Without them the discount is 0.99, and the box ±1 for a
+    data set of D4RL's (known by its name or its file's name); for any other it is the range of the
+    logged actions, and a warning says so.
+    """
+    with open_hdf5(path, memory_limit) as file:
+        return read_dataset(
+            file, LAYOUT, str(path) if name is None else name, box, _of_d4rl(Path(path), name)
+        )
+
+
+def _of_d4rl(path: Path, name: str | None) -> bool:
+    """Whether actions are those of D4RL, whose robots have a box of ±1."""
+    stem = path.stem.replace("_", "-")
+    named = name is not None and name.startswith(tuple(_HOW_TO_GET))
+    return named or any(robot(f"{prefix}{stem}") for prefix in _HOW_TO_GET)
+
+
+def folders() -> tuple[Path, ...]:
+    """Where files are looked for by name."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return (Path(chosen).expanduser(),)
+    return (Path("~/.d4rl/datasets").expanduser(), Path("data"))
+
+
+def find(name: str) -> Path:
+    """The file of a name such as "d4rl/hopper-medium-v2"; where there is none, how to get it."""
+    prefix, _, identifier = name.partition("/")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", identifier):
+        raise DataFileError(f"no data set is called {name!r}: a name is {prefix}/ and one word")
+    candidates = [
+        folder / f"{stem}{suffix}"
+        for folder in folders()
+        for stem in _stems(identifier)
+        for suffix in SUFFIXES
+    ]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise file_error(
+        candidates[0],
+        f"data set {name!r} was looked for in vain, here and as "
+        f"{', '.join(map(str, candidates[1:]))}",
+        f"{_HOW_TO_GET[f'{prefix}/']}, and put it in one of these places or in a folder that "
+        f"{FOLDER_VARIABLE} names.",
+    )
+
+
+def _stems(identifier: str) -> tuple[str, ...]:
+    """D4RL keeps hopper-medium-v2 as hopper_medium-v2.hdf5, and version 0 without a version."""
+    words, dash, version = identifier.rpartition("-v")
+    if not dash:
+        return (identifier,)
+    stem = words.replace("-", "_")
+    return identifier, stem if version == "0" else f"{stem}-v{version}"
+
+
+def _by_name(name: str, _: int) -> Dataset:
+    return read_hdf5(find(name), name)
+
+
+def _by_path(path: str, _: int) -> Dataset:
+    return read_hdf5(path)
+
+
+for _prefix in _HOW_TO_GET:
+    register_reader(Reader(_prefix, _by_name))
+for _suffix in SUFFIXES:
+    register_suffix(_suffix, _by_path)

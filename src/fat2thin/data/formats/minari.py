@@ -1,0 +1,271 @@
+"""Data sets of Minari, by name or by the path of their folder, read without its package.
+
+`minari/mujoco/hopper/medium-v0` is looked for where Minari keeps it: in the folder that the
+environment variable MINARI_DATASETS_PATH names, or else in ~/.minari/datasets. The layout is that
+of the repository Farama-Foundation/Minari, versions 0.4 (metadata as attributes of the HDF5 file)
+and 0.5 (metadata.json beside it).
+"""
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.episodes import Box
+from fat2thin.data.errors import DataFileError, file_error, open_file
+from fat2thin.data.formats.array_log import Layout, read_dataset
+from fat2thin.data.formats.hdf5 import Hdf5File, open_hdf5
+from fat2thin.data.formats.minari_spaces import ActionSpace, Part, action_space, observation_parts
+from fat2thin.data.readers import Reader, register_folder, register_reader
+
+FOLDER_VARIABLE = "MINARI_DATASETS_PATH"
+PREFIX = "minari/"
+DATA_FILE = "data/main_data.hdf5"
+METADATA_FILE = "data/metadata.json"
+LAYOUT = Layout(
+    observation="observations",
+    action="actions",
+    reward="rewards",
+    terminal="terminations",
+    cut="truncations",
+    next_observation="next_observations",
+    episode_start="episode_starts",
+)
+_LARGEST_METADATA = 2**26
+_AGAIN = "Fetch or write the data set again."
+_GIVE_BOX = (
+    "Read it with fat2thin.data.read_minari(folder, box=Box(low, high, discount)), with the box "
+    "that the actions were made for."
+)
+
+
+def read_minari(
+    folder: str | Path,
+    name: str | None = None,
+    box: Box | None = None,
+    memory_limit: int | None = None,
+) -> Dataset:
+    """The data set in a folder of Minari's (the one named after the data set, with data/ inside).
+
+    An observation of several parts becomes one row, the parts in the order of the space. The action
+    box is that of the action space and the discount 0.99, unless `box` is given.
+    """
+    folder = Path(folder)
+    written = _written_metadata(folder)
+    with open_hdf5(folder / DATA_FILE, memory_limit) as file:
+        about = _about(file, written)
+        log = _MinariLog(file, about, _episodes(file, about))
+        return read_dataset(log, LAYOUT, str(folder) if name is None else name, box)
+
+
+def root() -> Path:
+    """The folder that Minari keeps its data sets in."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or "~/.minari/datasets").expanduser()
+
+
+def find(name: str) -> Path:
+    """The folder of a name such as "minari/mujoco/hopper/medium-v0"; or else how to get it."""
+    identifier = name.removeprefix(PREFIX)
+    word = r"[A-Za-z0-9_][A-Za-z0-9_.:-]*"
+    if not re.fullmatch(rf"{word}(/{word})*", identifier):
+        raise DataFileError(
+            f"no data set is called {name!r}: a name is {PREFIX} and Minari's own, such as "
+            "mujoco/hopper/medium-v0"
+        )
+    folder = root() / identifier
+    if not (folder / DATA_FILE).is_file() and not (folder / METADATA_FILE).is_file():
+        raise file_error(
+            folder,
+            f"data set {name!r} was looked for here in vain",
+            f"`minari download {identifier}` (a command of the package minari) gets it; "
+            f"{FOLDER_VARIABLE} names another folder than {root()}.",
+        )
+    return folder
+
+
+class _About(NamedTuple):
+    """What the metadata say."""
+
+    path: Path
+    observation: tuple[Part, ...]
+    action: ActionSpace
+    episodes: int | None
+    discount: float | None
+
+
+class _Episode(NamedTuple):
+    group: str
+    steps: int
+
+
+class _MinariLog:
+    """The episodes of a data set as arrays with a row a step."""
+
+    def __init__(self, file: Hdf5File, about: _About, episodes: tuple[_Episode, ...]) -> None:
+        self.path = file.path
+        self._file = file
+        self._about = about
+        self._episodes = episodes
+
+    def has(self, field: str) -> bool:
+        """Whether there is an array of this name: every episode has all of them."""
+        return field in LAYOUT
+
+    def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
+        """What the episodes have of a field, one episode below the other."""
+        if field == LAYOUT.episode_start:
+            steps = [episode.steps for episode in self._episodes[:-1]]
+            return np.cumsum([0, *steps]).astype(dtype)
+        return np.concatenate([self._part(field, episode, dtype) for episode in self._episodes])
+
+    def setting(self, name: str) -> np.ndarray | None:
+        """An end of the box of the action space, or the discount that the metadata have."""
+        if name == "discount":
+            return None if self._about.discount is None else np.array(self._about.discount)
+        action = self._about.action
+        end = action.low if name == "action_low" else action.high
+        if end is None or not np.isfinite(end).all():
+            complaint = "is missing" if end is None else f"has an infinite {name}: {end.tolist()}"
+            raise file_error(self._about.path, complaint, _GIVE_BOX, "action_space")
+        return end
+
+    def _part(self, field: str, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
+        if field == LAYOUT.observation:
+            return self._observation(episode, dtype)[:-1]
+        if field == LAYOUT.next_observation:
+            return self._observation(episode, dtype)[1:]
+        if field == LAYOUT.action:
+            return self._rows(self._about.action.part, episode, episode.steps, dtype)
+        return self._rows(Part(field, ()), episode, episode.steps, dtype)[:, 0]
+
+    def _observation(self, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
+        rows = episode.steps + 1
+        parts = [self._rows(part, episode, rows, dtype) for part in self._about.observation]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _rows(
+        self, part: Part, episode: _Episode, rows: int, dtype: type[np.floating]
+    ) -> np.ndarray:
+        """A part of an episode with shape (rows, numbers)."""
+        field = f"{episode.group}/{part.field}"
+        shape = _shape(self._file, field)
+        row_shape = shape[1:] if part.shape is None else part.shape
+        if shape != (rows, *row_shape):
+            raise file_error(
+                self.path,
+                f"must have shape {(rows, *row_shape)}, not {shape}",
+                f"An episode of {episode.steps} rewards has as many rows, and one more of "
+                "observations; the shape of a row is in the metadata.",
+                field,
+            )
+        return self._file.read(field, dtype).reshape(rows, math.prod(row_shape))
+
+
+def _episodes(file: Hdf5File, about: _About) -> tuple[_Episode, ...]:
+    """The episodes in the order of their numbers, in which episode_10 comes after episode_9."""
+    found = (re.fullmatch(r"episode_(0|[1-9]\d{0,8})", name) for name in file.names())
+    numbers = sorted(int(match[1]) for match in found if match)
+    if not numbers:
+        raise file_error(file.path, "holds no episodes", "They are groups called episode_0 and on.")
+    expected = len(numbers) if about.episodes is None else about.episodes
+    if len(numbers) != expected or numbers[-1] != expected - 1:
+        raise file_error(
+            file.path,
+            f"holds {len(numbers)} episodes up to episode_{numbers[-1]}, and must hold "
+            f"{expected:g} from episode_0 on",
+            _AGAIN,
+        )
+    return tuple(_episode(file, f"episode_{number}") for number in numbers)
+
+
+def _episode(file: Hdf5File, group: str) -> _Episode:
+    field = f"{group}/{LAYOUT.reward}"
+    shape = _shape(file, field)
+    if len(shape) != 1 or not shape[0]:
+        raise file_error(
+            file.path,
+            f"must have shape (steps,), not {shape}",
+            "An episode has at least one step.",
+            field,
+        )
+    return _Episode(group, shape[0])
+
+
+def _shape(file: Hdf5File, field: str) -> tuple[int, ...]:
+    if not file.has(field):
+        raise file_error(file.path, "is missing", _AGAIN, field)
+    return file.shape(field)
+
+
+def _written_metadata(folder: Path) -> dict[str, Any] | None:
+    """What metadata.json says; None where an older Minari wrote none."""
+    path = folder / METADATA_FILE
+    if not os.path.lexists(path):
+        return None
+    with open_file(path) as file:
+        contents = file.read(_LARGEST_METADATA + 1)
+    if len(contents) > _LARGEST_METADATA:
+        raise file_error(path, f"has more than {_LARGEST_METADATA:,} bytes", _AGAIN)
+    try:
+        written = json.loads(contents)
+    except (ValueError, RecursionError) as error:
+        raise file_error(path, f"is no JSON: {error}", _AGAIN) from error
+    if not isinstance(written, dict):
+        raise file_error(path, "is no JSON object", _AGAIN)
+    stored_as = written.get("data_format", "hdf5")
+    if stored_as != "hdf5":
+        raise file_error(
+            path,
+            f"is {stored_as!r}, and only 'hdf5' is read",
+            "Write it anew with Minari and data_format='hdf5'.",
+            "data_format",
+        )
+    return written
+
+
+def _about(file: Hdf5File, written: dict[str, Any] | None) -> _About:
+    spaces = ("observation_space", "action_space")
+    if written is None:
+        path = file.path
+        observation, action = (file.text(name) for name in spaces)
+        count = file.setting("total_episodes")
+        episodes, discount = None if count is None else count.tolist(), None
+    else:
+        path = file.path.with_name(Path(METADATA_FILE).name)
+        observation, action = (written.get(name) for name in spaces)
+        episodes, discount = written.get("total_episodes"), written.get("discount")
+    for name, space in zip(spaces, (observation, action), strict=True):
+        if not isinstance(space, str | None):
+            raise _wrong(path, name, "a text of JSON", space)
+    for name, number in (("total_episodes", episodes), ("discount", discount)):
+        if isinstance(number, bool) or not isinstance(number, int | float | None):
+            raise _wrong(path, name, "a number", number)
+    return _About(
+        path,
+        observation_parts(path, observation),
+        action_space(path, action),
+        episodes,
+        discount,
+    )
+
+
+def _wrong(path: Path, field: str, expected: str, found: object) -> DataFileError:
+    return file_error(path, f"must be {expected}, not {type(found).__name__}", _AGAIN, field)
+
+
+def _by_name(name: str, _: int) -> Dataset:
+    return read_minari(find(name), name)
+
+
+def _by_path(folder: str, _: int) -> Dataset:
+    return read_minari(folder)
+
+
+register_reader(Reader(PREFIX, _by_name))
+for _inside in (DATA_FILE, METADATA_FILE):
+    register_folder(_inside, _by_path)

@@ -1,0 +1,327 @@
+"""The small TOML beside a table: which files, what their columns are, the action box."""
+
+import dataclasses
+import difflib
+import glob
+import itertools
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fat2thin.data.episodes import Box
+from fat2thin.data.errors import DataFileError, file_error, open_file
+from fat2thin.terminal_text import printable
+
+KEYS = {
+    "files": "a file, a pattern such as logs/*.csv, a folder, or a list of these, relative to this "
+    "TOML; without it the CSV or Parquet file of the same name",
+    "episode": "the column that is the same in all rows of an episode; not needed where end or cut "
+    "marks the last row of each",
+    "time": "a column that rises within an episode, numbers or dates; it only checks the order",
+    "observation": "the columns of the observation: names, or a beginning such as obs_*",
+    "action": "the columns of the action",
+    "reward": "the column of the reward",
+    "end": "a column that is true where the task truly ended with this row",
+    "cut": "a column that is true where the episode was stopped after this row, by a time limit",
+    "next_observation": "the columns of the observation after the step, in the same order",
+    "propensity": "the probability, above 0 and at most 1, with which the action was chosen",
+    "action_low": "lower end of the action box: a number, or a list with one for each action",
+    "action_high": "upper end of the action box",
+    "discount": "the discount factor that training uses, from 0 to 1",
+}
+"""Every key, and what it means."""
+
+REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
+
+SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
+"""Keys that name one column."""
+
+SEVERAL = ("observation", "action", "next_observation")
+"""Keys that name columns, or beginnings of them."""
+
+USUAL_NAMES = {
+    "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
+    "time": ("time", "timestamp", "step", "timestep", "date", "t"),
+    "reward": ("reward", "rewards"),
+    "end": ("end", "done", "dones", "terminal", "terminals", "terminated"),
+    "cut": ("cut", "time_limit", "timeout", "timeouts", "truncated"),
+    "propensity": ("propensity", "propensities"),
+}
+"""What people call the single columns, in lower case."""
+
+LARGEST_TOML = 2**20
+"""Bytes of a TOML that is read at most."""
+_LONGEST_SHOWN = 200
+_MOST_DOTS = 16
+_DEEP_KEY = re.compile(
+    rf"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){{{_MOST_DOTS}}}"""
+)
+"""A dot and a word, again and again. Numbers have one dot, and names of files a few."""
+
+Columns = dict[str, tuple[str, ...]]
+"""The columns of a file that each key names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSchema:
+    """What a TOML says; but for its path, the fields are its keys."""
+
+    path: Path
+    files: tuple[str, ...]
+    observation: tuple[str, ...]
+    action: tuple[str, ...]
+    reward: str
+    action_low: float | tuple[float, ...]
+    action_high: float | tuple[float, ...]
+    discount: float
+    episode: str | None = None
+    time: str | None = None
+    end: str | None = None
+    cut: str | None = None
+    next_observation: tuple[str, ...] | None = None
+    propensity: str | None = None
+
+    def columns(self, present: Sequence[str], file: Path) -> Columns:
+        """The columns of each key in a file that has these; what does not fit is refused."""
+        counted = Counter(present)
+        named = {key: _names(getattr(self, key)) for key in (*SINGLE, *SEVERAL)}
+        found = {
+            key: self._find(key, names, counted, file) for key, names in named.items() if names
+        }
+        if "next_observation" in found:
+            self._check_pairs(found["observation"], found["next_observation"], file)
+        return found
+
+    def box(self, actions: int) -> Box:
+        """The action box for this many actions."""
+        low, high = self._bound("action_low", actions), self._bound("action_high", actions)
+        if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
+            raise self.wrong(
+                f"action_low {low} is not below action_high {high}",
+                "The box needs room in every coordinate.",
+            )
+        return Box(low, high, self.discount)
+
+    def wrong(self, complaint: str, remedy: str) -> DataFileError:
+        """The error that says so of this TOML."""
+        return file_error(self.path, complaint, remedy)
+
+    def _find(
+        self, key: str, names: Sequence[str], present: Counter[str], file: Path
+    ) -> tuple[str, ...]:
+        found = [column for name in names for column in self._matches(key, name, present, file)]
+        for column, times in Counter(found).items():
+            if present[column] > 1:
+                raise file_error(
+                    file,
+                    f"is the name of {present[column]} columns",
+                    "Give every column a name of its own.",
+                    column,
+                )
+            if times > 1:
+                raise self.wrong(
+                    f"{key} names the column {column!r} {times} times", "Name it once."
+                )
+        return tuple(found)
+
+    def _matches(self, key: str, name: str, present: Counter[str], file: Path) -> list[str]:
+        if name in present:
+            return [name]
+        beginning = name[:-1] if name.endswith("*") and key in SEVERAL else None
+        found = [column for column in present if beginning and column.startswith(beginning)]
+        if not found:
+            columns = list(present)
+            raise file_error(
+                file,
+                f"has no column {name!r}, which {self.path.name} names as {key}"
+                f"{_did_you_mean(name, columns)}",
+                f"Its columns are {_listed(columns)}.",
+            )
+        return found
+
+    def _check_pairs(
+        self, observation: tuple[str, ...], following: tuple[str, ...], file: Path
+    ) -> None:
+        pairs = f"observation ({_listed(observation)}) and next_observation ({_listed(following)})"
+        if len(observation) != len(following):
+            raise file_error(
+                file, f"{pairs} have {len(observation)} and {len(following)} columns",
+                "Each column of the one needs its twin in the other.",
+            )  # fmt: skip
+        ends = _endings(observation), _endings(following)
+        by_pattern = any(name.endswith("*") for name in self.next_observation or ())
+        if by_pattern and ends[0] != ends[1] and sorted(ends[0]) == sorted(ends[1]):
+            raise file_error(
+                file, f"{pairs} have different orders", f"List the names in {self.path.name}."
+            )
+
+    def _bound(self, key: str, actions: int) -> tuple[float, ...]:
+        bound = getattr(self, key)
+        if not isinstance(bound, tuple):
+            return (bound,) * actions
+        if len(bound) != actions:
+            raise self.wrong(
+                f"{key} has {len(bound)} numbers for {actions} actions",
+                "Give one for each, or one number for all.",
+            )
+        return bound
+
+
+def read_schema(path: Path) -> TableSchema:
+    """Read and check a TOML; which columns the files really have is not looked at."""
+    with open_file(path) as file:
+        contents = file.read(LARGEST_TOML + 1)
+    if len(contents) > LARGEST_TOML:
+        remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
+        raise file_error(path, f"has more than {LARGEST_TOML:,} bytes", remedy)
+    try:
+        text = contents.decode()
+        # To parse a key takes the time of its length squared.
+        if _DEEP_KEY.search(text):
+            raise ValueError(f"a key of it has more than {_MOST_DOTS} dots")
+        written = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        remedy = 'A line of it reads key = "text", key = 1.5 or key = ["text", "text"].'
+        raise file_error(path, f"cannot be read as TOML: {error}", remedy) from None
+    for key in written:
+        if key not in KEYS:
+            raise file_error(path, *_unknown_key(key))
+    missing = [key for key in REQUIRED if key not in written]
+    if not {"episode", "end", "cut"} & written.keys():
+        missing.insert(0, "episode")
+    if missing:
+        remedy = " ".join(map(_explained, missing))
+        raise file_error(path, f"lacks {', '.join(missing)}", remedy)
+    values = {key: _checked(path, key, value) for key, value in written.items()}
+    return TableSchema(path=path, **{"files": (), **values})
+
+
+def find_files(schema: TableSchema, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
+    """The files of a TOML, in its order; those of a pattern or a folder in order of their names."""
+    if not schema.files:
+        same_name = [schema.path.with_suffix(suffix) for suffix in suffixes]
+        found = [path for path in same_name if path.is_file()]
+        if len(found) != 1:
+            names = " and ".join(path.name for path in found) or "no table of its name"
+            raise schema.wrong(f"has {names} beside it", "Say with files which tables it is for.")
+        return tuple(found)
+    paths = [path for entry in schema.files for path in _expand(schema, entry, suffixes)]
+    for path, times in Counter(paths).items():
+        if times > 1:
+            raise schema.wrong(f"files names {path} {times} times", "Name it once.")
+        if path.suffix.lower() not in suffixes:
+            raise schema.wrong(f"files names {path}", f"Tables are {_either(suffixes)} files.")
+    return tuple(paths)
+
+
+def _expand(schema: TableSchema, entry: str, suffixes: tuple[str, ...]) -> list[Path]:
+    folder = schema.path.parent
+    path = folder / entry
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+        what = "which has no tables in it"
+    elif os.path.lexists(path):
+        return [path]
+    else:
+        matches = glob.glob(entry, root_dir=folder, recursive=True)
+        found = sorted(folder / match for match in matches if (folder / match).is_file())
+        what = f"which is not there{_did_you_mean(entry, [file.name for file in folder.iterdir()])}"
+    if not found:
+        raise schema.wrong(f"files names {entry}, {what}", f"Tables are {_either(suffixes)} files.")
+    return found
+
+
+def _checked(path: Path, key: str, value: Any) -> Any:
+    check, must_be = _CHECKS[key]
+    checked = check(value)
+    if checked is None:
+        raise file_error(path, f"{key} must be {must_be}, not {_shown(value)}", _explained(key))
+    return checked
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    values = [value] if isinstance(value, str) else value
+    if isinstance(values, list | tuple) and values and all(_name(name) for name in values):
+        return tuple(values)
+    return None
+
+
+def _number(value: Any) -> float | None:
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    # The box is compared with actions in float32; no NaN passes this either.
+    return float(value) if real and abs(value) < 1e38 else None
+
+
+def _bounds(value: Any) -> float | tuple[float, ...] | None:
+    if not isinstance(value, list):
+        return _number(value)
+    numbers = tuple(number for number in map(_number, value) if number is not None)
+    return numbers if numbers and len(numbers) == len(value) else None
+
+
+def _discount(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number <= 1 else None
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "files": (_names, "a name or a list of names"),
+    **{key: (_name, "the name of a column") for key in SINGLE},
+    **{key: (_names, "a list of names of columns") for key in SEVERAL},
+    "action_low": (_bounds, "a finite number or a list of them"),
+    "action_high": (_bounds, "a finite number or a list of them"),
+    "discount": (_discount, "a number from 0 to 1"),
+}
+
+
+def _explained(key: str) -> str:
+    return f"{key}: {KEYS[key]}."
+
+
+def _unknown_key(key: str) -> tuple[str, str]:
+    meant = [known for known, usual in USUAL_NAMES.items() if key.lower() in usual]
+    hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
+    return f"there is no key {_shown(key)}{hint}", f"The keys are {', '.join(KEYS)}."
+
+
+def _shown(value: Any) -> str:
+    """The beginning of what may be very long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of very many digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    lower = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    return f" (did you mean {lower[close[0]]!r}?)" if close else ""
+
+
+def _listed(names: Sequence[str], at_most: int = 12) -> str:
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(map(printable, names[:at_most])) + more
+
+
+def _either(suffixes: Sequence[str]) -> str:
+    return " or ".join(suffixes)
+
+
+def _endings(names: Sequence[str]) -> list[str]:
+    return [name.removeprefix(common_beginning(names)) for name in names]
+
+
+def common_beginning(names: Sequence[str]) -> str:
+    """What all the names begin with."""
+    # All of them lie between the first and the last in their order.
+    letters = zip(min(names), max(names), strict=False)
+    return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], letters))

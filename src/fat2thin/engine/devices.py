@@ -1,0 +1,182 @@
+"""Jobs on the devices of a machine: each has its share, and where not all fit they take turns.
+
+With one device that holds all jobs nothing is added to the compiled loop. Otherwise the jobs are
+made up with copies of the last one, so that every device and every turn has equally many; nobody
+sees what the copies do.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from fat2thin.algorithms.base import State
+from fat2thin.engine import loop
+from fat2thin.engine.jobs import Data, Jobs, take
+from fat2thin.engine.loop import Program, Report
+from fat2thin.engine.memory import jobs_at_a_time, out_of_memory_explained
+from fat2thin.engine.memory_mappings import make_room
+from fat2thin.evaluation.returns import Evaluation, Evaluator
+from fat2thin.policies.policy import Policy
+from fat2thin.random_streams import Stream
+
+
+class Turns:
+    """The compiled loop for any number of jobs.
+
+    The states of jobs that take turns lie in the host's memory, those of others on the devices;
+    `spread` and `gathered` lead there and back.
+    """
+
+    def __init__(self, program: Program, jobs: Jobs, data_size: int = 0) -> None:
+        """`data_size` is what the logs take of a device, in bytes."""
+        make_room()
+        self._all = np.arange(len(jobs.seed))
+        held = jobs_at_a_time(program, jobs, data_size) or self._all.size
+        self.count = math.ceil(self._all.size / (held * jax.device_count()))
+        """How many turns."""
+        equally_many = math.ceil(self._all.size / self.count)
+        of_device = math.ceil(equally_many / jax.device_count())
+        devices = math.ceil(equally_many / of_device)
+        self.at_a_time = of_device * devices
+        """How many jobs each of them has."""
+        self._program = dataclasses.replace(program, devices=devices)
+        self._plain = self.count == devices == 1
+        self._jobs = self.spread(jobs)
+
+    @property
+    def about(self) -> dict[str, int]:
+        """What run.json says of them: how many devices share the jobs, how many have a turn."""
+        devices = {"devices": self._program.devices} if self._program.devices > 1 else {}
+        turns = {"jobs_at_a_time": self.at_a_time} if self.count > 1 else {}
+        return devices | turns
+
+    def spread(self, tree: Any) -> Any:
+        """What belongs to all jobs, put where it is needed: on the devices, or the host."""
+        if self._plain:
+            return tree
+        on_host = jax.device_get(tree)
+        if self.count > 1:
+            return on_host
+        (block,) = self._blocks(self._all)
+        return self._placed(take(on_host, block))
+
+    def gathered(self, tree: Any) -> Any:
+        """What belongs to all jobs, in one place."""
+        if self._plain or self.count > 1:
+            return tree
+        return _on_host([tree], self._all.size)
+
+    def replicated(self, data: Data) -> Data:
+        """The logs, on every device."""
+        if self._program.devices == 1:
+            return data
+        return jax.device_put(data, self._sharding())
+
+    def init(self) -> State:
+        """The states that all jobs start in."""
+        if self.count == 1:
+            return loop.init(self._jobs, program=self._program)
+        parts = (
+            loop.init(self._placed(take(self._jobs, block)), program=self._program)
+            for block in self._blocks(self._all)
+        )
+        return _on_host(parts, self._all.size)
+
+    def chunk(
+        self,
+        states: State,
+        data: Data,
+        start: int,
+        length: int,
+        preparing: bool = False,
+        active: np.ndarray | None = None,
+    ) -> tuple[State, Report]:
+        """Updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
+
+        def move(states: State, jobs: Jobs, active: Array) -> tuple[State, Report]:
+            with out_of_memory_explained():
+                return loop.chunk(
+                    states, data, jobs, jnp.int32(start), active,
+                    program=self._program, length=length, preparing=preparing,
+                )  # fmt: skip
+
+        going = np.ones(self._all.size, bool) if active is None else active
+        if self.count > 1:
+            return self._one_by_one(move, (states, self._jobs, going), self._all)
+        states, report = move(states, self._jobs, self.spread(jnp.asarray(going)))
+        return states, self.gathered(report)
+
+    def policies(self, states: State) -> dict[str, Policy]:
+        """The policies of all jobs; see `loop.policies`."""
+
+        def make(states: State, jobs: Jobs) -> dict[str, Policy]:
+            return loop.policies(states, jobs, program=self._program)
+
+        return self._of_jobs(make, states, self._all)
+
+    def evaluate(
+        self, states: State, jobs: np.ndarray, number: int,
+        *, stream: Stream, evaluator: Evaluator, episodes: int,
+    ) -> dict[str, Evaluation]:  # fmt: skip
+        """Judge the policies of the jobs at some places; see `loop.evaluate`."""
+
+        def judge(states: State, jobs: Jobs) -> dict[str, Evaluation]:
+            return loop.evaluate(
+                states, jobs, jnp.int32(number), stream=stream,
+                program=self._program, evaluator=evaluator, episodes=episodes,
+            )  # fmt: skip
+
+        return self._of_jobs(judge, states, jobs)
+
+    def _of_jobs(self, function: Callable, states: State, places: np.ndarray) -> Any:
+        if self.count == 1 and places.size == self._all.size:
+            return self.gathered(function(states, self._jobs))
+        if self._plain:
+            return function(*take((states, self._jobs), places))
+        return self._one_by_one(function, self.gathered((states, self._jobs)), places)
+
+    def _one_by_one(self, function: Callable, of_jobs: tuple, places: np.ndarray) -> Any:
+        """What a function of states and jobs gives for those at some places, turn after turn.
+
+        A turn gets a copy of its states, so the loop may write over them.
+        """
+        parts = (function(*self._placed(take(of_jobs, block))) for block in self._blocks(places))
+        return _on_host(parts, places.size)
+
+    def _blocks(self, places: np.ndarray) -> list[np.ndarray]:
+        """Places that are computed together, equally many each time."""
+        devices = self._program.devices
+        size = min(self.at_a_time, devices * math.ceil(places.size / devices))
+        missing = -places.size % size
+        return np.split(np.pad(places, (0, missing), mode="edge"), (places.size + missing) // size)
+
+    def _placed(self, tree: Any) -> Any:
+        """A tree with a leading axis of jobs on the devices, each with its share."""
+        return jax.device_put(tree, self._sharding(loop.JOBS))
+
+    def _sharding(self, *axes: str) -> NamedSharding:
+        return NamedSharding(loop.mesh(self._program), PartitionSpec(*axes))
+
+
+def _on_host(parts: Iterable[Any], count: int) -> Any:
+    """Trees of jobs one after the other as one in the host's memory, its first `count` jobs."""
+    whole, done = None, 0
+    for part in parts:
+        fetched = jax.device_get(part)
+        if whole is None:
+            whole = jax.tree.map(
+                lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), fetched
+            )
+        size = len(jax.tree.leaves(fetched)[0])
+        for into, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(fetched), strict=True):
+            rows = into[done : done + size]
+            rows[...] = leaf[: len(rows)]
+        done += size
+    return whole

@@ -1,0 +1,1 @@
+"""Everything about the paper: presets, claims, figures and studies."""

@@ -1,0 +1,222 @@
+"""One coordinate of what a policy does in one state, as a picture shows it.
+
+The law is that of the action that is given: after squashing, in the environment's units, and with
+the atoms that clipping leaves on the edges of the action box. Nothing is scaled.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpyro.distributions import Distribution, Independent, Normal
+
+from fat2thin.distributions import MultivariateQGaussian, QGaussian
+from fat2thin.distributions.published import AuthorsProposal
+from fat2thin.policies.policy import Policy
+from fat2thin.report.distribution_figures import BLUE, ORANGE, SHADE
+from fat2thin.report.run_figures import DASHED, DOTTED
+
+VIEW = 1.4
+"""Farthest action shown, in half-ranges of the box from its middle."""
+_EVEN, _CLUSTER, _NEAREST = 801, 120, 1e-6
+_ROUNDING = 1e-6
+"""Mass beyond the box below which it is the rounding of a cumulative probability."""
+_STEM = 0.86
+"""Height of an atom that is everything, as a share of the panel's."""
+_LEAST_NAMED = 0.005
+_SPIKE, _HIGHEST = 0.005, 2.0
+"""A spike lies within this share of the box from an end, and is cut where it is so many times as
+high as anything else."""
+
+
+class Atom(NamedTuple):
+    """An action that has a probability of its own."""
+
+    place: float
+    mass: float
+
+
+class Marginal(NamedTuple):
+    """A density along one coordinate, and the atoms beside it."""
+
+    points: Float[np.ndarray, " points"]
+    """In order; denser where a density can be steep. None for a single action."""
+    density: Float[np.ndarray, " points"]
+    atoms: tuple[Atom, ...]
+    support: tuple[float, float]
+    """Lowest and highest action that can be given."""
+    box: tuple[float, float]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it leaves out actions that the box allows."""
+        return self.support[0] > self.box[0] or self.support[1] < self.box[1]
+
+    @property
+    def height(self) -> float:
+        """Density that a panel has to reach: the peak, but for a spike at an end of the box.
+
+        A wide squashed Gaussian is thousands high next to an end, where little of it is; beside
+        such a spike nobody would see the rest.
+        """
+        margin = _SPIKE * (self.box[1] - self.box[0])
+        inner = (self.points > self.box[0] + margin) & (self.points < self.box[1] - margin)
+        within = self.density[inner]
+        if np.trapezoid(within, self.points[inner]) < 0.5:
+            return float(self.density.max())
+        return float(min(self.density.max(), _HIGHEST * within.max()))
+
+    def central(self, share: float) -> tuple[float, float]:
+        """Ends of the central share of it, atoms included."""
+        places = np.concatenate([self.points, [atom.place for atom in self.atoms]])
+        steps = np.diff(self.points) * (self.density[1:] + self.density[:-1]) / 2.0
+        masses = [[0.0] if self.points.size else [], steps, [atom.mass for atom in self.atoms]]
+        order = np.argsort(places, kind="stable")
+        below = np.cumsum(np.concatenate(masses)[order])
+        tail = (1.0 - share) / 2.0
+        ends = np.searchsorted(below, [tail, 1.0 - tail]).clip(max=places.size - 1)
+        return float(places[order][ends[0]]), float(places[order][ends[1]])
+
+
+def marginal(
+    policy: Policy,
+    observation: ArrayLike,
+    dimension: int = 0,
+    *,
+    clipped: bool = True,
+) -> Marginal:
+    """What a policy does with a coordinate of the action, counted from 0, on one observation.
+
+    With `clipped=False` the density goes on beyond the box: a proposal as it is learned.
+    """
+    observation = jnp.asarray(observation)
+    if observation.ndim != 1:
+        raise ValueError(f"one observation is one row of numbers, got shape {observation.shape}")
+    size = policy.low.size
+    if not 0 <= dimension < size:
+        raise ValueError(f"the action has coordinates 0 to {size - 1}, not {dimension}")
+    box = float(policy.low[dimension]), float(policy.high[dimension])
+    low, high = (float(end[dimension]) for end in policy.support(observation))
+    if low == high:
+        return Marginal(np.zeros(0), np.zeros(0), (Atom(low, 1.0),), (low, high), box)
+    seen = box if clipped else view(box)
+    points = _grid(max(low, seen[0]), min(high, seen[1]), float(policy.act(observation)[dimension]))
+    log_density, below, above = (
+        np.asarray(values)[..., dimension]
+        for values in _ask(policy, observation, jnp.asarray(points))
+    )
+    masses = zip(box, (below, above), strict=True)
+    atoms = [Atom(place, float(mass)) for place, mass in masses if mass > _ROUNDING]
+    support = (max(low, box[0]), min(high, box[1])) if clipped else (low, high)
+    return Marginal(points, np.exp(log_density), tuple(atoms) if clipped else (), support, box)
+
+
+@eqx.filter_jit
+def _ask(
+    policy: Policy, observation: Array, points: Float[Array, " points"]
+) -> tuple[Float[Array, "points action"], Float[Array, " action"], Float[Array, " action"]]:
+    """Log densities of all coordinates, and their mass below and above the box."""
+    laws = _coordinates(policy(observation))
+    above = 1.0 - laws.cdf(policy.high)
+    return laws.log_prob(points[:, None]), laws.cdf(policy.low), above
+
+
+def _coordinates(law: Distribution) -> Distribution:
+    """The marginal laws of all coordinates, batch shape (action,)."""
+    if isinstance(law, MultivariateQGaussian):
+        sparsity, size = 1.0 - jnp.asarray(law.entropic_index), law.event_shape[0]
+        sparsity = sparsity / (1.0 + sparsity * (size - 1) / 2.0)
+        scale = law.half_width * jnp.sqrt(sparsity / 2.0)
+        return QGaussian(law.mean, scale, 1.0 - sparsity, validate_args=False)
+    if isinstance(law, AuthorsProposal):
+        # Its density is none, and its sampler draws a Gaussian at the index 2 of the authors.
+        return Normal(law.loc, jnp.sqrt(law.squared_scale))
+    if not isinstance(law, Independent):
+        raise ValueError(f"the marginals of a {type(law).__name__} are not known")
+    return law.base_dist
+
+
+def _grid(low: float, high: float, centre: float) -> Float[np.ndarray, " points"]:
+    """Points from end to end, always as many, close to each other at the centre and at the ends."""
+    steps = (high - low) * np.geomspace(_NEAREST, 1.0, _CLUSTER)
+    clusters = [place + side * steps for place in (low, centre, high) for side in (-1.0, 1.0)]
+    points = np.clip([*np.linspace(low, high, _EVEN), centre, *np.ravel(clusters)], low, high)
+    # The densities are computed in float32: next to an end, a point and its rounding differ.
+    return np.sort(points.astype(np.float32)).astype(np.float64)
+
+
+def view(box: tuple[float, float]) -> tuple[float, float]:
+    """The actions shown: somewhat more than the box."""
+    middle, half_range = (box[0] + box[1]) / 2.0, (box[1] - box[0]) / 2.0
+    return middle - VIEW * half_range, middle + VIEW * half_range
+
+
+def draw_acting(axes: Axes, law: Marginal, label: str, colour: str = BLUE) -> None:
+    """The policy that acts: density, atoms as stems, and shade where it is exactly zero."""
+    left, right = view(law.box)
+    if law.sparse:
+        spans = zip(((left, law.support[0]), (law.support[1], right)), ("", "_"), strict=True)
+        for ends, prefix in spans:
+            axes.axvspan(*ends, color=SHADE, linewidth=0, label=f"{prefix}{label}: exactly zero")
+    if law.points.size:
+        axes.fill_between(law.points, law.density, color=colour, alpha=0.25, linewidth=0)
+        # Down to zero at both ends, whatever the density does there.
+        outline = np.pad(law.points, 1, mode="edge"), np.pad(law.density, 1)
+        axes.plot(*outline, color=colour, linewidth=1.5, label=label)
+    for index, atom in enumerate(law.atoms):
+        _draw_atom(axes, atom, law.box, "_" * (index > 0))
+    for edge, prefix in zip(law.box, ("", "_"), strict=True):
+        axes.axvline(
+            edge, color="black", linewidth=0.9, linestyle=DOTTED, label=f"{prefix}end of the box"
+        )
+    axes.set_xlim(left, right)
+
+
+def fit_height(axes: Axes, laws: Sequence[Marginal]) -> None:
+    """Make a panel as high as what is in it, and say so where a spike is cut."""
+    drawn = [law for law in laws if law.points.size]
+    if not drawn:
+        axes.set(ylim=(0.0, 1.0), yticks=[])
+        return
+    top = 1.12 * max(law.height for law in drawn)
+    axes.set_ylim(0.0, top)
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+    for law in drawn:
+        for edge, side, align in zip(law.box, (1, -1), ("left", "right"), strict=True):
+            beside = np.abs(law.points - edge) < _SPIKE * (law.box[1] - law.box[0])
+            if np.max(law.density, where=beside, initial=0.0) > top:
+                axes.annotate(
+                    "↑ cut", (edge, 1.0), (4 * side, -2), xycoords=axes.get_xaxis_transform(),
+                    textcoords="offset points", ha=align, va="top", fontsize=8,
+                )  # fmt: skip
+
+
+def draw_proposal(axes: Axes, law: Marginal, label: str) -> None:
+    """The policy that only learns, dashed."""
+    axes.plot(
+        law.points, law.density, color=ORANGE, linestyle=DASHED, linewidth=1.5, label=label
+    )  # fmt: skip
+
+
+def _draw_atom(axes: Axes, atom: Atom, box: tuple[float, float], prefix: str) -> None:
+    """A stem whose height is the atom's mass: the whole panel would be a little more than all."""
+    transform = axes.get_xaxis_transform()
+    axes.plot(
+        [atom.place, atom.place], [0.0, _STEM * atom.mass], color="black", linewidth=2.4,
+        marker="o", markevery=[1], markersize=4.5, transform=transform,
+        label=f"{prefix}single action, with its probability",
+    )  # fmt: skip
+    if atom.mass < _LEAST_NAMED:
+        return
+    # Towards the middle, where there is room.
+    side = 1 if atom.place < (box[0] + box[1]) / 2.0 else -1
+    axes.annotate(
+        f"{100.0 * atom.mass:.0f} %", (atom.place, _STEM * atom.mass), (6 * side, 1),
+        xycoords=transform, textcoords="offset points", ha="left" if side > 0 else "right",
+        va="bottom", fontsize=8,
+    )  # fmt: skip

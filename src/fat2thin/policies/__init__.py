@@ -1,0 +1,5 @@
+"""Policies: networks, families, the action box."""
+
+from fat2thin.policies.policy import Policy, in_half_ranges
+
+__all__ = ["Policy", "in_half_ranges"]

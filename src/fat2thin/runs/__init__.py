@@ -1,0 +1,1 @@
+"""The run folder: identity, checkpoints, lock, status, result, verification."""

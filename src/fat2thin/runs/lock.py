@@ -1,0 +1,103 @@
+"""One process a folder: whoever trains holds its lock, and whoever dies lets go of it."""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fat2thin.atomic_files import NotRegularFileError, regular_descriptor
+from fat2thin.runs.files import DamagedError
+
+NAME = ".lock"
+_TRIES, _PAUSE = 5, 0.05
+_CANNOT = (errno.ENOSYS, errno.ENOLCK, errno.EINVAL, errno.ENOTSUP)
+
+_log = logging.getLogger(__name__)
+
+
+class FolderInUseError(ValueError):
+    """Another process trains into the folder."""
+
+
+class FolderLock:
+    """Held from entry to exit, and not longer than the process lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> "FolderLock":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _open(self._folder, os.O_RDWR | os.O_CREAT)
+        try:
+            _take(descriptor)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise FolderInUseError(
+                f"{self._folder} is in use: process {holder or 'unknown'} trains into it. Wait for "
+                "it, or choose another folder."
+            ) from None
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                os.close(descriptor)
+                raise
+            _log.warning(
+                "%s is on a file system without locks: see to it that one process alone trains "
+                "into it", self._folder,
+            )  # fmt: skip
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let go. The file stays: removed, two processes could each hold a lock of that name."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@contextlib.contextmanager
+def locks(folders: Iterable[Path]) -> Iterator[None]:
+    """All of them, or an error."""
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            held.enter_context(FolderLock(folder))
+        yield
+
+
+def _open(folder: Path, flags: int) -> int:
+    """The lock of a folder that may be a stranger's: a link or a pipe of that name is none."""
+    try:
+        return regular_descriptor(folder / NAME, flags, follow_links=False)
+    except NotRegularFileError as error:
+        raise DamagedError(f"{error}: remove it, or choose another folder") from error
+
+
+def _take(descriptor: int) -> None:
+    """Try for a moment: whoever only asks whether it is held holds it for an instant."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_PAUSE)
+    return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process trains into a folder now. Nothing is written."""
+    try:
+        descriptor = _open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

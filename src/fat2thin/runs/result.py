@@ -1,0 +1,290 @@
+"""What a run found, in memory or read back from its folder."""
+
+import contextlib
+import dataclasses
+import functools
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fat2thin.algorithms.base import State
+from fat2thin.engine import loop
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.jobs import Jobs
+from fat2thin.engine.loop import Program
+from fat2thin.engine.memory import refuse_too_large
+from fat2thin.engine.pack import jobs_of, make_program, shapes_of
+from fat2thin.evaluation.returns import (
+    Evaluation,
+    HostJudge,
+    Judge,
+    Reference,
+    TaskError,
+    evaluator,
+)
+from fat2thin.evaluation.table import Table, make_table, metrics_table
+from fat2thin.policies.policy import Policy
+from fat2thin.random_streams import Stream, stream_keys
+from fat2thin.runs import trees
+from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, NoRunError, RunFolder
+from fat2thin.runs.run_json import understand
+from fat2thin.settings.config import whole_number
+from fat2thin.settings.spec import RunSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluations:
+    """Every evaluation of a run: raw returns, an episode each."""
+
+    steps: tuple[int, ...]
+    policies: dict[str, Evaluation]
+    """By name ("actor_sampled"): returns of shape (steps, seeds, episodes), measures of shape
+    (steps, seeds). Empty where there is only a log."""
+
+    def __getitem__(self, name: str) -> Evaluation:
+        """The evaluations of a policy in one way of acting."""
+        return self.policies[name]
+
+    def last(self) -> dict[str, Evaluation]:
+        """The last one: returns of shape (seeds, episodes), measures of shape (seeds,)."""
+        return jax.tree.map(lambda values: values[-1], self.policies)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run and everything that it found."""
+
+    spec: RunSpec
+    step: int
+    """The last step: `spec.steps`, or the last good one of a run that diverged."""
+    metrics: dict[str, np.ndarray]
+    """"step" of shape (rows,), and each metric of shape (rows, seeds): its mean over the updates
+    since the row before."""
+    evaluations: Evaluations
+    folder: Path | None
+    """Where it is kept, if anywhere."""
+    about: dict[str, Any]
+    """What run.json says: versions, hashes of the data, device, times."""
+    program: Program = dataclasses.field(repr=False)
+    """What was compiled."""
+    jobs: Jobs = dataclasses.field(repr=False)
+    """The seeds, and what raw observations go through."""
+    states: State = dataclasses.field(repr=False)
+    """The algorithm's state after the last step, or the one that was selected on the way, with a
+    leading axis of seeds."""
+    snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
+    """Policies with a leading axis of seeds, after the steps of `spec.snapshots`."""
+    measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
+    """What it is compared with, where that was measured when it was trained."""
+
+    def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
+        """The policy that acts, of a seed (the first by default), in the environment's units.
+
+        After the last step, or after one of `spec.snapshots`.
+        """
+        return self._policy("actor", seed, step)
+
+    def proposal(self, seed: int | None = None, step: int | None = None) -> Policy:
+        """The policy that only learns, for algorithms that have one."""
+        return self._policy("proposal", seed, step)
+
+    def _policy(self, name: str, seed: int | None, step: int | None) -> Policy:
+        seed = self.spec.seeds[0] if seed is None else seed
+        if seed not in self.spec.seeds:
+            raise ValueError(f"the run has no seed {seed}; there are {listed(self.spec.seeds)}")
+        policies = self._policies(self.step if step is None else step)
+        if name not in policies:
+            raise ValueError(f"{self.spec.algorithm} has no {name}")
+        index = self.spec.seeds.index(seed)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
+
+    @functools.cached_property
+    def _turns(self) -> Turns:
+        return Turns(self.program, self.jobs)
+
+    def _policies(self, step: int) -> dict[str, Policy]:
+        if step == self.step:
+            return self._turns.policies(self._turns.spread(self.states))
+        if step not in self.snapshots:
+            kept = sorted({*self.snapshots, self.step})
+            raise ValueError(f"no policy of step {step} is kept; there are {listed(kept)}")
+        return self.snapshots[step]
+
+    @functools.cached_property
+    def references(self) -> dict[str, Reference]:
+        """What to compare with, as the folder has it, or else measured on the task itself."""
+        references = self._kept_references()
+        if references is None:
+            with self._judge() as judge:
+                references = judge.references()
+        return references
+
+    def keep_references(self) -> None:
+        """Write what was measured of them to the folder, so that it is measured once.
+
+        To read a run never writes: only commands that train call this, for their own folders.
+        """
+        if self.folder and "references" in vars(self) and self._kept_references() is None:
+            RunFolder(self.folder).write_references(self.references)
+
+    def known_references(self) -> dict[str, Reference]:
+        """The same; none where they were not measured yet and should or can not be now.
+
+        To make the task that a run names is to import what it is in, and a folder that somebody
+        sent may not decide that: `evaluate` does it.
+        """
+        kept = self._kept_references()
+        if kept is not None or self.spec.task is not None:
+            return kept or {}
+        try:
+            return self.references
+        except TaskError:
+            return {}
+
+    def _kept_references(self) -> dict[str, Reference] | None:
+        if self.measured is not None or self.folder is None:
+            return self.measured
+        return RunFolder(self.folder).references()
+
+    def table(self) -> Table:
+        """The last evaluation of the run, with the reference rows."""
+        when = f"after step {self.evaluations.steps[-1]:,}"
+        return make_table(self._title(when), self.evaluations.last(), self.known_references())
+
+    def evaluate(self, episodes: int = 100, draw: int = 0) -> Table:
+        """Judge the final policies on fresh episodes, with the reference rows.
+
+        A seed that stopped is judged by its last good state.
+
+        The episodes are those of (seed, `Stream.FRESH_EVALUATION`, `draw`): the same at every call
+        and for every algorithm, others for another `draw`, and never those seen in training.
+        """
+        number = whole_number("draw", draw, least=0)
+        episodes = whole_number("episodes", episodes, least=1)
+        with self._judge() as judge:
+            if isinstance(judge, HostJudge):
+                keys = stream_keys(self.jobs.seed, Stream.FRESH_EVALUATION, number)
+                evaluations = judge.judge(self._policies(self.step), keys, episodes)
+            else:
+                evaluations = self._turns.evaluate(
+                    self._turns.spread(self.states),
+                    np.arange(len(self.spec.seeds)),
+                    number,
+                    stream=Stream.FRESH_EVALUATION,
+                    evaluator=judge,
+                    episodes=episodes,
+                )
+        when = f"after step {self.step:,}, {episodes} fresh episodes a seed (draw {draw})"
+        title = self._title(when, "{} by their last good state")
+        return make_table(title, evaluations, self.references)
+
+    def last_metrics(self) -> Table:
+        """The last row of metrics: mean, lowest and highest over the seeds."""
+        steps = self.metrics["step"]
+        last = {name: values[-1] for name, values in self.metrics.items() if name != "step"}
+        before = steps[-2] if len(steps) > 1 else 0
+        return metrics_table(f"means over steps {before + 1:,} to {steps[-1]:,}", last)
+
+    def _title(self, when: str, of_stopped: str = "without {}, which stopped") -> str:
+        spec, stopped = self.spec, sorted(map(int, self.about.get("stopped", {})))
+        without = f" ({of_stopped.format(listed(stopped))})" if stopped else ""
+        return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}{without}, {when}"
+
+    @contextlib.contextmanager
+    def _judge(self) -> Iterator[Judge]:
+        judge = evaluator(self.spec.dataset, self.spec.task)
+        if judge is None:
+            raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
+        try:
+            yield judge
+        finally:
+            if isinstance(judge, HostJudge):
+                judge.close()
+
+    def frame(self) -> dict[str, np.ndarray]:
+        """Columns "seed", "step", "quantity", "value", a row each; `pandas.DataFrame` takes it.
+
+        Quantities are the metrics, and for each policy "actor_sampled/return" (mean over episodes)
+        and the task's measures.
+        """
+        rows = [
+            (seed, step, name, float(value))
+            for name, steps, values in self._quantities()
+            for step, of_seeds in zip(steps, values, strict=True)
+            for seed, value in zip(self.spec.seeds, of_seeds, strict=True)
+        ]
+        seeds, steps, names, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return {
+            "seed": np.asarray(seeds, np.int64),
+            "step": np.asarray(steps, np.int64),
+            "quantity": np.asarray(names, np.str_),
+            "value": np.asarray(values, np.float64),
+        }
+
+    def _quantities(self) -> Iterator[tuple[str, Any, Any]]:
+        for name, values in self.metrics.items():
+            if name != "step":
+                yield name, self.metrics["step"], values
+        for name, evaluation in self.evaluations.policies.items():
+            yield f"{name}/return", self.evaluations.steps, np.mean(evaluation.returns, axis=-1)
+            for measure, measured in evaluation.measures.items():
+                yield f"{name}/{measure}", self.evaluations.steps, measured
+
+
+def listed(values: Sequence[int]) -> str:
+    """Numbers in words: "0 to 9" where they are consecutive."""
+    if len(values) > 3 and list(values) == list(range(values[0], values[0] + len(values))):
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join(map(str, values))
+
+
+def columns(rows: Iterable[MetricsRow], seeds: int) -> dict[str, np.ndarray]:
+    """Rows of metrics, the seeds of a step one after the other, as arrays of (steps, seeds)."""
+    values: dict[str, array] = {"step": array("q")}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, array("d")).append(value)
+    values.pop("seed", None)
+    steps = np.asarray(values.pop("step"), np.int64)[::seeds]
+    return {
+        "step": steps,
+        **{name: np.asarray(of).reshape(-1, seeds) for name, of in values.items()},
+    }
+
+
+def load(folder: str | Path) -> Run:
+    """The run that a folder holds. No data are read and nothing is trained."""
+    files = RunFolder(Path(folder))
+    about = files.about()
+    if about["status"] == RUNNING:
+        raise NoRunError(
+            f"the run in {folder} is not finished: `fat2thin show` says how far it is, and the "
+            "command that began it goes on with it"
+        )
+    spec, problem, scales = understand(files.path / RUN, about)
+    # Shapes alone: nothing of what the specification asks for is made before the file is known
+    # to hold as much.
+    shapes = shapes_of(spec, problem, scales)
+    trees.check_size(files.path / STATE, shapes.states)
+    kept = files.kept_snapshots(spec.snapshots)
+    needed = trees.size((shapes.jobs, shapes.states)) + len(kept) * trees.size(shapes.policies)
+    refuse_too_large(files.path / RUN, "spec.config, spec.seeds and spec.snapshots", needed)
+    steps, policies = files.evaluations(len(spec.seeds))
+    metrics = columns(files.metrics_rows(spec.seeds), len(spec.seeds))
+    return Run(
+        spec=spec,
+        step=about["step"],
+        metrics=metrics,
+        evaluations=Evaluations(tuple(steps), policies),
+        folder=files.path,
+        about=about,
+        program=make_program(spec, problem),
+        jobs=jobs_of(spec, scales),
+        states=loop.acting(files.state(shapes.states)),
+        snapshots={step: files.snapshot(step, shapes.policies) for step in kept},
+    )

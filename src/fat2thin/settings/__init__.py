@@ -1,0 +1,1 @@
+"""Run specifications, default settings and published settings."""

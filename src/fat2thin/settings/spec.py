@@ -1,0 +1,297 @@
+"""What a run is, before anything is computed: a frozen specification that JSON can hold."""
+
+import dataclasses
+import numbers
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from fat2thin import algorithms, data
+from fat2thin.data.run_scales import check_reward_scale
+from fat2thin.random_streams import LARGEST_SEED
+from fat2thin.settings.config import LARGEST_NUMBER, make_config, whole_number
+from fat2thin.settings.published import ORIGINS, Found, published_settings
+from fat2thin.settings.small_logs import CLEAR, DEFAULT, OPTIONS, SMALL, sentence, small_settings
+
+LAST, OFFLINE = "last", "offline"
+SELECT = (LAST, OFFLINE)
+MOST_ROWS = 1_000_000
+"""Rows of metrics that a run may have, about half a gigabyte."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """Everything that settles what a run computes."""
+
+    algorithm: str
+    """Name of the algorithm."""
+    dataset: str
+    """Name of the data set."""
+    config: Any
+    """The algorithm's settings, an instance of its config class."""
+    seeds: tuple[int, ...]
+    """The seeds, each with networks, batches and evaluation episodes of its own."""
+    steps: int
+    """Updates a seed."""
+    batch_size: int = 256
+    """Logged steps an update sees, drawn with replacement."""
+    evaluate_every: int = 1000
+    """Updates between evaluations; there is one before the first update and one after the last."""
+    episodes: int = 20
+    """Episodes of an evaluation, a seed and a policy each."""
+    log_every: int = 250
+    """Most updates that one row of metrics is the mean of."""
+    snapshots: tuple[int, ...] = ()
+    """Steps after which the policies of all seeds are kept."""
+    task: str | None = None
+    """The Gymnasium task that policies are judged on, or "none"; None is the data set's own, where
+    it has one."""
+    standardise: bool = False
+    """Whether the networks see observations with mean 0 and standard deviation 1, a column each,
+    over the log. Policies take raw ones all the same."""
+    reward_scale: float | str = 1.0
+    """What rewards are multiplied by before anything is learned from them; "return_range" is
+    1000 / (best - worst return of an episode), as IQL does, and "deviation" is 1 / their standard
+    deviation."""
+    holdout: float = 0.0
+    """Share of the log's rows, in whole episodes, that no update sees: what is found on them while
+    the policy learns is kept with the metrics."""
+    select: str = LAST
+    """Which policy acts in the end: that after the "last" update, or, with "offline", the one that
+    what is held out of the log liked best on the way. Evaluations and snapshots on the way are then
+    of the best one so far."""
+    settings_from: str = DEFAULT
+    """What the settings that nobody gave are: the algorithm's "default" ones; ours for "small"
+    logs, or for "small-clear" ones that are not noisy; those of the method's "own" paper or
+    repository; or those of the runs of the "fttpo" paper."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; tuples become lists."""
+        return plain(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
+        """The specification that `to_json` was called on, perhaps by an older version.
+
+        Whatever else is there is a ValueError; nothing that it names is opened.
+        """
+        _refuse_other_kinds(values)
+        algorithm = algorithms.get(values["algorithm"])
+        config = make_config(algorithm, None, values["config"])
+        # The config already holds what was published then; it must not change with a later file.
+        known = {name: value for name, value in values.items() if name != "settings_from"}
+        spec = make_spec(**{**known, "config": config}, data_needed=False)
+        return dataclasses.replace(spec, settings_from=values.get("settings_from", DEFAULT))
+
+    @property
+    def evaluation_steps(self) -> tuple[int, ...]:
+        """Steps after which policies are judged."""
+        return (*range(0, self.steps, self.evaluate_every), self.steps)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Steps at which the compiled loop must come up."""
+        return tuple(sorted({*self.evaluation_steps, *self.snapshots}))
+
+
+def make_spec(
+    algorithm: str,
+    dataset: str,
+    *,
+    steps: int,
+    seeds: int | Iterable[int] = 1,
+    config: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    settings_from: str = DEFAULT,
+    batch_size: int | None = None,
+    data_needed: bool = True,
+    **options: Any,
+) -> RunSpec:
+    """A specification whose names exist and whose numbers are in range; `settings` by field name.
+
+    `options` are the other fields of `RunSpec`. `settings` override those that `settings_from`
+    brings, and drop those that they rule out. Without a `batch_size` the published one
+    is taken, or else 256. Nothing is loaded or compiled. A run that is over does not need its data:
+    they may be gone.
+    """
+    chosen = algorithms.get(algorithm)
+    if data_needed:
+        data.reader(dataset)
+    settings = settings or {}
+    if settings_from != DEFAULT and config is not None:
+        raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
+    brought = find_settings(algorithm, dataset, settings_from, settings.get("policy"))
+    if settings_from in (SMALL, CLEAR):
+        options = {**OPTIONS, **options}
+    batch_size = brought.batch_size if batch_size is None else batch_size
+    if batch_size is not None:
+        options["batch_size"] = batch_size
+    for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
+        if name in options:
+            options[name] = whole_number(name, options[name], least=1)
+    if not isinstance(options.get("standardise", False), bool):
+        raise ValueError(f"standardise must be True or False, got {options['standardise']!r}")
+    _check_holdout(options.get("holdout", 0.0), options.get("select", LAST))
+    if "holdout" in options:
+        options["holdout"] = float(options["holdout"])
+    if "reward_scale" in options:
+        options["reward_scale"] = check_reward_scale(options["reward_scale"])
+    steps = whole_number("steps", steps, least=1, most=LARGEST_NUMBER)
+    snapshots = [whole_number("snapshots", step, least=0) for step in options.pop("snapshots", ())]
+    if snapshots and max(snapshots) > steps:
+        raise ValueError(
+            f"snapshots must not lie beyond the last step {steps}, got {max(snapshots)}"
+        )
+    spec = RunSpec(
+        algorithm=algorithm,
+        dataset=dataset,
+        config=make_config(chosen, config, settings, brought.values),
+        seeds=expand_seeds(seeds),
+        steps=steps,
+        snapshots=tuple(sorted(set(snapshots))),
+        settings_from=settings_from,
+        **options,
+    )
+    if data_needed:
+        _refuse_endless_metrics(spec)
+    return spec
+
+
+def _check_holdout(holdout: Any, select: Any) -> None:
+    number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
+    if not number or not 0 <= holdout < 1:
+        raise ValueError(f"holdout must be a number of at least 0 and below 1, got {holdout!r}")
+    if select not in SELECT:
+        raise ValueError(f"select must be one of {', '.join(map(repr, SELECT))}, got {select!r}")
+    if select != LAST and not holdout:
+        raise ValueError(
+            f"select={select!r} chooses by what is held out of the log: give a share, for example "
+            "holdout=0.2"
+        )
+
+
+def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
+    """What JSON must hold where `make_spec` relies on it, or would take a shorthand."""
+    names = [field.name for field in dataclasses.fields(RunSpec)]
+    for name in values:
+        if name not in names:
+            raise ValueError(f"a specification has no {name!r}; there are {', '.join(names)}")
+    for name in ("algorithm", "dataset", "config", "seeds", "steps"):
+        if name not in values:
+            raise ValueError(f"a specification must have {name}")
+    for name, kind in _KINDS.items():
+        if name in values and not isinstance(values[name], kind):
+            raise ValueError(f"{name} of a specification cannot be {values[name]!r}")
+
+
+_KINDS: dict[str, Any] = {
+    "algorithm": str,
+    "dataset": str,
+    "config": Mapping,
+    "seeds": list,
+    "steps": int,
+    "snapshots": list,
+    "task": str | None,
+    "settings_from": str,
+}
+
+
+def _refuse_endless_metrics(spec: RunSpec) -> None:
+    rows = -(-spec.steps // spec.log_every) * len(spec.seeds)
+    if rows > MOST_ROWS:
+        enough = -(-spec.steps * len(spec.seeds) // MOST_ROWS)
+        raise ValueError(
+            f"log_every={spec.log_every} would make {rows:,} rows of metrics of {spec.steps:,} "
+            f"steps and {len(spec.seeds)} seeds, and {MOST_ROWS:,} are kept at most: take "
+            f"log_every={enough} or more"
+        )
+
+
+def find_settings(
+    algorithm: str, dataset: str, settings_from: str, policy: str | None = None
+) -> Found:
+    """Return what `settings_from` brings to a run; `policy` is the family of policies, if given."""
+    if settings_from == DEFAULT:
+        return Found({}, None, (), ())
+    if settings_from in (SMALL, CLEAR):
+        return Found(small_settings(algorithm, settings_from), None, (), ())
+    if settings_from not in ORIGINS:
+        choices = ", ".join(map(repr, (DEFAULT, SMALL, CLEAR, *ORIGINS)))
+        raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
+    return published_settings(algorithm, dataset, settings_from, policy)
+
+
+def describe_settings(specs: Sequence[RunSpec], given: Collection[str], automatic: bool) -> str:
+    """Return what a user must know of settings that are not `given` by name, or "".
+
+    Where they are `automatic`, that is which ones are taken; always, which ones are left out
+    because a given one rules them out. Several `specs` are the runs of a sweep.
+    """
+    taken: dict[str, Any] = {}
+    left_out: dict[str, Any] = {}
+    for spec in specs:
+        policy = spec.config.policy if "policy" in given else None
+        found = find_settings(spec.algorithm, spec.dataset, spec.settings_from, policy)
+        for name, value in found.values.items():
+            if name not in given:
+                same = plain(getattr(spec.config, name)) == plain(value)
+                (taken if same else left_out)[name] = value
+    told, first = [], specs[0]
+    if automatic and first.settings_from != DEFAULT:
+        options = {name: value for name, value in OPTIONS.items() if name not in given}
+        told.append(sentence(first.dataset, first.settings_from, _words({**taken, **options})))
+    if left_out:
+        told.append(f"Left out where a given setting rules them out: {_words(left_out)}.")
+    return " ".join(told)
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={','.join(map(str, value)) if isinstance(value, tuple | list) else value}"
+        for name, value in settings.items()
+    )
+
+
+def expand_seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
+    """`10` is 0 to 9, `[3]` is seed 3."""
+    if not isinstance(seeds, Iterable):
+        return tuple(range(whole_number("seeds", seeds, least=1)))
+    listed = tuple(whole_number("seeds", seed, least=0) for seed in seeds)
+    if not listed or len(set(listed)) != len(listed) or max(listed) > LARGEST_SEED:
+        raise ValueError(
+            f"seeds must be different numbers from 0 to {LARGEST_SEED}, at least one; got {listed}"
+        )
+    return listed
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON would give it back: tuples become lists."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Where two specifications (as JSON) differ, a line each."""
+    old, new = _flat(old), _flat(new)
+    absent = {name: _LATER_SETTINGS.get(name, "nothing") for name in {*old, *new}}
+    old, new = {**absent, **old}, {**absent, **new}
+    return [
+        f"{name}: {old[name]!r} there, {new[name]!r} here"
+        for name in sorted(absent)
+        if old[name] != new[name]
+    ]
+
+
+_LATER_SETTINGS = {"config.weight_decay": 0.0}
+"""What settings that older folders do not name were."""
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    config = {f"config.{name}": value for name, value in values["config"].items()}
+    others = {name: value for name, value in values.items() if name != "config"}
+    # Folders from before there were such options do not name them.
+    later = ("task", "standardise", "reward_scale", "holdout", "select", "settings_from")
+    absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+    return {**{name: absent[name] for name in later}, **others, **config}

@@ -1,0 +1,134 @@
+"""Evaluations during training: of tasks in JAX at once, of others on the host beside training."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fat2thin.algorithms.base import State
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.jobs import take
+from fat2thin.engine.pack import Pack
+from fat2thin.evaluation.returns import (
+    Evaluation,
+    Evaluator,
+    HostJudge,
+    Judge,
+    Reference,
+    evaluator,
+)
+from fat2thin.policies.policy import Policy
+from fat2thin.random_streams import Stream, stream_keys
+from fat2thin.settings.spec import RunSpec
+
+Found = dict[str, Evaluation]
+
+
+class _Group(NamedTuple):
+    """Runs that are judged together, and the places of their jobs."""
+
+    judge: Judge
+    runs: list[int]
+    jobs: np.ndarray
+
+
+class _Result(NamedTuple):
+    """What was found after a step for the runs of a group, now or later."""
+
+    step: int
+    group: _Group
+    found: Future[Found]
+
+
+class Judging:
+    """Whoever judges the runs of a pack, and what they have found and not yet told."""
+
+    def __init__(self, specs: Sequence[RunSpec], pack: Pack, turns: Turns) -> None:
+        self._pack, self._turns, self._episodes = pack, turns, specs[0].episodes
+        self._groups = _groups(specs, pack)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")
+        self._results: list[_Result] = []
+        self._references: dict[int, dict[str, Reference]] = {}
+
+    def evaluate(self, step: int, states: State, policies: Callable[[], dict[str, Policy]]) -> None:
+        """Judge the policies of all runs; those of tasks on the host are ready later."""
+        for group in self._groups:
+            result: Future[Found]
+            if isinstance(group.judge, HostJudge):
+                of_group = jax.device_get(take(policies(), group.jobs))
+                keys = stream_keys(self._pack.jobs.seed[group.jobs], Stream.EVALUATION, step)
+                result = self._thread.submit(group.judge.judge, of_group, keys, self._episodes)
+            else:
+                result = Future()
+                result.set_result(self._in_graph(step, states, group))
+            self._results.append(_Result(step, group, result))
+
+    def _in_graph(self, step: int, states: State, group: _Group) -> Found:
+        assert isinstance(group.judge, Evaluator)
+        found = self._turns.evaluate(
+            states, group.jobs, step,
+            stream=Stream.EVALUATION, evaluator=group.judge, episodes=self._episodes,
+        )  # fmt: skip
+        return jax.device_get(found)
+
+    def ready(self, wait: bool = False) -> Iterator[tuple[int, dict[int, Found]]]:
+        """Step, and evaluations by run, of what has become ready, or of all of it, in order."""
+        while self._results and (wait or self._results[0].found.done()):
+            result = self._results.pop(0)
+            found, runs = result.found.result(), np.asarray(self._pack.jobs.run)[result.group.jobs]
+            yield (
+                result.step,
+                {run: take(found, np.flatnonzero(runs == run)) for run in result.group.runs},
+            )
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is not ready yet."""
+        return any(not result.found.done() for result in self._results)
+
+    def references(self, run: int) -> dict[str, Reference] | None:
+        """What a run on the host is compared with, measured once for all that are judged together.
+
+        None for tasks in JAX: theirs are measured when somebody asks.
+        """
+        for number, group in enumerate(self._groups):
+            if run in group.runs and isinstance(group.judge, HostJudge):
+                if number not in self._references:
+                    self._references[number] = group.judge.references()
+                return self._references[number]
+        return None
+
+    def speed(self, run: int) -> dict[str, Any] | None:
+        """How many steps the host took for a run and those judged with it, and how fast."""
+        for group in self._groups:
+            if run in group.runs and isinstance(group.judge, HostJudge) and group.judge.steps:
+                pace = group.judge.steps / max(group.judge.seconds, 1e-9)
+                return {"steps": group.judge.steps, "steps_a_second": round(pace, 1)}
+        return None
+
+    def close(self) -> None:
+        """Let go of what judging needed; an evaluation that nobody waits for breaks off."""
+        for group in self._groups:
+            if isinstance(group.judge, HostJudge):
+                group.judge.close()
+        self._thread.shutdown(cancel_futures=True)
+
+
+def _groups(specs: Sequence[RunSpec], pack: Pack) -> list[_Group]:
+    problem, of_jobs = pack.program.problem, np.asarray(pack.jobs.run)
+    together: list[tuple[Judge, list[int]]] = []
+    for run, spec in enumerate(specs):
+        judge = evaluator(spec.dataset, spec.task)
+        if judge is None:
+            continue
+        if isinstance(judge, HostJudge):
+            judge.check(problem.observation_size, problem.action_low, problem.action_high)
+        for other, runs in together:
+            if other == judge:
+                runs.append(run)
+                break
+        else:
+            together.append((judge, [run]))
+    return [_Group(judge, runs, np.flatnonzero(np.isin(of_jobs, runs))) for judge, runs in together]

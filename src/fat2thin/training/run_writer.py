@@ -1,0 +1,315 @@
+"""One run of a pack while it is computed: what it has found so far, in memory and in its folder."""
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import jax
+import numpy as np
+
+from fat2thin.algorithms.base import Problem, State
+from fat2thin.data.operations import reachable_returns
+from fat2thin.engine.jobs import take
+from fat2thin.engine.loop import Kept, TrainingDiverged, acting
+from fat2thin.engine.pack import Log, jobs_of, make_program
+from fat2thin.evaluation.returns import Evaluation, Reference
+from fat2thin.policies.policy import Policy
+from fat2thin.runs import checkpoints, files, machine, trees
+from fat2thin.runs.checkpoints import Checkpoint, Place
+from fat2thin.runs.folder import (
+    EVALUATIONS,
+    FORMAT,
+    METRICS,
+    RUNNING,
+    MetricsRow,
+    RunFolder,
+    evaluations_contents,
+    read_evaluations,
+    read_metrics,
+)
+from fat2thin.runs.result import Evaluations, Run, columns, load
+from fat2thin.settings.spec import RunSpec, plain
+from fat2thin.training import advice
+from fat2thin.training.health import Health
+
+_CARRIED = ("stopped", "warnings", "preparation", "begun")
+"""What run.json says that was found out on the way: a checkpoint says it, too."""
+_MOST_WARNINGS = 100
+
+_log = logging.getLogger(__name__)
+
+
+class Member:
+    """A run, the places of its jobs in the pack, and its folder.
+
+    With a checkpoint it goes on from there, otherwise it begins.
+    """
+
+    def __init__(
+        self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
+        folder: RunFolder | None, also: Mapping[str, Any], checkpoint: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        """`also` is what run.json says besides."""
+        self.spec, self.problem, self.logs = spec, problem, logs
+        self.jobs, self.folder = jobs, folder
+        self.about = _about(spec, problem, logs) | dict(also)
+        self.active = np.ones(len(spec.seeds), bool)
+        """Which seeds still learn."""
+        self.over = False
+        self._began = time.perf_counter()
+        self._rows: list[MetricsRow] = []
+        self._evaluated: dict[int, dict[str, Evaluation]] = {}
+        self._snapshots: dict[int, dict[str, Policy]] = {}
+        self._references: dict[str, Reference] | None = None
+        self._step = 0
+        self._states: State = None
+        self._health = Health(spec.seeds, _largest_return(logs))
+        if folder and checkpoint:
+            self._go_on_from(folder, checkpoint)
+        elif folder:
+            folder.begin(self.about)
+
+    def _go_on_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        manifest = checkpoint.manifest
+        folder.go_back_to(checkpoint)
+        self.about |= {name: manifest[name] for name in _CARRIED if name in manifest}
+        self.about["started"] = manifest["started"]
+        # Those that came to no checkpoint of their own stand in run.json alone.
+        self.about["resumed"] = [*folder.about().get("resumed", []), str(checkpoint.place)]
+        self._warn_of_another_machine(manifest)
+        self._began -= manifest["seconds"]
+        stopped = self.about.get("stopped", {})
+        self.active = np.asarray([str(seed) not in stopped for seed in self.spec.seeds])
+        if EVALUATIONS in manifest["files"]:
+            steps, policies = read_evaluations(checkpoint.path / EVALUATIONS, len(self.spec.seeds))
+            self._evaluated = {
+                step: jax.tree.map(lambda values, at=place: values[at], policies)
+                for place, step in enumerate(steps)
+            }
+        seen = columns(
+            read_metrics(checkpoint.path / METRICS, self.spec.seeds), len(self.spec.seeds)
+        )
+        for row, step in enumerate(seen.pop("step")):
+            self._health.look(int(step), {name: values[row] for name, values in seen.items()})
+        folder.write_about(self.about)
+        _log.warning("%s goes on from %s", folder.path, checkpoint.place)
+
+    def _warn_of_another_machine(self, manifest: Mapping[str, Any]) -> None:
+        changed = machine.difference(
+            {**manifest["versions"], "device": manifest["device"]},
+            {**self.about["versions"], "device": self.about["device"]},
+        )
+        if changed:
+            begun = {name: manifest[name] for name in ("device", "versions")}
+            self.about.setdefault("begun", begun)
+            self.warn(
+                f"the run was begun elsewhere ({changed}): the last digits may not be "
+                "what they would have been"
+            )
+
+    def warn(self, sentence: str) -> None:
+        """Tell, and let run.json tell; the first hundred warnings."""
+        _log.warning("%s on %s: %s", self.spec.algorithm, self.spec.dataset, sentence)
+        told = self.about.setdefault("warnings", [])
+        if len(told) < _MOST_WARNINGS:
+            told.append(sentence)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Let run.json say what has just happened; what cannot be told now is told at the end."""
+        if self.folder:
+            with contextlib.suppress(OSError):
+                self.folder.write_about(self.about)
+
+    def stop(self, job: int, error: TrainingDiverged, last_good_step: int) -> None:
+        """A seed, by its place in the pack, goes no further; its last good state stays."""
+        place = job - self.jobs.start
+        self.active[place] = False
+        self.about.setdefault("stopped", {})[str(self.spec.seeds[place])] = {
+            "step": error.step,
+            "metric": error.metric,
+            "last_good_step": last_good_step,
+            "why": str(error),
+        }
+        self._tell()
+        left = int(self.active.sum())
+        others = f" {left} of its run's {len(self.spec.seeds)} seeds go on." if left else ""
+        _log.warning("%s on %s: %s%s", self.spec.algorithm, self.spec.dataset, error, others)
+
+    def prepared(self, steps: int, metrics: Mapping[str, np.ndarray]) -> None:
+        """Keep the first and the last mean metrics of the preparation, given for all jobs."""
+        if self.over:
+            return
+        means = {
+            name: float(np.mean(values[self.jobs][self.active])) for name, values in metrics.items()
+        }
+        first = self.about.get("preparation", {}).get("first", means)
+        self.about["preparation"] = {"steps": steps, "first": first, "last": means}
+
+    def keep_metrics(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
+        """Keep the means of a chunk, given for all jobs of the pack; nan of stopped seeds."""
+        mine = {
+            name: np.where(self.active, values[self.jobs], np.nan)
+            for name, values in metrics.items()
+        }
+        rows: list[MetricsRow] = [
+            {"step": step, "seed": seed} | {name: float(mine[name][job]) for name in mine}
+            for job, seed in enumerate(self.spec.seeds)
+        ]
+        for sentence in self._health.look(step, mine):
+            self.warn(sentence)
+        if self.folder:
+            self.folder.append_metrics(rows)
+        else:
+            self._rows += rows
+
+    def keep_snapshot(self, step: int, policies: dict[str, Policy]) -> None:
+        """Keep the policies of this run, given for all jobs of the pack."""
+        mine = take(policies, self.jobs)
+        if self.folder:
+            self.folder.write_snapshot(step, mine)
+        else:
+            self._snapshots[step] = mine
+
+    def keep_evaluation(self, step: int, found: dict[str, Evaluation]) -> None:
+        """Keep what an evaluation of this run found; nan of seeds that had stopped by then."""
+        stopped = self.about.get("stopped", {})
+        over = [
+            str(seed) in stopped and stopped[str(seed)]["last_good_step"] < step
+            for seed in self.spec.seeds
+        ]
+        self._evaluated[step] = jax.tree.map(lambda values: _blank(values, over), found)
+        if self.folder:
+            self.folder.write_evaluations(list(self._evaluated), self._stacked())
+
+    def keep_references(self, references: dict[str, Reference]) -> None:
+        """Keep what the run is compared with."""
+        self._references = references
+        if self.folder:
+            self.folder.write_references(references)
+
+    def checkpoint(self, place: Place, states: State) -> None:
+        """Write what is needed to go on from here; `states` are those of the pack."""
+        if self.folder is None:
+            return
+        contents = {
+            checkpoints.STATE: trees.dump(take(states, self.jobs)),
+            METRICS: self.folder.metrics_contents(),
+        }
+        if self._evaluated:
+            contents[EVALUATIONS] = evaluations_contents(self._evaluated, self._stacked())
+        said = (
+            "spec", "problem", "sha256", "scales", "versions", "device", "started", "traced",
+            "devices", "jobs_at_a_time", *_CARRIED,
+        )  # fmt: skip
+        about = {name: self.about[name] for name in said if name in self.about}
+        snapshots = self.folder.snapshot_names()
+        about |= {
+            "seeds": list(self.spec.seeds),
+            "seconds": time.perf_counter() - self._began,
+            "beside": {name: files.stamp_of(self.folder.path / name) for name in snapshots},
+        }
+        checkpoints.write(self.folder.path, place, about, contents)
+
+    def settle(self, place: Place, everywhere: bool) -> None:
+        """Let old checkpoints go; where not all runs beside this one got theirs, the new one."""
+        if self.folder is None:
+            return
+        if everywhere:
+            checkpoints.keep_newest(self.folder.path)
+        else:
+            checkpoints.remove(self.folder.path, place)
+
+    def end(self, step: int, states: State, **more: Any) -> None:
+        """The last step was taken, or the last good one; `states` are those of the pack."""
+        self.over = True
+        self.active[:] = False
+        self._step, self._states = step, take(states, self.jobs)
+        seconds = round(time.perf_counter() - self._began, 3)
+        self.about |= {"step": step, "seconds": seconds, **more}
+        if isinstance(self._states, Kept):
+            chosen = np.asarray(self._states.step).tolist()
+            self.about["selected"] = dict(zip(map(str, self.spec.seeds), chosen, strict=True))
+        if self.folder:
+            self.folder.write_state(self._states)
+        self._advise()
+        if self.folder:
+            self.folder.write_about({**self.about, "files": self.folder.stamps()})
+            checkpoints.keep_newest(self.folder.path, 1)
+
+    def _advise(self) -> None:
+        """Tell what the held-out part of the log says of the policies that will act."""
+        selected = self.about.get("selected", {})
+        chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
+        if not self.spec.holdout or max(chosen) == 0:
+            return
+        if isinstance(self._states, Kept) and (unscored := np.asarray(self._states.unscored)).any():
+            self.warn(
+                f"{advice.who(self.spec.seeds, unscored)}: no held-out signal was a number after "
+                "any step, so none could be selected: the last policy acts"
+            )
+        rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
+        seen = columns(rows, len(self.spec.seeds))
+        # Not said aloud: of the many runs of a sweep only the chosen one is of interest.
+        told = advice.look(self.spec, self.logs, seen, chosen)
+        self.about["warnings"] = [*self.about.get("warnings", []), *told]
+
+    def result(self) -> Run:
+        """The run, once it has ended."""
+        if self.folder:
+            return load(self.folder.path)
+        return Run(
+            spec=self.spec,
+            step=self._step,
+            metrics=columns(self._rows, len(self.spec.seeds)),
+            evaluations=Evaluations(tuple(self._evaluated), self._stacked()),
+            folder=None,
+            about=self.about,
+            program=make_program(self.spec, self.problem),
+            jobs=jobs_of(self.spec, [log.scales for log in self.logs]),
+            states=acting(self._states),
+            snapshots=self._snapshots,
+            measured=self._references,
+        )
+
+    def _stacked(self) -> dict[str, Evaluation]:
+        """All evaluations so far, the steps along the first axis."""
+        if not self._evaluated:
+            return {}
+        return jax.tree.map(lambda *values: np.stack(values), *self._evaluated.values())
+
+
+def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
+    """The values, nan of some seeds."""
+    if not any(seeds):
+        return np.asarray(values)
+    kept = np.array(values, np.result_type(values, np.float32))
+    kept[seeds] = np.nan
+    return kept
+
+
+def _largest_return(logs: tuple[Log, ...]) -> float:
+    """What no discounted return of the scaled rewards can exceed in size."""
+    scaled = [
+        log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
+        for log in logs
+    ]
+    return max(abs(end) for dataset in scaled for end in reachable_returns(dataset))
+
+
+def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "status": RUNNING,
+        "spec": spec.to_json(),
+        "problem": plain(dataclasses.asdict(problem)),
+        "sha256": [log.dataset.sha256 for log in logs],
+        "scales": [log.scales.to_json() for log in logs],
+        "versions": machine.versions(),
+        "device": machine.device(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,412 @@
+"""Runs from specification to result, one alone or several in one program."""
+
+import functools
+import inspect
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fat2thin import algorithms
+from fat2thin.algorithms.base import State
+from fat2thin.engine import loop
+from fat2thin.engine.devices import Turns
+from fat2thin.engine.jobs import Data
+from fat2thin.engine.loop import Report
+from fat2thin.engine.memory import LIMIT
+from fat2thin.engine.pack import Log, make_pack, of_jobs, read_logs, traced_settings
+from fat2thin.evaluation.returns import Evaluation
+from fat2thin.runs import checkpoints, trees
+from fat2thin.runs.checkpoints import START, Checkpoint, Place
+from fat2thin.runs.files import DamagedError
+from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.runs.lock import locks
+from fat2thin.runs.result import Run, load
+from fat2thin.settings.config import refuse_unknown
+from fat2thin.settings.small_logs import AUTO, DEFAULT, enough_steps, resolve
+from fat2thin.settings.spec import LAST, RunSpec, describe_settings, make_spec
+from fat2thin.training.evaluation_queue import Judging
+from fat2thin.training.interruption import Interrupted, Interruption
+from fat2thin.training.progress import SCORE, Silent, for_terminal
+from fat2thin.training.resuming import Timer, groups
+from fat2thin.training.run_writer import Member
+
+CHECKPOINT_SECONDS = 60.0
+"""About how much work a crash may cost."""
+
+_log = logging.getLogger(__name__)
+
+
+def train(
+    algorithm: str,
+    dataset: str,
+    *,
+    steps: int | None = None,
+    seeds: int | Iterable[int] = 1,
+    out: str | Path | None = None,
+    config: Any = None,
+    settings_from: str = AUTO,
+    batch_size: int | None = None,
+    evaluate_every: int = 1000,
+    episodes: int = 20,
+    log_every: int = 250,
+    snapshots: Iterable[int] = (),
+    task: str | None = None,
+    standardise: bool | None = None,
+    reward_scale: float | str | None = None,
+    holdout: float = 0.0,
+    select: str = LAST,
+    progress: Silent | None = None,
+    **settings: Any,
+) -> Run:
+    """Learn from a data set, for one or several seeds at once.
+
+    `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
+    config by name (`temperature=0.5`), put into `config`, or into the settings that
+    `settings_from` names: for "auto" those for small logs where the log is small, and the defaults
+    where it is not. What they leave without effect is dropped. Small logs need no `steps`. Without
+    a `batch_size`, that of the published settings is taken, or else 256. The other options are
+    explained in `RunSpec`. With `out`, everything is written to that folder; a run that is already
+    there is loaded instead, and one that was broken off goes on from its newest checkpoint. Without
+    `progress`, a bar is shown on a terminal.
+    """
+    options = inspect.signature(train).parameters
+    refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
+    scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
+    scales = {name: value for name, value in scales.items() if value is not None}
+    automatic = settings_from == AUTO and config is None
+    if settings_from == AUTO:
+        settings_from = resolve(AUTO, algorithm, dataset) if automatic else DEFAULT
+    spec = make_spec(
+        algorithm,
+        dataset,
+        steps=enough_steps(steps, settings_from, dataset),
+        seeds=seeds,
+        config=config,
+        settings=settings,
+        settings_from=settings_from,
+        batch_size=batch_size,
+        evaluate_every=evaluate_every,
+        episodes=episodes,
+        log_every=log_every,
+        snapshots=snapshots,
+        task=task,
+        holdout=holdout,
+        select=select,
+        **scales,
+    )
+    if told := describe_settings([spec], [*settings, *scales], automatic):
+        _log.warning(told)
+    return execute(spec, out, progress)
+
+
+def execute(
+    spec: RunSpec,
+    out: str | Path | None = None,
+    progress: Silent | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Run:
+    """Compute what a specification says, go on with it, or load it from the folder that holds it.
+
+    About every `checkpoint_seconds` a checkpoint is written to the folder; seldom enough that it
+    takes no more than a twentieth of the time, but for 0: then it is after every chunk.
+    """
+    (run,) = execute_together([spec], [out], progress, checkpoint_seconds)
+    return run
+
+
+def execute_together(
+    specs: Sequence[RunSpec],
+    outs: Sequence[str | Path | None] | None = None,
+    progress: Silent | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> list[Run]:
+    """Compute several runs in one program, each into its own folder, or load those that are there.
+
+    They may differ in data set (of the same widths, box and discount), seeds and settings that are
+    real numbers. Where one of several diverges, the others go on; its `about` says so. Runs that
+    were broken off go on together from the newest step that most of them have a checkpoint of, and
+    one that has none of it by itself.
+    """
+    folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
+    _refuse_shared(folders)
+    logs = read_logs(specs)
+    hashes = [[log.dataset.sha256 for log in several] for several in logs]
+    # A run that diverged does so again; alone it is an error, as it was the first time.
+    over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
+
+    def missing() -> list[int]:
+        runs = zip(specs, hashes, folders, strict=True)
+        return [
+            number
+            for number, (spec, of_spec, folder) in enumerate(runs)
+            if folder is None or folder.status(spec, of_spec) not in over
+        ]
+
+    def training_of(numbers: Sequence[int]) -> _Training:
+        return _Training(
+            [specs[i] for i in numbers], [logs[i] for i in numbers], [folders[i] for i in numbers],
+            traced, checkpoint_seconds,
+        )  # fmt: skip
+
+    computed: dict[int, Run] = {}
+    # What some runs of a pack had as arguments of the program, those that are left have, too.
+    traced = traced_settings(specs)
+    if numbers := missing():
+        training_of(numbers)  # refuses what cannot be before anything is written
+        with locks(folder.path for folder in map(folders.__getitem__, numbers) if folder):
+            # Whoever held a lock before may have finished in the meantime.
+            numbers = missing()
+            with progress or for_terminal(otherwise=Silent) as shown:
+                left = [(specs[i], logs[i], folders[i]) for i in numbers]
+                for group in groups(left):
+                    together = [numbers[place] for place in group.numbers]
+                    training = training_of(together)
+                    training.begin(group.found)
+                    computed |= zip(together, training.run(shown), strict=True)
+    return [
+        load(folder.path) if folder and number not in computed else computed[number]
+        for number, folder in enumerate(folders)
+    ]
+
+
+def _refuse_shared(folders: Sequence[RunFolder | None]) -> None:
+    places = [folder.path.resolve() for folder in folders if folder is not None]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
+
+
+class _Training:
+    """The runs of a pack being computed."""
+
+    def __init__(
+        self,
+        specs: Sequence[RunSpec],
+        logs: Sequence[tuple[Log, ...]],
+        folders: Sequence[RunFolder | None],
+        traced: Sequence[str],
+        checkpoint_seconds: float,
+    ) -> None:
+        self.specs, self.logs, self.folders = specs, logs, folders
+        self.spec = specs[0]
+        self.pack = make_pack(specs, logs, traced)
+        self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.judging = Judging(specs, self.pack, self.turns)
+        self.timer = Timer(checkpoint_seconds)
+
+    def begin(self, found: Sequence[Checkpoint | None]) -> None:
+        """Make the folders ready, or go back to where all of them go on from."""
+        self.place = found[0].place if found[0] else START
+        self.states = self._first_states(found)
+        also: dict[str, Any] = dict(self.turns.about)
+        if self.pack.jobs.settings:
+            # Compiled in or an argument, a number rounds differently: a replay wants to know.
+            also["traced"] = sorted(self.pack.jobs.settings)
+        problem, end = self.pack.program.problem, 0
+        self.members = []
+        for spec, logs, folder, checkpoint in zip(
+            self.specs, self.logs, self.folders, found, strict=True
+        ):
+            jobs = slice(end, end + len(spec.seeds))
+            self.members.append(Member(spec, problem, logs, jobs, folder, also, checkpoint))
+            end = jobs.stop
+
+    def _first_states(self, found: Sequence[Checkpoint | None]) -> State:
+        """Those of the checkpoints, or fresh ones."""
+        init = functools.partial(loop.init, program=self.pack.program)
+        like = eqx.filter_eval_shape(init, self.pack.jobs)
+        parts = [
+            trees.load(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
+            for spec, checkpoint in zip(self.specs, found, strict=True)
+            if checkpoint
+        ]
+        if not parts:
+            return self.turns.init()
+        whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        # States of jobs that take turns stay on the host.
+        whole = whole if self.turns.count > 1 else jax.tree.map(jnp.asarray, whole)
+        return self.turns.spread(whole)
+
+    @property
+    def active(self) -> np.ndarray:
+        """Which jobs still learn."""
+        return np.concatenate([member.active for member in self.members])
+
+    def run(self, progress: Silent) -> list[Run]:
+        """All chunks, and what is due between them."""
+        if self.turns.count > 1:
+            _log.warning(
+                "%d jobs do not fit into the memory of the device: they take turns, %d at a time "
+                "(%s says how much they may take)",
+                len(self.pack.jobs.seed), self.turns.at_a_time, LIMIT,
+            )  # fmt: skip
+        data = self.turns.replicated(self.pack.data())
+        listening = any(member.folder for member in self.members)
+        try:
+            with Interruption(listening) as self.interruption:
+                self._prepare(data, progress)
+                self._train(data, progress)
+            self._keep_evaluations(progress, wait=True)
+            states = self.turns.gathered(self.states)
+            for number, member in enumerate(self.members):
+                if not member.over:
+                    self._finish(number, member, states)
+        finally:
+            self.judging.close()
+        if self.interruption.asked:
+            raise Interrupted(
+                f"it was at its end: all steps are done, and in {self._places()}",
+                self.interruption.number,
+            )
+        return [member.result() for member in self.members]
+
+    def _train(self, data: Data, progress: Silent) -> None:
+        step = self.place.step
+        progress.begin(self.spec.steps, len(self.pack.jobs.seed))
+        if step == 0:
+            self._keep_policies(step, progress)
+        else:
+            progress.advance(step)
+        for length in _left(loop.chunk_lengths(self.spec.stops, self.spec.log_every), step):
+            self.states, report = self.turns.chunk(
+                self.states, data, step, length, active=self.active
+            )
+            self._stop_diverged(report, step)
+            step += length
+            self._keep_metrics(step, report)
+            progress.advance(step)
+            self._keep_policies(step, progress)
+            if step < self.spec.steps:
+                self._pause(Place(training=True, step=step), progress)
+
+    def _pause(self, place: Place, progress: Silent) -> None:
+        """A checkpoint where one is due, and the end where somebody asked for it."""
+        asked = self.interruption.asked
+        # Evaluations beside training belong to a checkpoint: they get some time to become ready.
+        if not asked and not self.timer.due(patient=self.judging.busy):
+            return
+        self._keep_evaluations(progress, wait=True)
+        with self.timer:
+            states = self.turns.gathered(self.states)
+            going = [member for member in self.members if not member.over]
+            written = [self._checkpoint(member, place, states, must=asked) for member in going]
+            for member in going:
+                member.settle(place, all(written))
+        if asked:
+            raise Interrupted(
+                f"stopped after {place}. What there is, is in {self._places()}: the same command "
+                "goes on from there.", self.interruption.number,
+            )  # fmt: skip
+
+    def _places(self) -> str:
+        return ", ".join(str(member.folder.path) for member in self.members if member.folder)
+
+    def _checkpoint(self, member: Member, place: Place, states: State, must: bool) -> bool:
+        try:
+            member.checkpoint(place, states)
+        except OSError as error:
+            if must:
+                raise
+            # The one before is still there.
+            member.warn(f"no checkpoint could be written after {place}: {error}")
+            return False
+        return True
+
+    def _finish(self, number: int, member: Member, states: State) -> None:
+        references, speed = self.judging.references(number), self.judging.speed(number)
+        if references is not None:
+            member.keep_references(references)
+        also = {} if speed is None else {"rollouts": speed}
+        member.end(self.spec.steps, states, status=FINISHED, **also)
+
+    def _prepare(self, data: Data, progress: Silent) -> None:
+        """What the algorithm learns first, where it does; the mean metrics go to run.json."""
+        preparation = self.pack.program.algorithm.preparation
+        if preparation is None or self.place.training:
+            return
+        steps, done = preparation.steps(self.spec.config), self.place.step
+        progress.begin(steps, len(self.pack.jobs.seed), "preparation")
+        for length in _left(loop.chunk_lengths([steps], self.spec.log_every), done):
+            self.states, report = self.turns.chunk(
+                self.states, data, done, length, preparing=True, active=self.active
+            )
+            # It is before the first step still, however far the preparation has come.
+            self._stop_diverged(report, done, kept=0)
+            done += length
+            means = jax.device_get(report.metrics)
+            for member in self.members:
+                member.prepared(steps, means)
+            progress.advance(done)
+            if done < steps:
+                self._pause(Place(training=False, step=done), progress)
+        self.place = Place(training=True, step=0)
+
+    def _stop_diverged(self, report: Report, start: int, kept: int | None = None) -> None:
+        """Stop the seeds that a chunk broke, and runs of which none is left; raise where all are.
+
+        `kept` is the last good step, `start` by default.
+        """
+        active, last = self.active, start if kept is None else kept
+        for job, error in loop.divergences(report, self.pack.jobs, start).items():
+            if not active[job]:
+                continue
+            # What was seen before it broke belongs to the run as well.
+            self._keep_evaluations(Silent(), wait=True)
+            member = self.members[int(self.pack.jobs.run[job])]
+            member.stop(job, error, last)
+            if not member.active.any():
+                states = self.turns.gathered(self.states)
+                member.end(last, states, status=DIVERGED, diverged=str(error))
+            if all(member.over for member in self.members):
+                raise error
+
+    def _keep_metrics(self, step: int, report: Report) -> None:
+        metrics = jax.device_get(report.row)
+        for member in self.members:
+            if not member.over:
+                member.keep_metrics(step, metrics)
+
+    def _keep_policies(self, step: int, progress: Silent) -> None:
+        """Snapshot and evaluation, where they are due."""
+        policies = functools.cache(lambda: self.turns.policies(self.states))
+        if step in self.spec.snapshots:
+            for member in self.members:
+                if not member.over:
+                    member.keep_snapshot(step, policies())
+        if step in self.spec.evaluation_steps:
+            self.judging.evaluate(step, self.states, policies)
+        self._keep_evaluations(progress)
+
+    def _keep_evaluations(self, progress: Silent, wait: bool = False) -> None:
+        """What has become ready."""
+        for step, by_run in self.judging.ready(wait):
+            scores: dict[str, float] = {}
+            for run, found in by_run.items():
+                if not self.members[run].over:
+                    self.members[run].keep_evaluation(step, found)
+                    scores |= self._scores(run, found)
+            if scores:
+                progress.evaluated(step, scores)
+
+    def _scores(self, run: int, found: dict[str, Evaluation]) -> dict[str, float]:
+        """What to show of an evaluation; of several runs only the policy that acts, as it acts."""
+        means = {name: float(np.mean(one.returns)) for name, one in found.items()}
+        if len(self.members) == 1:
+            return means
+        names = [member.spec.dataset for member in self.members]
+        unique = names.count(names[run]) == 1
+        return {names[run] if unique else f"{names[run]} ({run + 1})": means[SCORE]}
+
+
+def _left(lengths: Sequence[int], done: int) -> list[int]:
+    """The chunks after so many updates, which end with one of them."""
+    ends = np.cumsum(lengths)
+    if done and done not in ends:
+        raise DamagedError(f"a checkpoint of step {done:,} lies within a chunk of this run")
+    return [length for length, end in zip(lengths, ends, strict=True) if end > done]
