@@ -16,9 +16,9 @@ import jax
 from jax.profiler import ProfileData
 
 import update
-from fat2thin.engine import loop
 from fat2thin.engine.devices import Turns
 from fat2thin.engine.jobs import on_device
+from fat2thin.evaluation.batches import problem_of
 
 LENGTH = 1000
 KINDS = {
@@ -77,7 +77,7 @@ def main() -> None:
     if jax.default_backend() != "gpu":
         parser.error("there is no GPU here: a CPU runs no kernels that could be counted")
     dataset, config = update.log(), update.methods([options.algorithm])[options.algorithm]
-    program = update.make_program(options.algorithm, config, loop.problem_of(dataset))
+    program = update.make_program(options.algorithm, config, problem_of(dataset))
     turns, data = Turns(program, update.make_jobs(options.seeds)), on_device([dataset])
     states, _ = turns.chunk(turns.init(), data, 0, LENGTH)
     jax.block_until_ready(states)

@@ -34,6 +34,7 @@ import timing
 import update
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import on_device
+from fat2thin.evaluation.batches import problem_of
 from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
 
 CURVES = {
@@ -120,7 +121,7 @@ def measure(name: str, config: Any, sizes: Sizes, length: int) -> Point:
         update.make_program(
             name,
             dataclasses.replace(config, hidden=(sizes.width, sizes.width)),
-            loop.problem_of(dataset),
+            problem_of(dataset),
         ),
         batch_size=sizes.batch,
     )

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from fat2thin.engine.devices import Turns
-from fat2thin.engine.pack import make_pack, read_logs
+from fat2thin.engine.pack import make_pack
+from fat2thin.runs.logs import read_logs
 from fat2thin.training import make_spec
 
 CHUNK = 250

@@ -39,6 +39,7 @@ from fat2thin.engine import loop
 from fat2thin.engine.devices import Turns
 from fat2thin.engine.jobs import Jobs, on_device
 from fat2thin.engine.loop import Program
+from fat2thin.evaluation.batches import problem_of
 from timing import repeated, side_by_side
 
 OBSERVATION, ACTION, ROWS = 17, 6, 100_000
@@ -146,7 +147,7 @@ def beside_torch(dataset: Dataset, seconds: float) -> Iterator[Timing]:
     """FtTPO and its twins in PyTorch, in turn."""
     import torch_twin
 
-    program = make_program("fttpo", algorithms.get("fttpo").config(), loop.problem_of(dataset))
+    program = make_program("fttpo", algorithms.get("fttpo").config(), problem_of(dataset))
     ours, length, first = make_step(program, 1, dataset)
     twins = list(torch_twin.steps(dataset))
     found = side_by_side({OURS: ours} | {name: step for name, step, _ in twins}, seconds)
@@ -160,7 +161,7 @@ def time_method(
     name: str, config: Any, seeds: Sequence[int], dataset: Dataset, seconds: float
 ) -> Iterator[Timing]:
     """The update of a method for one number of seeds after the other."""
-    program = make_program(name, config, loop.problem_of(dataset))
+    program = make_program(name, config, problem_of(dataset))
     flops, size = cost(program, dataset)
     for count in seeds:
         timing = time_seeds(name, program, count, dataset, seconds)

@@ -12,12 +12,12 @@ from fat2thin.cli.experiments import Preset, ScaleName, run_folders
 from fat2thin.cli.main import main
 from fat2thin.cli.reading import read_seeds, read_setting, read_value
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.evaluation.table import Table
 from fat2thin.experiments import sweep
 from fat2thin.paper import claims_table as all_claims
 from fat2thin.paper import reproduction
 from fat2thin.paper.claims import Claim, Finding, Verdict, to_json
 from fat2thin.paper.scales import SCALES
+from fat2thin.tables import Table
 from fat2thin.training import Run, load
 
 SWEEP = [

@@ -6,9 +6,10 @@ import numpy as np
 
 from fat2thin import data, training
 from fat2thin.algorithms.learner import Learner
-from fat2thin.data.run_scales import find_scales
+from fat2thin.data.scaling import find_scales
 from fat2thin.engine import loop
 from fat2thin.engine.pack import jobs_of, make_program
+from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs.result import Evaluations, Run
 
 
@@ -17,7 +18,7 @@ def untrained_run(algorithm, path, noise_seed=0, **options):
     spec = training.make_spec(algorithm, str(path), steps=1, standardise=True, **options)
     dataset = data.load(spec.dataset)
     scales = find_scales(dataset, spec.standardise, spec.reward_scale)
-    program = make_program(spec, loop.problem_of(dataset))
+    program = make_program(spec, problem_of(dataset))
     jobs = jobs_of(spec, [scales])
     fresh, rng = loop.init(jobs, program=program), np.random.default_rng(noise_seed)
     return Run(

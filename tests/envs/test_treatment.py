@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fat2thin.envs import treatment
+from fat2thin.envs import treatment, treatment_logs
 from fat2thin.envs.treatment import Treatment
 
 # Every statistical statement below has a false-alarm level of about this size, at a fixed key.
@@ -300,7 +300,7 @@ def test_rates_and_moments_keep_leading_axes():
 
 def test_the_log_is_consistent():
     task = Treatment(reward="quadratic", dose_low=-0.5, dose_high=1.5)
-    log = treatment.log(jax.random.key(16), task)
+    log = treatment_logs.log(jax.random.key(16), task)
     assert [leaf.shape for leaf in log] == [
         (1200, 8),
         (1200, 1),
@@ -326,7 +326,7 @@ def test_the_log_is_consistent():
 
 def test_the_log_is_settled_by_its_key():
     task = Treatment()
-    first, again, other = (treatment.log(jax.random.key(seed), task, 5) for seed in (1, 1, 2))
+    first, again, other = (treatment_logs.log(jax.random.key(seed), task, 5) for seed in (1, 1, 2))
     for one, two in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, two)
     assert np.abs(first.action - other.action).min() > 0

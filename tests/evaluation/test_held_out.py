@@ -12,7 +12,7 @@ from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms, data
 from fat2thin.algorithms.learner import Learner
 from fat2thin.data import Dataset
-from fat2thin.evaluation.held_out import batch_of, held_out, training_log, validate
+from fat2thin.evaluation.held_out import held_out, run_batch, training_log, validate
 from oracles import scipy_twin
 from untrained import untrained_run
 
@@ -210,7 +210,7 @@ def test_no_algorithm_moves_a_network(path, name):
 
     state = take(run.states, 0)
     still = dataclasses.replace(run.spec.config, learning_rate=0.0)
-    problem, batch = run.program.problem, batch_of(run, HELD_OUT, 0)
+    problem, batch = run.program.problem, run_batch(run, HELD_OUT, 0)
     moved, metrics = run.program.algorithm.update(
         state, jax.tree.map(jnp.asarray, batch), jax.random.key(0), problem, still
     )

@@ -5,9 +5,9 @@ import pytest
 
 from experiments.made_up_runs import scored_run
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.evaluation.table import Table
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.runs.result import Evaluations
+from fat2thin.tables import Table
 
 NAN = float("nan")
 STEPS = (0, 10, 40)

@@ -11,12 +11,13 @@ from fat2thin import algorithms
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import on_device
 from fat2thin.engine.loop import Program, TrainingDiverged
+from fat2thin.evaluation.batches import problem_of
 from fat2thin.random_streams import Stream, stream_key
 from side_by_side import assert_same_bits, make_jobs, raise_if_diverged
 
 
 def make_program(world, sequential=True, batch_size=16, **settings):
-    problem = loop.problem_of(world.dataset())
+    problem = problem_of(world.dataset())
     config = world.config(**settings)
     return Program(world.algorithm, problem, config, batch_size, sequential)
 
@@ -53,7 +54,7 @@ def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
 @pytest.mark.slow
 def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     fttpo = algorithms.get("fttpo")
-    problem = loop.problem_of(tiny_world.dataset())
+    problem = problem_of(tiny_world.dataset())
     program = Program(fttpo, problem, fttpo.config(hidden=(8,)), 16, sequential=True)
     pack, _ = run(program, make_jobs([1, 3], logs=[0, 1]), own_data(tiny_world, [1, 3]), [12])
     alone, _ = run(program, make_jobs([3]), own_data(tiny_world, [3]), [12])

@@ -10,7 +10,7 @@ import pytest
 
 import fat2thin
 from fat2thin.data import Reader, readers
-from fat2thin.data.run_scales import Scales, find_scales
+from fat2thin.data.scaling import Scales, find_scales
 
 OPTIONS = {
     "steps": 6, "evaluate_every": 6, "episodes": 2, "batch_size": 8, "seeds": 2,

@@ -98,6 +98,21 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     )
 
 
+def learned_and_held_out(
+    dataset: Dataset, holdout: float, seed: int
+) -> tuple[Dataset, Dataset | None]:
+    """What is learned from, and what is held out: whole episodes."""
+    if not holdout:
+        return dataset, None
+    if dataset.episode_start.size < 2:
+        raise ValueError(
+            f"holdout={holdout:g} cannot be met: data set {dataset.name!r} has one episode, and "
+            "whole episodes are held out. Take holdout=0, or say where its episodes begin"
+        )
+    held_out, learned = split(dataset, holdout, seed)
+    return learned, held_out
+
+
 def subsample(
     dataset: Dataset, *, episodes: int | None = None, share: float | None = None, seed: int
 ) -> Dataset:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fat2thin import plugins
 from fat2thin.data.dataset import Dataset
-from fat2thin.envs import treatment
-from fat2thin.random_streams import Stream, stream_key
 
 
 class Reader(NamedTuple):
@@ -57,6 +56,7 @@ def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
 
 def names() -> tuple[str, ...]:
     """Every name that `load` knows; "prefix..." for a reader that cannot list its own."""
+    plugins.load()
     listed = (_names(reader) or (f"{reader.prefix}...",) for reader in _READERS.values())
     return tuple(name for several in listed for name in several)
 
@@ -70,7 +70,10 @@ def reader(name: str) -> Reader:
     for suffix, of_paths in _SUFFIXES.items():
         if name.lower().endswith(suffix):
             return of_paths
-    found = [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
+    found = _by_prefix(name)
+    if not found:
+        plugins.load()
+        found = _by_prefix(name)
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
     if not found or not _knows(found[0], name):
@@ -83,6 +86,10 @@ def reader(name: str) -> Reader:
     return found[0]
 
 
+def _by_prefix(name: str) -> list[Reader]:
+    return [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
+
+
 def _knows(reader: Reader, name: str) -> bool:
     """Whether a reader has this name among its own; what follows an @ says how much of it."""
     return not reader.names or name in reader.names() or name.partition("@")[0] in reader.names()
@@ -91,23 +98,6 @@ def _knows(reader: Reader, name: str) -> bool:
 def load(name: str, seed: int = 0) -> Dataset:
     """The data set of this name, or at this path. `seed` says which log, where each has its own."""
     return reader(name).read(name, seed)
-
-
-def _treatment(name: str, seed: int) -> Dataset:
-    task = treatment.by_name(name)
-    log = treatment.log(stream_key(seed, Stream.LOG), task, treatment.trajectories_of(name))
-    return Dataset(
-        name=name,
-        **log._asdict(),
-        action_low=(task.dose_low,),
-        action_high=(task.dose_high,),
-        discount=task.discount,
-    )
-
-
-register_reader(
-    Reader("treatment/", _treatment, lambda: tuple(treatment.VARIANTS), one_a_seed=True)
-)
 
 
 def _table(path: str, seed: int) -> Dataset:

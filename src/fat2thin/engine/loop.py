@@ -21,7 +21,6 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
-from fat2thin.data import Dataset
 from fat2thin.engine.jobs import Data, Jobs
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.evaluation.signals import Watched, preference, signals
@@ -90,16 +89,6 @@ class Program:
     """How many devices share the jobs; their number must be a multiple of it."""
     select: bool = False
     """Whether the state on the way that the held-out rows like best is kept, and acts."""
-
-
-def problem_of(dataset: Dataset) -> Problem:
-    """What an algorithm must know of a data set."""
-    return Problem(
-        observation_size=dataset.observation_size,
-        action_low=dataset.action_low,
-        action_high=dataset.action_high,
-        discount=dataset.discount,
-    )
 
 
 def sequential_here() -> bool:

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin import algorithms, data
+from fat2thin import algorithms
 from fat2thin.algorithms.base import Problem, State, shapes_program
 from fat2thin.data import Dataset
-from fat2thin.data.operations import split
-from fat2thin.data.run_scales import Scales, find_scales
+from fat2thin.data.scaling import Scales
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import Data, Jobs, ObservationScale, data_size, on_device
 from fat2thin.engine.loop import Program
+from fat2thin.evaluation.batches import problem_of
 from fat2thin.policies.policy import Policy
 from fat2thin.settings.spec import OFFLINE, RunSpec
 
@@ -59,40 +59,6 @@ class Pack(NamedTuple):
             [log.scales.apply(log.learned) for log in self.logs],
             [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
         )
-
-
-def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
-    """The logs of each run: one, or one a seed. A log that several runs use is read once."""
-    read: dict[tuple, Log] = {}
-
-    def log(spec: RunSpec, seed: int) -> Log:
-        key = (spec.dataset, seed, spec.standardise, spec.reward_scale, spec.holdout)
-        if key not in read:
-            dataset = data.load(spec.dataset, seed)
-            learned, held_out = learned_and_held_out(dataset, spec.holdout, seed)
-            scales = find_scales(learned, spec.standardise, spec.reward_scale)
-            read[key] = Log(dataset, scales, learned, held_out)
-        return read[key]
-
-    def seeds(spec: RunSpec) -> tuple[int, ...]:
-        return spec.seeds if data.reader(spec.dataset).one_a_seed else (0,)
-
-    return [tuple(log(spec, seed) for seed in seeds(spec)) for spec in specs]
-
-
-def learned_and_held_out(
-    dataset: Dataset, holdout: float, seed: int
-) -> tuple[Dataset, Dataset | None]:
-    """What is learned from, and what is held out: whole episodes."""
-    if not holdout:
-        return dataset, None
-    if dataset.episode_start.size < 2:
-        raise ValueError(
-            f"holdout={holdout:g} cannot be met: data set {dataset.name!r} has one episode, and "
-            "whole episodes are held out. Take holdout=0, or say where its episodes begin"
-        )
-    held_out, learned = split(dataset, holdout, seed)
-    return learned, held_out
 
 
 def make_program(spec: RunSpec, problem: Problem) -> Program:
@@ -151,7 +117,7 @@ def make_pack(
 
     Settings that differ are arguments of the program, and so are those named in `traced`.
     """
-    problems = [loop.problem_of(several[0].dataset) for several in logs]
+    problems = [problem_of(several[0].dataset) for several in logs]
     _refuse_strangers(specs, problems)
     _refuse_other_shapes(specs)
     varying = sorted({*traced_settings(specs), *traced})

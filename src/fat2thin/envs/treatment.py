@@ -409,7 +409,8 @@ def summarise(trajectory: Trajectory) -> Rollout:
     )
 
 
-def _from_observations(policy: Policy) -> Callable[[State], Act]:
+def from_observations(policy: Policy) -> Callable[[State], Act]:
+    """Return the policy in the form `trajectories` takes: it sees observations alone."""
     return lambda start: lambda key, observation, state: policy(key, observation)
 
 
@@ -421,10 +422,10 @@ def rollout(key: PRNGKeyArray, policy: Policy, task: Treatment, episodes: int) -
     a policy that is a pytree (an Equinox module, a `jax.tree_util.Partial`) however often its
     arrays change, and anew for every new plain function; it may be called under jit and vmap.
     """
-    return summarise(trajectories(key, _from_observations(policy), task, episodes))
+    return summarise(trajectories(key, from_observations(policy), task, episodes))
 
 
-# One function a task, so that `rollout` knows it again and does not compile anew.
+# One function per task, so that `rollout` recognises it and does not compile again.
 @functools.cache
 def uniform_behaviour(task: Treatment) -> Policy:
     """The policy that makes the log: a dose from the uniform distribution over the box."""
@@ -434,31 +435,3 @@ def uniform_behaviour(task: Treatment) -> Policy:
         return jax.random.uniform(key, (ACTION_SIZE,), minval=task.dose_low, maxval=task.dose_high)
 
     return policy
-
-
-class Log(NamedTuple):
-    """Logged steps, one a row, episodes one after the other."""
-
-    observation: Float[Array, "rows 8"]
-    action: Float[Array, "rows 1"]
-    reward: Float[Array, " rows"]
-    next_observation: Float[Array, "rows 8"]
-    continuation: Float[Array, " rows"]
-    """1 everywhere: a time limit is not an end."""
-    episode_start: Int[Array, " episodes"]
-    """The row each episode starts at."""
-
-
-@functools.partial(jax.jit, static_argnames=("task", "episodes"))
-def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> Log:
-    """Draw a log of `episodes` patients under uniform doses; the key settles every number in it."""
-    episode = trajectories(key, _from_observations(uniform_behaviour(task)), task, episodes)
-    rows = episodes * task.horizon
-    return Log(
-        observation=episode.observation.reshape(rows, OBSERVATION_SIZE),
-        action=episode.info.dose.reshape(rows, ACTION_SIZE),
-        reward=episode.reward.reshape(rows),
-        next_observation=episode.next_observation.reshape(rows, OBSERVATION_SIZE),
-        continuation=jnp.ones(rows, episode.reward.dtype),
-        episode_start=task.horizon * jnp.arange(episodes),
-    )

@@ -6,7 +6,7 @@ actions that the policy could have taken, how wide it is, and how likely it find
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,15 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fat2thin import data
-from fat2thin.algorithms.base import Batch, Metrics, State, with_numbers
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
 from fat2thin.algorithms.critics import advantage_of
 from fat2thin.data import Dataset
-from fat2thin.data.run_scales import Scales
-from fat2thin.engine import loop
-from fat2thin.engine.jobs import on_device
-from fat2thin.engine.loop import Program
-from fat2thin.engine.pack import learned_and_held_out
+from fat2thin.data.operations import learned_and_held_out
+from fat2thin.data.scaling import Scales
+from fat2thin.evaluation.batches import batch_of, problem_of
 from fat2thin.evaluation.signals import in_half_ranges
-from fat2thin.evaluation.table import Table
 from fat2thin.random_streams import Stream, stream_key
-from fat2thin.runs.result import Run, listed
+from fat2thin.tables import Table, listed
 
 Quantities = dict[str, Float[np.ndarray, " seeds"]]
 
@@ -39,6 +36,30 @@ MEANINGS = {
 }
 """What is found besides the algorithm's own metrics, which `algorithms.metrics` explains. Densities
 are per half-range of the box, and those of the proposal where there is one."""
+
+
+class FinishedRun(Protocol):
+    """What is needed of a run (`fat2thin.runs.result.Run`)."""
+
+    @property
+    def spec(self) -> Any:
+        """Its specification."""
+
+    @property
+    def step(self) -> int:
+        """Its last update."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What its run.json says."""
+
+    @property
+    def program(self) -> Any:
+        """Algorithm, problem and config."""
+
+    @property
+    def states(self) -> State:
+        """States of all seeds."""
 
 
 class _Means(NamedTuple):
@@ -56,7 +77,7 @@ class _Means(NamedTuple):
     good_inside: Array | None
 
 
-def held_out(run: Run, dataset: Dataset) -> Quantities:
+def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     """Every quantity of a log, a number a seed: those of `MEANINGS`, then the algorithm's metrics.
 
     In several dimensions there is "logged_inside_support[0]" and so on for each coordinate. The
@@ -91,7 +112,7 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, where=whole > 0, out=np.full_like(whole, np.nan))
 
 
-def validate(run: Run, validation: Dataset, training: Dataset | None = None) -> Table:
+def validate(run: FinishedRun, validation: Dataset, training: Dataset | None = None) -> Table:
     """A row a quantity: its mean, lowest ("_low") and highest over the seeds on held-out data.
 
     With the training log the same of that beside it: what differs was learned by heart, or the two
@@ -116,7 +137,7 @@ def validate(run: Run, validation: Dataset, training: Dataset | None = None) -> 
     )
 
 
-def training_log(run: Run) -> Dataset | None:
+def training_log(run: FinishedRun) -> Dataset | None:
     """The log that a run learned from, read again, without what was held out.
 
     None where every seed has its own, and where it is not there any more or not what it was.
@@ -131,12 +152,12 @@ def training_log(run: Run) -> Dataset | None:
     return learned_and_held_out(dataset, run.spec.holdout, seed=0)[0]
 
 
-def batch_of(run: Run, dataset: Dataset, index: int) -> Batch:
+def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
     """All rows of a log as the updates of the run's seed number `index` saw theirs.
 
     A log of another problem is refused.
     """
-    ours, theirs = run.program.problem, loop.problem_of(dataset)
+    ours, theirs = run.program.problem, problem_of(dataset)
     for field in ("observation_size", "action_low", "action_high"):
         if getattr(ours, field) != getattr(theirs, field):
             raise ValueError(
@@ -144,25 +165,29 @@ def batch_of(run: Run, dataset: Dataset, index: int) -> Batch:
                 f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
             )
     scaled = _scales(run, index).apply(dataset)
-    return jax.tree.map(lambda array: np.asarray(array[0]), on_device([scaled]).rows)
+    return batch_of(scaled)
 
 
-def _scales(run: Run, index: int) -> Scales:
+def _scales(run: FinishedRun, index: int) -> Scales:
     """The scales of the log that the run's seed number `index` learned from."""
     scales = run.about.get("scales") or [Scales().to_json()]
     return Scales.from_json(scales[index if len(scales) > 1 else 0])
 
 
-def _means_over(run: Run, dataset: Dataset, index: int) -> _Means:
+def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> _Means:
     """Means of a seed over all rows, in blocks of the run's batch size, weighted by their rows."""
-    rows, size = batch_of(run, dataset, index), run.spec.batch_size
+    rows, size = run_batch(run, dataset, index), run.spec.batch_size
     blocks = [
         Batch(*(array[start : start + size] for array in rows))
         for start in range(0, dataset.rows, size)
     ]
     state, seed = jax.tree.map(lambda leaf: leaf[index], run.states), run.spec.seeds[index]
+    program = run.program
+    means = functools.partial(
+        _block, algorithm=program.algorithm, problem=program.problem, config=program.config
+    )
     found = [
-        _block(state, block, stream_key(seed, Stream.FRESH_EVALUATION, number), program=run.program)
+        means(state, block, stream_key(seed, Stream.FRESH_EVALUATION, number))
         for number, block in enumerate(blocks)
     ]
     counts = [len(block.reward) for block in blocks]
@@ -171,19 +196,21 @@ def _means_over(run: Run, dataset: Dataset, index: int) -> _Means:
     )
 
 
-@functools.partial(jax.jit, static_argnames="program")
-def _block(state: State, batch: Batch, key: Key[Array, ""], *, program: Program) -> _Means:
+@functools.partial(jax.jit, static_argnames=("algorithm", "problem", "config"))
+def _block(
+    state: State, batch: Batch, key: Key[Array, ""],
+    *, algorithm: Algorithm, problem: Problem, config: Any,
+) -> _Means:  # fmt: skip
     """Means of one seed over the rows of a batch."""
-    algorithm = program.algorithm
     # An update reports some of its losses after steps of its own, which must not move anything.
-    still = with_numbers(program.config, {"learning_rate": 0.0})
-    _, metrics = algorithm.update(state, batch, key, program.problem, still)
+    still = with_numbers(config, {"learning_rate": 0.0})
+    _, metrics = algorithm.update(state, batch, key, problem, still)
 
-    problem = in_half_ranges(program.problem)
-    low, high = algorithm.policy(state, problem, still).support(batch.observation)
+    unit = in_half_ranges(problem)
+    low, high = algorithm.policy(state, unit, still).support(batch.observation)
     inside = (low <= batch.action) & (batch.action <= high)
     all_inside = jnp.all(inside, axis=-1)
-    density = (algorithm.proposal or algorithm.policy)(state, problem, still)(batch.observation)
+    density = (algorithm.proposal or algorithm.policy)(state, unit, still)(batch.observation)
     advantage = advantage_of(state, batch)
     good = None if advantage is None else advantage > 0.0
     return _Means(

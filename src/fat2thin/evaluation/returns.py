@@ -17,6 +17,8 @@ from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
 from fat2thin.random_streams import Stream, stream_key
 
+SCORE = "actor_sampled"
+"""The score that is shown: the policy that acts, as it acts."""
 REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096
 

@@ -1,8 +1,7 @@
-"""A table of results: a row a policy, the reference rows below, printable and easy to read from."""
+"""Tables of evaluations and of metrics."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,48 +9,9 @@ import numpy as np
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.statistics import interquartile_mean, seed_interval
-from fat2thin.terminal_text import printable
+from fat2thin.tables import Table
 
 _NORMAL_95 = 1.959964
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Named rows, all with the same columns; `pandas.DataFrame(table.rows)` makes a frame of it."""
-
-    title: str
-    rows: tuple[dict[str, Any], ...]
-    """The first column holds the name of a row."""
-    notes: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        """The row of this name."""
-        names = [next(iter(row.values())) for row in self.rows]
-        if name not in names:
-            raise KeyError(f"no row {name!r}; there are {', '.join(names)}")
-        return self.rows[names.index(name)]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows)
-
-    def __str__(self) -> str:
-        columns = list(self.rows[0]) if self.rows else []
-        headings = [printable(column.replace("_", " ")) for column in columns]
-        cells = [[_cell(row.get(column, math.nan)) for column in columns] for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-        # Numbers stand below each other by their last digit, words by their first letter.
-        places = [
-            str.ljust if isinstance(self.rows[0].get(column), str) else str.rjust
-            for column in columns
-        ]
-        lines = [
-            "  ".join(
-                place(cell, width) for place, cell, width in zip(places, line, widths, strict=True)
-            ).rstrip()
-            for line in [headings, ["-" * width for width in widths], *cells]
-        ]
-        notes = [printable(note) for note in self.notes]
-        return "\n".join([printable(self.title), "", *lines, *([""] if notes else []), *notes])
 
 
 def make_table(
@@ -127,9 +87,3 @@ def _reference_row(name: str, reference: Reference) -> dict[str, Any]:
         "iqm": math.nan,
         **reference.measures,
     }
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return printable(value)
-    return "-" if math.isnan(value) else f"{value:.3f}"

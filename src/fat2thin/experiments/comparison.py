@@ -12,8 +12,7 @@ from fat2thin.evaluation.statistics import (
     interquartile_mean,
     seed_interval,
 )
-from fat2thin.evaluation.table import Table
-from fat2thin.runs.result import listed
+from fat2thin.tables import Table, listed
 from fat2thin.training import Run
 
 _MEASURES = ("dose_variance", "dose_limit_rate")

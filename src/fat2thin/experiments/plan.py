@@ -12,9 +12,9 @@ import numpy as np
 
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
-from fat2thin.engine import loop
 from fat2thin.engine.pack import OWN
 from fat2thin.envs import treatment
+from fat2thin.evaluation.batches import problem_of
 from fat2thin.experiments.plan_progress import PlanProgress, for_plan
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.lock import in_use
@@ -148,7 +148,7 @@ def _problem(dataset: str, seed: int) -> Problem:
 
 @functools.lru_cache(maxsize=64)
 def _read_problem(dataset: str, seed: int) -> Problem:
-    return loop.problem_of(data.load(dataset, seed))
+    return problem_of(data.load(dataset, seed))
 
 
 def _title(pack: Sequence[Planned]) -> str:

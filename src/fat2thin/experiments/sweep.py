@@ -19,12 +19,12 @@ from fat2thin.atomic_files import write
 from fat2thin.evaluation.returns import evaluator
 from fat2thin.evaluation.signals import NOT_ESTIMABLE
 from fat2thin.evaluation.statistics import Interval, area_under_curve, seed_interval
-from fat2thin.evaluation.table import Table
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments import offline_selection
 from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, steps_of
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.runs.result import listed
+from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 
 POLICY = "actor_sampled"

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fat2thin.evaluation.table import Table
 from fat2thin.paper import claims_learning, claims_policies, claims_structure
 from fat2thin.paper.claims import Verdict, as_row, command, effect_words, judge_all, published_words
+from fat2thin.tables import Table
 
 CLAIMS = tuple(
     sorted(

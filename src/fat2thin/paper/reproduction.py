@@ -12,7 +12,6 @@ from fat2thin import data
 from fat2thin.atomic_files import write
 from fat2thin.data.scores import normalised_score
 from fat2thin.evaluation.statistics import Interval, ratio
-from fat2thin.evaluation.table import Table
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments.plan import Planned, carry_out, is_over, load_runs
 from fat2thin.experiments.plan_progress import PlanProgress
@@ -26,6 +25,7 @@ from fat2thin.paper.presets import EVOLUTION_STEPS, PRESETS, REWARDS, Preset, Re
 from fat2thin.paper.selection_figure import draw_regret
 from fat2thin.report.distribution_figures import STYLE, save_figure
 from fat2thin.runs import files
+from fat2thin.tables import Table
 from fat2thin.training import Run
 
 TIME, ALL = "time", "all"

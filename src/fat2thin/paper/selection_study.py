@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from fat2thin.evaluation.signals import PREFIX
-from fat2thin.evaluation.table import Table
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments.plan import Planned
 from fat2thin.experiments.sweep import words
 from fat2thin.paper.presets import REWARDS, Reproduction
 from fat2thin.paper.signal_quality import WAYS, Candidates, Scores, interval
+from fat2thin.tables import Table
 from fat2thin.training import Run, make_spec
 
 HOLDOUT = 0.2

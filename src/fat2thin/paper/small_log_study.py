@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fat2thin.evaluation.table import Table
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments.plan import Planned
 from fat2thin.paper.presets import REWARDS, Method, Reproduction, method
 from fat2thin.settings.small_logs import SMALL, SMALL_STEPS
+from fat2thin.tables import Table
 from fat2thin.training import Run, make_spec
 
 FIRST_SEED = 100

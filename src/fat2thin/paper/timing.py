@@ -16,10 +16,11 @@ import numpy as np
 from fat2thin import data
 from fat2thin.atomic_files import write
 from fat2thin.engine.devices import Turns
-from fat2thin.engine.pack import make_pack, read_logs
+from fat2thin.engine.pack import make_pack
 from fat2thin.experiments.plan import Planned
 from fat2thin.paper.presets import FTTPO, Reproduction, method
 from fat2thin.runs import machine
+from fat2thin.runs.logs import read_logs
 
 METHODS = (FTTPO, method("inac"), method("tawac"), method("iql"))
 """Those that the paper gives hours of: 15, 8.5, 6.5 and 6."""

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from fat2thin.evaluation.returns import SCORE
 from fat2thin.evaluation.table import metrics_table
 from fat2thin.report.status_table import broken_off, progress, stopped_seeds, title
 from fat2thin.runs import lock

@@ -16,8 +16,9 @@ from fat2thin.evaluation.statistics import RESAMPLES, seed_interval
 from fat2thin.report.page_policies import Limits, Plain, good_seed, logged_pairs, look_at, rounded
 from fat2thin.report.page_weights import critic_of, values_at, weights
 from fat2thin.runs.folder import RunFolder
-from fat2thin.runs.result import Run, listed
+from fat2thin.runs.result import Run
 from fat2thin.settings.spec import DEFAULT, LAST
+from fat2thin.tables import listed
 
 WEIGHT_BYTES = 3_000_000
 """Characters of the page that weights may take; what is left of 5 MB is for all else."""

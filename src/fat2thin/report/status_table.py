@@ -8,8 +8,9 @@ from fat2thin.runs import files
 from fat2thin.runs.checkpoints import Checkpoint
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import NoRunError, RunFolder
-from fat2thin.runs.result import Evaluations, listed
+from fat2thin.runs.result import Evaluations
 from fat2thin.runs.status import Outline, Standing, Watch, newest_checkpoint
+from fat2thin.tables import listed
 from fat2thin.terminal_text import printable
 
 _HEADINGS = ("folder", "algorithm", "dataset", "seeds", "actor sampled", "status")

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fat2thin.evaluation.returns import (
     TaskError,
     evaluator,
 )
-from fat2thin.evaluation.table import Table, make_table, metrics_table
+from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import trees
@@ -35,6 +35,7 @@ from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, NoRunError, Ru
 from fat2thin.runs.run_json import understand
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
+from fat2thin.tables import Table, listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,13 +235,6 @@ class Run:
             yield f"{name}/return", self.evaluations.steps, np.mean(evaluation.returns, axis=-1)
             for measure, measured in evaluation.measures.items():
                 yield f"{name}/{measure}", self.evaluations.steps, measured
-
-
-def listed(values: Sequence[int]) -> str:
-    """Numbers in words: "0 to 9" where they are consecutive."""
-    if len(values) > 3 and list(values) == list(range(values[0], values[0] + len(values))):
-        return f"{values[0]} to {values[-1]}"
-    return ", ".join(map(str, values))
 
 
 def columns(rows: Iterable[MetricsRow], seeds: int) -> dict[str, np.ndarray]:

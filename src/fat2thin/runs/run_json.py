@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fat2thin.algorithms.base import Problem
-from fat2thin.data.run_scales import Scales
+from fat2thin.data.scaling import Scales
 from fat2thin.runs.files import DamagedError
 from fat2thin.settings.config import LARGEST_NUMBER, whole_number
 from fat2thin.settings.spec import RunSpec

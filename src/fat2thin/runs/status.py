@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from fat2thin.data.formats.npz import open_npz
+from fat2thin.evaluation.returns import SCORE
 from fat2thin.runs import checkpoints, files, lock
 from fat2thin.runs import run_json as told
 from fat2thin.runs.checkpoints import Checkpoint
@@ -26,7 +27,6 @@ from fat2thin.runs.folder import (
     RunFolder,
     metrics_row,
 )
-from fat2thin.training.progress import SCORE
 
 _BLOCK = 2**16
 _Signature = tuple[int, int, int]

@@ -10,21 +10,22 @@ import jax
 import numpy as np
 
 from fat2thin import data
-from fat2thin.engine import loop
 from fat2thin.engine.jobs import data_size
 from fat2thin.engine.memory import TooLargeError, refuse_too_large
 from fat2thin.engine.pack import Log, read_logs
+from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs import checkpoints, lock
 from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError
 from fat2thin.runs.evidence import NotPossible, Record
 from fat2thin.runs.evidence_checks import evaluations, files, metrics, refuse, snapshots, weights
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import FINISHED, RUN, RUNNING, RunFolder
+from fat2thin.runs.logs import read_logs
 from fat2thin.runs.replay import replay
-from fat2thin.runs.result import listed
 from fat2thin.runs.run_json import understand
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import MOST_ROWS, plain
+from fat2thin.tables import listed
 from fat2thin.terminal_text import printable
 
 OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
@@ -173,7 +174,7 @@ class _Verifier:
         hashes = [log.dataset.sha256 for log in logs]
         if hashes != record.about["sha256"]:
             raise DamagedError(f"the contents of {name} are not what they were")
-        problem = plain(dataclasses.asdict(loop.problem_of(logs[0].dataset)))
+        problem = plain(dataclasses.asdict(problem_of(logs[0].dataset)))
         if problem != record.about["problem"]:
             raise DamagedError(f"{RUN} says {record.about['problem']} of it, it is {problem}")
         # Sums of many numbers may differ in the last digit between machines.

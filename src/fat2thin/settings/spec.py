@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fat2thin import algorithms, data
-from fat2thin.data.run_scales import check_reward_scale
+from fat2thin.data.scaling import check_reward_scale
 from fat2thin.random_streams import LARGEST_SEED
 from fat2thin.settings.config import LARGEST_NUMBER, make_config, whole_number
 from fat2thin.settings.published import ORIGINS, Found, published_settings

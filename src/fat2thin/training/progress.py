@@ -16,8 +16,7 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-SCORE = "actor_sampled"
-"""The score that is shown: the policy that acts, as it acts."""
+from fat2thin.evaluation.returns import SCORE
 
 
 class Silent:

@@ -20,19 +20,20 @@ from fat2thin.engine.jobs import Data
 from fat2thin.engine.loop import Report
 from fat2thin.engine.memory import LIMIT
 from fat2thin.engine.pack import Log, make_pack, of_jobs, read_logs, traced_settings
-from fat2thin.evaluation.returns import Evaluation
+from fat2thin.evaluation.returns import SCORE, Evaluation
 from fat2thin.runs import checkpoints, trees
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.lock import locks
+from fat2thin.runs.logs import read_logs
 from fat2thin.runs.result import Run, load
 from fat2thin.settings.config import refuse_unknown
 from fat2thin.settings.small_logs import AUTO, DEFAULT, enough_steps, resolve
 from fat2thin.settings.spec import LAST, RunSpec, describe_settings, make_spec
 from fat2thin.training.evaluation_queue import Judging
 from fat2thin.training.interruption import Interrupted, Interruption
-from fat2thin.training.progress import SCORE, Silent, for_terminal
+from fat2thin.training.progress import Silent, for_terminal
 from fat2thin.training.resuming import Timer, groups
 from fat2thin.training.run_writer import Member
 

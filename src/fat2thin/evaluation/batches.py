@@ -1,0 +1,26 @@
+"""A data set as an algorithm sees it: its problem, and its rows in half-ranges of the box."""
+
+import jax
+import jax.numpy as jnp
+
+from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.data.dataset import Dataset
+from fat2thin.policies import in_half_ranges
+
+
+def problem_of(dataset: Dataset) -> Problem:
+    """What an algorithm must know of a data set."""
+    return Problem(
+        observation_size=dataset.observation_size,
+        action_low=dataset.action_low,
+        action_high=dataset.action_high,
+        discount=dataset.discount,
+    )
+
+
+def batch_of(dataset: Dataset) -> Batch:
+    """Return all rows of a data set, on the host."""
+    low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
+    fields = {field: jnp.asarray(getattr(dataset, field), jnp.float32) for field in Batch._fields}
+    fields["action"] = in_half_ranges(fields["action"], low, high)
+    return jax.device_get(Batch(**fields))
