@@ -6,7 +6,7 @@ actions that the policy could have taken, how wide it is, and how likely it find
 """
 
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ MEANINGS = {
 are per half-range of the box, and those of the proposal where there is one."""
 
 
+@runtime_checkable
 class FinishedRun(Protocol):
     """What is needed of a run (`fat2thin.runs.result.Run`)."""
 
