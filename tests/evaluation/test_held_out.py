@@ -171,7 +171,7 @@ def test_every_seed_sees_the_log_on_the_scales_of_its_own(iql):
     ]
     run = dataclasses.replace(iql, about={**iql.about, "scales": scales})
     for index, of_seed in enumerate(scales):
-        batch, seen = batch_of(run, HELD_OUT, index), of_seed["observation"]
+        batch, seen = run_batch(run, HELD_OUT, index), of_seed["observation"]
         for found, raw in (
             (batch.observation, HELD_OUT.observation),
             (batch.next_observation, HELD_OUT.next_observation),

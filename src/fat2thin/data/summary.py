@@ -8,7 +8,6 @@ from fat2thin.data.blocks import extremes
 from fat2thin.data.checks.contents import EDGE_WIDTH, never_changes
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
-from fat2thin.evaluation.table import Table
 from fat2thin.tables import Table
 from fat2thin.terminal_text import printable
 

@@ -23,7 +23,6 @@ from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments import offline_selection
 from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, steps_of
 from fat2thin.experiments.plan_progress import PlanProgress
-from fat2thin.runs.result import listed
 from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 

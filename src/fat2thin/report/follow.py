@@ -19,7 +19,6 @@ from fat2thin.runs import lock
 from fat2thin.runs.folder import NoRunError
 from fat2thin.runs.status import Standing, Watch, newest_checkpoint
 from fat2thin.terminal_text import printable
-from fat2thin.training.progress import SCORE
 
 REFRESH = 1.0
 """Seconds between looks."""

@@ -12,7 +12,7 @@ import numpy as np
 from fat2thin import data
 from fat2thin.engine.jobs import data_size
 from fat2thin.engine.memory import TooLargeError, refuse_too_large
-from fat2thin.engine.pack import Log, read_logs
+from fat2thin.engine.pack import Log
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs import checkpoints, lock
 from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError

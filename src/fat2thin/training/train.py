@@ -19,7 +19,7 @@ from fat2thin.engine.devices import Turns
 from fat2thin.engine.jobs import Data
 from fat2thin.engine.loop import Report
 from fat2thin.engine.memory import LIMIT
-from fat2thin.engine.pack import Log, make_pack, of_jobs, read_logs, traced_settings
+from fat2thin.engine.pack import Log, make_pack, of_jobs, traced_settings
 from fat2thin.evaluation.returns import SCORE, Evaluation
 from fat2thin.runs import checkpoints, trees
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
