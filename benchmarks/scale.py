@@ -34,6 +34,7 @@ import timing
 import update
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import on_device
+from fat2thin.engine.program import sequential_here
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
 
@@ -91,12 +92,12 @@ Curves = dict[str, list[Point]]
 
 
 def middle() -> Sizes:
-    return Sizes(seeds=1 if loop.sequential_here() else 10)
+    return Sizes(seeds=1 if sequential_here() else 10)
 
 
 def updates_a_call(sizes: Sizes, smaller: Point | None) -> int:
     """As many as a run has between two rows of its metrics, or fewer where an update is long."""
-    most = 50 if loop.sequential_here() else 250
+    most = 50 if sequential_here() else 250
     if smaller is None:
         return most
     guess = smaller.microseconds * sizes.work / smaller.sizes.work

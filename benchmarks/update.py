@@ -38,7 +38,7 @@ from fat2thin.data import Dataset
 from fat2thin.engine import loop
 from fat2thin.engine.devices import Turns
 from fat2thin.engine.jobs import Jobs, on_device
-from fat2thin.engine.loop import Program
+from fat2thin.engine.program import Program, sequential_here
 from fat2thin.evaluation.batches import problem_of
 from timing import repeated, side_by_side
 
@@ -95,7 +95,7 @@ def methods(asked: Sequence[str]) -> dict[str, Any]:
 
 def make_program(name: str, config: Any, problem: Problem) -> Program:
     algorithm = algorithms.get(name.partition(",")[0])
-    return Program(algorithm, problem, config, 256, loop.sequential_here())
+    return Program(algorithm, problem, config, 256, sequential_here())
 
 
 def make_jobs(seeds: int) -> Jobs:
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--no-cores", action="store_true", help="leave a device a core out")
     parser.add_argument("--out", type=Path, help="JSON file, written after each line")
     arguments = parser.parse_args()
-    peak = matrix_rate(1024 if loop.sequential_here() else 8192)
+    peak = matrix_rate(1024 if sequential_here() else 8192)
     timings: list[Timing] = []
     for timing in all_timings(arguments):
         timings.append(timing)
@@ -244,7 +244,7 @@ def main() -> None:
 def all_timings(arguments: argparse.Namespace) -> Iterator[Timing]:
     """Line by line: ours, then PyTorch's twin where it is installed."""
     dataset, seconds = log(), arguments.seconds
-    cores = loop.sequential_here() and not arguments.no_cores
+    cores = sequential_here() and not arguments.no_cores
     for name, config in methods(arguments.algorithms).items():
         yield from time_method(name, config, arguments.seeds, dataset, seconds)
         for seeds in arguments.seeds:

@@ -21,6 +21,11 @@ if _chosen is None or Path(_chosen).parent == _COMPILED:
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# Started in the background (nohup, a job of a shell), a process ignores Ctrl-C, and so would every
+# process that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Same examples every time, and no limit on an example's time: the first one compiles.
 hypothesis.settings.register_profile("fat2thin", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fat2thin")

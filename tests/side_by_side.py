@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.engine import loop
 from fat2thin.engine.jobs import Jobs
+from fat2thin.engine.metrics import divergences
 
 
 def make_jobs(
@@ -35,7 +35,7 @@ def make_jobs(
 
 
 def raise_if_diverged(report, jobs, start):
-    for error in loop.divergences(report, jobs, start).values():
+    for error in divergences(report, jobs, start).values():
         raise error
 
 

@@ -44,7 +44,16 @@ def stream_keys(seeds: Int[Array, " seeds"], stream: Stream, number: int) -> Key
 def stream_key(
     seed: int | Int[Array, ""], stream: Stream, number: int | Int[Array, ""] = 0
 ) -> Key[Array, ""]:
-    """The key of a seed (0 to 2³¹ − 1) for the `number`-th draw of a stream."""
+    """Return the key of a seed (0 to 2³¹ − 1) for the `number`-th draw of a stream."""
+    return fold(seed_key(seed), stream, number)
+
+
+def seed_key(seed: int | Int[Array, ""]) -> Key[Array, ""]:
+    """Return the key that all streams of a seed are folded into."""
     # Named, so that a seed means the same whatever generator JAX is set to.
-    key = jax.random.key(seed, impl="threefry2x32")
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def fold(key: Key[Array, ""], stream: Stream, number: int | Int[Array, ""] = 0) -> Key[Array, ""]:
+    """Return the key for the `number`-th draw of a stream."""
     return jax.random.fold_in(jax.random.fold_in(key, int(stream)), number)

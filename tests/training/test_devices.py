@@ -16,7 +16,7 @@ import pytest
 
 from fat2thin.data import Reader, readers, register_reader
 from fat2thin.engine import loop
-from fat2thin.engine.memory import LIMIT
+from fat2thin.engine.devices import LIMIT
 from fat2thin.evaluation.returns import register_evaluator
 from fat2thin.training import execute_together, load, make_spec
 

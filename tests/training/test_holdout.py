@@ -14,7 +14,7 @@ from fat2thin.cli.main import main
 from fat2thin.data import Dataset
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.engine.jobs import watched_rows
-from fat2thin.engine.loop import NO_SCORE, Kept, _choose
+from fat2thin.engine.selection import NO_SCORE, SelectedState, choose
 from fat2thin.runs.logs import read_logs
 from fat2thin.runs.verification import FAILED, OK, verify
 from fat2thin.training import execute, execute_together, load, make_spec
@@ -298,10 +298,10 @@ def test_a_checkpoint_without_a_value_is_not_selected():
         ([NAN, 1.0, NAN, 0.5], 2), ([NAN, -3e30, NAN, NAN], 2), ([NAN, NAN, NAN], 3),
         ([2.0, 3.0], 2),
     ):  # fmt: skip
-        kept = Kept(state, state, jnp.float32(NO_SCORE), jnp.int32(0))
+        kept = SelectedState(state, state, jnp.float32(NO_SCORE), jnp.int32(0))
         for step, score in enumerate(scores, start=1):
             new = {"weight": jnp.float32(step)}
-            kept = _choose(kept, new, jnp.float32(score), jnp.int32(step), jnp.array(True))
+            kept = choose(kept, new, jnp.float32(score), jnp.int32(step), jnp.array(True))
         assert (int(kept.step), float(kept.best["weight"])) == (expected, expected)
         assert bool(kept.unscored) == np.isnan(scores).all()
 

@@ -10,7 +10,9 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import on_device
-from fat2thin.engine.loop import Program, TrainingDiverged
+from fat2thin.engine.metrics import TrainingDiverged
+from fat2thin.engine.program import Program, chunk_lengths
+from fat2thin.engine.selection import SelectedState, choose
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.random_streams import Stream, stream_key
 from side_by_side import assert_same_bits, make_jobs, raise_if_diverged
@@ -225,7 +227,7 @@ def test_divergence_names_the_setting(tiny_world):
     ],
 )
 def test_chunks_end_at_every_stop(stops, longest, expected):
-    lengths = loop.chunk_lengths(stops, longest)
+    lengths = chunk_lengths(stops, longest)
     assert lengths == expected
     assert {stop for stop in stops if stop} <= set(np.cumsum(lengths).tolist())
 
@@ -236,9 +238,9 @@ def test_chunks_end_at_every_stop(stops, longest, expected):
 )
 def test_only_a_sound_and_better_state_takes_the_place_of_the_best(score, sound, step):
     """Of equally good ones the first stays."""
-    before = loop.Kept(jnp.zeros(2), jnp.ones(2), jnp.float32(3.0), jnp.int32(10))
+    before = SelectedState(jnp.zeros(2), jnp.ones(2), jnp.float32(3.0), jnp.int32(10))
     learning = jnp.full(2, 7.0)
-    kept = loop._choose(before, learning, jnp.float32(score), jnp.int32(20), jnp.asarray(sound))
+    kept = choose(before, learning, jnp.float32(score), jnp.int32(20), jnp.asarray(sound))
     np.testing.assert_array_equal(kept.learning, learning)
     np.testing.assert_array_equal(kept.best, learning if step == 20 else before.best)
     assert (kept.step, kept.score) == (step, 4.0 if step == 20 else 3.0)

@@ -16,11 +16,10 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.cli import main as cli
 from fat2thin.data import readers
-from fat2thin.engine import memory
-from fat2thin.engine.memory import TooLargeError
+from fat2thin.runs import folder as folder_module
 from fat2thin.runs import trees
 from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.folder import RunFolder, TooLargeError
 from fat2thin.runs.lock import FolderLock, in_use
 from fat2thin.runs.status import MetricsTail
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
@@ -214,7 +213,7 @@ def small_limit(monkeypatch):
     """Let the machine have less memory."""
 
     def limit(size):
-        monkeypatch.setattr(memory, "default_limit", lambda: size)
+        monkeypatch.setattr(folder_module, "default_limit", lambda: size)
 
     return limit
 

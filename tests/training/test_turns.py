@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from fat2thin.engine.devices import Turns
-from fat2thin.engine.loop import Program
-from fat2thin.engine.memory import LIMIT, jobs_at_a_time
+from fat2thin.engine.devices import LIMIT, Turns, jobs_at_a_time
+from fat2thin.engine.program import Program
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import execute_together, make_spec

@@ -5,11 +5,15 @@ made up with copies of the last one, so that every device and every turn has equ
 sees what the copies do.
 """
 
+import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,12 +23,27 @@ from jaxtyping import Array
 from fat2thin.algorithms.base import State
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import Data, Jobs, take
-from fat2thin.engine.loop import Program, Report
-from fat2thin.engine.memory import jobs_at_a_time, out_of_memory_explained
 from fat2thin.engine.memory_mappings import make_room
+from fat2thin.engine.metrics import ChunkReport
+from fat2thin.engine.program import JOBS, Program, mesh
 from fat2thin.evaluation.returns import Evaluation, Evaluator
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream
+
+LIMIT = "FAT2THIN_MEMORY"
+"""Environment variable: what a run may take of each device, in GiB."""
+
+_METRICS = 20
+"""About how many metrics of an update are kept by rows, for as many updates as are drawn ahead."""
+_MARGIN = 0.1
+"""Of what a device offers, left to evaluations and to the compiler's own needs."""
+_STATES = 3
+_OUTPUTS = 1
+"""What a chunk needs at once: so many times the state, and so many times what every layer puts out
+for a batch. XLA's own count on a CPU, of TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side,
+layers of 64 and 256 and batches of 256 and 1,024, is 2 states and .7 to .8 outputs; an
+accelerator's compiler may keep more copies. The rows that are drawn for some updates ahead come on
+top."""
 
 
 class Turns:
@@ -97,10 +116,10 @@ class Turns:
         length: int,
         preparing: bool = False,
         active: np.ndarray | None = None,
-    ) -> tuple[State, Report]:
+    ) -> tuple[State, ChunkReport]:
         """Updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
 
-        def move(states: State, jobs: Jobs, active: Array) -> tuple[State, Report]:
+        def move(states: State, jobs: Jobs, active: Array) -> tuple[State, ChunkReport]:
             with out_of_memory_explained():
                 return loop.chunk(
                     states, data, jobs, jnp.int32(start), active,
@@ -159,10 +178,10 @@ class Turns:
 
     def _placed(self, tree: Any) -> Any:
         """A tree with a leading axis of jobs on the devices, each with its share."""
-        return jax.device_put(tree, self._sharding(loop.JOBS))
+        return jax.device_put(tree, self._sharding(JOBS))
 
     def _sharding(self, *axes: str) -> NamedSharding:
-        return NamedSharding(loop.mesh(self._program), PartitionSpec(*axes))
+        return NamedSharding(mesh(self._program), PartitionSpec(*axes))
 
 
 def _on_host(parts: Iterable[Any], count: int) -> Any:
@@ -180,3 +199,70 @@ def _on_host(parts: Iterable[Any], count: int) -> Any:
             rows[...] = leaf[: len(rows)]
         done += size
     return whole
+
+
+def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
+    """How many jobs a device holds beside the logs, at least one; None where nothing limits them.
+
+    That is what `FAT2THIN_MEMORY` says, or what the devices themselves offer.
+    """
+    offered = _asked_for() or _offered()
+    if offered is None:
+        return None
+    return max(1, math.floor((offered - data_size) / chunk_size(program, jobs, 1)))
+
+
+@contextlib.contextmanager
+def out_of_memory_explained() -> Iterator[None]:
+    """Say what helps where a device has no memory left."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise MemoryError(
+            "the device has not enough memory for so many jobs at a time, more than was estimated. "
+            f"Set {LIMIT} to what they may take of it, in GiB, and they take turns. ({error})"
+        ) from error
+
+
+def _asked_for() -> float | None:
+    given = os.environ.get(LIMIT, "")
+    if not given:
+        return None
+    try:
+        size = float(given)
+    except ValueError:
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise ValueError(f"{LIMIT} must be a positive number of GiB, got {given!r}")
+    return size * 2**30
+
+
+def _offered() -> float | None:
+    """What the device with least has free; the main memory of a CPU is not counted."""
+    known = [device.memory_stats() or {} for device in jax.devices()]
+    sizes = [
+        stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+        for stats in known
+        if "bytes_limit" in stats
+    ]
+    return (1 - _MARGIN) * min(sizes) if sizes else None
+
+
+def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
+    """About how many bytes it takes to move so many jobs on; `jobs` holds at least one of them."""
+    init = functools.partial(loop.init, program=program)
+    leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
+    state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    # A layer's weights have a row an output, and its networks before that; the first axis is jobs.
+    outputs = sum(
+        math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2
+    )
+    size, problem = program.batch_size, program.problem
+    rows = loop.batch_bytes(size, problem) + _METRICS * size * 4
+    drawn = loop.drawn_ahead(size, problem) * rows
+    # One after the other, they need the rest in turn.
+    at_once = 1 if program.sequential else count
+    rest = _OUTPUTS * program.batch_size * outputs + drawn
+    return count * _STATES * state + at_once * rest

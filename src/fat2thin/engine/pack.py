@@ -20,7 +20,7 @@ from fat2thin.data import Dataset
 from fat2thin.data.scaling import Scales
 from fat2thin.engine import loop
 from fat2thin.engine.jobs import Data, Jobs, ObservationScale, data_size, on_device
-from fat2thin.engine.loop import Program
+from fat2thin.engine.program import Program, sequential_here
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.policies.policy import Policy
 from fat2thin.settings.spec import OFFLINE, RunSpec
@@ -69,7 +69,7 @@ def make_program(spec: RunSpec, problem: Problem) -> Program:
         config=spec.config,
         batch_size=spec.batch_size,
         select=spec.select == OFFLINE,
-        sequential=loop.sequential_here(),
+        sequential=sequential_here(),
     )
 
 

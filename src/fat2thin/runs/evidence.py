@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine import loop
-from fat2thin.engine.memory import refuse_too_large
 from fat2thin.engine.pack import Shapes, shapes_of
+from fat2thin.engine.program import chunk_lengths
 from fat2thin.runs import checkpoints, trees
 from fat2thin.runs.checkpoints import Checkpoint
-from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
+from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder, refuse_too_large
 from fat2thin.runs.run_json import Said
 from fat2thin.settings.spec import RunSpec
 
@@ -56,7 +55,7 @@ class Record:
     @functools.cached_property
     def chunks(self) -> list[tuple[int, int]]:
         """First update and length of everything that was computed, up to the last step."""
-        lengths = loop.chunk_lengths(self.spec.stops, self.spec.log_every)
+        lengths = chunk_lengths(self.spec.stops, self.spec.log_every)
         starts = np.cumsum([0, *lengths[:-1]]).tolist()
         pairs = zip(starts, lengths, strict=True)
         return [(start, length) for start, length in pairs if start + length <= self.reached]

@@ -27,6 +27,7 @@ import numpy as np
 
 from fat2thin.atomic_files import regular_descriptor, remove_partial, sync, write
 from fat2thin.data.formats.npz import open_npz
+from fat2thin.data.limits import default_limit
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
 from fat2thin.runs import checkpoints, files, trees
 from fat2thin.runs import run_json as told
@@ -57,6 +58,20 @@ class OtherRunError(ValueError):
 
 class NoRunError(ValueError):
     """The folder holds no run that can be loaded."""
+
+
+class TooLargeError(NoRunError):
+    """A run asks for more memory than reading or checking it may take on this machine."""
+
+
+def refuse_too_large(file: Path, fields: str, size: int) -> None:
+    """Refuse what the fields of a file ask for, where it is over half of the machine's memory."""
+    limit = default_limit()
+    if size > limit:
+        raise TooLargeError(
+            f"{file}: {fields} ask for about {size:,} bytes of memory; the limit is {limit:,}, "
+            "half of what this machine has"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,15 +9,14 @@ import jax
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine.devices import Turns
+from fat2thin.engine.devices import Turns, chunk_size
 from fat2thin.engine.jobs import data_size
-from fat2thin.engine.memory import chunk_size, refuse_too_large
 from fat2thin.engine.pack import Log, jobs_of, make_pack, make_program
 from fat2thin.runs import machine
 from fat2thin.runs.checkpoints import Place
 from fat2thin.runs.evidence import NotPossible, Record
 from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import RUN, STATE, MetricsRow
+from fat2thin.runs.folder import RUN, STATE, MetricsRow, refuse_too_large
 
 
 def replay(record: Record, logs: tuple[Log, ...], most: int | None) -> str:

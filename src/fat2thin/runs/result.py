@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine import loop
 from fat2thin.engine.devices import Turns
 from fat2thin.engine.jobs import Jobs
-from fat2thin.engine.loop import Program
-from fat2thin.engine.memory import refuse_too_large
 from fat2thin.engine.pack import jobs_of, make_program, shapes_of
+from fat2thin.engine.program import Program
+from fat2thin.engine.selection import acting
 from fat2thin.evaluation.returns import (
     Evaluation,
     HostJudge,
@@ -31,7 +30,15 @@ from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import trees
-from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, NoRunError, RunFolder
+from fat2thin.runs.folder import (
+    RUN,
+    RUNNING,
+    STATE,
+    MetricsRow,
+    NoRunError,
+    RunFolder,
+    refuse_too_large,
+)
 from fat2thin.runs.run_json import understand
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
@@ -279,6 +286,6 @@ def load(folder: str | Path) -> Run:
         about=about,
         program=make_program(spec, problem),
         jobs=jobs_of(spec, scales),
-        states=loop.acting(files.state(shapes.states)),
+        states=acting(files.state(shapes.states)),
         snapshots={step: files.snapshot(step, shapes.policies) for step in kept},
     )

@@ -11,7 +11,6 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.engine.jobs import data_size
-from fat2thin.engine.memory import TooLargeError, refuse_too_large
 from fat2thin.engine.pack import Log
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs import checkpoints, lock
@@ -19,7 +18,7 @@ from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError
 from fat2thin.runs.evidence import NotPossible, Record
 from fat2thin.runs.evidence_checks import evaluations, files, metrics, refuse, snapshots, weights
 from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import FINISHED, RUN, RUNNING, RunFolder
+from fat2thin.runs.folder import FINISHED, RUN, RUNNING, RunFolder, TooLargeError, refuse_too_large
 from fat2thin.runs.logs import read_logs
 from fat2thin.runs.replay import replay
 from fat2thin.runs.run_json import understand

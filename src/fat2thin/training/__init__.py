@@ -1,6 +1,6 @@
 """Training: the compiled loop, runs and their folders."""
 
-from fat2thin.engine.loop import TrainingDiverged
+from fat2thin.engine.metrics import TrainingDiverged
 from fat2thin.runs.checkpoints import NewerFormatError
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import NoRunError, OtherRunError

@@ -14,8 +14,9 @@ import numpy as np
 from fat2thin.algorithms.base import Problem, State
 from fat2thin.data.operations import reachable_returns
 from fat2thin.engine.jobs import take
-from fat2thin.engine.loop import Kept, TrainingDiverged, acting
+from fat2thin.engine.metrics import TrainingDiverged
 from fat2thin.engine.pack import Log, jobs_of, make_program
+from fat2thin.engine.selection import SelectedState, acting
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies.policy import Policy
 from fat2thin.runs import checkpoints, files, machine, trees
@@ -231,7 +232,7 @@ class Member:
         self._step, self._states = step, take(states, self.jobs)
         seconds = round(time.perf_counter() - self._began, 3)
         self.about |= {"step": step, "seconds": seconds, **more}
-        if isinstance(self._states, Kept):
+        if isinstance(self._states, SelectedState):
             chosen = np.asarray(self._states.step).tolist()
             self.about["selected"] = dict(zip(map(str, self.spec.seeds), chosen, strict=True))
         if self.folder:
@@ -247,7 +248,10 @@ class Member:
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
         if not self.spec.holdout or max(chosen) == 0:
             return
-        if isinstance(self._states, Kept) and (unscored := np.asarray(self._states.unscored)).any():
+        if (
+            isinstance(self._states, SelectedState)
+            and (unscored := np.asarray(self._states.unscored)).any()
+        ):
             self.warn(
                 f"{advice.who(self.spec.seeds, unscored)}: no held-out signal was a number after "
                 "any step, so none could be selected: the last policy acts"

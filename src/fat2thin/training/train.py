@@ -15,11 +15,11 @@ import numpy as np
 from fat2thin import algorithms
 from fat2thin.algorithms.base import State
 from fat2thin.engine import loop
-from fat2thin.engine.devices import Turns
+from fat2thin.engine.devices import LIMIT, Turns
 from fat2thin.engine.jobs import Data
-from fat2thin.engine.loop import Report
-from fat2thin.engine.memory import LIMIT
+from fat2thin.engine.metrics import ChunkReport, divergences
 from fat2thin.engine.pack import Log, make_pack, of_jobs, traced_settings
+from fat2thin.engine.program import chunk_lengths
 from fat2thin.evaluation.returns import SCORE, Evaluation
 from fat2thin.runs import checkpoints, trees
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
@@ -274,7 +274,7 @@ class _Training:
             self._keep_policies(step, progress)
         else:
             progress.advance(step)
-        for length in _left(loop.chunk_lengths(self.spec.stops, self.spec.log_every), step):
+        for length in _left(chunk_lengths(self.spec.stops, self.spec.log_every), step):
             self.states, report = self.turns.chunk(
                 self.states, data, step, length, active=self.active
             )
@@ -333,7 +333,7 @@ class _Training:
             return
         steps, done = preparation.steps(self.spec.config), self.place.step
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
-        for length in _left(loop.chunk_lengths([steps], self.spec.log_every), done):
+        for length in _left(chunk_lengths([steps], self.spec.log_every), done):
             self.states, report = self.turns.chunk(
                 self.states, data, done, length, preparing=True, active=self.active
             )
@@ -348,13 +348,13 @@ class _Training:
                 self._pause(Place(training=False, step=done), progress)
         self.place = Place(training=True, step=0)
 
-    def _stop_diverged(self, report: Report, start: int, kept: int | None = None) -> None:
+    def _stop_diverged(self, report: ChunkReport, start: int, kept: int | None = None) -> None:
         """Stop the seeds that a chunk broke, and runs of which none is left; raise where all are.
 
         `kept` is the last good step, `start` by default.
         """
         active, last = self.active, start if kept is None else kept
-        for job, error in loop.divergences(report, self.pack.jobs, start).items():
+        for job, error in divergences(report, self.pack.jobs, start).items():
             if not active[job]:
                 continue
             # What was seen before it broke belongs to the run as well.
@@ -367,7 +367,7 @@ class _Training:
             if all(member.over for member in self.members):
                 raise error
 
-    def _keep_metrics(self, step: int, report: Report) -> None:
+    def _keep_metrics(self, step: int, report: ChunkReport) -> None:
         metrics = jax.device_get(report.row)
         for member in self.members:
             if not member.over:
