@@ -27,7 +27,7 @@ class MadeUpRun(Run):
     """A run of which only some fields are known."""
 
     def __init__(self, **fields):
-        for name, value in fields.items():
+        for name, value in {"folder": None, **fields}.items():
             object.__setattr__(self, name, value)
 
 
