@@ -15,11 +15,12 @@ ifeq ($(shell uname -m),x86_64)
 # Without fused multiply-add, the simpler compiler rounds a sum the same way in every program.
 QUICK_COMPILE += XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_max_isa=AVX --xla_cpu_parallel_codegen_split_count=1 $$XLA_FLAGS"
 endif
+TESTING := $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python
 # Tests of a file share what they compile and their fixtures, so they stay in one process.
-PYTEST := $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --dist loadfile
+PYTEST := $(TESTING) -m pytest -n $(JOBS) --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench docs setup clean
+.PHONY: help demo test test-slow mutants lint format bench docs setup clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
@@ -32,6 +33,9 @@ test: lint ## lint, then every quick test and a sample of the slow ones
 
 test-slow: setup ## all slow tests (over an hour with those marked long)
 	@$(PYTEST) -m slow
+
+mutants: setup ## plant bugs one by one and see that quick tests notice (ARGS="-k NAME --jobs 2")
+	@$(TESTING) tests/mutants/run.py $(ARGS)
 
 lint: setup ## ruff (lint and format) and mypy
 	@$(BIN)/python -m ruff check .

@@ -75,6 +75,18 @@ def test_episodes_are_the_first_ones_by_hand(countdown, abreast):
     assert told == sorted(told) and told[-1] == ROWS
 
 
+def test_nothing_is_played_beyond_the_rows_that_were_asked_for(countdown):
+    """Among the episodes are some that end and some that are cut."""
+    played = []
+
+    def act(observation, episode, step):
+        played.append((int(episode[0]), int(step[0])))
+        return who_and_when(observation, episode, step)
+
+    record(countdown, act, ROWS, 7, workers=0, abreast=1)
+    assert len(played) == ROWS and played[-1][0] > 5
+
+
 def test_fewer_rows_are_the_first_of_more(countdown):
     expected, starts = by_hand(ROWS, 7)
     for rows in (1, 2, 9, 20):

@@ -99,13 +99,18 @@ def test_runs_on_one_task_are_judged_together(monkeypatch):
         make_spec("stand_in", f"bare/{name}", task=COUNTDOWN, settings={"noise": noise}, **OPTIONS)
         for name, noise in (("a", 0.1), ("b", 0.2))
     ]
-    runs = execute_together(specs)
+    # A run before them that is not judged, with other seeds.
+    seeds = {**OPTIONS, "seeds": [7, 8, 9]}
+    unjudged = make_spec("stand_in", "bare/c", task="none", settings={"noise": 0.3}, **seeds)
+    *_, last = execute_together([unjudged, *specs])
     assert asked == [(4,)] * 4
     alone = fat2thin.train("stand_in", "bare/b", task=COUNTDOWN, noise=0.2, **OPTIONS)
-    np.testing.assert_allclose(
-        runs[1].evaluations["actor_sampled"].returns, alone.evaluations["actor_sampled"].returns,
-        rtol=1e-4,
-    )  # fmt: skip
+    for name, evaluation in alone.evaluations.policies.items():
+        np.testing.assert_allclose(
+            last.evaluations[name].returns, evaluation.returns, rtol=1e-4, err_msg=name
+        )
+        measured = last.evaluations[name].measures["length"]
+        np.testing.assert_array_equal(measured, evaluation.measures["length"])
 
 
 def test_a_task_that_does_not_fit_is_refused_before_any_work(tmp_path):

@@ -53,6 +53,19 @@ def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     assert not np.array_equal(pack.weight[3], pack.weight[2])
 
 
+def test_a_job_that_is_not_active_stays_as_it_is(tiny_world):
+    """And the jobs beside it do not notice."""
+    program, jobs = make_program(tiny_world), make_jobs([3, 4, 5])
+    data, states = on_device([tiny_world.dataset()]), loop.init(jobs, program=program)
+    before = jax.device_get(states)
+    active = jnp.array([True, False, True])
+    after, _ = loop.chunk(states, data, jobs, jnp.int32(0), active, program=program, length=20)
+    everyone, _ = run(program, jobs, data, [20])
+    assert_same_bits(job(after, 1), job(before, 1))
+    for place in (0, 2):
+        assert_same_bits(job(after, place), job(everyone, place))
+
+
 @pytest.mark.slow
 def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     fttpo = algorithms.get("fttpo")
