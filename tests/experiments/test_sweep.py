@@ -11,7 +11,7 @@ import pytest
 from fat2thin import data
 from fat2thin.cli.reading import read_value
 from fat2thin.data.formats.npz import save_npz
-from fat2thin.engine.pack import learned_and_held_out
+from fat2thin.data.operations import learned_and_held_out
 from fat2thin.experiments import offline_selection, sweep
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words

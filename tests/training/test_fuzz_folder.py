@@ -43,7 +43,7 @@ from fat2thin.runs.run_json import understand
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
 from fat2thin.settings.spec import make_spec
 from fat2thin.training import load
-from fat2thin.training.train import execute
+from fat2thin.training.runner import execute
 
 MOST_MEMORY = 2**28
 """Bytes that reading one mutant may take; the files of the run hold some thousand."""

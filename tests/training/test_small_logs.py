@@ -17,7 +17,7 @@ from fat2thin.settings import small_logs
 from fat2thin.settings.small_logs import OPTIONS, SMALL_STEPS, enough_steps, resolve, small_settings
 from fat2thin.settings.spec import describe_settings
 from fat2thin.training import Run, make_spec
-from fat2thin.training import train as run
+from fat2thin.training import runner as run
 
 ROWS, LENGTH = 40, 10
 WANTED = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}

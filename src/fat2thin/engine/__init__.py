@@ -1,5 +1,14 @@
 """The compiled part of a run: programs, jobs, devices. It reads and writes no files."""
 
-from fat2thin.engine.train import train
+from typing import Any
 
 __all__ = ["train"]
+
+
+def __getattr__(name: str) -> Any:
+    # Later, so that the command line can set up JAX's cache before JAX is loaded.
+    if name == "train":
+        from fat2thin.engine.pure_training import train
+
+        return train
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
