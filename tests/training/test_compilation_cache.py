@@ -129,7 +129,8 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, caplog):
 
 def test_the_program_turns_it_on_before_jax_is_loaded(tmp_path):
     program = (
-        "import json, sys; from fat2thin.cli import main as cli; sys.argv = ['fat2thin', 'algorithms'];"
+        "import json, sys; from fat2thin.cli import main as cli;"
+        "sys.argv = ['fat2thin', 'algorithms'];"
         "assert 'jax' not in sys.modules; cli.main(); import jax;"
         f"print(json.dumps([getattr(jax.config, name) for name in {OPTIONS}]))"
     )
