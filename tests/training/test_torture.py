@@ -295,7 +295,7 @@ def settle(world, killed, folder):
 ARGUMENTS = [
     "fttpo", "treatment/quadratic", "--steps", "600", "--seeds", "2", "--batch-size", "16",
     "--episodes", "4", "--log-every", "20", "--evaluate-every", "100", "--snapshots", "0", "300",
-    "--set", "hidden=8,", "--out",
+    "--settings-from", "default", "--set", "hidden=8,", "--out",
 ]  # fmt: skip
 
 
