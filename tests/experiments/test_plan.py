@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 
+from experiments.made_up_runs import scored_run
 from fat2thin.experiments import plan, plan_progress
 from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, programs
 from fat2thin.experiments.plan_progress import PlanLines, PlanProgress
@@ -97,6 +99,12 @@ def test_an_interruption_ends_the_plan(tmp_path, monkeypatch):
 def test_steps_in_the_environment_are_counted(done):
     """Two evaluations, two ways of acting, two seeds, three episodes of 24 steps."""
     assert environment_steps(load(done / "a")) == 2 * 2 * 2 * 3 * 24
+
+
+def test_episodes_of_stopped_seeds_cost_no_steps():
+    """Two evaluations of three seeds, two episodes of 24 steps; one seed stops in between."""
+    run = scored_run("treatment/quadratic", actor_sampled=[[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]])
+    assert environment_steps(run) == (3 + 2) * 2 * 24
 
 
 def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):

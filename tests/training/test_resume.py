@@ -13,7 +13,7 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Preparation
 from fat2thin.random_streams import Stream, stream_key
-from fat2thin.runs import checkpoints
+from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Place
 from fat2thin.runs.lock import FolderLock, in_use
 from fat2thin.runs.verification import verify
@@ -192,7 +192,7 @@ def test_a_snapshot_that_is_gone_is_computed_again(tmp_path, reference, caplog):
     assert_same_files(tmp_path / "run", reference)
 
 
-def test_a_checkpoint_of_another_run_or_other_data_is_not_used(tmp_path, reference, caplog):
+def test_a_checkpoint_of_another_run_is_not_used(tmp_path, reference, caplog):
     break_off(spec_of(seeds=[4, 6]), tmp_path / "other", 9)
     break_off(spec_of(), tmp_path / "run", 9)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
@@ -202,6 +202,18 @@ def test_a_checkpoint_of_another_run_or_other_data_is_not_used(tmp_path, referen
     )
     go_on(spec_of(), tmp_path / "run")
     assert "step_000000006 is of another run and is not used" in caplog.text
+    assert_same_files(tmp_path / "run", reference)
+
+
+def test_a_checkpoint_of_other_data_is_not_used(tmp_path, reference, caplog):
+    break_off(spec_of(), tmp_path / "run", 9)
+    for file in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        manifest = json.loads(file.read_text())
+        manifest["sha256"] = ["0" * 64 for _ in manifest["sha256"]]
+        manifest["checksum"] = checkpoints._checksum(manifest)
+        file.write_bytes(files.as_json(manifest))
+    go_on(spec_of(), tmp_path / "run")
+    assert "step_000000006 is of other data and is not used" in caplog.text
     assert_same_files(tmp_path / "run", reference)
 
 
