@@ -9,8 +9,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PARTS = (
-    "algorithms", "data", "distributions", "envs", "evaluation", "experiments", "testing",
-    "training",
+    "algorithms", "data", "distributions", "engine", "envs", "evaluation", "experiments", "paper",
+    "policies", "runs", "settings", "testing", "training",
 )  # fmt: skip
 _NAMES = {
     "Run": "training",
