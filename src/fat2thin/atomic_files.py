@@ -2,7 +2,7 @@
 
 Every writer of the package uses `writing`, `write` or `writing_folder`: the contents go to a new
 file with a random name beside the target, are synced to the disk and take the target's name last.
-A link that somebody left there is never followed. Every reader starts with `open_regular`, so that
+A link with that name is never followed. Every reader starts with `open_regular`, so that
 a pipe or a device is refused at once instead of read forever.
 """
 
@@ -112,13 +112,16 @@ def writing_folder(place: Path) -> Iterator[Path]:
             os.rename(old, place)
         raise
     sync(place.parent)
-    if old is not None:
+    if old is not None and old.is_symlink():
+        old.unlink()
+    elif old is not None:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
     """Have a file on the disk, or the names in a folder, where the file system can do that."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # A pipe in the place of a file must not make this wait.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -154,4 +157,5 @@ def _have_on_disk(file: IO[bytes]) -> None:
 
 def _beside(place: Path) -> Path:
     """A name for what is not whole yet; nobody can guess it, and put a link there."""
-    return place.with_name(f".{place.name}.{secrets.token_hex(8)}.partial")
+    # Cut, since a name has at most 255 bytes and a letter up to four.
+    return place.with_name(f".{place.name[:50]}.{secrets.token_hex(8)}.partial")

@@ -609,7 +609,7 @@ def test_damage_is_noticed_or_harmless(tmp_path, name):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from fat2thin.data.table import read_table
+from fat2thin.data.formats.table import read_table
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

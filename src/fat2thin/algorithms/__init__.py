@@ -5,6 +5,7 @@ import difflib
 import typing
 from typing import Any
 
+from fat2thin import plugins
 from fat2thin.algorithms import (
     awac,
     bc,
@@ -56,11 +57,14 @@ def variant(name: str, of: str, summary: str, **defaults: Any) -> Algorithm:
 
 def names() -> tuple[str, ...]:
     """The names of all algorithms, variants among them."""
+    plugins.load()
     return tuple(sorted(_REGISTRY))
 
 
 def get(name: str) -> Algorithm:
     """The algorithm of this name, or an error that lists the right ones."""
+    if name not in _REGISTRY:
+        plugins.load()
     if name not in _REGISTRY:
         close = difflib.get_close_matches(name, _REGISTRY, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -67,13 +67,10 @@ def _names(reader: Reader) -> tuple[str, ...]:
 
 def reader(name: str) -> Reader:
     """The reader of a name or a path; a wrong name is an error that lists the right ones."""
-    for suffix, of_paths in _SUFFIXES.items():
-        if name.lower().endswith(suffix):
-            return of_paths
-    found = _by_prefix(name)
+    found = _by_name(name)
     if not found:
         plugins.load()
-        found = _by_prefix(name)
+        found = _by_name(name)
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
     if not found or not _knows(found[0], name):
@@ -86,8 +83,12 @@ def reader(name: str) -> Reader:
     return found[0]
 
 
-def _by_prefix(name: str) -> list[Reader]:
-    return [reader for prefix, reader in _READERS.items() if name.startswith(prefix)]
+def _by_name(name: str) -> list[Reader]:
+    """Readers of a path by its suffix, or of a name by its prefix."""
+    return [
+        *(reader for suffix, reader in _SUFFIXES.items() if name.lower().endswith(suffix)),
+        *(reader for prefix, reader in _READERS.items() if name.startswith(prefix)),
+    ]
 
 
 def _knows(reader: Reader, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The compiled part of a run: programs, jobs, devices. It reads and writes no files."""
+"""The compiled part of a run: programs, jobs, devices. It touches no run and no data file."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """The figures of the FtTPO paper, drawn anew from runs: true densities and real 95 % intervals.
 
 Each function gives a figure and decides nothing about which runs are made. They are meant to be
-drawn and saved in the style of `fat2thin.report.figures.STYLE`.
+drawn and saved in the style of `fat2thin.report.distribution_figures.STYLE`.
 
 | figure | function |
 |---|---|

@@ -1,4 +1,4 @@
-"""Training: the compiled loop, runs and their folders."""
+"""Training: from a specification to a finished run, and how to resume one."""
 
 from fat2thin.engine.metrics import TrainingDiverged
 from fat2thin.runs.checkpoints import NewerFormatError

@@ -56,11 +56,11 @@ USUAL_NAMES = {
 LARGEST_TOML = 2**20
 """Bytes of a TOML that is read at most."""
 _LONGEST_SHOWN = 200
-_MOST_DOTS = 16
+_MOST_DOTS = 200
 _DEEP_KEY = re.compile(
-    rf"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){{{_MOST_DOTS}}}"""
+    rf"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){{{_MOST_DOTS + 1}}}"""
 )
-"""A dot and a word, again and again. Numbers have one dot, and names of files a few."""
+"""Dots and words in turn, more than any key, number or name of a file has."""
 
 Columns = dict[str, tuple[str, ...]]
 """The columns of a file that each key names."""
@@ -182,7 +182,7 @@ def read_schema(path: Path) -> TableSchema:
         text = contents.decode()
         # To parse a key takes the time of its length squared.
         if _DEEP_KEY.search(text):
-            raise ValueError(f"a key of it has more than {_MOST_DOTS} dots")
+            raise ValueError(f"it has a key of more than {_MOST_DOTS} dots")
         written = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         remedy = 'A line of it reads key = "text", key = 1.5 or key = ["text", "text"].'
