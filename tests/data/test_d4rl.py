@@ -201,7 +201,7 @@ def test_names_are_files_of_the_chosen_folder(tmp_path, monkeypatch, name, file)
     ],
 )
 def test_data_sets_of_d4rl_have_its_box(tmp_path, monkeypatch, name, file, by_path):
-    """Its files do not say so; whoever recorded them may have stayed far from an end."""
+    """Its files do not state the box; the logged actions may stay far from its ends."""
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
     path = write(tmp_path / file, attributes={}, actions=LOG["actions"] / 4)
     assert (data.load(name).action_low, data.load(name).action_high) == ((-1.0,), (1.0,))

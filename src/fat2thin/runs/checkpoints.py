@@ -83,7 +83,7 @@ def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[s
     inside = _inside(folder)
     target = inside / place.name
     if not inside.exists():
-        # No more than that: where somebody removed the run's folder, it must not come back.
+        # No more than that: if the run's folder was removed, it must not come back.
         inside.mkdir()
         sync(folder)
     with writing_folder(target) as beside:

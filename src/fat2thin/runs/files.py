@@ -21,7 +21,7 @@ Stamp = dict[str, Any]
 
 
 class DamagedError(ValueError):
-    """A file is not what was written: cut off, changed, or of somebody else."""
+    """A file is not what was written: cut off, changed, or of another program."""
 
 
 def opened(path: Path, limit: int | None = None) -> io.BufferedReader:

@@ -123,7 +123,7 @@ class RunFolder:
         self._remove_snapshots(checkpoint.place.step if checkpoint.place.training else -1)
 
     def _remove_partial(self) -> None:
-        """Remove what a killed process left half written; whoever begins or resumes has the lock.
+        """Remove what a killed process left half written; the caller holds the lock.
 
         Checkpoints see to their own.
         """

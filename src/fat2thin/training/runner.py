@@ -73,7 +73,7 @@ def train(
     where it is not. What they leave without effect is dropped. Small logs need no `steps`. Without
     a `batch_size`, that of the published settings is taken, or else 256. The other options are
     explained in `RunSpec`. With `out`, everything is written to that folder; a run that is already
-    there is loaded instead, and one that was broken off goes on from its newest checkpoint. Without
+    there is loaded instead, and an interrupted one resumes from its newest checkpoint. Without
     `progress`, a bar is shown on a terminal.
     """
     options = inspect.signature(train).parameters

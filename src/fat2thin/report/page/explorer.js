@@ -3,7 +3,7 @@
 const NEAREST = 50;
 const Q_GRID = 60;
 
-// An empty field is no number, and not 0.
+// An empty field is not 0.
 function typedState() {
   return [...byId("typed").querySelectorAll("input")].map((input) => input.valueAsNumber);
 }
