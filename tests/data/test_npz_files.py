@@ -470,8 +470,9 @@ def test_a_real_log(insulin):
 
 def test_a_real_log_has_its_cuts_in_its_next_observations(insulin, tmp_path):
     with np.load(insulin, allow_pickle=False) as plain:
-        np.savez(tmp_path / "x.npz", **{name: plain[name] for name in plain if name != "truncated"})
-    assert read_npz(tmp_path / "x.npz").sha256 == read_npz(insulin).sha256
+        kept = {name: plain[name] for name in plain if name != "truncated"}
+    np.savez(tmp_path / insulin.name, **kept)  # its name tells the action box
+    assert read_npz(tmp_path / insulin.name).sha256 == read_npz(insulin).sha256
 
 
 def test_a_real_log_is_saved_and_read(insulin, tmp_path):
