@@ -31,7 +31,7 @@ import fat2thin
 from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
 from fat2thin.runs.folder import DIVERGED, FINISHED, RUNNING, RunFolder
-from fat2thin.runs.result import columns
+from fat2thin.runs.result import MetricColumns
 from fat2thin.training import RunSpec, execute_together, make_spec
 from fat2thin.training.progress import Lines
 
@@ -165,7 +165,7 @@ def gather(updates: int) -> None:
 def _summary(spec: RunSpec) -> dict[str, Any]:
     files = RunFolder(folder(spec))
     about, (steps, policies) = files.about(), files.evaluations()
-    metrics = columns(files.metrics_rows(), SEEDS)
+    metrics = MetricColumns(SEEDS, files.metrics_rows()).arrays()
     config = about["spec"]["config"]
     wanted = {
         "learning_rate",

@@ -124,9 +124,9 @@ def watch(clock: Clock) -> None:
     from fat2thin.engine.pack import Pack
     from fat2thin.evaluation.returns import HostJudge, TreatmentEvaluator
     from fat2thin.runs.folder import RunFolder
-    from fat2thin.training import evaluation_queue as judging
+    from fat2thin.training import evaluation_queue
     from fat2thin.training import train as run
-    from fat2thin.training.evaluation_queue import Judging
+    from fat2thin.training.evaluation_queue import EvaluationQueue
 
     def compiled(event: str, start_time: float, end_time: float, **_: Any) -> None:
         if event in EVENTS:
@@ -152,10 +152,11 @@ def watch(clock: Clock) -> None:
     wrap("data", run, "read_logs", ready=hashed)
     wrap("data", Pack, "data")
     wrap("train", loop, "chunk")
-    wrap("evaluate", judging, "evaluator", ready=watched)
-    wrap("evaluate", Judging, "evaluate")
-    wrap("wait", Judging, "references")
-    setattr(Judging, "ready", clock.timed_iterator("wait", Judging.ready))  # noqa: B010
+    wrap("evaluate", evaluation_queue, "evaluator", ready=watched)
+    wrap("evaluate", EvaluationQueue, "evaluate")
+    wrap("wait", EvaluationQueue, "references")
+    timed = clock.timed_iterator("wait", EvaluationQueue.ready)
+    setattr(EvaluationQueue, "ready", timed)  # noqa: B010
     wrap("references", TreatmentEvaluator, "references")
     writing = [name for name in vars(RunFolder) if name.startswith(("write_", "append_"))]
     wrap("write", RunFolder, "begin", *writing)

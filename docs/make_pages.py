@@ -1,4 +1,4 @@
-"""Fill in what the algorithm pages say of settings, metrics and scores.
+"""Fill in what the algorithm pages say of settings, metrics and scores, and the options of a run.
 
     python docs/make_pages.py            writes what stands between the markers of every page
     python docs/make_pages.py --check    only says which pages are not as they would be written
@@ -20,9 +20,10 @@ from fat2thin.algorithms import Algorithm, Batch, Problem
 from fat2thin.algorithms.config import CriticConfig, LearningConfig, PolicyConfig
 from fat2thin.algorithms.metrics import METRICS
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.settings.config import explain
+from fat2thin.settings.options import RunOptions, explain
 
 PAGES = Path(__file__).parent / "algorithms"
+OPTIONS = PAGES.parent / "training.md"
 RESULTS = Path(__file__).parent / "results" / "treatment_methods.json"
 COMMAND = "python benchmarks/treatment_methods.py"
 
@@ -49,6 +50,13 @@ def shared_table() -> str:
             for row in explain(config)}  # fmt: skip
     lines = [f"| `{name}` | {shown(default)} | {text} |" for name, default, text in rows.values()]
     return "\n".join(["| setting | default | what it does |", "|---|---|---|", *lines])
+
+
+def options_table() -> str:
+    rows = [
+        f"| `{name}` | {shown(default)} | {text} |" for name, default, text in explain(RunOptions)
+    ]
+    return "\n".join(["| option | default | what it does |", "|---|---|---|", *rows])
 
 
 def reported(algorithm: Algorithm) -> list[str]:
@@ -127,6 +135,8 @@ def fill(text: str, block: str, content: str) -> str:
 
 def written(page: Path) -> str:
     text = page.read_text()
+    if page == OPTIONS:
+        return fill(text, "options", options_table())
     if page.stem == "index":
         return fill(fill(text, "algorithms", index_table()), "shared settings", shared_table())
     algorithm = algorithms.get(page.stem)
@@ -137,7 +147,7 @@ def written(page: Path) -> str:
 
 def main() -> None:
     stale = []
-    for page in sorted(PAGES.glob("*.md")):
+    for page in [OPTIONS, *sorted(PAGES.glob("*.md"))]:
         text = written(page)
         if text != page.read_text():
             stale.append(page.name)

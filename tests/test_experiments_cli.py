@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from fat2thin.cli.experiments import Preset, ScaleName, run_folders
-from fat2thin.cli.main import main
-from fat2thin.cli.reading import read_seeds, read_setting, read_value
+from fat2thin.cli.main import TrainOptions, main
+from fat2thin.cli.reading import read_options, read_setting, read_value
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments import sweep
 from fat2thin.paper import claims_table as all_claims
@@ -83,7 +83,7 @@ def test_a_setting_without_a_value_is_refused():
     ("text", "seeds"), [("10", 10), ("3,", [3]), ("3,5", [3, 5]), ("[3, 5]", [3, 5]), ("(7,)", [7])]
 )
 def test_seeds_are_a_count_or_a_list(text, seeds):
-    assert read_seeds(text) == seeds
+    assert read_options(TrainOptions(seeds=text))["seeds"] == seeds
 
 
 # A sweep, and a page of its runs

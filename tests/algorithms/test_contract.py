@@ -16,7 +16,7 @@ from fat2thin import algorithms
 from fat2thin.algorithms import Batch, Problem
 from fat2thin.algorithms.base import shapes_program, with_numbers
 from fat2thin.algorithms.config import POLICIES
-from fat2thin.settings.config import explain
+from fat2thin.settings.options import explain
 
 GOLDEN = Path(__file__).with_name("golden.json")
 # WRITE_GOLDEN=1 pytest tests/algorithms/test_contract.py -n 0 -k "test_contract[" -m "slow or not

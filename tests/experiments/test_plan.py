@@ -11,7 +11,7 @@ from fat2thin.experiments import plan, plan_progress
 from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, programs
 from fat2thin.experiments.plan_progress import PlanLines, PlanProgress
 from fat2thin.training import FolderInUseError, OtherRunError, load, make_spec
-from fat2thin.training.interruption import Interrupted
+from fat2thin.training.resuming import Interrupted
 
 TINY = {"steps": 4, "seeds": 2, "batch_size": 8, "evaluate_every": 4, "episodes": 3, "log_every": 4}
 

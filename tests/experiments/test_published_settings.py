@@ -11,12 +11,14 @@ from fat2thin.settings.config import make_config
 from fat2thin.settings.published import (
     ORIGINS,
     families,
+    listing,
     origins,
     parse,
     published_settings,
     records,
+    rows,
+    sources,
 )
-from fat2thin.settings.published_listing import listing, rows, sources
 from fat2thin.settings.spec import describe_settings, make_spec
 
 TASKS = [

@@ -223,7 +223,7 @@ def test_a_seed_that_is_not_there_is_a_plain_message(run, tmp_path):
 def test_the_demo_trains_shows_and_draws_once(monkeypatch, tmp_path, capsys, run):
     executed = []
 
-    def execute(spec, out, progress, checkpoint_seconds):
+    def execute(spec, out, *_):
         executed.append((spec, out))
         return run
 

@@ -9,8 +9,8 @@ import fat2thin
 from fat2thin import data
 from fat2thin.data.operations import Reachable, reachable_returns, split
 from fat2thin.runs.logs import read_logs
-from fat2thin.training import advice as module
-from fat2thin.training.advice import ERRORS, HARDLY, TIMES, Found, advice
+from fat2thin.training import run_warnings as module
+from fat2thin.training.run_warnings import ERRORS, HARDLY, TIMES, HeldOutFindings, advice
 
 HEALTHY = {
     "critic_loss": 0.5,
@@ -30,7 +30,7 @@ def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), see
     """What is known of seeds that are alike; values of a list are a seed each."""
     metrics = {name: value for name, value in (HEALTHY | changes).items() if name not in without}
     several = {name: np.broadcast_to(value, seeds).astype(float) for name, value in metrics.items()}
-    return Found(
+    return HeldOutFindings(
         metrics=several,
         constant_value=np.broadcast_to(constant, seeds).astype(float),
         constant_action=np.tile(np.asarray(action, float), (seeds, 1)),

@@ -7,7 +7,8 @@ import pytest
 from tyro.extras import SubcommandApp
 
 from fat2thin import training
-from fat2thin.cli.main import app, main
+from fat2thin.cli.experiments import CommandOptions
+from fat2thin.cli.main import TrainOptions, app, main
 from fat2thin.cli.reading import LISTS, merge_repeated
 from fat2thin.settings import published as published_settings
 from fat2thin.training import load, progress
@@ -44,7 +45,7 @@ def test_train_show_and_evaluate(folder, capsys):
 
 
 def test_published_settings_are_used_and_their_source_shown(folder, capsys, monkeypatch):
-    record = published_settings.Record(
+    record = published_settings.PublishedRecord(
         "stand_in", "own", ("tiny/own",), {"noise": 0.5, "learning_rate": 0.2}, "A paper.",
         batch_size=8,
     )  # fmt: skip
@@ -117,11 +118,11 @@ def every_command(registered):
 def test_options_that_take_several_values_are_those_that_are_merged():
     """The parser knows them by their type; what is joined before it runs, by name."""
     several, one = set(), set()
-    for command in every_command(app):
+    for command in [*every_command(app), TrainOptions, CommandOptions]:
         kinds = typing.get_type_hints(command)
         marked = typing.get_type_hints(command, include_extras=True)
         for name, parameter in inspect.signature(command).parameters.items():
-            if parameter.kind is not parameter.POSITIONAL_ONLY:
+            if parameter.kind is not parameter.POSITIONAL_ONLY and name != "options":
                 marks = getattr(marked[name], "__metadata__", ())
                 renamed = [mark.name for mark in marks if getattr(mark, "name", None)]
                 option = (*renamed, name.replace("_", "-"))[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fat2thin.training.health import Health
+from fat2thin.training.run_warnings import Health
 
 
 def test_a_spike_is_told_once_a_seed():

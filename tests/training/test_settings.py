@@ -7,7 +7,8 @@ import pytest
 from fat2thin import training
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.data import readers
-from fat2thin.settings.config import explain, make_config
+from fat2thin.settings.config import make_config
+from fat2thin.settings.options import explain
 from fat2thin.settings.spec import RunSpec, difference, expand_seeds, make_spec
 
 

@@ -74,7 +74,7 @@ def asked(monkeypatch):
     """Specifications that would have been computed."""
     seen = []
 
-    def execute(spec, *_):
+    def execute(spec, *_, **__):
         seen.append(spec)
         return object.__new__(Run)
 

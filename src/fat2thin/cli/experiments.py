@@ -1,17 +1,24 @@
 """Commands about many runs: sweeps, the paper's figures and claims, a page to explore."""
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from fat2thin.atomic_files import open_regular, write
 from fat2thin.cli.plain_errors import plain_errors
-from fat2thin.cli.reading import read_scales, read_seeds, read_settings, read_value
+from fat2thin.cli.reading import command_options, read_options, read_settings, read_value
+from fat2thin.settings.options import AUTO, SweepOptions
 from fat2thin.terminal_text import printable
+
+if TYPE_CHECKING:
+    CommandOptions = Any
+else:
+    CommandOptions = command_options(SweepOptions)
 
 _Text = Annotated[str, tyro.conf.Positional]
 _Folders = Annotated[
@@ -31,74 +38,50 @@ def sweep(
     dataset: Annotated[_Text, tyro.conf.arg(metavar="DATASET")],
     /,
     grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,VALUE ...")],
-    steps: int = 10_000,
-    seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "5",
-    report_seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "10",
-    select: Literal["area", "final", "offline"] = "area",
+    options: Annotated[CommandOptions, tyro.conf.arg(name="")],
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    settings_from: Literal["auto", "default", "small", "small-clear", "own", "fttpo"] = "auto",
-    batch_size: int | None = None,
-    evaluate_every: int = 1000,
-    episodes: int = 20,
-    log_every: int = 250,
-    task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
-    standardise: bool = False,
-    reward_scale: Annotated[
-        str | None, tyro.conf.arg(metavar="NUMBER|return_range|deviation")
-    ] = None,
 ) -> None:
     """Try a grid of settings, then run the best with fresh seeds, and say what choosing cost.
 
     Example: fat2thin sweep fttpo treatment/quadratic --grid learning_rate=3e-4,1e-4,3e-5
     temperature=1,0.5,0.1,0.01 --seeds 5
 
-    Settings that are real numbers share one compiled program. Runs that are there are reused.
+    Settings that are real numbers share one compiled program. Finished runs are reused.
 
     Args:
         algorithm: Name of the algorithm.
         dataset: Name of the data set, or path of a log.
         grid: Values by setting; every combination is tried.
-        steps: Updates a seed.
-        seeds: Seeds that choose: a count, or a list such as "3,5".
-        report_seeds: Seeds that report, never those that choose: a count takes the next ones.
-        select: Choose by the returns in the environment ("area" under the curve, as in the paper,
-            or the "final" evaluation), or "offline", by a fifth of the log that is held out.
         out: Folder for all runs; sweeps/ALGORITHM-DATASET by default.
         settings: Settings that do not vary.
-        settings_from: What the other settings are, see `fat2thin train`.
-        batch_size: Logged steps an update sees; as published, or else 256.
-        evaluate_every: Updates between evaluations.
-        episodes: Episodes of an evaluation, a seed and a policy each.
-        log_every: Most updates that one row of metrics is the mean of.
-        task: Gymnasium task that policies are judged on, or none.
-        standardise: Let the networks see standardised observations.
-        reward_scale: What rewards are multiplied by, return_range or deviation.
     """
+    from fat2thin import data
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
-    from fat2thin.settings.small_logs import AUTO, resolve
+    from fat2thin.settings.small_logs import resolve
     from fat2thin.settings.spec import describe_settings, expand_seeds
     from fat2thin.training import make_spec
 
     with _told_plainly():
-        given, scales = read_settings(settings), read_scales(standardise, reward_scale)
+        load, given, asked = (
+            functools.cache(data.load),
+            read_settings(settings),
+            read_options(options),
+        )
+        select, reporting = asked.pop("select"), asked.pop("report_seeds")
+        automatic = asked["settings_from"] == AUTO
         values = parse_grid(grid, read_value)
         if twice := sorted({*given} & {*values}):
             raise ValueError(f"{twice[0]} is given by --set and by --grid: leave one of them out")
         example = {name: several[0] for name, several in values.items()}
-        base = make_spec(
-            algorithm, dataset, steps=steps, seeds=read_seeds(seeds),
-            settings={**given, **example}, settings_from=resolve(settings_from, algorithm, dataset),
-            batch_size=batch_size, evaluate_every=evaluate_every, episodes=episodes,
-            log_every=log_every, task=task, **scales,
-        )  # fmt: skip
-        reporting = read_seeds(report_seeds)
+        asked["settings_from"] = resolve(asked["settings_from"], algorithm, dataset, load)
+        base = make_spec(algorithm, dataset, settings={**given, **example}, **asked)
         if isinstance(reporting, int):
             first = max(base.seeds) + 1
             reporting = list(range(first, first + len(expand_seeds(reporting))))
         wanted = Sweep(base, values, expand_seeds(reporting), select, given)
         specs = [wanted.spec(one) for one in wanted.settings]
-        if told := describe_settings(specs, [*given, *values, *scales], settings_from == AUTO):
+        if told := describe_settings(specs, [*given, *values, *asked], automatic, load):
             print(printable(told))
         root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
         (result,) = run_sweeps({".": wanted}, root).values()

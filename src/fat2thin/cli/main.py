@@ -4,13 +4,14 @@ Each command imports what it needs when it is called, so that `fat2thin --help` 
 command is a function with a docstring and `@app.command` above it.
 """
 
+import functools
 import os
 import sys
 import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.extras import SubcommandApp
@@ -18,12 +19,17 @@ from tyro.extras import SubcommandApp
 from fat2thin.cli import data as data_cli
 from fat2thin.cli import experiments as experiments_cli
 from fat2thin.cli.plain_errors import plain_errors, plain_warning
-from fat2thin.cli.reading import merge_repeated, read_scales, read_seeds, read_settings
+from fat2thin.cli.reading import command_options, merge_repeated, read_options, read_settings
 from fat2thin.engine import compilation_cache
+from fat2thin.settings.options import RunOptions
 from fat2thin.terminal_text import printable, use_for_logs
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
+
+    TrainOptions = Any
+else:
+    TrainOptions = command_options(RunOptions)
 
 app = SubcommandApp()
 app.command(data_cli.app, name="data", help=data_cli.DESCRIPTION)
@@ -59,23 +65,9 @@ def train(
     algorithm: _AlgorithmName,
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
     /,
-    steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
-    seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1",
+    options: Annotated[TrainOptions, tyro.conf.arg(name="")],
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
-    settings_from: Literal["auto", "default", "small", "small-clear", "own", "fttpo"] = "auto",
-    batch_size: int | None = None,
-    evaluate_every: int = 1000,
-    episodes: int = 20,
-    log_every: int = 250,
-    snapshots: tuple[int, ...] = (),
-    task: Annotated[str | None, tyro.conf.arg(metavar="TASK")] = None,
-    standardise: bool = False,
-    reward_scale: Annotated[
-        str | None, tyro.conf.arg(metavar="NUMBER|return_range|deviation")
-    ] = None,
-    holdout: float = 0.0,
-    select: Literal["last", "offline"] = "last",
     checkpoint_seconds: float = 60.0,
 ) -> None:
     """Learn a policy from a data set, for several seeds at once, and show how good it is.
@@ -84,41 +76,19 @@ def train(
 
     Args:
         algorithm: Name of the algorithm, for example fttpo.
-        dataset: Name of the data set, for example treatment/quadratic.
-        steps: Updates a seed; for small logs there is a default.
-        seeds: How many: 10 is seeds 0 to 9. Or which: "3," is seed 3, "3,5" is seeds 3 and 5.
-        out: Run folder. A finished run that is already there is shown and not computed again, and
-            one that was broken off goes on from its newest checkpoint.
+        dataset: Name of the data set, for example treatment/quadratic, or path of a log.
+        out: Run folder. A finished run that is already there is shown and not computed again; an
+            interrupted one resumes from its newest checkpoint.
         settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64. They
-            win over those of settings_from, and drop those that they leave without effect.
+            override those of settings_from, and drop those that they leave without effect.
             `fat2thin settings fttpo` explains them all.
-        settings_from: What the other settings are: the defaults; those for small logs, noisy or
-            clear, which auto takes where the log is one; or the published ones of the method's own
-            paper or of the FtTPO paper's runs, which `fat2thin published` lists.
-        batch_size: Logged steps an update sees; as published, or else 256.
-        evaluate_every: Updates between evaluations.
-        episodes: Episodes of an evaluation, a seed and a policy each.
-        log_every: Most updates that one row of metrics is the mean of.
-        snapshots: Steps after which the policies are kept, for pictures of their evolution.
-        task: Gymnasium task that policies are judged on, for example Hopper-v5, or none. By
-            default the data set's own: the treatment tasks, and the robots of d4rl/ and
-            regenerated/ names.
-        standardise: Let the networks see observations with mean 0 and standard deviation 1, as
-            settings for small logs do in any case. The policy takes raw ones all the same.
-        reward_scale: What rewards are multiplied by; return_range makes the best and the worst
-            episode of the log differ by 1000, deviation gives them a standard deviation of 1.
-        holdout: Share of the log's episodes that no update sees, for example 0.2. What they say of
-            the policy on the way is kept with the metrics.
-        select: Which policy acts in the end: after the last update, or with offline the one on the
-            way that the held-out episodes value most.
-        checkpoint_seconds: About how much work may be lost should the machine die. Ctrl-C loses
+        checkpoint_seconds: About how much work may be lost if the machine dies. Ctrl-C loses
             nothing.
     """
-    from fat2thin.data import DataFileError
+    from fat2thin import data
     from fat2thin.envs.errors import TaskFailed
     from fat2thin.evaluation.returns import TaskError
-    from fat2thin.settings.small_logs import AUTO, enough_steps, resolve
-    from fat2thin.settings.spec import describe_settings, find_settings
+    from fat2thin.settings.spec import choose_spec, find_settings
     from fat2thin.training import (
         DamagedError,
         FolderInUseError,
@@ -128,40 +98,23 @@ def train(
         OtherRunError,
         TrainingDiverged,
         execute,
-        make_spec,
         progress,
     )
 
-    with plain_errors(ValueError, DataFileError):
+    load = functools.cache(data.load)
+    with plain_errors(ValueError, data.DataFileError):
         given = read_settings(settings)
-        scales = read_scales(standardise, reward_scale)
-        origin = resolve(settings_from, algorithm, dataset)
-        spec = make_spec(
-            algorithm,
-            dataset,
-            steps=enough_steps(steps, origin, dataset),
-            seeds=read_seeds(seeds),
-            settings=given,
-            settings_from=origin,
-            batch_size=batch_size,
-            evaluate_every=evaluate_every,
-            episodes=episodes,
-            log_every=log_every,
-            snapshots=snapshots,
-            task=task,
-            holdout=holdout,
-            select=select,
-            **scales,
-        )
-    if sources := find_settings(algorithm, dataset, origin, given.get("policy")).sources:
-        print(f"settings from {origin}: {' '.join(sources)}")
-    if told := describe_settings([spec], [*given, *scales], settings_from == AUTO):
-        print(printable(told))
+        spec, chosen = choose_spec(algorithm, dataset, None, given, load, **read_options(options))
+        found = find_settings(algorithm, dataset, spec.settings_from, given.get("policy"))
+    if found.sources:
+        print(f"settings from {spec.settings_from}: {' '.join(found.sources)}")
+    if chosen:
+        print(printable(chosen))
     folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)
-    with plain_errors(TrainingDiverged, DataFileError, TaskError, TaskFailed, *folder_errors):
+    with plain_errors(TrainingDiverged, data.DataFileError, TaskError, TaskFailed, *folder_errors):
         try:
             shown = progress.for_terminal(otherwise=progress.Lines)
-            run = execute(spec, out, shown, checkpoint_seconds)
+            run = execute(spec, out, shown, checkpoint_seconds, load)
         except Interrupted as stopped:
             print(f"fat2thin: {printable(stopped)}", file=sys.stderr)
             sys.exit(stopped.status)
@@ -247,17 +200,15 @@ def demo(out: Path = Path("demo")) -> None:
         out: Folder for the run and the pictures; it is made when it is missing.
     """
     steps = 6000
-    train(
-        "fttpo",
-        "treatment/quadratic",
+    options = TrainOptions(
         steps=steps,
         seeds="5",
-        out=out / "run",
         evaluate_every=200,
         episodes=40,
         log_every=100,
         snapshots=(0, 100, 200, 300, 400, steps),
     )
+    train("fttpo", "treatment/quadratic", options, out=out / "run")
     print("\npictures:")
     figures(out / "run", out=out)
 
@@ -280,7 +231,7 @@ def settings(algorithm: _AlgorithmName, /) -> None:
         algorithm: Name of the algorithm, for example fttpo.
     """
     from fat2thin import algorithms
-    from fat2thin.settings.config import explain
+    from fat2thin.settings.options import explain
 
     with plain_errors(ValueError):
         chosen = algorithms.get(algorithm)
@@ -306,7 +257,7 @@ def published(
         algorithm: Name of the algorithm; all of them without.
         dataset: Name of a data set: then the records are merged into what a run on it gets.
     """
-    from fat2thin.settings.published_listing import listing, rows
+    from fat2thin.settings.published import listing, rows
 
     with plain_errors(ValueError):
         found = rows(algorithm, dataset)

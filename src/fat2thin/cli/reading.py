@@ -1,9 +1,14 @@
 """What people type on a command line, as Python values."""
 
 import ast
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from fat2thin.settings.options import CHOICES, explain
 
 LISTS = ("formats", "grid", "set", "snapshots")
 """Options that take several values."""
@@ -59,14 +64,43 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
     return given
 
 
-def read_seeds(text: str) -> int | list[int]:
-    """`10`, or a list: `3,` `3,5` `[3, 5]`."""
-    value = read_value(text)
-    return list(value) if isinstance(value, tuple) else value
+_TEXTS = ("seeds", "report_seeds", "reward_scale")
+"""Options that may be of several kinds, such as a number or a list: read as text."""
+_KINDS: dict[str, Any] = {"snapshots": tuple[int, ...], "standardise": bool}
+"""Options that are typed in another way than they are given in Python."""
+_METAVARS = {
+    "steps": "INT",
+    "seeds": "COUNT|LIST",
+    "report_seeds": "COUNT|LIST",
+    "batch_size": "INT",
+    "task": "TASK",
+    "reward_scale": "NUMBER|return_range|deviation",
+}
 
 
-def read_scales(standardise: bool, reward_scale: str | None) -> dict[str, Any]:
-    """Those of the two scales that were given, as fields of a run's specification."""
-    scale = None if reward_scale is None else read_value(reward_scale)
-    given = {"standardise": standardise or None, "reward_scale": scale}
+def command_options(options: type) -> type:
+    """Return a dataclass of options as the command line takes them, with their help."""
+    helps = {name: sentence for name, _, sentence in explain(options)}
+    described = []
+    for field in dataclasses.fields(options):
+        kind, default = _KINDS.get(field.name, field.type), field.default
+        if choices := field.metadata.get(CHOICES):
+            kind = Literal[choices]
+        elif field.name in _TEXTS:
+            kind, default = str | None, None if default is None else str(default)
+        elif kind is bool:
+            default = False
+        argument = tyro.conf.arg(help=helps[field.name], metavar=_METAVARS.get(field.name))
+        described.append((field.name, Annotated[kind, argument], default))
+    return dataclasses.make_dataclass(options.__name__, described, frozen=True)
+
+
+def read_options(options: Any) -> dict[str, Any]:
+    """Return the options by name, as Python takes them; those left to the settings are missing."""
+    given = dict(vars(options))
+    for name in _TEXTS:
+        if given.get(name) is not None:
+            given[name] = read_value(given[name])
+            given[name] = list(given[name]) if isinstance(given[name], tuple) else given[name]
+    given["standardise"] = given["standardise"] or None
     return {name: value for name, value in given.items() if value is not None}

@@ -23,7 +23,8 @@ from fat2thin.engine.jobs import Data, Jobs, ObservationScale, data_size, on_dev
 from fat2thin.engine.program import Program, sequential_here
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.policies.policy import Policy
-from fat2thin.settings.spec import OFFLINE, RunSpec
+from fat2thin.settings.options import OFFLINE
+from fat2thin.settings.spec import RunSpec
 
 OWN = ("dataset", "config", "seeds", "task", "reward_scale", "settings_from")
 """What may differ between the runs of a pack; settings in their real numbers alone."""

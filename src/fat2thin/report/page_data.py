@@ -17,7 +17,7 @@ from fat2thin.report.page_policies import Limits, Plain, good_seed, logged_pairs
 from fat2thin.report.page_weights import critic_of, values_at, weights
 from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Run
-from fat2thin.settings.spec import DEFAULT, LAST
+from fat2thin.settings.options import DEFAULT, LAST
 from fat2thin.tables import listed
 
 WEIGHT_BYTES = 3_000_000

@@ -1,22 +1,25 @@
 """The logs that runs learn from, read from where their names say."""
 
+import functools
 from collections.abc import Sequence
 
 from fat2thin import data
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import find_scales
 from fat2thin.engine.pack import Log
+from fat2thin.settings.small_logs import Load
 from fat2thin.settings.spec import RunSpec
 
 
-def read_logs(specs: Sequence[RunSpec]) -> list[tuple[Log, ...]]:
-    """The logs of each run: one, or one a seed. A log that several runs use is read once."""
+def read_logs(specs: Sequence[RunSpec], load: Load = data.load) -> list[tuple[Log, ...]]:
+    """The logs of each run: one, or one per seed. A log that several runs use is read once."""
+    load = functools.cache(load)
     read: dict[tuple, Log] = {}
 
     def log(spec: RunSpec, seed: int) -> Log:
         key = (spec.dataset, seed, spec.standardise, spec.reward_scale, spec.holdout)
         if key not in read:
-            dataset = data.load(spec.dataset, seed)
+            dataset = load(spec.dataset, seed)
             learned, held_out = learned_and_held_out(dataset, spec.holdout, seed)
             scales = find_scales(learned, spec.standardise, spec.reward_scale)
             read[key] = Log(dataset, scales, learned, held_out)

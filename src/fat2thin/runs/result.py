@@ -244,18 +244,28 @@ class Run:
                 yield f"{name}/{measure}", self.evaluations.steps, measured
 
 
-def columns(rows: Iterable[MetricsRow], seeds: int) -> dict[str, np.ndarray]:
-    """Rows of metrics, the seeds of a step one after the other, as arrays of (steps, seeds)."""
-    values: dict[str, array] = {"step": array("q")}
-    for row in rows:
-        for name, value in row.items():
-            values.setdefault(name, array("d")).append(value)
-    values.pop("seed", None)
-    steps = np.asarray(values.pop("step"), np.int64)[::seeds]
-    return {
-        "step": steps,
-        **{name: np.asarray(of).reshape(-1, seeds) for name, of in values.items()},
-    }
+class MetricColumns:
+    """Metrics by name, collected from rows: the seeds of a step one after the other."""
+
+    def __init__(self, seeds: int, rows: Iterable[MetricsRow] = ()) -> None:
+        self._seeds = seeds
+        self._values: dict[str, array] = {"step": array("q")}
+        self.add(rows)
+
+    def add(self, rows: Iterable[MetricsRow]) -> None:
+        """Add rows below those there are."""
+        for row in rows:
+            for name, value in row.items():
+                if name != "seed":
+                    self._values.setdefault(name, array("d")).append(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return "step" of shape (steps,), and each metric of shape (steps, seeds)."""
+        columns = {name: np.array(values) for name, values in self._values.items()}
+        steps = columns.pop("step")[:: self._seeds]
+        return {"step": steps} | {
+            name: values.reshape(-1, self._seeds) for name, values in columns.items()
+        }
 
 
 def load(folder: str | Path) -> Run:
@@ -276,7 +286,7 @@ def load(folder: str | Path) -> Run:
     needed = trees.size((shapes.jobs, shapes.states)) + len(kept) * trees.size(shapes.policies)
     refuse_too_large(files.path / RUN, "spec.config, spec.seeds and spec.snapshots", needed)
     steps, policies = files.evaluations(len(spec.seeds))
-    metrics = columns(files.metrics_rows(spec.seeds), len(spec.seeds))
+    metrics = MetricColumns(len(spec.seeds), files.metrics_rows(spec.seeds)).arrays()
     return Run(
         spec=spec,
         step=about["step"],

@@ -1,14 +1,11 @@
 """An algorithm's settings: from names and values to a config that is right, and back to words."""
 
-import ast
 import dataclasses
 import difflib
-import inspect
 import itertools
 import math
 import numbers
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,31 +98,6 @@ def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable
         if name not in fields:
             names = ", ".join(closest_first(name, [*fields, *also]))
             raise ValueError(f"{algorithm.name} has no setting {name!r}; there are {names}")
-
-
-def explain(config: type) -> list[tuple[str, Any, str]]:
-    """Name, default and explanation (the string below it in the source) of each setting."""
-    sentences: dict[str, str] = {}
-    for part in reversed(config.__mro__[:-1]):
-        sentences |= _sentences(part)
-    fields = dataclasses.fields(config)
-    return [(field.name, field.default, sentences.get(field.name, "")) for field in fields]
-
-
-def _sentences(config: type) -> dict[str, str]:
-    """The strings below the fields that this very class names in its source."""
-    try:
-        source = inspect.getsource(config)
-    except (OSError, TypeError):
-        return {}  # a class made at run time, as those of variants are, has no source
-    statements = ast.walk(ast.parse(textwrap.dedent(source)))
-    body = next(node.body for node in statements if isinstance(node, ast.ClassDef))
-    found = {}
-    for field, below in itertools.pairwise(body):
-        match field, below:
-            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                found[name] = " ".join(text.split())
-    return found
 
 
 def closest_first(name: str, names: Sequence[str]) -> list[str]:

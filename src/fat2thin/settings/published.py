@@ -6,9 +6,10 @@ published_settings("iql", "d4rl/hopper-medium-v2", "own").values
 import dataclasses
 import functools
 import importlib.resources
+import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from fat2thin import algorithms
 
@@ -20,7 +21,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class PublishedRecord:
     """One entry of the file; its head explains the fields."""
 
     algorithm: str
@@ -53,7 +54,7 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class PublishedSettings:
     """What is published for an algorithm on a data set."""
 
     values: dict[str, Any]
@@ -65,7 +66,7 @@ class Found:
 
 def published_settings(
     algorithm: str, dataset: str, origin: str, policy: str | None = None
-) -> Found:
+) -> PublishedSettings:
     """The published settings, with their sources; a ValueError says what there is instead.
 
     `policy` is the family of policies, where one is chosen by name.
@@ -82,7 +83,7 @@ def published_settings(
         )
     chosen = sorted(chosen, key=lambda record: record.level(dataset))
     sizes = [record.batch_size for record in chosen if record.batch_size is not None]
-    return Found(
+    return PublishedSettings(
         values={name: value for record in chosen for name, value in record.values.items()},
         batch_size=sizes[-1] if sizes else None,
         sources=_distinct(record.source for record in chosen),
@@ -112,19 +113,23 @@ def families(algorithm: str, dataset: str, origin: str) -> tuple[str | None, ...
 
 
 @functools.cache
-def records() -> tuple[Record, ...]:
+def records() -> tuple[PublishedRecord, ...]:
     """All of `published.toml`, in its order."""
     file = importlib.resources.files("fat2thin.settings") / "published.toml"
     return parse(file.read_text(encoding="utf-8"))
 
 
-def parse(text: str) -> tuple[Record, ...]:
+def parse(text: str) -> tuple[PublishedRecord, ...]:
     """The records of a text in the form of `published.toml`."""
     entries = tomllib.loads(text)["settings"]
-    return tuple(Record(**{**entry, "datasets": tuple(entry["datasets"])}) for entry in entries)
+    return tuple(
+        PublishedRecord(**{**entry, "datasets": tuple(entry["datasets"])}) for entry in entries
+    )
 
 
-def _of_family(fitting: Sequence[Record], algorithm: str, policy: str | None) -> list[Record]:
+def _of_family(
+    fitting: Sequence[PublishedRecord], algorithm: str, policy: str | None
+) -> list[PublishedRecord]:
     """The records for a family, and those that complete them; none if only the latter are there."""
     unnamed = [record for record in fitting if record.policy is None]
     chosen = [record for record in fitting if policy is not None and record.policy == policy]
@@ -133,13 +138,13 @@ def _of_family(fitting: Sequence[Record], algorithm: str, policy: str | None) ->
     return [*(record for record in fitting if record.completes), *chosen] if chosen else []
 
 
-def _family(unnamed: Iterable[Record], algorithm: str) -> str | None:
+def _family(unnamed: Iterable[PublishedRecord], algorithm: str) -> str | None:
     """The family that records without one are about: what their values say, or the default."""
     named = [record.values["policy"] for record in unnamed if "policy" in record.values]
     return named[-1] if named else getattr(algorithms.get(algorithm).config(), "policy", None)
 
 
-def _what_there_is(about: Sequence[Record], algorithm: str) -> str:
+def _what_there_is(about: Sequence[PublishedRecord], algorithm: str) -> str:
     standing = [record for record in about if not record.completes]
     if not standing:
         others = _distinct(record.algorithm for record in records())
@@ -150,7 +155,7 @@ def _what_there_is(about: Sequence[Record], algorithm: str) -> str:
     )
 
 
-def _listed(alike: Sequence[Record]) -> str:
+def _listed(alike: Sequence[PublishedRecord]) -> str:
     names = sorted({name for record in alike for name in record.datasets})
     policies = _distinct(record.policy for record in alike if record.policy)
     also = f" (also with policy {', '.join(policies)})" if policies else ""
@@ -159,3 +164,93 @@ def _listed(alike: Sequence[Record]) -> str:
 
 def _distinct(items: Iterable[_Item]) -> tuple[_Item, ...]:
     return tuple(dict.fromkeys(items))
+
+
+class ListedSettings(NamedTuple):
+    """One entry of the list."""
+
+    algorithm: str
+    origin: str
+    policy: str | None
+    datasets: tuple[str, ...]
+    values: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def rows(algorithm: str | None = None, dataset: str | None = None) -> list[ListedSettings]:
+    """The records as they are in the file or, for a data set, merged into what a run gets."""
+    known = list(dict.fromkeys(record.algorithm for record in records()))
+    if algorithm is not None and algorithm not in known:
+        raise ValueError(
+            f"no settings of {algorithm!r} are known; there are some of {', '.join(sorted(known))}"
+        )
+    chosen = known if algorithm is None else [algorithm]
+    found = list(_records(chosen) if dataset is None else _merged(chosen, dataset))
+    if not found:
+        raise ValueError(f"no settings of {', '.join(sorted(chosen))} are known for {dataset!r}")
+    return found
+
+
+def listing(found: list[ListedSettings], width: int = 100) -> str:
+    """The rows in words, their notes by number, and the notes below."""
+    numbers = {note: number for number, note in enumerate(sources(found), start=1)}
+    blocks = [_block(row, [numbers[note] for note in row.notes], width) for row in found]
+    notes = [_wrapped(note, width, f"[{number}]".ljust(6)) for note, number in numbers.items()]
+    return "\n\n".join([*blocks, "\n".join(notes)])
+
+
+def sources(found: list[ListedSettings]) -> list[str]:
+    """Sources and caveats of the rows, in the order of their numbers."""
+    return list(dict.fromkeys(note for row in found for note in row.notes))
+
+
+def _block(row: ListedSettings, numbers: list[int], width: int) -> str:
+    family = {None: "", EVERY_FAMILY: ", any policy"}.get(row.policy, f", policy {row.policy}")
+    head = f"{row.algorithm}, from {row.origin}{family}"
+    values = ", ".join(f"{name} {_shown(value)}" for name, value in row.values.items())
+    lines = [", ".join(row.datasets), values, " ".join(f"[{number}]" for number in numbers)]
+    return "\n".join([head, *(_wrapped(line, width, "    ") for line in lines)])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _wrapped(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=" " * len(indent),
+        break_on_hyphens=False,
+    )
+
+
+def _records(chosen: list[str]) -> Iterator[ListedSettings]:
+    for record in sorted(
+        (record for record in records() if record.algorithm in chosen),
+        key=lambda record: (record.algorithm, record.origin),
+    ):
+        notes = (record.source, record.caveat) if record.caveat else (record.source,)
+        yield ListedSettings(
+            record.algorithm,
+            record.origin,
+            record.policy,
+            record.datasets,
+            _with_batch(record.values, record.batch_size),
+            notes,
+        )
+
+
+def _merged(chosen: list[str], dataset: str) -> Iterator[ListedSettings]:
+    for algorithm in sorted(chosen):
+        for origin in origins(algorithm, dataset):
+            for policy in families(algorithm, dataset, origin):
+                found = published_settings(algorithm, dataset, origin, policy)
+                values = _with_batch(found.values, found.batch_size)
+                notes = (*found.sources, *found.caveats)
+                yield ListedSettings(algorithm, origin, policy, (dataset,), values, notes)
+
+
+def _with_batch(values: dict[str, Any], batch_size: int | None) -> dict[str, Any]:
+    return values if batch_size is None else {**values, "batch_size": batch_size}

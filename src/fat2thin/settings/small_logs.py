@@ -6,14 +6,15 @@ proposal's mass everywhere. Rewards are put on a scale of their own, so that a t
 same on every log.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from fat2thin import algorithms, data
 from fat2thin.data.predictability import is_noisy
+from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, SMALL
 
-AUTO, DEFAULT = "auto", "default"
-SMALL, CLEAR = "small", "small-clear"
-"""For small logs that are noisy, and for those where the next observation can be predicted."""
+Load = Callable[[str, int], data.Dataset]
+"""`load(name, seed)` as in `data.load`, or one that remembers."""
 SMALL_ROWS = 25_000
 """Rows of the largest log that is small."""
 SMALL_STEPS = 6_000
@@ -60,11 +61,11 @@ def small_settings(algorithm: str, origin: str = SMALL) -> dict[str, Any]:
     return {**(_SIMPLE if origin == SMALL else {}), **_SETTINGS[origin][algorithm]}
 
 
-def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
-    """`settings_from`, with "auto" decided by the log: its size, and how noisy it is."""
+def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:
+    """Return `settings_from`, with "auto" decided by the log: its size, and how noisy it is."""
     if settings_from != AUTO:
         return settings_from
-    log = data.load(dataset)
+    log = load(dataset, 0)
     # Rewards that are all equal have no scale, and nothing to be learned from them.
     if log.rows > SMALL_ROWS or log.reward.min() == log.reward.max():
         return DEFAULT
@@ -72,12 +73,14 @@ def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
     return origin if algorithm in _SETTINGS[origin] else DEFAULT
 
 
-def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
-    """How many updates: as many as were asked for, and for a small log enough of them."""
+def enough_steps(
+    steps: int | None, settings_from: str, dataset: str, load: Load = data.load
+) -> int:
+    """Return the number of updates: the one that is given, or enough of them for a small log."""
     if steps is not None:
         return steps
     if settings_from in _SETTINGS:
-        to_come = max(1.0 - data.load(dataset).discount, 1e-9)
+        to_come = max(1.0 - load(dataset, 0).discount, 1e-9)
         most = MOST_STEPS[settings_from]
         return min(most, max(SMALL_STEPS, round(SMALL_STEPS * 0.1 / to_come)))
     raise ValueError(
@@ -86,10 +89,10 @@ def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
     )
 
 
-def sentence(dataset: str, origin: str, taken: str) -> str:
+def sentence(dataset: str, rows: int, origin: str, taken: str) -> str:
     """Say why a log gets settings for small logs, and which: `taken`, in words."""
     kind = "is noisy" if origin == SMALL else "can be predicted"
     return (
-        f"{dataset} has {data.load(dataset).rows:,} rows, and what comes next in it {kind}: "
+        f"{dataset} has {rows:,} rows, and what comes next in it {kind}: "
         f"settings for such logs are taken ({taken}). --settings-from default has the usual ones."
     )

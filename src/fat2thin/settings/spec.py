@@ -9,18 +9,32 @@ from fat2thin import algorithms, data
 from fat2thin.data.scaling import check_reward_scale
 from fat2thin.random_streams import LARGEST_SEED
 from fat2thin.settings.config import LARGEST_NUMBER, make_config, whole_number
-from fat2thin.settings.published import ORIGINS, Found, published_settings
-from fat2thin.settings.small_logs import CLEAR, DEFAULT, OPTIONS, SMALL, sentence, small_settings
+from fat2thin.settings.options import (
+    AUTO,
+    CLEAR,
+    DEFAULT,
+    LAST,
+    OFFLINE,
+    SMALL,
+    RunOptions,
+)
+from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
+from fat2thin.settings.small_logs import (
+    OPTIONS,
+    Load,
+    enough_steps,
+    resolve,
+    sentence,
+    small_settings,
+)
 
-LAST, OFFLINE = "last", "offline"
-SELECT = (LAST, OFFLINE)
 MOST_ROWS = 1_000_000
 """Rows of metrics that a run may have, about half a gigabyte."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RunSpec:
-    """Everything that settles what a run computes."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSpec(RunOptions):
+    """Everything that settles what a run computes: its options, all of them decided."""
 
     algorithm: str
     """Name of the algorithm."""
@@ -28,41 +42,13 @@ class RunSpec:
     """Name of the data set."""
     config: Any
     """The algorithm's settings, an instance of its config class."""
-    seeds: tuple[int, ...]
-    """The seeds, each with networks, batches and evaluation episodes of its own."""
     steps: int
-    """Updates a seed."""
-    batch_size: int = 256
-    """Logged steps an update sees, drawn with replacement."""
-    evaluate_every: int = 1000
-    """Updates between evaluations; there is one before the first update and one after the last."""
-    episodes: int = 20
-    """Episodes of an evaluation, a seed and a policy each."""
-    log_every: int = 250
-    """Most updates that one row of metrics is the mean of."""
-    snapshots: tuple[int, ...] = ()
-    """Steps after which the policies of all seeds are kept."""
-    task: str | None = None
-    """The Gymnasium task that policies are judged on, or "none"; None is the data set's own, where
-    it has one."""
-    standardise: bool = False
-    """Whether the networks see observations with mean 0 and standard deviation 1, a column each,
-    over the log. Policies take raw ones all the same."""
-    reward_scale: float | str = 1.0
-    """What rewards are multiplied by before anything is learned from them; "return_range" is
-    1000 / (best - worst return of an episode), as IQL does, and "deviation" is 1 / their standard
-    deviation."""
-    holdout: float = 0.0
-    """Share of the log's rows, in whole episodes, that no update sees: what is found on them while
-    the policy learns is kept with the metrics."""
-    select: str = LAST
-    """Which policy acts in the end: that after the "last" update, or, with "offline", the one that
-    what is held out of the log liked best on the way. Evaluations and snapshots on the way are then
-    of the best one so far."""
+    seeds: tuple[int, ...]
     settings_from: str = DEFAULT
-    """What the settings that nobody gave are: the algorithm's "default" ones; ours for "small"
-    logs, or for "small-clear" ones that are not noisy; those of the method's "own" paper or
-    repository; or those of the runs of the "fttpo" paper."""
+    batch_size: int = 256
+    snapshots: tuple[int, ...] = ()
+    standardise: bool = False
+    reward_scale: float | str = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; tuples become lists."""
@@ -93,6 +79,26 @@ class RunSpec:
         return tuple(sorted({*self.evaluation_steps, *self.snapshots}))
 
 
+def choose_spec(
+    algorithm: str, dataset: str, config: Any, settings: Mapping[str, Any], load: Load,
+    **options: Any,
+) -> tuple[RunSpec, str]:  # fmt: skip
+    """Return the specification of a run, and what its user must know of the settings chosen.
+
+    As `make_spec`, but `settings_from` may be "auto" and steps may be missing: the log decides.
+    """
+    origin, given = options.pop("settings_from", AUTO), _given(options)
+    automatic = origin == AUTO and config is None
+    if origin == AUTO:
+        origin = resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
+    steps = enough_steps(given.pop("steps", None), origin, dataset, load)
+    spec = make_spec(
+        algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
+        **given,
+    )  # fmt: skip
+    return spec, describe_settings([spec], [*settings, *given], automatic, load)
+
+
 def make_spec(
     algorithm: str,
     dataset: str,
@@ -102,16 +108,14 @@ def make_spec(
     config: Any = None,
     settings: Mapping[str, Any] | None = None,
     settings_from: str = DEFAULT,
-    batch_size: int | None = None,
     data_needed: bool = True,
     **options: Any,
 ) -> RunSpec:
-    """A specification whose names exist and whose numbers are in range; `settings` by field name.
+    """Return a specification whose names exist and whose numbers are in range.
 
-    `options` are the other fields of `RunSpec`. `settings` override those that `settings_from`
-    brings, and drop those that they rule out. Without a `batch_size` the published one
-    is taken, or else 256. Nothing is loaded or compiled. A run that is over does not need its data:
-    they may be gone.
+    `options` are the other ones of `RunOptions`, `settings` those of the algorithm by name: they
+    override those that `settings_from` brings, and drop those that they rule out. Nothing is loaded
+    or compiled. A finished run does not need its data: they may be gone.
     """
     chosen = algorithms.get(algorithm)
     if data_needed:
@@ -120,11 +124,7 @@ def make_spec(
     if settings_from != DEFAULT and config is not None:
         raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
     brought = find_settings(algorithm, dataset, settings_from, settings.get("policy"))
-    if settings_from in (SMALL, CLEAR):
-        options = {**OPTIONS, **options}
-    batch_size = brought.batch_size if batch_size is None else batch_size
-    if batch_size is not None:
-        options["batch_size"] = batch_size
+    options = {**_options_of(settings_from, brought), **_given(options)}
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
@@ -156,12 +156,25 @@ def make_spec(
     return spec
 
 
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options but those that are left to the settings."""
+    left = {field.name for field in dataclasses.fields(RunOptions) if field.default is None}
+    return {name: value for name, value in options.items() if value is not None or name not in left}
+
+
+def _options_of(settings_from: str, brought: PublishedSettings) -> dict[str, Any]:
+    """Options of a run that come with settings."""
+    if settings_from in (SMALL, CLEAR):
+        return OPTIONS
+    return {} if brought.batch_size is None else {"batch_size": brought.batch_size}
+
+
 def _check_holdout(holdout: Any, select: Any) -> None:
     number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
     if not number or not 0 <= holdout < 1:
         raise ValueError(f"holdout must be a number of at least 0 and below 1, got {holdout!r}")
-    if select not in SELECT:
-        raise ValueError(f"select must be one of {', '.join(map(repr, SELECT))}, got {select!r}")
+    if select not in (LAST, OFFLINE):
+        raise ValueError(f"select must be one of {LAST!r}, {OFFLINE!r}, got {select!r}")
     if select != LAST and not holdout:
         raise ValueError(
             f"select={select!r} chooses by what is held out of the log: give a share, for example "
@@ -178,9 +191,9 @@ def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
     for name in ("algorithm", "dataset", "config", "seeds", "steps"):
         if name not in values:
             raise ValueError(f"a specification must have {name}")
-    for name, kind in _KINDS.items():
-        if name in values and not isinstance(values[name], kind):
-            raise ValueError(f"{name} of a specification cannot be {values[name]!r}")
+    for name, value in values.items():
+        if not isinstance(value, _KINDS.get(name, object)) or (value is None and name != "task"):
+            raise ValueError(f"{name} of a specification cannot be {value!r}")
 
 
 _KINDS: dict[str, Any] = {
@@ -208,19 +221,21 @@ def _refuse_endless_metrics(spec: RunSpec) -> None:
 
 def find_settings(
     algorithm: str, dataset: str, settings_from: str, policy: str | None = None
-) -> Found:
+) -> PublishedSettings:
     """Return what `settings_from` brings to a run; `policy` is the family of policies, if given."""
     if settings_from == DEFAULT:
-        return Found({}, None, (), ())
+        return PublishedSettings({}, None, (), ())
     if settings_from in (SMALL, CLEAR):
-        return Found(small_settings(algorithm, settings_from), None, (), ())
+        return PublishedSettings(small_settings(algorithm, settings_from), None, (), ())
     if settings_from not in ORIGINS:
         choices = ", ".join(map(repr, (DEFAULT, SMALL, CLEAR, *ORIGINS)))
         raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
     return published_settings(algorithm, dataset, settings_from, policy)
 
 
-def describe_settings(specs: Sequence[RunSpec], given: Collection[str], automatic: bool) -> str:
+def describe_settings(
+    specs: Sequence[RunSpec], given: Collection[str], automatic: bool, load: Load = data.load
+) -> str:
     """Return what a user must know of settings that are not `given` by name, or "".
 
     Where they are `automatic`, that is which ones are taken; always, which ones are left out
@@ -238,7 +253,8 @@ def describe_settings(specs: Sequence[RunSpec], given: Collection[str], automati
     told, first = [], specs[0]
     if automatic and first.settings_from != DEFAULT:
         options = {name: value for name, value in OPTIONS.items() if name not in given}
-        told.append(sentence(first.dataset, first.settings_from, _words({**taken, **options})))
+        rows, words = load(first.dataset, 0).rows, _words({**taken, **options})
+        told.append(sentence(first.dataset, rows, first.settings_from, words))
     if left_out:
         told.append(f"Left out where a given setting rules them out: {_words(left_out)}.")
     return " ".join(told)

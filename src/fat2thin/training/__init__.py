@@ -8,7 +8,7 @@ from fat2thin.runs.lock import FolderInUseError
 from fat2thin.runs.result import Evaluations, Run, load
 from fat2thin.runs.verification import verify
 from fat2thin.settings.spec import RunSpec, make_spec
-from fat2thin.training.interruption import Interrupted
+from fat2thin.training.resuming import Interrupted
 from fat2thin.training.runner import execute, execute_together, train
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Evaluations during training: of tasks in JAX at once, of others on the host beside training."""
+"""Evaluations during training: tasks in JAX at once, others on the host beside training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,8 +23,6 @@ from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.settings.spec import RunSpec
 
-Found = dict[str, Evaluation]
-
 
 class _Group(NamedTuple):
     """Runs that are judged together, and the places of their jobs."""
@@ -39,11 +37,11 @@ class _Result(NamedTuple):
 
     step: int
     group: _Group
-    found: Future[Found]
+    found: Future[dict[str, Evaluation]]
 
 
-class Judging:
-    """Whoever judges the runs of a pack, and what they have found and not yet told."""
+class EvaluationQueue:
+    """Evaluates the runs of a pack, and holds the results that were not collected yet."""
 
     def __init__(self, specs: Sequence[RunSpec], pack: Pack, turns: Turns) -> None:
         self._pack, self._turns, self._episodes = pack, turns, specs[0].episodes
@@ -55,7 +53,7 @@ class Judging:
     def evaluate(self, step: int, states: State, policies: Callable[[], dict[str, Policy]]) -> None:
         """Judge the policies of all runs; those of tasks on the host are ready later."""
         for group in self._groups:
-            result: Future[Found]
+            result: Future[dict[str, Evaluation]]
             if isinstance(group.judge, HostJudge):
                 of_group = jax.device_get(take(policies(), group.jobs))
                 keys = stream_keys(self._pack.jobs.seed[group.jobs], Stream.EVALUATION, step)
@@ -65,7 +63,7 @@ class Judging:
                 result.set_result(self._in_graph(step, states, group))
             self._results.append(_Result(step, group, result))
 
-    def _in_graph(self, step: int, states: State, group: _Group) -> Found:
+    def _in_graph(self, step: int, states: State, group: _Group) -> dict[str, Evaluation]:
         assert isinstance(group.judge, Evaluator)
         found = self._turns.evaluate(
             states, group.jobs, step,
@@ -73,7 +71,7 @@ class Judging:
         )  # fmt: skip
         return jax.device_get(found)
 
-    def ready(self, wait: bool = False) -> Iterator[tuple[int, dict[int, Found]]]:
+    def ready(self, wait: bool = False) -> Iterator[tuple[int, dict[int, dict[str, Evaluation]]]]:
         """Step, and evaluations by run, of what has become ready, or of all of it, in order."""
         while self._results and (wait or self._results[0].found.done()):
             result = self._results.pop(0)

@@ -1,8 +1,9 @@
-"""One run of a pack while it is computed: what it has found so far, in memory and in its folder."""
+"""One run of a pack while it is computed: its results so far, in memory and in its folder."""
 
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from fat2thin.algorithms.base import Problem, State
 from fat2thin.data.operations import reachable_returns
 from fat2thin.engine.jobs import take
 from fat2thin.engine.metrics import TrainingDiverged
-from fat2thin.engine.pack import Log, jobs_of, make_program
+from fat2thin.engine.pack import Log, jobs_of, make_program, shapes_of
 from fat2thin.engine.selection import SelectedState, acting
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies.policy import Policy
@@ -32,10 +33,10 @@ from fat2thin.runs.folder import (
     read_evaluations,
     read_metrics,
 )
-from fat2thin.runs.result import Evaluations, Run, columns, load
+from fat2thin.runs.result import Evaluations, MetricColumns, Run
 from fat2thin.settings.spec import RunSpec, plain
-from fat2thin.training import advice
-from fat2thin.training.health import Health
+from fat2thin.training import run_warnings
+from fat2thin.training.run_warnings import Health
 
 _CARRIED = ("stopped", "warnings", "preparation", "begun")
 """What run.json says that was found out on the way: a checkpoint says it, too."""
@@ -44,17 +45,17 @@ _MOST_WARNINGS = 100
 _log = logging.getLogger(__name__)
 
 
-class Member:
-    """A run, the places of its jobs in the pack, and its folder.
+class RunWriter:
+    """Keeps the results of a run: those of the jobs `jobs` of the pack.
 
-    With a checkpoint it goes on from there, otherwise it begins.
+    With a checkpoint the run resumes from it, otherwise it begins.
     """
 
     def __init__(
         self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
         folder: RunFolder | None, also: Mapping[str, Any], checkpoint: Checkpoint | None,
     ) -> None:  # fmt: skip
-        """`also` is what run.json says besides."""
+        """`also` is what else run.json says."""
         self.spec, self.problem, self.logs = spec, problem, logs
         self.jobs, self.folder = jobs, folder
         self.about = _about(spec, problem, logs) | dict(also)
@@ -62,7 +63,7 @@ class Member:
         """Which seeds still learn."""
         self.over = False
         self._began = time.perf_counter()
-        self._rows: list[MetricsRow] = []
+        self._metrics = MetricColumns(len(spec.seeds))
         self._evaluated: dict[int, dict[str, Evaluation]] = {}
         self._snapshots: dict[int, dict[str, Policy]] = {}
         self._references: dict[str, Reference] | None = None
@@ -70,11 +71,11 @@ class Member:
         self._states: State = None
         self._health = Health(spec.seeds, _largest_return(logs))
         if folder and checkpoint:
-            self._go_on_from(folder, checkpoint)
+            self._resume_from(folder, checkpoint)
         elif folder:
             folder.begin(self.about)
 
-    def _go_on_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+    def _resume_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         manifest = checkpoint.manifest
         folder.go_back_to(checkpoint)
         self.about |= {name: manifest[name] for name in _CARRIED if name in manifest}
@@ -91,11 +92,13 @@ class Member:
                 step: jax.tree.map(lambda values, at=place: values[at], policies)
                 for place, step in enumerate(steps)
             }
-        seen = columns(
-            read_metrics(checkpoint.path / METRICS, self.spec.seeds), len(self.spec.seeds)
-        )
+        self._metrics.add(read_metrics(checkpoint.path / METRICS, self.spec.seeds))
+        seen = self._metrics.arrays()
         for row, step in enumerate(seen.pop("step")):
             self._health.look(int(step), {name: values[row] for name, values in seen.items()})
+        like = shapes_of(self.spec, self.problem, [log.scales for log in self.logs]).policies
+        for step in folder.kept_snapshots(self.spec.snapshots):
+            self._snapshots[step] = folder.snapshot(step, like)
         folder.write_about(self.about)
         _log.warning("%s goes on from %s", folder.path, checkpoint.place)
 
@@ -113,7 +116,7 @@ class Member:
             )
 
     def warn(self, sentence: str) -> None:
-        """Tell, and let run.json tell; the first hundred warnings."""
+        """Log a warning, and keep the first hundred in run.json."""
         _log.warning("%s on %s: %s", self.spec.algorithm, self.spec.dataset, sentence)
         told = self.about.setdefault("warnings", [])
         if len(told) < _MOST_WARNINGS:
@@ -121,7 +124,7 @@ class Member:
             self._tell()
 
     def _tell(self) -> None:
-        """Let run.json say what has just happened; what cannot be told now is told at the end."""
+        """Bring run.json up to date; what cannot be written now is written at the end."""
         if self.folder:
             with contextlib.suppress(OSError):
                 self.folder.write_about(self.about)
@@ -165,16 +168,15 @@ class Member:
             self.warn(sentence)
         if self.folder:
             self.folder.append_metrics(rows)
-        else:
-            self._rows += rows
+            # As it will be read back: JSON has no infinity.
+            rows = [{name: _finite(value) for name, value in row.items()} for row in rows]
+        self._metrics.add(rows)
 
     def keep_snapshot(self, step: int, policies: dict[str, Policy]) -> None:
         """Keep the policies of this run, given for all jobs of the pack."""
-        mine = take(policies, self.jobs)
+        self._snapshots[step] = take(policies, self.jobs)
         if self.folder:
-            self.folder.write_snapshot(step, mine)
-        else:
-            self._snapshots[step] = mine
+            self.folder.write_snapshot(step, self._snapshots[step])
 
     def keep_evaluation(self, step: int, found: dict[str, Evaluation]) -> None:
         """Keep what an evaluation of this run found; nan of seeds that had stopped by then."""
@@ -239,7 +241,8 @@ class Member:
             self.folder.write_state(self._states)
         self._advise()
         if self.folder:
-            self.folder.write_about({**self.about, "files": self.folder.stamps()})
+            self.about["files"] = self.folder.stamps()
+            self.folder.write_about(self.about)
             checkpoints.keep_newest(self.folder.path, 1)
 
     def _advise(self) -> None:
@@ -248,31 +251,26 @@ class Member:
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
         if not self.spec.holdout or max(chosen) == 0:
             return
-        if (
-            isinstance(self._states, SelectedState)
-            and (unscored := np.asarray(self._states.unscored)).any()
-        ):
-            self.warn(
-                f"{advice.who(self.spec.seeds, unscored)}: no held-out signal was a number after "
-                "any step, so none could be selected: the last policy acts"
-            )
-        rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
-        seen = columns(rows, len(self.spec.seeds))
-        # Not said aloud: of the many runs of a sweep only the chosen one is of interest.
-        told = advice.look(self.spec, self.logs, seen, chosen)
+        if isinstance(self._states, SelectedState):
+            unscored = np.asarray(self._states.unscored)
+            if unscored.any():
+                self.warn(
+                    f"{run_warnings.who(self.spec.seeds, unscored)}: no held-out signal was a "
+                    "number after any step, so none could be selected: the last policy acts"
+                )
+        # Not logged: of the many runs of a sweep only the chosen one is of interest.
+        told = run_warnings.look(self.spec, self.logs, self._metrics.arrays(), chosen)
         self.about["warnings"] = [*self.about.get("warnings", []), *told]
 
     def result(self) -> Run:
-        """The run, once it has ended."""
-        if self.folder:
-            return load(self.folder.path)
+        """Return the run, once it has ended."""
         return Run(
             spec=self.spec,
             step=self._step,
-            metrics=columns(self._rows, len(self.spec.seeds)),
+            metrics=self._metrics.arrays(),
             evaluations=Evaluations(tuple(self._evaluated), self._stacked()),
-            folder=None,
-            about=self.about,
+            folder=self.folder.path if self.folder else None,
+            about=plain(self.about),
             program=make_program(self.spec, self.problem),
             jobs=jobs_of(self.spec, [log.scales for log in self.logs]),
             states=acting(self._states),
@@ -285,6 +283,10 @@ class Member:
         if not self._evaluated:
             return {}
         return jax.tree.map(lambda *values: np.stack(values), *self._evaluated.values())
+
+
+def _finite(value: int | float) -> int | float:
+    return value if math.isfinite(value) else math.nan
 
 
 def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin import algorithms
+from fat2thin import algorithms, data
 from fat2thin.algorithms.base import State
 from fat2thin.engine import loop
 from fat2thin.engine.devices import LIMIT, Turns
@@ -27,15 +27,16 @@ from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.lock import locks
 from fat2thin.runs.logs import read_logs
-from fat2thin.runs.result import Run, load
+from fat2thin.runs.result import Run
+from fat2thin.runs.result import load as load_run
 from fat2thin.settings.config import refuse_unknown
-from fat2thin.settings.small_logs import AUTO, DEFAULT, enough_steps, resolve
-from fat2thin.settings.spec import LAST, RunSpec, describe_settings, make_spec
-from fat2thin.training.evaluation_queue import Judging
-from fat2thin.training.interruption import Interrupted, Interruption
+from fat2thin.settings.options import option_names, takes_options
+from fat2thin.settings.small_logs import Load
+from fat2thin.settings.spec import RunSpec, choose_spec
+from fat2thin.training.evaluation_queue import EvaluationQueue
 from fat2thin.training.progress import Silent, for_terminal
-from fat2thin.training.resuming import Timer, groups
-from fat2thin.training.run_writer import Member
+from fat2thin.training.resuming import Interrupted, Interruption, Timer, groups
+from fat2thin.training.run_writer import RunWriter
 
 CHECKPOINT_SECONDS = 60.0
 """About how much work a crash may cost."""
@@ -43,67 +44,31 @@ CHECKPOINT_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
+@takes_options
 def train(
     algorithm: str,
     dataset: str,
     *,
-    steps: int | None = None,
-    seeds: int | Iterable[int] = 1,
     out: str | Path | None = None,
     config: Any = None,
-    settings_from: str = AUTO,
-    batch_size: int | None = None,
-    evaluate_every: int = 1000,
-    episodes: int = 20,
-    log_every: int = 250,
-    snapshots: Iterable[int] = (),
-    task: str | None = None,
-    standardise: bool | None = None,
-    reward_scale: float | str | None = None,
-    holdout: float = 0.0,
-    select: str = LAST,
     progress: Silent | None = None,
     **settings: Any,
 ) -> Run:
     """Learn from a data set, for one or several seeds at once.
 
-    `seeds=10` is seeds 0 to 9, `seeds=[3]` is seed 3. `settings` are fields of the algorithm's
-    config by name (`temperature=0.5`), put into `config`, or into the settings that
-    `settings_from` names: for "auto" those for small logs where the log is small, and the defaults
-    where it is not. What they leave without effect is dropped. Small logs need no `steps`. Without
-    a `batch_size`, that of the published settings is taken, or else 256. The other options are
-    explained in `RunSpec`. With `out`, everything is written to that folder; a run that is already
-    there is loaded instead, and an interrupted one resumes from its newest checkpoint. Without
-    `progress`, a bar is shown on a terminal.
+    With `out`, everything is written to that folder; a run that is already there is loaded instead,
+    and an interrupted one resumes from its newest checkpoint. Without `progress`, a bar is shown on
+    a terminal. `settings` are those of the algorithm by name (`temperature=0.5`): they are put into
+    `config`, or override those that `settings_from` brings and drop those that they rule out.
     """
-    options = inspect.signature(train).parameters
-    refuse_unknown(algorithms.get(algorithm), settings, also=[*options][:-1])
-    scales: dict[str, Any] = {"standardise": standardise, "reward_scale": reward_scale}
-    scales = {name: value for name, value in scales.items() if value is not None}
-    automatic = settings_from == AUTO and config is None
-    if settings_from == AUTO:
-        settings_from = resolve(AUTO, algorithm, dataset) if automatic else DEFAULT
-    spec = make_spec(
-        algorithm,
-        dataset,
-        steps=enough_steps(steps, settings_from, dataset),
-        seeds=seeds,
-        config=config,
-        settings=settings,
-        settings_from=settings_from,
-        batch_size=batch_size,
-        evaluate_every=evaluate_every,
-        episodes=episodes,
-        log_every=log_every,
-        snapshots=snapshots,
-        task=task,
-        holdout=holdout,
-        select=select,
-        **scales,
-    )
-    if told := describe_settings([spec], [*settings, *scales], automatic):
-        _log.warning(told)
-    return execute(spec, out, progress)
+    own = [*inspect.signature(train).parameters][:-1]
+    options = {name: settings.pop(name) for name in option_names() if name in settings}
+    refuse_unknown(algorithms.get(algorithm), settings, also=own)
+    load = functools.cache(data.load)
+    spec, chosen = choose_spec(algorithm, dataset, config, settings, load, **options)
+    if chosen:
+        _log.warning(chosen)
+    return execute(spec, out, progress, load=load)
 
 
 def execute(
@@ -111,13 +76,14 @@ def execute(
     out: str | Path | None = None,
     progress: Silent | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    load: Load = data.load,
 ) -> Run:
-    """Compute what a specification says, go on with it, or load it from the folder that holds it.
+    """Compute a run, resume it, or load it from the folder that holds it.
 
-    About every `checkpoint_seconds` a checkpoint is written to the folder; seldom enough that it
-    takes no more than a twentieth of the time, but for 0: then it is after every chunk.
+    A checkpoint is written about every `checkpoint_seconds`, seldom enough that checkpoints take at
+    most a twentieth of the time; 0 writes one after every chunk. `load` reads the log.
     """
-    (run,) = execute_together([spec], [out], progress, checkpoint_seconds)
+    (run,) = execute_together([spec], [out], progress, checkpoint_seconds, load)
     return run
 
 
@@ -126,17 +92,18 @@ def execute_together(
     outs: Sequence[str | Path | None] | None = None,
     progress: Silent | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    load: Load = data.load,
 ) -> list[Run]:
     """Compute several runs in one program, each into its own folder, or load those that are there.
 
     They may differ in data set (of the same widths, box and discount), seeds and settings that are
-    real numbers. Where one of several diverges, the others go on; its `about` says so. Runs that
-    were broken off go on together from the newest step that most of them have a checkpoint of, and
-    one that has none of it by itself.
+    real numbers. Where one of several diverges, the others continue; its `about` says so.
+    Interrupted runs resume together from the newest step that most of them have a checkpoint of;
+    one without such a checkpoint resumes alone.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
     _refuse_shared(folders)
-    logs = read_logs(specs)
+    logs = read_logs(specs, load)
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
     # A run that diverged does so again; alone it is an error, as it was the first time.
     over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
@@ -156,22 +123,23 @@ def execute_together(
         )  # fmt: skip
 
     computed: dict[int, Run] = {}
-    # What some runs of a pack had as arguments of the program, those that are left have, too.
+    # Runs that are left of a pack keep the settings that its program takes as arguments.
     traced = traced_settings(specs)
-    if numbers := missing():
-        training_of(numbers)  # refuses what cannot be before anything is written
-        with locks(folder.path for folder in map(folders.__getitem__, numbers) if folder):
-            # Whoever held a lock before may have finished in the meantime.
-            numbers = missing()
+    if wanted := missing():
+        # Built before anything is written: what cannot be trained is refused here.
+        prepared = {tuple(wanted): training_of(wanted)}
+        with locks(folder.path for folder in map(folders.__getitem__, wanted) if folder):
+            # Another process may have finished some of them before it released its lock.
+            wanted = missing()
             with progress or for_terminal(otherwise=Silent) as shown:
-                left = [(specs[i], logs[i], folders[i]) for i in numbers]
+                left = [(specs[i], logs[i], folders[i]) for i in wanted]
                 for group in groups(left):
-                    together = [numbers[place] for place in group.numbers]
-                    training = training_of(together)
+                    together = [wanted[place] for place in group.numbers]
+                    training = prepared.get(tuple(together)) or training_of(together)
                     training.begin(group.found)
                     computed |= zip(together, training.run(shown), strict=True)
     return [
-        load(folder.path) if folder and number not in computed else computed[number]
+        load_run(folder.path) if folder and number not in computed else computed[number]
         for number, folder in enumerate(folders)
     ]
 
@@ -198,11 +166,12 @@ class _Training:
         self.spec = specs[0]
         self.pack = make_pack(specs, logs, traced)
         self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
-        self.judging = Judging(specs, self.pack, self.turns)
-        self.timer = Timer(checkpoint_seconds)
+        self.evaluations = EvaluationQueue(specs, self.pack, self.turns)
+        self._checkpoint_seconds = checkpoint_seconds
 
     def begin(self, found: Sequence[Checkpoint | None]) -> None:
-        """Make the folders ready, or go back to where all of them go on from."""
+        """Make the folders ready, or take them back to where all of them resume."""
+        self.timer = Timer(self._checkpoint_seconds)
         self.place = found[0].place if found[0] else START
         self.states = self._first_states(found)
         also: dict[str, Any] = dict(self.turns.about)
@@ -210,12 +179,12 @@ class _Training:
             # Compiled in or an argument, a number rounds differently: a replay wants to know.
             also["traced"] = sorted(self.pack.jobs.settings)
         problem, end = self.pack.program.problem, 0
-        self.members = []
+        self.writers = []
         for spec, logs, folder, checkpoint in zip(
             self.specs, self.logs, self.folders, found, strict=True
         ):
             jobs = slice(end, end + len(spec.seeds))
-            self.members.append(Member(spec, problem, logs, jobs, folder, also, checkpoint))
+            self.writers.append(RunWriter(spec, problem, logs, jobs, folder, also, checkpoint))
             end = jobs.stop
 
     def _first_states(self, found: Sequence[Checkpoint | None]) -> State:
@@ -237,7 +206,7 @@ class _Training:
     @property
     def active(self) -> np.ndarray:
         """Which jobs still learn."""
-        return np.concatenate([member.active for member in self.members])
+        return np.concatenate([writer.active for writer in self.writers])
 
     def run(self, progress: Silent) -> list[Run]:
         """All chunks, and what is due between them."""
@@ -248,24 +217,24 @@ class _Training:
                 len(self.pack.jobs.seed), self.turns.at_a_time, LIMIT,
             )  # fmt: skip
         data = self.turns.replicated(self.pack.data())
-        listening = any(member.folder for member in self.members)
+        listening = any(writer.folder for writer in self.writers)
         try:
             with Interruption(listening) as self.interruption:
                 self._prepare(data, progress)
                 self._train(data, progress)
             self._keep_evaluations(progress, wait=True)
             states = self.turns.gathered(self.states)
-            for number, member in enumerate(self.members):
-                if not member.over:
-                    self._finish(number, member, states)
+            for number, writer in enumerate(self.writers):
+                if not writer.over:
+                    self._finish(number, writer, states)
         finally:
-            self.judging.close()
+            self.evaluations.close()
         if self.interruption.asked:
             raise Interrupted(
                 f"it was at its end: all steps are done, and in {self._places()}",
                 self.interruption.number,
             )
-        return [member.result() for member in self.members]
+        return [writer.result() for writer in self.writers]
 
     def _train(self, data: Data, progress: Silent) -> None:
         step = self.place.step
@@ -290,15 +259,15 @@ class _Training:
         """A checkpoint where one is due, and the end where somebody asked for it."""
         asked = self.interruption.asked
         # Evaluations beside training belong to a checkpoint: they get some time to become ready.
-        if not asked and not self.timer.due(patient=self.judging.busy):
+        if not asked and not self.timer.due(patient=self.evaluations.busy):
             return
         self._keep_evaluations(progress, wait=True)
         with self.timer:
             states = self.turns.gathered(self.states)
-            going = [member for member in self.members if not member.over]
-            written = [self._checkpoint(member, place, states, must=asked) for member in going]
-            for member in going:
-                member.settle(place, all(written))
+            going = [writer for writer in self.writers if not writer.over]
+            written = [self._checkpoint(writer, place, states, must=asked) for writer in going]
+            for writer in going:
+                writer.settle(place, all(written))
         if asked:
             raise Interrupted(
                 f"stopped after {place}. What there is, is in {self._places()}: the same command "
@@ -306,25 +275,25 @@ class _Training:
             )  # fmt: skip
 
     def _places(self) -> str:
-        return ", ".join(str(member.folder.path) for member in self.members if member.folder)
+        return ", ".join(str(writer.folder.path) for writer in self.writers if writer.folder)
 
-    def _checkpoint(self, member: Member, place: Place, states: State, must: bool) -> bool:
+    def _checkpoint(self, writer: RunWriter, place: Place, states: State, must: bool) -> bool:
         try:
-            member.checkpoint(place, states)
+            writer.checkpoint(place, states)
         except OSError as error:
             if must:
                 raise
             # The one before is still there.
-            member.warn(f"no checkpoint could be written after {place}: {error}")
+            writer.warn(f"no checkpoint could be written after {place}: {error}")
             return False
         return True
 
-    def _finish(self, number: int, member: Member, states: State) -> None:
-        references, speed = self.judging.references(number), self.judging.speed(number)
+    def _finish(self, number: int, writer: RunWriter, states: State) -> None:
+        references, speed = self.evaluations.references(number), self.evaluations.speed(number)
         if references is not None:
-            member.keep_references(references)
+            writer.keep_references(references)
         also = {} if speed is None else {"rollouts": speed}
-        member.end(self.spec.steps, states, status=FINISHED, **also)
+        writer.end(self.spec.steps, states, status=FINISHED, **also)
 
     def _prepare(self, data: Data, progress: Silent) -> None:
         """What the algorithm learns first, where it does; the mean metrics go to run.json."""
@@ -341,8 +310,8 @@ class _Training:
             self._stop_diverged(report, done, kept=0)
             done += length
             means = jax.device_get(report.metrics)
-            for member in self.members:
-                member.prepared(steps, means)
+            for writer in self.writers:
+                writer.prepared(steps, means)
             progress.advance(done)
             if done < steps:
                 self._pause(Place(training=False, step=done), progress)
@@ -359,38 +328,38 @@ class _Training:
                 continue
             # What was seen before it broke belongs to the run as well.
             self._keep_evaluations(Silent(), wait=True)
-            member = self.members[int(self.pack.jobs.run[job])]
-            member.stop(job, error, last)
-            if not member.active.any():
+            writer = self.writers[int(self.pack.jobs.run[job])]
+            writer.stop(job, error, last)
+            if not writer.active.any():
                 states = self.turns.gathered(self.states)
-                member.end(last, states, status=DIVERGED, diverged=str(error))
-            if all(member.over for member in self.members):
+                writer.end(last, states, status=DIVERGED, diverged=str(error))
+            if all(writer.over for writer in self.writers):
                 raise error
 
     def _keep_metrics(self, step: int, report: ChunkReport) -> None:
         metrics = jax.device_get(report.row)
-        for member in self.members:
-            if not member.over:
-                member.keep_metrics(step, metrics)
+        for writer in self.writers:
+            if not writer.over:
+                writer.keep_metrics(step, metrics)
 
     def _keep_policies(self, step: int, progress: Silent) -> None:
         """Snapshot and evaluation, where they are due."""
         policies = functools.cache(lambda: self.turns.policies(self.states))
         if step in self.spec.snapshots:
-            for member in self.members:
-                if not member.over:
-                    member.keep_snapshot(step, policies())
+            for writer in self.writers:
+                if not writer.over:
+                    writer.keep_snapshot(step, policies())
         if step in self.spec.evaluation_steps:
-            self.judging.evaluate(step, self.states, policies)
+            self.evaluations.evaluate(step, self.states, policies)
         self._keep_evaluations(progress)
 
     def _keep_evaluations(self, progress: Silent, wait: bool = False) -> None:
         """What has become ready."""
-        for step, by_run in self.judging.ready(wait):
+        for step, by_run in self.evaluations.ready(wait):
             scores: dict[str, float] = {}
             for run, found in by_run.items():
-                if not self.members[run].over:
-                    self.members[run].keep_evaluation(step, found)
+                if not self.writers[run].over:
+                    self.writers[run].keep_evaluation(step, found)
                     scores |= self._scores(run, found)
             if scores:
                 progress.evaluated(step, scores)
@@ -398,9 +367,9 @@ class _Training:
     def _scores(self, run: int, found: dict[str, Evaluation]) -> dict[str, float]:
         """What to show of an evaluation; of several runs only the policy that acts, as it acts."""
         means = {name: float(np.mean(one.returns)) for name, one in found.items()}
-        if len(self.members) == 1:
+        if len(self.writers) == 1:
             return means
-        names = [member.spec.dataset for member in self.members]
+        names = [writer.spec.dataset for writer in self.writers]
         unique = names.count(names[run]) == 1
         return {names[run] if unique else f"{names[run]} ({run + 1})": means[SCORE]}
 

@@ -1,9 +1,9 @@
-"""What the owner of a policy should know before it acts, found on the held-out part of its log.
-
-Said in plain words: when a policy looks overfitted, when the log hardly covers the band that it may
-act in, and when a constant action is estimated to do as well or nothing can be estimated.
+"""What the owner of a run should know: while it trains, loss spikes and a runaway Q; at its end,
+what the held-out part of its log says of the policies: overfitted, hardly covered by the log, no
+better than a constant action, or not estimable.
 """
 
+import collections
 import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -27,8 +27,65 @@ ERRORS = 3.0
 HARDLY = 0.05
 """Share of the logged actions that is hardly any."""
 
+USUAL_ROWS = 50
+"""Rows of metrics that say what is usual."""
+FEWEST_ROWS = 10
+SPIKE = 100.0
+"""How many times the usual a loss must be to be called a spike."""
+RUNAWAY = 10.0
+"""How many times the largest possible return a mean Q must be to be called diverging."""
 
-class Found(NamedTuple):
+
+class Health:
+    """Looks at the metrics of a run's seeds; each worry is told once a seed."""
+
+    def __init__(self, seeds: Sequence[int], largest_return: float) -> None:
+        """`largest_return` is what no discounted return of the log's rewards can exceed."""
+        self._seeds, self._largest = seeds, largest_return
+        self._usual: dict[str, collections.deque[np.ndarray]] = {}
+        self._told: set[tuple[int, str]] = set()
+
+    def look(self, step: int, metrics: Mapping[str, np.ndarray]) -> list[str]:
+        """What is new at a step, a sentence each; metrics have a number a seed, nan where over."""
+        return [
+            sentence
+            for name, values in metrics.items()
+            for sentence in self._of_metric(step, name, np.abs(np.asarray(values, float)))
+        ]
+
+    def _of_metric(self, step: int, name: str, sizes: np.ndarray) -> list[str]:
+        if name == "q_mean":
+            return [
+                f"seed {self._seeds[place]}: Q diverges. Its mean is {sizes[place]:.3g} in size at "
+                f"step {step:,}, and no return of this log's rewards can exceed "
+                f"{self._largest:.3g}. Try a smaller learning rate, a smaller polyak_rate, or "
+                "rewards of a smaller scale (--reward-scale)."
+                for place in self._new(name, sizes > RUNAWAY * (self._largest or np.inf))
+            ]
+        if not name.endswith("_loss"):
+            return []
+        rows = self._usual.setdefault(name, collections.deque(maxlen=USUAL_ROWS))
+        usual = np.median(rows, axis=0) if len(rows) >= FEWEST_ROWS else np.full(len(sizes), np.nan)
+        rows.append(sizes)
+        with np.errstate(invalid="ignore"):
+            spikes = self._new(name, sizes > SPIKE * np.maximum(usual, 1e-6))
+        return [
+            f"seed {self._seeds[place]}: {name} rose to {sizes[place]:.3g} at step {step:,}, "
+            f"usually it was {usual[place]:.3g}. A spike that does not go away wants a smaller "
+            "learning rate or rewards and observations of a smaller scale (--reward-scale, "
+            "--standardise)."
+            for place in spikes
+        ]
+
+    def _new(self, name: str, worrying: np.ndarray) -> list[int]:
+        places = [
+            int(place) for place in np.flatnonzero(worrying) if (int(place), name) not in self._told
+        ]
+        self._told |= {(place, name) for place in places}
+        return places
+
+
+class HeldOutFindings(NamedTuple):
     """What is known of each seed: arrays of shape (seeds,), nan where something is not known."""
 
     metrics: Mapping[str, np.ndarray]
@@ -59,7 +116,7 @@ def look(
     constants = [_best_constant_of(log) for log in logs]
     low, high = (np.asarray(getattr(logs[0].dataset, end)) for end in ("action_low", "action_high"))
     actions = np.stack([np.asarray(constants[log].action) for log in of_seeds])
-    found = Found(
+    found = HeldOutFindings(
         metrics={
             name: np.where(np.asarray(chosen) > 0, values[places, seeds], np.nan)
             for name, values in rows.items()
@@ -88,13 +145,13 @@ def _constant_on(watched: Watched, discount: float) -> BestConstant:
     return best_constant(*parts, watched.learned.action[spread], discount, watched.reachable)
 
 
-def advice(seeds: Sequence[int], found: Found) -> list[str]:
+def advice(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
     """Sentences, each for all seeds that it is true of."""
     told = [_overfitted, _uncovered, _not_estimable, _constant]
     return [sentence for tell in told for sentence in tell(seeds, found)]
 
 
-def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
+def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
     metrics, sentences = found.metrics, []
     remedy = (
         "Try fewer updates, or --select offline, which takes the policy on the way that held-out "
@@ -123,7 +180,7 @@ def _overfitted(seeds: Sequence[int], found: Found) -> list[str]:
     return sentences
 
 
-def _uncovered(seeds: Sequence[int], found: Found) -> list[str]:
+def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
     if "logged_inside_support" not in found.metrics:
         return []
     inside = found.metrics["held_out_inside_least"]
@@ -138,7 +195,7 @@ def _uncovered(seeds: Sequence[int], found: Found) -> list[str]:
     ]
 
 
-def _not_estimable(seeds: Sequence[int], found: Found) -> list[str]:
+def _not_estimable(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
     # Where the rest is not known either, the seed has stopped.
     value, known = (found.metrics[name] for name in (VALUE, "held_out_inside"))
     worrying = np.isnan(value) & ~np.isnan(known)
@@ -152,7 +209,7 @@ def _not_estimable(seeds: Sequence[int], found: Found) -> list[str]:
     ]
 
 
-def _constant(seeds: Sequence[int], found: Found) -> list[str]:
+def _constant(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
     value = found.metrics["held_out_value"]
     worrying = found.constant_value >= value
     if not worrying.any():
