@@ -28,7 +28,7 @@ from fat2thin.training import (
 )
 from fat2thin.training.progress import Silent
 from fat2thin.training.resuming import Timer
-from fat2thin.training.run_writer import Member
+from fat2thin.training.run_writer import RunWriter
 
 OPTIONS = {
     "steps": 12, "seeds": [3, 5], "evaluate_every": 6, "log_every": 3, "batch_size": 16,
@@ -301,7 +301,7 @@ def test_of_a_pack_whose_other_run_is_over_the_bits_are_the_same(tmp_path, monke
     ]
     whole = execute_together(several, [tmp_path / "a", tmp_path / "b"], Silent())
     outs = [tmp_path / "c", tmp_path / "d"]
-    end, ended = Member.end, []
+    end, ended = RunWriter.end, []
 
     def dies(self, *arguments, **more):
         if ended:
@@ -310,7 +310,7 @@ def test_of_a_pack_whose_other_run_is_over_the_bits_are_the_same(tmp_path, monke
         end(self, *arguments, **more)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Member, "end", dies)
+        patch.setattr(RunWriter, "end", dies)
         execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
     runs = execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
     assert [run.about.get("resumed") for run in runs] == [None, ["step 9"]]

@@ -236,9 +236,9 @@ def main():
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     phases.watch(turns.Turns, "chunk", "training", first="compilation")
-    phases.watch(judging.Judging, "evaluate", "evaluation")
+    phases.watch(judging.EvaluationQueue, "evaluate", "evaluation")
     phases.watch(folder, "write", "writing")
-    phases.watch(member.Member, "checkpoint", "checkpoint")
+    phases.watch(member.RunWriter, "checkpoint", "checkpoint")
     done = FAULTS[kind](folders[0], **fault) if kind and kind != "clock" else None
     phases.enter("start")
     specs = [
