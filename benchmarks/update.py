@@ -2,6 +2,7 @@
 
     python benchmarks/update.py                              a table, everything
     python benchmarks/update.py --algorithms fttpo iql --seeds 1 10 --out update.json
+    python benchmarks/update.py --beside ../before           this checkout and another, in turn
 
 Sizes are those of a MuJoCo robot: 17 observations, 6 actions, networks of 256 × 256, batches of
 256. An update is timed inside the compiled loop that training uses: rows are drawn and gathered,
@@ -43,6 +44,8 @@ from fat2thin.evaluation.batches import problem_of
 from timing import repeated, side_by_side
 
 OBSERVATION, ACTION, ROWS = 17, 6, 100_000
+ROUNDS = 2
+"""How often each of two checkouts has its turn."""
 CLOSED_FORM = "fttpo, closed form"
 OURS = "fttpo, in turn with"
 
@@ -185,6 +188,32 @@ def a_device_a_core(name: str, seeds: int, seconds: float) -> Timing:
     return dataclasses.replace(Timing(**timing), name=f"{name}, a device a core")
 
 
+def beside_checkout(there: Path, options: Sequence[str]) -> str:
+    """A table of this checkout against another: the shortest time of each, taken in turn."""
+    shortest: list[dict[tuple[str, int], float]] = [{}, {}]
+    trees = (Path(__file__).resolve().parents[1], there.resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        for tree, times in [*zip(trees, shortest, strict=True)] * ROUNDS:
+            command = [sys.executable, str(tree / "benchmarks" / "update.py"), *options]
+            subprocess.run(
+                [*command, "--no-torch", "--no-cores", "--out", found],
+                env=os.environ | {"PYTHONPATH": str(tree / "src")}, check=True,
+            )  # fmt: skip
+            for one in json.loads(found.read_text())["timings"]:
+                key = one["name"], one["seeds"]
+                times[key] = min(times.get(key, one["microseconds"]), one["microseconds"])
+    here, other = shortest
+    rows = [
+        f"| {name} | {seeds} | {here[name, seeds]:,.0f} | {other[name, seeds]:,.0f} "
+        f"| {here[name, seeds] / other[name, seeds]:.2f} |"
+        for name, seeds in here
+        if (name, seeds) in other
+    ]
+    head = f"| update | seeds | µs here | µs in {there.name} | ratio |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
+
+
 def matrix_rate(size: int) -> float:
     """Operations a second of a large product of single-precision matrices."""
     matrix = jnp.ones((size, size))
@@ -229,8 +258,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of one repetition")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch's twin out")
     parser.add_argument("--no-cores", action="store_true", help="leave a device a core out")
+    parser.add_argument("--beside", type=Path, help="another checkout, to compare with")
     parser.add_argument("--out", type=Path, help="JSON file, written after each line")
     arguments = parser.parse_args()
+    if arguments.beside:
+        options = ["--seeds", *map(str, arguments.seeds), "--seconds", str(arguments.seconds)]
+        options += ["--algorithms", *arguments.algorithms] if arguments.algorithms else []
+        print("\n" + beside_checkout(arguments.beside, options))
+        return
     peak = matrix_rate(1024 if sequential_here() else 8192)
     timings: list[Timing] = []
     for timing in all_timings(arguments):
