@@ -9,8 +9,8 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.engine import loop
-from fat2thin.engine.jobs import on_device
 from fat2thin.engine.metrics import TrainingDiverged
+from fat2thin.engine.pack import on_device
 from fat2thin.engine.program import Program, chunk_lengths
 from fat2thin.engine.selection import SelectedState, choose
 from fat2thin.evaluation.batches import problem_of

@@ -25,7 +25,7 @@ from fat2thin.runs.status import MetricsTail
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
 from fat2thin.training import execute, load, make_spec
 from fat2thin.training.progress import Silent
-from fat2thin.training.runner import Turns
+from fat2thin.training.runner import JobScheduler
 
 OPTIONS = {"steps": 4, "seeds": [3, 5], "evaluate_every": 2, "log_every": 1, "snapshots": [2]}
 FILES = (
@@ -223,7 +223,7 @@ def nothing_is_made(monkeypatch):
     def init(self):
         raise AssertionError("states were made")
 
-    monkeypatch.setattr(Turns, "init", init)
+    monkeypatch.setattr(JobScheduler, "init", init)
 
 
 def test_a_state_that_is_too_small_is_not_replayed(folder, nothing_is_made, monkeypatch):

@@ -1,22 +1,23 @@
 """The compiled loop: updates of one job in a scan, and all jobs of a pack in one program.
 
 A job is a seed and, in a pack of runs, the numbers of some settings. On a CPU, jobs run one after
-the other, so that a job's bits do not depend on the jobs beside it; elsewhere they run side by
-side. Every random number comes from the seed, the purpose and the number of the update, so it does
-not matter where a run was cut.
+the other, so that a job's bits do not depend on the other jobs; elsewhere they run side by side.
+Every random number comes from the seed, the purpose and the number of the update, so it does not
+matter where a run was cut.
+
+`train` is training as a pure function, without a run folder: jit, vmap or differentiate it.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
-from fat2thin.engine.jobs import Data, Jobs
 from fat2thin.engine.metrics import (
     BlockMetrics,
     ChunkReport,
@@ -25,7 +26,7 @@ from fat2thin.engine.metrics import (
     pack_metrics,
     sum_block,
 )
-from fat2thin.engine.program import Program, largest_divisor, over_jobs
+from fat2thin.engine.program import Data, Jobs, Program, largest_divisor, over_jobs
 from fat2thin.engine.selection import acting, choose, start_selection
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.evaluation.signals import Watched, preference, signals
@@ -33,7 +34,7 @@ from fat2thin.policies import Policy
 from fat2thin.random_streams import Stream, fold, seed_key, stream_key
 
 DRAWN_AHEAD = 2**21
-"""About how many bytes of the log a job draws and gathers at once, for its next updates."""
+"""About how many bytes of the log a job draws and gathers at once for its next updates."""
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 """Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 
@@ -101,12 +102,58 @@ def drawn_ahead(batch_size: int, problem: Problem) -> int:
     return max(1, DRAWN_AHEAD // batch_bytes(batch_size, problem))
 
 
+def train(
+    key: Key[Array, ""],
+    data: Batch,
+    *,
+    algorithm: Algorithm,
+    problem: Problem,
+    steps: int,
+    config: Any = None,
+    batch_size: int = 256,
+    log_every: int = 250,
+) -> tuple[State, dict[str, Float[Array, " chunks"]]]:
+    """Learn from logged rows, and return the final state and the mean metrics of each chunk.
+
+    `data` and `problem` come from `evaluation.batches.batch_of` and `problem_of`, `algorithm` from
+    `algorithms.get`; `config` defaults to the algorithm's own. A chunk has `log_every` updates, or
+    the largest smaller number that divides `steps`. Numbers of the config may be traced
+    (`algorithms.base.with_numbers`), so that `jax.vmap` makes a sweep and `jax.grad` a derivative
+    (through several updates it is NaN where a gradient is exactly zero: Adam's square root has no
+    derivative there). With `key = random_streams.seed_key(3)` the draws are those of seed 3 of a
+    run.
+    """
+    config = algorithm.config() if config is None else config
+    data = jax.tree.map(jnp.asarray, data)
+    advance = functools.partial(
+        updates,
+        key=key,
+        rows=lambda places: jax.tree.map(lambda array: array[places], data),
+        row_count=len(data.reward),
+        batch_size=batch_size,
+        algorithm=algorithm,
+        problem=problem,
+        config=config,
+    )
+    state = initial_state(key, algorithm, problem, config)
+    if algorithm.preparation is not None:
+        length = algorithm.preparation.steps(config)
+        state, _ = advance(state, start=0, length=length, preparing=True)
+    length = largest_divisor(steps, log_every)
+
+    def chunk(state: State, start: Array) -> tuple[State, dict[str, Array]]:
+        state, report = advance(state, start=start, length=length)
+        return state, report.metrics
+
+    return lax.scan(chunk, state, jnp.arange(0, steps, length, dtype=jnp.int32))
+
+
 @functools.partial(jax.jit, static_argnames="program")
 def init(jobs: Jobs, *, program: Program) -> State:
     """Return the states that all jobs start in."""
 
     def one(job: Jobs) -> State:
-        config = _config(program, job.settings)
+        config = with_numbers(program.config, job.settings)
         state = initial_state(seed_key(job.seed), program.algorithm, program.problem, config)
         return start_selection(state) if program.select else state
 
@@ -147,7 +194,7 @@ def chunk(
             batch_size=program.batch_size,
             algorithm=program.algorithm,
             problem=program.problem,
-            config=_config(program, job.settings),
+            config=with_numbers(program.config, job.settings),
             preparing=preparing,
         )
         if data.watched is not None and not preparing:
@@ -171,22 +218,18 @@ def chunk(
     return jax.tree.map(keep, states, moved), report
 
 
-def _config(program: Program, settings: Mapping[str, Array]) -> Any:
-    return with_numbers(program.config, settings)
-
-
 def _look(
     state: State, watched: Watched, job: Jobs, step: Array, program: Program
 ) -> dict[str, Array]:
     """Return the signals of a job after a step."""
     rows = jax.tree.map(lambda array: array[job.log], watched)
     key = stream_key(job.seed, Stream.SIGNALS, step)
-    config = _config(program, job.settings)
+    config = with_numbers(program.config, job.settings)
     return signals(program.algorithm, state, rows, key, program.problem, config)
 
 
 def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
-    state, config = acting(state), _config(program, job.settings)
+    state, config = acting(state), with_numbers(program.config, job.settings)
     made = {"actor": program.algorithm.policy(state, program.problem, config)}
     if program.algorithm.proposal is not None:
         made["proposal"] = program.algorithm.proposal(state, program.problem, config)
@@ -197,7 +240,7 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
 
 @functools.partial(jax.jit, static_argnames="program")
 def policies(states: State, jobs: Jobs, *, program: Program) -> dict[str, Policy]:
-    """The policies of all jobs, "actor" and (where there is one) "proposal"."""
+    """Return the policies of all jobs: "actor" and, if the algorithm has one, "proposal"."""
     return over_jobs(lambda state, job: _policies(state, job, program), program)(states, jobs)
 
 
@@ -212,7 +255,7 @@ def evaluate(
     evaluator: Evaluator,
     episodes: int,
 ) -> dict[str, Evaluation]:
-    """Judge the policies of all jobs, on episodes that depend on (seed, stream, number) alone."""
+    """Evaluate the policies of all jobs, on episodes that depend on (seed, stream, number)."""
 
     def one(state: State, job: Jobs, number: Array) -> dict[str, Evaluation]:
         key = stream_key(job.seed, stream, number)

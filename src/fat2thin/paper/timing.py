@@ -15,7 +15,7 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.atomic_files import write
-from fat2thin.engine.devices import Turns
+from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import make_pack
 from fat2thin.experiments.plan import Planned
 from fat2thin.paper.presets import FTTPO, Reproduction, method
@@ -68,7 +68,7 @@ class _Subject:
         spec = dataclasses.replace(planned.spec, seeds=(0,))
         pack = make_pack([spec], read_logs([spec]))
         self.name, self._length = planned.spec.algorithm, updates
-        self._turns = Turns(pack.program, pack.jobs, pack.data_size)
+        self._turns = JobScheduler(pack.program, pack.jobs, pack.data_size)
         self._data = self._turns.replicated(pack.data())
         self._states, self._step = self._turns.init(), 0
         self.updates: list[float] = []

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine.devices import Turns, chunk_size
-from fat2thin.engine.jobs import data_size
-from fat2thin.engine.pack import Log, jobs_of, make_pack, make_program
+from fat2thin.engine.devices import JobScheduler, chunk_size
+from fat2thin.engine.pack import LoadedLog, data_size, jobs_of, make_pack, make_program
 from fat2thin.runs import machine
 from fat2thin.runs.checkpoints import Place
 from fat2thin.runs.evidence import NotPossible, Record
@@ -19,7 +18,7 @@ from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import RUN, STATE, MetricsRow, refuse_too_large
 
 
-def replay(record: Record, logs: tuple[Log, ...], most: int | None) -> str:
+def replay(record: Record, logs: tuple[LoadedLog, ...], most: int | None) -> str:
     """Compute at least `most` steps again (or one chunk) from the start; says what was found.
 
     Where the newest checkpoint is within so many steps of the end, those after it as well.
@@ -61,7 +60,7 @@ def replay(record: Record, logs: tuple[Log, ...], most: int | None) -> str:
     return f"{'; '.join(told)}. Equal to the bit: {', '.join(again.compared)}"
 
 
-def _refuse_too_large(record: Record, logs: tuple[Log, ...]) -> None:
+def _refuse_too_large(record: Record, logs: tuple[LoadedLog, ...]) -> None:
     """Refuse to compute what files cannot hold, or what needs more memory than it may take."""
     try:
         _ = record.shapes
@@ -82,14 +81,14 @@ def _refuse_too_large(record: Record, logs: tuple[Log, ...]) -> None:
 class _Again:
     """The run being computed again, and where it is not what it was."""
 
-    def __init__(self, record: Record, logs: tuple[Log, ...]) -> None:
+    def __init__(self, record: Record, logs: tuple[LoadedLog, ...]) -> None:
         self.record = record
         known = vars(record.spec.config)
         traced = [
             name for name in record.about.get("traced", ()) if isinstance(known.get(name), float)
         ]
         self.pack = make_pack([record.spec], [logs], traced)
-        self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.turns = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.compared: list[str] = []
         self._data = self.turns.replicated(self.pack.data())
         self._first: str | None = None

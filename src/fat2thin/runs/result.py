@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine.devices import Turns
-from fat2thin.engine.jobs import Jobs
+from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import jobs_of, make_program, shapes_of
-from fat2thin.engine.program import Program
+from fat2thin.engine.program import Jobs, Program
 from fat2thin.engine.selection import acting
 from fat2thin.evaluation.returns import (
     Evaluation,
@@ -112,8 +111,8 @@ class Run:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
 
     @functools.cached_property
-    def _turns(self) -> Turns:
-        return Turns(self.program, self.jobs)
+    def _turns(self) -> JobScheduler:
+        return JobScheduler(self.program, self.jobs)
 
     def _policies(self, step: int) -> dict[str, Policy]:
         if step == self.step:

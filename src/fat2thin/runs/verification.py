@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from fat2thin import data
-from fat2thin.engine.jobs import data_size
-from fat2thin.engine.pack import Log
+from fat2thin.engine.pack import LoadedLog, data_size
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs import checkpoints, lock
 from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError
@@ -84,7 +83,7 @@ class _Verifier:
         self._folder, self._most = RunFolder(folder), most
         self._in_use = False
         self._record: Record | None = None
-        self._logs: tuple[Log, ...] | None = None
+        self._logs: tuple[LoadedLog, ...] | None = None
         self._damaged: list[str] = []
 
     def verification(self) -> Verification:

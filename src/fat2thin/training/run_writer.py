@@ -13,9 +13,9 @@ import numpy as np
 
 from fat2thin.algorithms.base import Problem, State
 from fat2thin.data.operations import reachable_returns
-from fat2thin.engine.jobs import take
 from fat2thin.engine.metrics import TrainingDiverged
-from fat2thin.engine.pack import Log, jobs_of, make_program
+from fat2thin.engine.pack import LoadedLog, jobs_of, make_program
+from fat2thin.engine.program import take
 from fat2thin.engine.selection import SelectedState, acting
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies.policy import Policy
@@ -51,7 +51,7 @@ class Member:
     """
 
     def __init__(
-        self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
+        self, spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...], jobs: slice,
         folder: RunFolder | None, also: Mapping[str, Any], checkpoint: Checkpoint | None,
     ) -> None:  # fmt: skip
         """`also` is what run.json says besides."""
@@ -296,7 +296,7 @@ def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
     return kept
 
 
-def _largest_return(logs: tuple[Log, ...]) -> float:
+def _largest_return(logs: tuple[LoadedLog, ...]) -> float:
     """What no discounted return of the scaled rewards can exceed in size."""
     scaled = [
         log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
@@ -305,7 +305,7 @@ def _largest_return(logs: tuple[Log, ...]) -> float:
     return max(abs(end) for dataset in scaled for end in reachable_returns(dataset))
 
 
-def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:
+def _about(spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "status": RUNNING,

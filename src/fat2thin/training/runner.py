@@ -15,11 +15,10 @@ import numpy as np
 from fat2thin import algorithms
 from fat2thin.algorithms.base import State
 from fat2thin.engine import loop
-from fat2thin.engine.devices import LIMIT, Turns
-from fat2thin.engine.jobs import Data
+from fat2thin.engine.devices import LIMIT, JobScheduler
 from fat2thin.engine.metrics import ChunkReport, divergences
-from fat2thin.engine.pack import Log, make_pack, of_jobs, traced_settings
-from fat2thin.engine.program import chunk_lengths
+from fat2thin.engine.pack import LoadedLog, make_pack, of_jobs, traced_settings
+from fat2thin.engine.program import Data, chunk_lengths
 from fat2thin.evaluation.returns import SCORE, Evaluation
 from fat2thin.runs import checkpoints, trees
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
@@ -189,7 +188,7 @@ class _Training:
     def __init__(
         self,
         specs: Sequence[RunSpec],
-        logs: Sequence[tuple[Log, ...]],
+        logs: Sequence[tuple[LoadedLog, ...]],
         folders: Sequence[RunFolder | None],
         traced: Sequence[str],
         checkpoint_seconds: float,
@@ -197,7 +196,7 @@ class _Training:
         self.specs, self.logs, self.folders = specs, logs, folders
         self.spec = specs[0]
         self.pack = make_pack(specs, logs, traced)
-        self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.turns = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.judging = Judging(specs, self.pack, self.turns)
         self.timer = Timer(checkpoint_seconds)
 
