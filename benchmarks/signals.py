@@ -15,7 +15,7 @@ import numpy as np
 
 from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import make_pack
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs.identity import read_logs
 from fat2thin.training import make_spec
 
 CHUNK = 250

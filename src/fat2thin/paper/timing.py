@@ -19,8 +19,7 @@ from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import make_pack
 from fat2thin.experiments.plan import Planned
 from fat2thin.paper.presets import FTTPO, Reproduction, method
-from fat2thin.runs import machine
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs import identity
 
 METHODS = (FTTPO, method("inac"), method("tawac"), method("iql"))
 """Those that the paper gives hours of: 15, 8.5, 6.5 and 6."""
@@ -42,8 +41,8 @@ def measure(asked: Reproduction, root: Path) -> dict[str, Any]:
         for subject in subjects:
             subject.round()
     found = {
-        "device": machine.device(),
-        "versions": machine.versions(),
+        "device": identity.device(),
+        "versions": identity.versions(),
         "dataset": DATASET,
         "rounds": ROUNDS,
         "updates": asked.scale.timed_updates,
@@ -66,7 +65,7 @@ class _Subject:
 
     def __init__(self, planned: Planned, updates: int) -> None:
         spec = dataclasses.replace(planned.spec, seeds=(0,))
-        pack = make_pack([spec], read_logs([spec]))
+        pack = make_pack([spec], identity.read_logs([spec]))
         self.name, self._length = planned.spec.algorithm, updates
         self._turns = JobScheduler(pack.program, pack.jobs, pack.data_size)
         self._data = self._turns.replicated(pack.data())

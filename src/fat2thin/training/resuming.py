@@ -83,7 +83,7 @@ def _of_run(
     if folder is None or folder.status(spec, hashes) != RUNNING:
         return []
     found = []
-    for checkpoint in checkpoints.whole(folder.path):
+    for checkpoint in checkpoints.intact(folder.path):
         if missing := [name for name in _NEEDED if name not in checkpoint.manifest]:
             told = ", ".join(missing)
             _log.warning("%s says nothing of %s and is not used", checkpoint.path, told)

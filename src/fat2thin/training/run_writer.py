@@ -19,7 +19,7 @@ from fat2thin.engine.program import take
 from fat2thin.engine.selection import SelectedState, acting
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies.policy import Policy
-from fat2thin.runs import checkpoints, files, machine, trees
+from fat2thin.runs import checkpoints, files, identity
 from fat2thin.runs.checkpoints import Checkpoint, Place
 from fat2thin.runs.folder import (
     EVALUATIONS,
@@ -29,8 +29,6 @@ from fat2thin.runs.folder import (
     MetricsRow,
     RunFolder,
     evaluations_contents,
-    read_evaluations,
-    read_metrics,
 )
 from fat2thin.runs.result import Evaluations, Run, columns, load
 from fat2thin.settings.spec import RunSpec, plain
@@ -86,13 +84,13 @@ class Member:
         stopped = self.about.get("stopped", {})
         self.active = np.asarray([str(seed) not in stopped for seed in self.spec.seeds])
         if EVALUATIONS in manifest["files"]:
-            steps, policies = read_evaluations(checkpoint.path / EVALUATIONS, len(self.spec.seeds))
+            steps, policies = RunFolder(checkpoint.path).evaluations(len(self.spec.seeds))
             self._evaluated = {
                 step: jax.tree.map(lambda values, at=place: values[at], policies)
                 for place, step in enumerate(steps)
             }
         seen = columns(
-            read_metrics(checkpoint.path / METRICS, self.spec.seeds), len(self.spec.seeds)
+            RunFolder(checkpoint.path).metrics_rows(self.spec.seeds), len(self.spec.seeds)
         )
         for row, step in enumerate(seen.pop("step")):
             self._health.look(int(step), {name: values[row] for name, values in seen.items()})
@@ -100,7 +98,7 @@ class Member:
         _log.warning("%s goes on from %s", folder.path, checkpoint.place)
 
     def _warn_of_another_machine(self, manifest: Mapping[str, Any]) -> None:
-        changed = machine.difference(
+        changed = identity.machine_difference(
             {**manifest["versions"], "device": manifest["device"]},
             {**self.about["versions"], "device": self.about["device"]},
         )
@@ -198,7 +196,7 @@ class Member:
         if self.folder is None:
             return
         contents = {
-            checkpoints.STATE: trees.dump(take(states, self.jobs)),
+            checkpoints.STATE: files.dump_tree(take(states, self.jobs)),
             METRICS: self.folder.metrics_contents(),
         }
         if self._evaluated:
@@ -256,7 +254,7 @@ class Member:
                 f"{advice.who(self.spec.seeds, unscored)}: no held-out signal was a number after "
                 "any step, so none could be selected: the last policy acts"
             )
-        rows = read_metrics(self.folder.path / METRICS) if self.folder else self._rows
+        rows = self.folder.metrics_rows() if self.folder else self._rows
         seen = columns(rows, len(self.spec.seeds))
         # Not said aloud: of the many runs of a sweep only the chosen one is of interest.
         told = advice.look(self.spec, self.logs, seen, chosen)
@@ -313,7 +311,7 @@ def _about(spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...]) -> dict
         "problem": plain(dataclasses.asdict(problem)),
         "sha256": [log.dataset.sha256 for log in logs],
         "scales": [log.scales.to_json() for log in logs],
-        "versions": machine.versions(),
-        "device": machine.device(),
+        "versions": identity.versions(),
+        "device": identity.device(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -20,12 +20,12 @@ from fat2thin.engine.metrics import ChunkReport, divergences
 from fat2thin.engine.pack import LoadedLog, make_pack, of_jobs, traced_settings
 from fat2thin.engine.program import Data, chunk_lengths
 from fat2thin.evaluation.returns import SCORE, Evaluation
-from fat2thin.runs import checkpoints, trees
+from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.runs.identity import read_logs
 from fat2thin.runs.lock import locks
-from fat2thin.runs.logs import read_logs
 from fat2thin.runs.result import Run, load
 from fat2thin.settings.config import refuse_unknown
 from fat2thin.settings.small_logs import AUTO, DEFAULT, enough_steps, resolve
@@ -222,7 +222,7 @@ class _Training:
         init = functools.partial(loop.init, program=self.pack.program)
         like = eqx.filter_eval_shape(init, self.pack.jobs)
         parts = [
-            trees.load(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
+            files.load_tree(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
             for spec, checkpoint in zip(self.specs, found, strict=True)
             if checkpoint
         ]
