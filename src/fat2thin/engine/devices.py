@@ -5,12 +5,11 @@ last job fill up the rest, so that every device and every turn has the same numb
 results of the copies are dropped.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -98,13 +97,10 @@ class JobScheduler:
 
     def init(self) -> State:
         """Return the states that all jobs start in."""
+        init = functools.partial(loop.init, program=self._program)
         if self.count == 1:
-            return loop.init(self._jobs, program=self._program)
-        parts = (
-            loop.init(self._placed(take(self._jobs, block)), program=self._program)
-            for block in self._blocks(self._all)
-        )
-        return _on_host(parts, self._all.size)
+            return init(self._jobs)
+        return self._one_by_one(init, (self._jobs,), self._all)
 
     def chunk(
         self,
@@ -118,11 +114,19 @@ class JobScheduler:
         """Run updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
 
         def move(states: State, jobs: Jobs, active: Array) -> tuple[State, ChunkReport]:
-            with out_of_memory_explained():
+            try:
                 return loop.chunk(
                     states, data, jobs, jnp.int32(start), active,
                     program=self._program, length=length, preparing=preparing,
                 )  # fmt: skip
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                raise MemoryError(
+                    "the device has not enough memory for so many jobs at a time, more than was "
+                    f"estimated. Set {LIMIT} to what they may take of it, in GiB, and they take "
+                    f"turns. ({error})"
+                ) from error
 
         going = np.ones(self._all.size, bool) if active is None else active
         if self.count > 1:
@@ -133,9 +137,7 @@ class JobScheduler:
     def policies(self, states: State) -> dict[str, Policy]:
         """Return the policies of all jobs; see `loop.policies`."""
 
-        def make(states: State, jobs: Jobs) -> dict[str, Policy]:
-            return loop.policies(states, jobs, program=self._program)
-
+        make = functools.partial(loop.policies, program=self._program)
         return self._of_jobs(make, states, self._all)
 
     def evaluate(
@@ -143,13 +145,10 @@ class JobScheduler:
         *, stream: Stream, evaluator: Evaluator, episodes: int,
     ) -> dict[str, Evaluation]:  # fmt: skip
         """Evaluate the policies of the jobs at some places; see `loop.evaluate`."""
-
-        def judge(states: State, jobs: Jobs) -> dict[str, Evaluation]:
-            return loop.evaluate(
-                states, jobs, jnp.int32(number), stream=stream,
-                program=self._program, evaluator=evaluator, episodes=episodes,
-            )  # fmt: skip
-
+        judge = functools.partial(
+            loop.evaluate, number=jnp.int32(number), stream=stream,
+            program=self._program, evaluator=evaluator, episodes=episodes,
+        )  # fmt: skip
         return self._of_jobs(judge, states, jobs)
 
     def _of_jobs(self, function: Callable, states: State, places: np.ndarray) -> Any:
@@ -210,20 +209,6 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
     return max(1, math.floor((offered - data_size) / chunk_size(program, jobs, 1)))
 
 
-@contextlib.contextmanager
-def out_of_memory_explained() -> Iterator[None]:
-    """Explain what helps when a device is out of memory."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise MemoryError(
-            "the device has not enough memory for so many jobs at a time, more than was estimated. "
-            f"Set {LIMIT} to what they may take of it, in GiB, and they take turns. ({error})"
-        ) from error
-
-
 def _asked_for() -> float | None:
     given = os.environ.get(LIMIT, "")
     if not given:
@@ -257,9 +242,8 @@ def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
     outputs = sum(
         math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2
     )
-    size, problem = program.batch_size, program.problem
-    rows = loop.batch_bytes(size, problem) + _METRICS * size * 4
-    drawn = loop.drawn_ahead(size, problem) * rows
+    rows = loop.batch_bytes(program) + _METRICS * program.batch_size * 4
+    drawn = loop.drawn_ahead(program) * rows
     # One after the other, they need the rest in turn.
     at_once = 1 if program.sequential else count
     rest = _OUTPUTS * program.batch_size * outputs + drawn

@@ -8,6 +8,7 @@ matter where a run was cut.
 `train` is training as a pure function, without a run folder: jit, vmap or differentiate it.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -39,11 +40,10 @@ COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 """Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 
 
-def initial_state(
-    key: Key[Array, ""], algorithm: Algorithm, problem: Problem, config: Any
-) -> State:
+def initial_state(key: Key[Array, ""], program: Program) -> State:
     """Return the state that one job starts in."""
-    state = algorithm.init(fold(key, Stream.INITIAL_STATE), problem, config)
+    init = program.algorithm.init
+    state = init(fold(key, Stream.INITIAL_STATE), program.problem, program.config)
     # Whether a number was written as 0 or as an array must not matter to what is compiled.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
 
@@ -55,29 +55,27 @@ def updates(
     row_count: Int[Array, ""] | int,
     start: Int[Array, ""] | int,
     *,
+    program: Program,
     length: int,
-    batch_size: int,
-    algorithm: Algorithm,
-    problem: Problem,
-    config: Any,
     preparing: bool = False,
 ) -> tuple[State, ChunkReport]:
     """Run updates `start` to `start + length - 1` of one job, on batches of `rows(places)`."""
-    step, own_draws, row_draws = _phase(algorithm, preparing)
+    step, own_draws, row_draws = _phase(program.algorithm, preparing)
+    batch_size = program.batch_size
 
     def draw(number: Int[Array, ""]) -> tuple[Batch, Key[Array, ""]]:
         places = jax.random.randint(fold(key, row_draws, number), (batch_size,), 0, row_count)
         return rows(places), fold(key, own_draws, number)
 
     def update(state: State, drawn: tuple[Batch, Array]) -> tuple[State, UpdateMetrics]:
-        state, metrics = step(state, *drawn, problem, config)
+        state, metrics = step(state, *drawn, program.problem, program.config)
         return state, pack_metrics(metrics, batch_size)
 
     def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, BlockMetrics]:
         state, metrics = lax.scan(update, state, jax.vmap(draw)(numbers))
         return state, sum_block(metrics, numbers[0])
 
-    together = largest_divisor(length, drawn_ahead(batch_size, problem))
+    together = largest_divisor(length, drawn_ahead(program))
     numbers = start + jnp.arange(length, dtype=jnp.int32).reshape(-1, together)
     state, blocks = lax.scan(block, state, numbers)
     return state, chunk_report(blocks, state, start, length)
@@ -92,14 +90,15 @@ def _phase(algorithm: Algorithm, preparing: bool) -> tuple[Callable, Stream, Str
     return algorithm.update, Stream.UPDATE, Stream.BATCH
 
 
-def batch_bytes(batch_size: int, problem: Problem) -> int:
+def batch_bytes(program: Program) -> int:
     """Return the size of the rows of one update."""
-    return batch_size * 4 * (2 * problem.observation_size + problem.action_size + 2)
+    problem = program.problem
+    return program.batch_size * 4 * (2 * problem.observation_size + problem.action_size + 2)
 
 
-def drawn_ahead(batch_size: int, problem: Problem) -> int:
+def drawn_ahead(program: Program) -> int:
     """Return the number of updates whose rows a job draws at once, at least one."""
-    return max(1, DRAWN_AHEAD // batch_bytes(batch_size, problem))
+    return max(1, DRAWN_AHEAD // batch_bytes(program))
 
 
 def train(
@@ -124,18 +123,16 @@ def train(
     run.
     """
     config = algorithm.config() if config is None else config
+    program = Program(algorithm, problem, config, batch_size, sequential=True)
     data = jax.tree.map(jnp.asarray, data)
     advance = functools.partial(
         updates,
         key=key,
         rows=lambda places: jax.tree.map(lambda array: array[places], data),
         row_count=len(data.reward),
-        batch_size=batch_size,
-        algorithm=algorithm,
-        problem=problem,
-        config=config,
+        program=program,
     )
-    state = initial_state(key, algorithm, problem, config)
+    state = initial_state(key, program)
     if algorithm.preparation is not None:
         length = algorithm.preparation.steps(config)
         state, _ = advance(state, start=0, length=length, preparing=True)
@@ -153,8 +150,7 @@ def init(jobs: Jobs, *, program: Program) -> State:
     """Return the states that all jobs start in."""
 
     def one(job: Jobs) -> State:
-        config = with_numbers(program.config, job.settings)
-        state = initial_state(seed_key(job.seed), program.algorithm, program.problem, config)
+        state = initial_state(seed_key(job.seed), _of_job(program, job))
         return start_selection(state) if program.select else state
 
     return over_jobs(one, program)(jobs)
@@ -184,22 +180,20 @@ def chunk(
     """
 
     def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, ChunkReport]:
+        own = _of_job(program, job)
         learning, report = updates(
             state.learning if program.select else state,
             seed_key(job.seed),
             lambda places: jax.tree.map(lambda array: array[job.log, places], data.rows),
             data.row_count[job.log],
             start,
+            program=own,
             length=length,
-            batch_size=program.batch_size,
-            algorithm=program.algorithm,
-            problem=program.problem,
-            config=with_numbers(program.config, job.settings),
             preparing=preparing,
         )
         if data.watched is not None and not preparing:
             end = start + length
-            seen = _look(learning, data.watched, job, end, program)
+            seen = _look(learning, data.watched, job, end, own)
             report = report._replace(signals=seen)
             if program.select:
                 sound = report.bad_update < 0
@@ -218,21 +212,28 @@ def chunk(
     return jax.tree.map(keep, states, moved), report
 
 
+def _of_job(program: Program, job: Jobs) -> Program:
+    """Return the program of one job, with its own numbers in the config."""
+    return dataclasses.replace(program, config=with_numbers(program.config, job.settings))
+
+
 def _look(
     state: State, watched: Watched, job: Jobs, step: Array, program: Program
 ) -> dict[str, Array]:
     """Return the signals of a job after a step."""
     rows = jax.tree.map(lambda array: array[job.log], watched)
     key = stream_key(job.seed, Stream.SIGNALS, step)
-    config = with_numbers(program.config, job.settings)
-    return signals(program.algorithm, state, rows, key, program.problem, config)
+    return signals(program.algorithm, state, rows, key, program.problem, program.config)
 
 
 def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
-    state, config = acting(state), with_numbers(program.config, job.settings)
-    made = {"actor": program.algorithm.policy(state, program.problem, config)}
-    if program.algorithm.proposal is not None:
-        made["proposal"] = program.algorithm.proposal(state, program.problem, config)
+    program = _of_job(program, job)
+    makers = {"actor": program.algorithm.policy, "proposal": program.algorithm.proposal}
+    made = {
+        name: make(acting(state), program.problem, program.config)
+        for name, make in makers.items()
+        if make is not None
+    }
     if job.observation_scale is None:
         return made
     return {name: policy.on_raw(*job.observation_scale) for name, policy in made.items()}
