@@ -17,10 +17,9 @@ from fat2thin import algorithms
 from fat2thin.cli import main as cli
 from fat2thin.data import readers
 from fat2thin.runs import files
-from fat2thin.runs import folder as folder_module
 from fat2thin.runs import status as run_status
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import RunFolder, TooLargeError
+from fat2thin.runs.files import DamagedError, TooLargeError
+from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.lock import in_use, locked
 from fat2thin.runs.status import last_metrics
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
@@ -212,7 +211,7 @@ def small_limit(monkeypatch):
     """Let the machine have less memory."""
 
     def limit(size):
-        monkeypatch.setattr(folder_module, "default_limit", lambda: size)
+        monkeypatch.setattr(files, "default_limit", lambda: size)
 
     return limit
 

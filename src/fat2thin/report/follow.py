@@ -16,7 +16,7 @@ from fat2thin.evaluation.returns import SCORE
 from fat2thin.evaluation.table import metrics_table
 from fat2thin.report.status_table import broken_off, progress, stopped_seeds, title
 from fat2thin.runs import checkpoints, lock
-from fat2thin.runs.folder import NoRunError
+from fat2thin.runs.files import NoRunError
 from fat2thin.runs.status import RunStatus, StatusReader
 from fat2thin.terminal_text import printable
 

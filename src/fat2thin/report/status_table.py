@@ -6,8 +6,8 @@ from pathlib import Path
 from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Checkpoint
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import NoRunError, RunFolder
+from fat2thin.runs.files import DamagedError, NoRunError
+from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Evaluations
 from fat2thin.runs.status import RunOutline, RunStatus, StatusReader
 from fat2thin.tables import listed

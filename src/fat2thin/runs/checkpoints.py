@@ -151,7 +151,7 @@ def read(path: Path, place: Place) -> Checkpoint:
         raise DamagedError(f"{file} is no checkpoint's: its format is {manifest.get('format')!r}")
     check_fields(file, manifest, ("place", "files"))
     written = manifest["place"]
-    if not files.fields(step=files.is_count, training=files.is_flag)(written):
+    if not files.fields(step=files.is_count, training=bool)(written):
         raise DamagedError(f"{file} is damaged: its place is {files.shortened(repr(written))}")
     if (written := Place(written["training"], written["step"])) != place:
         raise DamagedError(f"{path} says that it is of {written}")

@@ -22,6 +22,7 @@ import safetensors
 import safetensors.numpy
 
 from fat2thin.atomic_files import NotRegularFileError, open_regular
+from fat2thin.data.limits import default_limit
 
 LARGEST_JSON = 64 * 2**20
 """Maximum size of a JSON file, in bytes: a run of a hundred thousand seeds is far below."""
@@ -43,11 +44,30 @@ _TYPES = {
 Stamp = dict[str, Any]
 """Size and checksum of a file: "bytes" and "sha256"."""
 ShapeCheck = Callable[[Any], bool]
-"""Whether a value of a JSON file has the right type and fields."""
+Kind = type | ShapeCheck
+"""What a value of a JSON file must be: of a type, or what a function accepts."""
 
 
 class DamagedError(ValueError):
     """A file is not what was written: truncated, changed, or of another program."""
+
+
+class NoRunError(ValueError):
+    """The folder holds no run that can be loaded."""
+
+
+class TooLargeError(NoRunError):
+    """Reading or checking a run would take too much of this machine's memory."""
+
+
+def refuse_too_large(file: Path, names: str, size: int) -> None:
+    """Refuse a size that fields of a file ask for if it is over half of the machine's memory."""
+    limit = default_limit()
+    if size > limit:
+        raise TooLargeError(
+            f"{file}: {names} ask for about {size:,} bytes of memory; the limit is {limit:,}, "
+            "half of what this machine has"
+        )
 
 
 def opened(path: Path, limit: int | None = None, *, required: bool = False) -> io.BufferedReader:
@@ -166,38 +186,32 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _LARGEST_COUNT
 
 
-def is_text(value: Any) -> bool:
-    """Whether it is a string."""
-    return isinstance(value, str)
+def is_kind(kind: Kind, value: Any) -> bool:
+    """Whether a value is of this kind."""
+    return isinstance(value, kind) if isinstance(kind, type) else kind(value)
 
 
-def is_flag(value: Any) -> bool:
-    """Whether it is true or false."""
-    return type(value) is bool
-
-
-def is_object(value: Any) -> bool:
-    """Whether it has fields."""
-    return isinstance(value, dict)
-
-
-def all_of(holds: ShapeCheck, count: int | None = None) -> ShapeCheck:
-    """Whether it is a list (of `count` values), and `holds` of all of it."""
+def all_of(kind: Kind, count: int | None = None) -> ShapeCheck:
+    """Accept a list (of `count` values), all of this kind."""
     return lambda value: (
-        isinstance(value, list) and count in (None, len(value)) and all(map(holds, value))
+        isinstance(value, list)
+        and count in (None, len(value))
+        and all(is_kind(kind, one) for one in value)
     )
 
 
-def each(holds: ShapeCheck) -> ShapeCheck:
-    """Whether it is an object, and `holds` of all its fields, whatever their names."""
-    return lambda value: is_object(value) and all(map(holds, value.values()))
-
-
-def fields(**checks: ShapeCheck) -> ShapeCheck:
-    """Whether it is an object that has at least these fields, each of its own kind."""
+def each(kind: Kind) -> ShapeCheck:
+    """Accept an object whose fields, whatever their names, are all of this kind."""
     return lambda value: (
-        is_object(value)
-        and all(name in value and holds(value[name]) for name, holds in checks.items())
+        isinstance(value, dict) and all(is_kind(kind, one) for one in value.values())
+    )
+
+
+def fields(**kinds: Kind) -> ShapeCheck:
+    """Accept an object that has at least these fields, of these kinds."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(name in value and is_kind(kind, value[name]) for name, kind in kinds.items())
     )
 
 

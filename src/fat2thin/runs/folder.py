@@ -27,11 +27,10 @@ import numpy as np
 
 from fat2thin.atomic_files import regular_descriptor, remove_partial, sync, write
 from fat2thin.data.formats.npz import open_npz
-from fat2thin.data.limits import default_limit
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Checkpoint
-from fat2thin.runs.files import LARGEST_LOG, DamagedError
+from fat2thin.runs.files import LARGEST_LOG, DamagedError, NoRunError
 from fat2thin.runs.identity import check_fields
 from fat2thin.settings.spec import RunSpec, difference
 
@@ -53,24 +52,6 @@ _has_place = files.fields(step=files.is_count, seed=files.is_count)
 
 class OtherRunError(ValueError):
     """The folder holds a different run."""
-
-
-class NoRunError(ValueError):
-    """The folder holds no run that can be loaded."""
-
-
-class TooLargeError(NoRunError):
-    """Reading or checking a run would take too much of this machine's memory."""
-
-
-def refuse_too_large(file: Path, fields: str, size: int) -> None:
-    """Refuse a size that fields of a file ask for if it is over half of the machine's memory."""
-    limit = default_limit()
-    if size > limit:
-        raise TooLargeError(
-            f"{file}: {fields} ask for about {size:,} bytes of memory; the limit is {limit:,}, "
-            "half of what this machine has"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,7 +307,7 @@ def _is_reference(row: Any) -> bool:
         mean=is_real,
         standard_error=lambda value: value is None or is_real(value),
         measures=files.each(is_real),
-        rule=files.is_text,
+        rule=str,
     )
     return (
         needed(row)

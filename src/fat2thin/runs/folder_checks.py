@@ -17,17 +17,8 @@ from fat2thin.evaluation.returns import NO_TASK, TaskError, evaluator
 from fat2thin.evaluation.signals import MEANINGS
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Checkpoint
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import (
-    DIVERGED,
-    EVALUATIONS,
-    METRICS,
-    RUN,
-    RUNNING,
-    STATE,
-    RunFolder,
-    refuse_too_large,
-)
+from fat2thin.runs.files import DamagedError, refuse_too_large
+from fat2thin.runs.folder import DIVERGED, EVALUATIONS, METRICS, RUN, RUNNING, STATE, RunFolder
 from fat2thin.runs.identity import RunIdentity
 from fat2thin.settings.spec import RunSpec
 

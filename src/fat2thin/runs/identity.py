@@ -54,44 +54,41 @@ def check_fields(file: Path, values: Mapping[str, Any], needed: Sequence[str]) -
     """Refuse a JSON object without the fields needed, or with known fields of a wrong type."""
     if missing := [name for name in needed if name not in values]:
         raise DamagedError(f"{file} is damaged: it says nothing of {', '.join(missing)}")
-    for name, holds in _FIELDS.items():
-        if name in values and not holds(values[name]):
+    for name, kind in _FIELDS.items():
+        if name in values and not files.is_kind(kind, values[name]):
             found = files.shortened(repr(values[name]))
             raise DamagedError(f"{file} is damaged: its {name!r} is {found}")
 
 
-_is_stamp = files.fields(bytes=files.is_count, sha256=files.is_text)
-_is_stop = files.fields(
-    step=files.is_count, last_good_step=files.is_count, metric=files.is_text, why=files.is_text
-)
+_is_stamp = files.fields(bytes=files.is_count, sha256=str)
+_is_stop = files.fields(step=files.is_count, last_good_step=files.is_count, metric=str, why=str)
 
 
 def _are_stops(value: Any) -> bool:
-    return files.each(_is_stop)(value) and all(
-        seed.isascii() and seed.isdecimal() for seed in value
-    )
+    are_stops = files.each(_is_stop)(value)
+    return are_stops and all(seed.isascii() and seed.isdecimal() for seed in value)
 
 
-_FIELDS: dict[str, files.ShapeCheck] = {
-    "status": files.is_text,
-    "spec": files.fields(config=files.is_object),
-    "problem": files.is_object,
-    "sha256": files.all_of(files.is_text),
-    "scales": files.all_of(files.is_object),
-    "versions": files.each(files.is_text),
-    "device": files.is_text,
-    "started": files.is_text,
+_FIELDS: dict[str, files.Kind] = {
+    "status": str,
+    "spec": files.fields(config=dict),
+    "problem": dict,
+    "sha256": files.all_of(str),
+    "scales": files.all_of(dict),
+    "versions": files.each(str),
+    "device": str,
+    "started": str,
     "step": files.is_count,
     "seeds": files.all_of(files.is_count),
     "seconds": files.is_number,
-    "diverged": files.is_text,
-    "warnings": files.all_of(files.is_text),
+    "diverged": str,
+    "warnings": files.all_of(str),
     "selected": files.each(files.is_count),
-    "resumed": files.all_of(files.is_text),
-    "traced": files.all_of(files.is_text),
-    "begun": files.fields(device=files.is_text, versions=files.each(files.is_text)),
+    "resumed": files.all_of(str),
+    "traced": files.all_of(str),
+    "begun": files.fields(device=str, versions=files.each(str)),
     "stopped": _are_stops,
-    "preparation": files.is_object,
+    "preparation": dict,
     "rollouts": files.fields(steps=files.is_count, steps_a_second=files.is_number),
     "files": files.each(_is_stamp),
     "beside": files.each(_is_stamp),
@@ -102,7 +99,10 @@ def _problem(values: Mapping[str, Any]) -> Problem:
     names = [field.name for field in dataclasses.fields(Problem)]
     if sorted(values) != sorted(names):
         raise ValueError(f"problem must have {', '.join(names)}, got {', '.join(values)}")
-    low, high = (_numbers(f"problem.{end}", values[end]) for end in ("action_low", "action_high"))
+    for end in ("action_low", "action_high"):
+        if not files.all_of(files.is_number)(values[end]):
+            raise ValueError(f"problem.{end} must be a list of finite numbers, got {values[end]!r}")
+    low, high = (tuple(map(float, values[end])) for end in ("action_low", "action_high"))
     if not low or len(low) != len(high) or not all(map(float.__lt__, low, high)):
         raise ValueError("problem.action_low must lie below problem.action_high, number by number")
     discount = values["discount"]
@@ -111,12 +111,6 @@ def _problem(values: Mapping[str, Any]) -> Problem:
     size = values["observation_size"]
     size = whole_number("problem.observation_size", size, least=1, most=LARGEST_NUMBER)
     return Problem(size, low, high, float(discount))
-
-
-def _numbers(name: str, values: Any) -> tuple[float, ...]:
-    if not files.all_of(files.is_number)(values):
-        raise ValueError(f"{name} must be a list of finite numbers, got {values!r}")
-    return tuple(map(float, values))
 
 
 def _scales(values: Sequence[Mapping[str, Any]], seeds: int, problem: Problem) -> list[Scales]:

@@ -29,15 +29,8 @@ from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import files
-from fat2thin.runs.folder import (
-    RUN,
-    RUNNING,
-    STATE,
-    MetricsRow,
-    NoRunError,
-    RunFolder,
-    refuse_too_large,
-)
+from fat2thin.runs.files import NoRunError, refuse_too_large
+from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
 from fat2thin.runs.identity import identity_of
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec

@@ -44,8 +44,8 @@ class RunOutline(NamedTuple):
 
 
 _is_known = files.fields(
-    algorithm=files.is_text,
-    dataset=files.is_text,
+    algorithm=str,
+    dataset=str,
     seeds=files.all_of(files.is_count),
     steps=files.is_count,
 )

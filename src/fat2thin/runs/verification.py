@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +16,8 @@ from fat2thin.engine.pack import LoadedLog, data_size, jobs_of, make_pack, make_
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs import checkpoints, folder_checks, identity, lock
 from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError, Place
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import (
-    FINISHED,
-    RUN,
-    RUNNING,
-    STATE,
-    MetricsRow,
-    RunFolder,
-    TooLargeError,
-    refuse_too_large,
-)
+from fat2thin.runs.files import DamagedError, TooLargeError, refuse_too_large
+from fat2thin.runs.folder import FINISHED, RUN, RUNNING, STATE, MetricsRow, RunFolder
 from fat2thin.runs.folder_checks import NotPossible, RecordedRun, refuse
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import MOST_ROWS, plain
@@ -106,14 +96,16 @@ class _Verifier:
             "weights": folder_checks.check_weights,
             "replay": self._replay,
         }
-        found = [self._checked(RUN, self._read)]
-        for name, check in checks.items():
-            found.append(self._checked(name, functools.partial(self._of_run, check)))
-        return Verification(tuple(found))
+        first = self._checked(RUN, self._read)
+        return Verification((first, *(self._checked(*check) for check in checks.items())))
 
-    def _checked(self, name: str, check: Callable[[], str]) -> CheckResult:
+    def _checked(self, name: str, check: Callable[..., str]) -> CheckResult:
         try:
-            return CheckResult(name, OK, check())
+            if name == RUN:
+                return CheckResult(name, OK, check())
+            if self._run is None:
+                raise NotPossible(f"{RUN} does not say what to expect")
+            return CheckResult(name, OK, check(self._run))
         except (NotPossible, TooLargeError) as error:
             return CheckResult(name, NOT_POSSIBLE, str(error))
         except _WRONG as error:
@@ -121,11 +113,6 @@ class _Verifier:
                 return CheckResult(name, NOT_POSSIBLE, f"the run went on meanwhile: {error}")
             what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
             return CheckResult(name, FAILED, " ".join(what.split()))
-
-    def _of_run(self, check: Callable[[RecordedRun], str]) -> str:
-        if self._run is None:
-            raise NotPossible(f"{RUN} does not say what to expect")
-        return check(self._run)
 
     def _read(self) -> str:
         self._in_use = lock.in_use(self._folder.path)
