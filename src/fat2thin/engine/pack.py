@@ -6,7 +6,7 @@ of the same widths, action box and discount. Their data sets, seeds and numeric 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -131,8 +131,7 @@ def make_pack(
     Settings that differ are arguments of the program, and so are those named in `traced`.
     """
     problems = [problem_of(several[0].dataset) for several in logs]
-    _refuse_strangers(specs, problems)
-    _refuse_other_shapes(specs)
+    _refuse_different(specs, problems)
     varying = sorted({*traced_settings(specs), *traced})
     different = {id(log): log for several in logs for log in several}
     place = {key: number for number, key in enumerate(different)}
@@ -153,7 +152,8 @@ def make_pack(
     )
 
 
-def _refuse_strangers(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:
+def _refuse_different(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:
+    """Refuse runs that cannot share a program, with the first reason."""
     first = specs[0]
     for spec, problem in zip(specs[1:], problems[1:], strict=True):
         for field in dataclasses.fields(RunSpec):
@@ -168,39 +168,30 @@ def _refuse_strangers(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> 
                 f"{first.dataset} and {spec.dataset} cannot share a program, their widths, action "
                 f"boxes or discounts differ ({problems[0]} and {problem}): run them apart"
             )
+    for name, values, traceable in _different_settings(specs):
+        if not traceable:
+            raise ValueError(
+                f"runs with different {name} ({', '.join(map(repr, dict.fromkeys(values)))}) "
+                "cannot share a program: only settings that are real numbers and do not shape it "
+                "may differ. Run them apart"
+            )
+
+
+def _different_settings(specs: Sequence[RunSpec]) -> Iterator[tuple[str, list[Any], bool]]:
+    """Yield settings that differ, their values, and whether they can be arguments."""
+    configs = [spec.config for spec in specs]
+    for field in dataclasses.fields(configs[0]):
+        values = [getattr(config, field.name) for config in configs]
+        if any(value != values[0] for value in values):
+            real = all(isinstance(value, float) for value in values)
+            yield field.name, values, real and not shapes_program(field)
 
 
 def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
     """Return the settings that differ between runs of one algorithm and can be arguments."""
-    configs = [spec.config for spec in specs]
-    if len({type(config) for config in configs}) > 1:
+    if len({type(spec.config) for spec in specs}) > 1:
         return []
-    return [
-        field.name
-        for field in dataclasses.fields(configs[0])
-        if _differs(configs, field.name) and _traceable(configs, field)
-    ]
-
-
-def _differs(configs: Sequence[Any], name: str) -> bool:
-    return any(getattr(config, name) != getattr(configs[0], name) for config in configs)
-
-
-def _traceable(configs: Sequence[Any], field: dataclasses.Field) -> bool:
-    values = [getattr(config, field.name) for config in configs]
-    return not shapes_program(field) and all(isinstance(value, float) for value in values)
-
-
-def _refuse_other_shapes(specs: Sequence[RunSpec]) -> None:
-    configs = [spec.config for spec in specs]
-    for field in dataclasses.fields(configs[0]):
-        if _differs(configs, field.name) and not _traceable(configs, field):
-            values = dict.fromkeys(getattr(config, field.name) for config in configs)
-            raise ValueError(
-                f"runs with different {field.name} ({', '.join(map(repr, values))}) cannot share a "
-                "program: only settings that are real numbers and do not shape it may differ. Run "
-                "them apart"
-            )
+    return [name for name, _, traceable in _different_settings(specs) if traceable]
 
 
 def data_size(dataset: Dataset) -> int:

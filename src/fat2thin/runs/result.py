@@ -132,10 +132,10 @@ class Run:
             RunFolder(self.folder).write_references(self.references)
 
     def known_references(self) -> dict[str, Reference]:
-        """Return the references; none if they would have to be measured on a task of its own.
+        """Return the references; none if measuring them takes a task that the run names.
 
-        Making the task that a run names imports its package, which a stranger's folder must not
-        cause: only `evaluate` does it.
+        Making that task imports its package, which a stranger's folder must not cause: only
+        `evaluate` does it. There are none either if the task cannot be made.
         """
         kept = self._kept_references()
         if kept is not None or self.spec.task is not None:
@@ -193,16 +193,13 @@ class Run:
         without = f" ({of_stopped.format(listed(stopped))})" if stopped else ""
         return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}{without}, {when}"
 
-    @contextlib.contextmanager
-    def _judge(self) -> Iterator[Judge]:
+    def _judge(self) -> contextlib.AbstractContextManager[Judge]:
         judge = evaluator(self.spec.dataset, self.spec.task)
         if judge is None:
             raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
-        try:
-            yield judge
-        finally:
-            if isinstance(judge, HostJudge):
-                judge.close()
+        if isinstance(judge, HostJudge):
+            return contextlib.closing(judge)
+        return contextlib.nullcontext(judge)
 
     def frame(self) -> dict[str, np.ndarray]:
         """Return columns "seed", "step", "quantity" and "value", for `pandas.DataFrame`.
@@ -216,12 +213,10 @@ class Run:
             for step, of_seeds in zip(steps, values, strict=True)
             for seed, value in zip(self.spec.seeds, of_seeds, strict=True)
         ]
-        seeds, steps, names, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+        kinds = {"seed": np.int64, "step": np.int64, "quantity": np.str_, "value": np.float64}
         return {
-            "seed": np.asarray(seeds, np.int64),
-            "step": np.asarray(steps, np.int64),
-            "quantity": np.asarray(names, np.str_),
-            "value": np.asarray(values, np.float64),
+            name: np.asarray([row[place] for row in rows], kind)
+            for place, (name, kind) in enumerate(kinds.items())
         }
 
     def _quantities(self) -> Iterator[tuple[str, Any, Any]]:
