@@ -16,8 +16,8 @@ import jax
 from jax.profiler import ProfileData
 
 import update
-from fat2thin.engine.devices import Turns
-from fat2thin.engine.jobs import on_device
+from fat2thin.engine.devices import JobScheduler
+from fat2thin.engine.pack import on_device
 from fat2thin.evaluation.batches import problem_of
 
 LENGTH = 1000
@@ -78,7 +78,7 @@ def main() -> None:
         parser.error("there is no GPU here: a CPU runs no kernels that could be counted")
     dataset, config = update.log(), update.methods([options.algorithm])[options.algorithm]
     program = update.make_program(options.algorithm, config, problem_of(dataset))
-    turns, data = Turns(program, update.make_jobs(options.seeds)), on_device([dataset])
+    turns, data = JobScheduler(program, update.make_jobs(options.seeds)), on_device([dataset])
     states, _ = turns.chunk(turns.init(), data, 0, LENGTH)
     jax.block_until_ready(states)
     with tempfile.TemporaryDirectory() as folder:

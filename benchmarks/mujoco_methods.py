@@ -164,7 +164,7 @@ def gather(updates: int) -> None:
 
 def _summary(spec: RunSpec) -> dict[str, Any]:
     files = RunFolder(folder(spec))
-    about, (steps, policies) = files.about(), files.evaluations()
+    about, (steps, policies) = files.about(), files.evaluations(SEEDS)
     metrics = MetricColumns(SEEDS, files.metrics_rows()).arrays()
     config = about["spec"]["config"]
     wanted = {

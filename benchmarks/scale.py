@@ -33,7 +33,7 @@ import fat2thin
 import timing
 import update
 from fat2thin.engine import loop
-from fat2thin.engine.jobs import on_device
+from fat2thin.engine.pack import on_device
 from fat2thin.engine.program import sequential_here
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure

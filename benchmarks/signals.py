@@ -13,9 +13,9 @@ import time
 import jax
 import numpy as np
 
-from fat2thin.engine.devices import Turns
+from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import make_pack
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs.identity import read_logs
 from fat2thin.training import make_spec
 
 CHUNK = 250
@@ -31,7 +31,7 @@ class Timed:
             select=select,
         )  # fmt: skip
         pack = make_pack([spec], read_logs([spec]))
-        self._turns = Turns(pack.program, pack.jobs, pack.data_size)
+        self._turns = JobScheduler(pack.program, pack.jobs, pack.data_size)
         self._data = self._turns.replicated(pack.data())
         self._states, self._step = self._turns.init(), 0
 

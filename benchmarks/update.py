@@ -37,9 +37,9 @@ from fat2thin import algorithms
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import Dataset
 from fat2thin.engine import loop
-from fat2thin.engine.devices import Turns
-from fat2thin.engine.jobs import Jobs, on_device
-from fat2thin.engine.program import Program, sequential_here
+from fat2thin.engine.devices import JobScheduler
+from fat2thin.engine.pack import on_device
+from fat2thin.engine.program import Jobs, Program, sequential_here
 from fat2thin.evaluation.batches import problem_of
 from timing import repeated, side_by_side
 
@@ -131,7 +131,7 @@ def make_step(
     program: Program, seeds: int, dataset: Dataset
 ) -> tuple[Callable[[int], None], int, float]:
     """What takes so many chunks, the updates of one, and how long the first took."""
-    turns = Turns(program, make_jobs(seeds))
+    turns = JobScheduler(program, make_jobs(seeds))
     data, states = turns.replicated(on_device([dataset])), turns.init()
     length = 50 if program.sequential else 1000
 

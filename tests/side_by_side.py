@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.engine.jobs import Jobs
 from fat2thin.engine.metrics import divergences
+from fat2thin.engine.program import Jobs
 
 
 def make_jobs(

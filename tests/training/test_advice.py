@@ -8,7 +8,7 @@ import pytest
 import fat2thin
 from fat2thin import data
 from fat2thin.data.operations import Reachable, reachable_returns, split
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs.identity import read_logs
 from fat2thin.training import run_warnings as module
 from fat2thin.training.run_warnings import ERRORS, HARDLY, TIMES, HeldOutFindings, advice
 

@@ -36,10 +36,11 @@ from fat2thin import algorithms
 from fat2thin.engine import loop
 from fat2thin.engine.pack import jobs_of, make_program
 from fat2thin.evaluation.returns import Evaluation, Reference
-from fat2thin.runs import checkpoints, files, folder, trees
+from fat2thin.runs import checkpoints, files, folder
+from fat2thin.runs.checkpoints import Place
 from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.identity import identity_of
 from fat2thin.runs.result import columns
-from fat2thin.runs.run_json import understand
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
 from fat2thin.settings.spec import make_spec
 from fat2thin.training import load
@@ -186,8 +187,8 @@ def edit_header(data: bytes, rng: random.Random) -> bytes:
     length = int.from_bytes(data[:8], "little")
     header, numbers = json.loads(data[8 : 8 + length]), data[8 + length :]
     if rng.random() < 0.3:
-        listed = json.loads(header["__metadata__"][trees.FORMAT])
-        header["__metadata__"][trees.FORMAT] = as_text(change_json(listed, rng)).decode()
+        listed = json.loads(header["__metadata__"][files.TREE_FORMAT])
+        header["__metadata__"][files.TREE_FORMAT] = as_text(change_json(listed, rng)).decode()
     elif rng.random() < 0.5:
         name = rng.choice([name for name in header if name != "__metadata__"])
         types = ["F64", "F32", "I32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "U64", "BOOL", "X"]
@@ -274,7 +275,7 @@ def kinds(run: Path) -> dict[str, Kind]:
     here = RunFolder(run)
     about = here.about()
     state, policies = like(run)
-    step = next((run / checkpoints.FOLDER).iterdir())
+    ((place, step),) = checkpoints.listed(run)
 
     def metrics() -> None:
         found = columns(here.metrics_rows(SEEDS), len(SEEDS))
@@ -286,7 +287,7 @@ def kinds(run: Path) -> dict[str, Kind]:
 
     def arrays(path: Path, like: Any) -> Callable[[], None]:
         def read() -> None:
-            found = trees.load(path, like)
+            found = files.load_tree(path, like)
             same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), found, like)
             assert all(jax.tree.leaves(same))
 
@@ -311,8 +312,8 @@ def kinds(run: Path) -> dict[str, Kind]:
         "state": Kind(run / folder.STATE, arrays(run / folder.STATE, state), edit_header, share=12),
         "snapshot": Kind(snapshot, arrays(snapshot, policies), edit_header, share=12),
         "manifest": Kind(
-            step / checkpoints.MANIFEST, lambda: checkpoints.read(step), edit_manifest, edit_json,
-            share=9,
+            step / checkpoints.MANIFEST, lambda: checkpoints.read(step, place),
+            edit_manifest, edit_json, share=9,
         ),
     }  # fmt: skip
 
@@ -324,7 +325,7 @@ def _real(value: Any) -> Any:
 
 def like(run: Path) -> tuple[Any, Any]:
     """Shapes of the states and of the policies of a run."""
-    spec, problem, scales = understand(run / folder.RUN, RunFolder(run).about())
+    spec, problem, scales = identity_of(run / folder.RUN, RunFolder(run).about())
     program, jobs = make_program(spec, problem), jobs_of(spec, scales)
     state = eqx.filter_eval_shape(lambda jobs: loop.init(jobs, program=program), jobs)
     policies = eqx.filter_eval_shape(lambda *of: loop.policies(*of, program=program), state, jobs)
@@ -456,7 +457,7 @@ def imitate(place: Path, run: Path, algorithm: str) -> Path:
     place.mkdir()
     (place / folder.RUN).write_bytes(files.as_json(about))
     (place / folder.STATE).write_bytes(
-        trees.dump(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like(place)[0]))
+        files.dump_tree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like(place)[0]))
     )
     return place
 
@@ -636,9 +637,9 @@ def test_a_manifest_with_the_right_checksum_is_not_trusted(
     run, without_type_checks, place, value, complaint
 ):
     step = run / checkpoints.FOLDER / "step_000000002"
-    checkpoints.read(step)
+    checkpoints.read(step, Place(training=True, step=2))
     put(step / checkpoints.MANIFEST, place, value)
-    assert complaint in refused(run, lambda: checkpoints.read(step))
+    assert complaint in refused(run, lambda: checkpoints.read(step, Place(training=True, step=2)))
 
 
 @pytest.mark.parametrize("name", [folder.RUN, folder.METRICS, folder.EVALUATIONS, folder.STATE])

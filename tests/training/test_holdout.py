@@ -13,9 +13,9 @@ from fat2thin import data
 from fat2thin.cli.main import main
 from fat2thin.data import Dataset
 from fat2thin.data.formats.npz import save_npz
-from fat2thin.engine.jobs import watched_rows
+from fat2thin.engine.pack import watched_rows
 from fat2thin.engine.selection import NO_SCORE, SelectedState, choose
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs.identity import read_logs
 from fat2thin.runs.verification import FAILED, OK, verify
 from fat2thin.training import execute, execute_together, load, make_spec
 from fat2thin.training.progress import Silent

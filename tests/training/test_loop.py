@@ -9,8 +9,8 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.engine import loop
-from fat2thin.engine.jobs import on_device
 from fat2thin.engine.metrics import TrainingDiverged
+from fat2thin.engine.pack import on_device
 from fat2thin.engine.program import Program, chunk_lengths
 from fat2thin.engine.selection import SelectedState, choose
 from fat2thin.evaluation.batches import problem_of
@@ -190,7 +190,7 @@ def test_rows_drawn_in_blocks_are_the_same(tiny_world, monkeypatch, updates):
     data = on_device([tiny_world.dataset()])
     whole, broken = (broken_jobs(0, update, seeds=range(4), broken_seed=2) for update in (99, 7))
     expected, (report,) = run(program, whole, data, [12])
-    ahead = int(updates * loop.batch_bytes(program.batch_size, program.problem))
+    ahead = int(updates * loop.batch_bytes(program))
     monkeypatch.setattr(loop, "DRAWN_AHEAD", ahead)
     loop.chunk.clear_cache()
     found, (in_blocks,) = run(program, whole, data, [12])
@@ -206,7 +206,7 @@ def test_rows_drawn_in_blocks_are_the_same(tiny_world, monkeypatch, updates):
 def test_rows_drawn_ahead_are_counted_in_bytes(tiny_world):
     # Three observations twice, two actions, reward and continuation, in single precision.
     program = dataclasses.replace(make_program(tiny_world), batch_size=11)
-    assert loop.batch_bytes(program.batch_size, program.problem) == 11 * (3 + 2 + 1 + 3 + 1) * 4
+    assert loop.batch_bytes(program) == 11 * (3 + 2 + 1 + 3 + 1) * 4
 
 
 def test_a_broken_state_shows_in_the_next_metric(tiny_world):

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import fat2thin
-from fat2thin.engine import memory_mappings as mappings
+from fat2thin.engine import compilation_cache as cache
 from fat2thin.experiments.plan import Planned, carry_out
 from fat2thin.experiments.plan_progress import PlanProgress
 from fat2thin.training import make_spec
@@ -27,11 +27,12 @@ def train(batch_size):
 
 @pytest.fixture
 def set_limit(tmp_path, monkeypatch):
-    """Pretend that the system allows this number of mappings."""
+    """Pretend that the system allows this number of mappings, and that nothing was released."""
+    monkeypatch.setattr(cache, "_after_release", 0)
 
     def set_limit(number):
         (tmp_path / "limit").write_text(f"{number}\n")
-        monkeypatch.setattr(mappings, "LIMIT", tmp_path / "limit")
+        monkeypatch.setattr(cache, "LIMIT", tmp_path / "limit")
 
     return set_limit
 
@@ -42,6 +43,18 @@ def everything(monkeypatch):
     calls = []
     monkeypatch.setattr(jax, "clear_caches", lambda: calls.append("cleared"))
     return calls
+
+
+class Releases:
+    """Stands for a jitted function, and counts how often its programs were released."""
+
+    count = 0
+
+    def __call__(self):
+        raise NotImplementedError
+
+    def clear_cache(self):
+        self.count += 1
 
 
 def test_programs_above_half_of_the_limit_are_released(set_limit, everything):
@@ -80,7 +93,7 @@ def test_below_half_of_the_limit_a_program_is_shared(set_limit, tiny_world):
 
 def test_everything_is_released_where_that_is_not_enough(set_limit, everything, caplog):
     set_limit(100)
-    mappings.make_room()
+    cache.make_room([])
     assert len(everything) == 1
     (line,) = caplog.messages
     assert "raise vm.max_map_count" in line
@@ -88,18 +101,38 @@ def test_everything_is_released_where_that_is_not_enough(set_limit, everything, 
 
 def test_without_files_of_linux_nothing_is_released(set_limit, everything, monkeypatch, tmp_path):
     set_limit(1)
-    monkeypatch.setattr(mappings, "MAPPINGS", tmp_path / "none")
-    monkeypatch.setattr(mappings, "loop", None)
-    mappings.make_room()
-    assert not everything
+    monkeypatch.setattr(cache, "MAPPINGS", tmp_path / "none")
+    ours = Releases()
+    cache.make_room([ours])
+    assert not everything and not ours.count
+
+
+def test_programs_of_others_above_half_of_the_limit_cause_one_release(
+    set_limit, monkeypatch, tmp_path
+):
+    """They stay when ours are released: the next release waits for a tenth of the free ones."""
+    monkeypatch.setattr(cache, "MAPPINGS", tmp_path / "maps")
+    set_limit(1000)
+    ours = Releases()
+
+    def training_starts_with(mappings):
+        (tmp_path / "maps").write_text("\n" * mappings)
+        cache.make_room([ours])
+        return ours.count
+
+    assert [training_starts_with(count) for count in (500, 600, 620, 640)] == [0, 1, 1, 1]
+    assert [training_starts_with(count) for count in (641, 670, 676)] == [2, 2, 2]
+    assert training_starts_with(677) == 3
+    # What others release counts, too.
+    assert [training_starts_with(count) for count in (300, 500, 501)] == [3, 3, 4]
 
 
 @pytest.mark.parametrize("text", [None, "", "many"])
 def test_a_limit_that_cannot_be_read_is_the_usual_one(text, monkeypatch, tmp_path):
     if text is not None:
         (tmp_path / "limit").write_text(text)
-    monkeypatch.setattr(mappings, "LIMIT", tmp_path / "limit")
-    assert mappings._limit() == 65_530
+    monkeypatch.setattr(cache, "LIMIT", tmp_path / "limit")
+    assert cache._limit() == 65_530
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from fat2thin.algorithms.base import Preparation
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Place
-from fat2thin.runs.lock import FolderLock, in_use
+from fat2thin.runs.lock import in_use, locked
 from fat2thin.runs.verification import verify
 from fat2thin.training import (
     FolderInUseError,
@@ -109,7 +109,7 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, re
     with pytest.raises(Interrupted, match=r"after step 6.*run: the same command goes on"):
         execute(spec_of(), tmp_path / "run", Ask(), checkpoint_seconds=1e9)
     assert signal.getsignal(number) == before
-    (checkpoint,) = checkpoints.whole(tmp_path / "run")
+    (checkpoint,) = checkpoints.intact(tmp_path / "run")
     assert checkpoint.place == Place(training=True, step=6)
     assert not in_use(tmp_path / "run")
     go_on(spec_of(), tmp_path / "run")
@@ -149,7 +149,7 @@ def test_asked_twice_it_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt) as stop:
         execute(spec_of(), tmp_path / "run", Insist(), checkpoint_seconds=1e9)
     assert not isinstance(stop.value, Interrupted)
-    assert not checkpoints.whole(tmp_path / "run")
+    assert not checkpoints.intact(tmp_path / "run")
 
 
 def flip(file):
@@ -240,7 +240,7 @@ def test_the_newest_two_are_kept_and_one_at_the_end(tmp_path):
 
 def test_a_second_process_is_refused(tmp_path):
     folder = tmp_path / "run"
-    with FolderLock(folder):
+    with locked(folder):
         assert in_use(folder)
         with pytest.raises(FolderInUseError, match=rf"{folder} is in use: process \d+ trains"):
             go_on(spec_of(), folder)
@@ -251,7 +251,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 def test_other_versions_are_told(tmp_path, caplog, monkeypatch):
     break_off(spec_of(), tmp_path / "run", 9)
-    monkeypatch.setattr("fat2thin.runs.machine.__version__", "99.0")
+    monkeypatch.setattr("fat2thin.runs.identity.__version__", "99.0")
     run = go_on(spec_of(), tmp_path / "run")
     (sentence,) = run.about["warnings"]
     assert "99.0 now): the last digits may not be" in sentence and sentence in caplog.text

@@ -11,7 +11,7 @@ import pytest
 
 import fat2thin
 from fat2thin.random_streams import Stream, stream_key
-from fat2thin.runs import trees
+from fat2thin.runs import files
 from fat2thin.runs.folder import RunFolder
 from fat2thin.training import NoRunError, OtherRunError, TrainingDiverged, load, train
 from fat2thin.training.progress import Silent
@@ -356,9 +356,9 @@ def test_a_checkpoint_keeps_every_kind_of_array(tmp_path):
         "a": (jnp.array([True, False]), jnp.zeros((0, 2))),
     }
     file = tmp_path / "x.safetensors"
-    file.write_bytes(trees.dump(tree))
+    file.write_bytes(files.dump_tree(tree))
     like = jax.eval_shape(lambda: tree)
-    back = trees.load(file, like)
+    back = files.load_tree(file, like)
     assert jax.tree.structure(back) == jax.tree.structure(tree)
     for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(back), strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape
@@ -376,9 +376,9 @@ def test_a_checkpoint_keeps_every_kind_of_array(tmp_path):
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, like, message):
     file = tmp_path / "x.safetensors"
-    file.write_bytes(trees.dump({"a": jnp.zeros(2)}))
+    file.write_bytes(files.dump_tree({"a": jnp.zeros(2)}))
     with pytest.raises(ValueError, match=f"does not fit: it holds .*{message}"):
-        trees.load(file, jax.eval_shape(lambda: like))
+        files.load_tree(file, jax.eval_shape(lambda: like))
 
 
 def test_training_and_loading_need_no_pictures_commands_or_tasks(tmp_path):

@@ -15,11 +15,11 @@ from fat2thin.cli.main import main
 from fat2thin.evaluation.returns import Evaluation
 from fat2thin.report import follow as following
 from fat2thin.report import status_table as standings
-from fat2thin.runs import status as standing
+from fat2thin.runs import status as run_status
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import RunFolder
-from fat2thin.runs.lock import FolderLock
-from fat2thin.runs.status import MetricsTail, Watch, outline
+from fat2thin.runs.lock import locked
+from fat2thin.runs.status import StatusReader, last_metrics, outline
 from fat2thin.training import execute, load, make_spec
 from fat2thin.training.progress import Silent
 
@@ -60,7 +60,7 @@ def write_and_break_off(path, after=4, steps=6, **options):
 
 
 def test_a_run_without_metrics_is_at_its_start(folder):
-    standing = Watch(folder.path).look()
+    standing = StatusReader(folder.path).read()
     assert (standing.step, standing.percent, standing.score) == (0, 0, None)
     assert standing.running and not standing.in_use
     text = standings.describe(standing)
@@ -69,17 +69,17 @@ def test_a_run_without_metrics_is_at_its_start(folder):
 
 
 def test_the_lock_tells_who_trains(folder):
-    watch = Watch(folder.path)
-    with FolderLock(folder.path):
-        assert watch.look().in_use
-        assert "a process trains into it now" in standings.describe(watch.look())
-    assert not watch.look().in_use
+    watch = StatusReader(folder.path)
+    with locked(folder.path):
+        assert watch.read().in_use
+        assert "a process trains into it now" in standings.describe(watch.read())
+    assert not watch.read().in_use
 
 
 def test_a_seed_without_a_value_goes_on(folder):
     for seed, value in ((3, None), (5, 2.0)):
         folder.append_metrics([row(20, seed, 1.0) | {"held_out_value": value or math.nan}])
-    standing = Watch(folder.path).look()
+    standing = StatusReader(folder.path).read()
     assert standing.stopped == 0
     assert "held_out_value: not estimable: outside what the rewards allow, 1 of 2 seeds" in (
         standings.describe(standing)
@@ -90,7 +90,7 @@ def test_means_leave_out_seeds_that_stopped(folder):
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
     folder.append_metrics([row(20, 3, math.nan), row(20, 5, 4.0)])
     evaluate_by_hand(folder, [0, 20], [[[1.0, 3.0], [5.0, 5.0]], [[np.nan] * 2, [6.0, 8.0]]])
-    standing = Watch(folder.path).look()
+    standing = StatusReader(folder.path).read()
     assert (standing.step, standing.percent, standing.stopped) == (20, 50, 1)
     assert standing.score.step == 20 and standing.score.mean == 7.0
     text = standings.describe(standing)
@@ -102,44 +102,51 @@ def test_means_leave_out_seeds_that_stopped(folder):
 
 def test_only_rows_of_all_seeds_count(folder):
     """Lines come one at a time, and the last of them in pieces."""
-    tail = MetricsTail(folder.path / "metrics.jsonl", (3, 5))
-    assert tail.read() is None
+    file = folder.path / "metrics.jsonl"
+    assert last_metrics(file, (3, 5)) is None
     lines = [json.dumps(row(*values)) for values in ((10, 3, 1.0), (10, 5, 2.0), (20, 3, 3.0))]
     pieces = ["\n".join(lines) + "\n", json.dumps(row(20, 5, 4.0))[:9]]
     pieces += [json.dumps(row(20, 5, 4.0))[9:], "\n"]
     seen = []
     for piece in pieces:
-        with (folder.path / "metrics.jsonl").open("a") as file:
-            file.write(piece)
-        seen.append((tail.read().step, tail.read().metrics["loss"].tolist()))
+        with file.open("a") as appended:
+            appended.write(piece)
+        found = last_metrics(file, (3, 5))
+        seen.append((found.step, found.metrics["loss"].tolist()))
     assert seen == [(10, [1.0, 2.0])] * 3 + [(20, [3.0, 4.0])]
 
 
-def test_long_files_are_read_from_their_end_and_then_only_what_is_new(folder, monkeypatch):
+@pytest.fixture
+def parsed(monkeypatch):
+    """The lines of metrics that were parsed."""
+    lines, parse = [], run_status.metrics_row
+    monkeypatch.setattr(run_status, "metrics_row", lambda line: lines.append(line) or parse(line))
+    return lines
+
+
+def test_only_the_end_of_a_long_file_is_read_and_only_if_it_changed(folder, parsed):
     rows = [row(step, seed, step / 7 + seed) for step in range(1, 4001) for seed in (3, 5)]
     folder.append_metrics(rows)
-    file = folder.path / "metrics.jsonl"
-    length = file.stat().st_size
-    tail, parsed = MetricsTail(file, (3, 5)), []
-    parse = tail._parsed
-    monkeypatch.setattr(tail, "_parsed", lambda line: parsed.append(line) or parse(line))
-    assert tail.read().step == 4000
-    assert 2 <= len(parsed) < len(rows) // 2 and length > 2**17
-    parsed.clear()
+    assert (folder.path / "metrics.jsonl").stat().st_size > 2**17
+    reader = StatusReader(folder.path)
+    assert reader.read().step == 4000
+    assert len(parsed) == 3
+    assert reader.read().step == 4000
+    assert len(parsed) == 3
     folder.append_metrics([row(4001, 3, 1.0), row(4001, 5, 2.0)])
-    assert tail.read().metrics["loss"].tolist() == [1.0, 2.0]
-    assert len(parsed) == 2
+    assert reader.read().row.metrics["loss"].tolist() == [1.0, 2.0]
+    assert len(parsed) == 6
 
 
 def test_rows_of_more_seeds_than_a_block_holds(folder, monkeypatch):
-    monkeypatch.setattr(standing, "_BLOCK", 2**12)
+    monkeypatch.setattr(run_status, "_BLOCK", 2**12)
     seeds = tuple(range(200))
     for step in (1, 2):
         folder.append_metrics([row(step, seed, float(seed * step)) for seed in seeds])
     folder.append_metrics([row(3, seed, 0.0) for seed in seeds[:-1]])
     file = folder.path / "metrics.jsonl"
     assert file.stat().st_size > 5 * 2**12
-    found = MetricsTail(file, seeds).read()
+    found = last_metrics(file, seeds)
     assert found.step == 2
     np.testing.assert_array_equal(found.metrics["loss"], 2.0 * np.arange(200))
 
@@ -147,25 +154,25 @@ def test_rows_of_more_seeds_than_a_block_holds(folder, monkeypatch):
 def test_a_run_that_goes_back_is_followed_back(folder):
     """A checkpoint's shorter file takes the place of the longer one, then grows another way."""
     file = folder.path / "metrics.jsonl"
-    tail = MetricsTail(file, (3, 5))
+    reader = StatusReader(folder.path)
     for step in (10, 20, 30):
         folder.append_metrics([row(step, 3, 1.0), row(step, 5, 1.0)])
-    assert tail.read().step == 30
+    assert reader.read().step == 30
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]))
-    assert tail.read().step == 10
+    assert reader.read().step == 10
     file.unlink()
     long = [row(10, 3, 0.123456789), row(10, 5, 0.1), row(20, 3, 0.3), row(20, 5, 0.123)]
     folder.append_metrics(long)
-    assert tail.read().step == 20
+    assert reader.read().step == 20
     file.unlink()
-    assert tail.read() is None
+    assert reader.read().row is None
 
 
 @pytest.mark.parametrize("line", ["[1, 2]", "{", '{"step": "a", "seed": 3}', '{"seed": 3}'])
 def test_a_damaged_line_is_named_by_its_file(folder, line):
     (folder.path / "metrics.jsonl").write_text(line + "\n")
     with pytest.raises(DamagedError, match=r"metrics\.jsonl is damaged"):
-        Watch(folder.path).look()
+        StatusReader(folder.path).read()
 
 
 @pytest.mark.parametrize(
@@ -181,10 +188,10 @@ def test_a_damaged_line_is_named_by_its_file(folder, line):
     ],
 )
 def test_a_stranger_s_run_json_is_refused(folder, wrong):
-    Watch(folder.path).look()
+    StatusReader(folder.path).read()
     folder.write_about({**ABOUT, **wrong})
     with pytest.raises(DamagedError, match=r"run\.json is damaged"):
-        Watch(folder.path).look()
+        StatusReader(folder.path).read()
 
 
 def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
@@ -201,9 +208,9 @@ def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
     assert re.search(rf"^loss +{(low + high) / 2:.3f} +{low:.3f} +{high:.3f}$", text, re.MULTILINE)
     for checkpoint in (path / "checkpoints").iterdir():
         (checkpoint / "state.safetensors").write_bytes(b"")
-    assert "from the start" in standings.describe(Watch(path).look())
+    assert "from the start" in standings.describe(StatusReader(path).read())
     execute(spec, path)
-    assert not Watch(path).look().running
+    assert not StatusReader(path).read().running
 
 
 def test_seeds_that_stopped_and_warnings_are_told(folder):
@@ -223,7 +230,7 @@ def test_what_a_checkpoint_knows_is_told(tmp_path):
     settings = {"bad_identity": float(first.states.identity[1]), "bad_update": 1.0}
     path = tmp_path / "run"
     write_and_break_off(path, seeds=2, settings=settings)
-    standing = Watch(path).look()
+    standing = StatusReader(path).read()
     assert standing.stopped == 1
     text = standings.describe(standing)
     assert "1 of 2 seeds stopped" in text
@@ -246,7 +253,7 @@ def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
     held = RunFolder(tmp_path / "held")
     shutil.copytree(folder.path, held.path)
     paths = [cut, finished, folder.path, held.path, broken, tmp_path / "nowhere"]
-    with FolderLock(held.path):
+    with locked(held.path):
         main(["show", *map(str, paths)])
     lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["folder", "algorithm", "dataset", "seeds", "actor sampled", "status"]
@@ -332,10 +339,10 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
     spec = make_spec("stand_in", "tiny/own", steps=40, seeds=2, evaluate_every=1, log_every=1)
     thread = threading.Thread(target=execute, args=(spec, path, Waits(), 0.0))
     thread.start()
-    watch = Watch(path)
+    watch = StatusReader(path)
     try:
         assert begun.wait(60.0)
-        while (standing := watch.look()).running:
+        while (standing := watch.read()).running:
             assert standing.in_use
             assert f"step {standing.step} of 40" in standings.describe(standing)
             steps.append(standing.step)
@@ -349,12 +356,12 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
 def test_lines_come_only_with_news(folder, capsys):
     lines = following._Lines(every=0.0)
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
-    watch = Watch(folder.path)
+    watch = StatusReader(folder.path)
     for _ in range(3):
-        lines.show(watch.look(), "")
+        lines.show(watch.read(), "")
     assert capsys.readouterr().out == "step 10 of 40 (25 %); loss 1.5\n"
     evaluate_by_hand(folder, [0], [[[1.0], [2.0]]])
-    lines.show(watch.look(), "9 steps/s, 0:03 left")
+    lines.show(watch.read(), "9 steps/s, 0:03 left")
     assert capsys.readouterr().out == (
         "step 10 of 40 (25 %); loss 1.5; actor_sampled 1.500 at step 0; 9 steps/s, 0:03 left\n"
     )
@@ -383,7 +390,7 @@ def test_following_waits_for_a_run_that_is_just_being_begun(tmp_path, monkeypatc
         "sleep",
         lambda _: made.write_about({**ABOUT, "step": 40, "status": next(states)}),
     )
-    with FolderLock(path):
+    with locked(path):
         assert following.follow(path)
     with pytest.raises(ValueError, match="holds no run"):
         following.follow(tmp_path / "nowhere")

@@ -16,16 +16,16 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.cli import main as cli
 from fat2thin.data import readers
-from fat2thin.runs import folder as folder_module
-from fat2thin.runs import trees
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import RunFolder, TooLargeError
-from fat2thin.runs.lock import FolderLock, in_use
-from fat2thin.runs.status import MetricsTail
+from fat2thin.runs import files
+from fat2thin.runs import status as run_status
+from fat2thin.runs.files import DamagedError, TooLargeError
+from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.lock import in_use, locked
+from fat2thin.runs.status import last_metrics
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
 from fat2thin.training import execute, load, make_spec
 from fat2thin.training.progress import Silent
-from fat2thin.training.runner import Turns
+from fat2thin.training.runner import JobScheduler
 
 OPTIONS = {"steps": 4, "seeds": [3, 5], "evaluate_every": 2, "log_every": 1, "snapshots": [2]}
 FILES = (
@@ -129,7 +129,7 @@ def test_a_lock_that_is_a_link_is_neither_followed_nor_made(folder, victim, no_h
         (folder / ".lock").unlink(missing_ok=True)
         (folder / ".lock").symlink_to(target)
         with pytest.raises(DamagedError, match=r"\.lock is a symbolic link"):
-            FolderLock(folder).__enter__()
+            locked(folder).__enter__()
         with pytest.raises(DamagedError, match=r"\.lock is a symbolic link"):
             in_use(folder)
     assert not victim.with_name("new").exists()
@@ -142,7 +142,7 @@ def test_a_lock_that_is_no_file_is_refused_at_once(folder, kind, no_hang):
     {"pipe": os.mkfifo, "folder": os.mkdir, "device": lambda at: at.symlink_to("/dev/zero")}[kind](
         lock
     )
-    for use in (in_use, lambda folder: FolderLock(folder).__enter__()):
+    for use in (in_use, lambda folder: locked(folder).__enter__()):
         with pytest.raises(DamagedError, match="not a regular file"):
             use(folder)
     assert ".lock is a" in ends("show", folder)
@@ -211,7 +211,7 @@ def small_limit(monkeypatch):
     """Let the machine have less memory."""
 
     def limit(size):
-        monkeypatch.setattr(folder_module, "default_limit", lambda: size)
+        monkeypatch.setattr(files, "default_limit", lambda: size)
 
     return limit
 
@@ -223,7 +223,7 @@ def nothing_is_made(monkeypatch):
     def init(self):
         raise AssertionError("states were made")
 
-    monkeypatch.setattr(Turns, "init", init)
+    monkeypatch.setattr(JobScheduler, "init", init)
 
 
 def test_a_state_that_is_too_small_is_not_replayed(folder, nothing_is_made, monkeypatch):
@@ -272,7 +272,7 @@ def test_a_replay_that_needs_too_much_is_not_begun(folder, small_limit, nothing_
 
 
 def test_what_is_loaded_has_a_limit(folder, small_limit):
-    state = trees.size(load(folder).states)
+    state = files.tree_size(load(folder).states)
     small_limit(state)
     with pytest.raises(TooLargeError, match=r"run\.json: spec\.config, spec\.seeds and spec\.snap"):
         load(folder)
@@ -311,10 +311,9 @@ def test_only_the_end_of_metrics_is_looked_at(tmp_path, monkeypatch):
     """Rows of seeds that the run does not have never make a whole step."""
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "seed": 9, "loss": 0.5}\n' * 20_000)
-    tail, parsed = MetricsTail(file, (3, 5)), []
-    parse = tail._parsed
-    monkeypatch.setattr(tail, "_parsed", lambda line: parsed.append(line) or parse(line))
-    assert tail.read() is None
+    parsed, parse = [], run_status.metrics_row
+    monkeypatch.setattr(run_status, "metrics_row", lambda line: parsed.append(line) or parse(line))
+    assert last_metrics(file, (3, 5)) is None
     assert len(parsed) <= 10
 
 

@@ -10,7 +10,7 @@ import fat2thin
 from fat2thin.data import Reader, readers
 from fat2thin.engine.pack import make_pack
 from fat2thin.random_streams import Stream, stream_key
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs.identity import read_logs
 from fat2thin.training import TrainingDiverged, execute, execute_together, make_spec
 
 OPTIONS = {"steps": 12, "evaluate_every": 6, "log_every": 3, "episodes": 3, "batch_size": 8}

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fat2thin.engine.devices import LIMIT, Turns, jobs_at_a_time
+from fat2thin.engine.devices import LIMIT, JobScheduler, jobs_at_a_time
 from fat2thin.engine.program import Program
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.random_streams import Stream, stream_key
@@ -134,5 +134,5 @@ def test_devices_say_what_they_offer(program, monkeypatch):
 )
 def test_turns_are_equal(program, room_for, jobs, held, turns, at_a_time):
     room_for(logs=0, jobs=held)
-    made = Turns(program, make_jobs(range(jobs)))
+    made = JobScheduler(program, make_jobs(range(jobs)))
     assert (made.count, made.at_a_time) == (turns, at_a_time)

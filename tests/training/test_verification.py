@@ -13,8 +13,8 @@ from fat2thin.algorithms.base import Preparation
 from fat2thin.cli import main as cli
 from fat2thin.data import Reader, readers
 from fat2thin.random_streams import Stream, stream_key
-from fat2thin.runs import files, trees
-from fat2thin.runs.lock import FolderLock
+from fat2thin.runs import files
+from fat2thin.runs.lock import locked
 from fat2thin.runs.verification import verify
 from fat2thin.training import TrainingDiverged, execute, execute_together, make_spec
 from fat2thin.training.progress import Silent
@@ -217,7 +217,7 @@ def change_weight(file, folder, amount):
     run = fat2thin.load(folder)
     weight = np.array(run.states.weight)
     weight[1, 2, 0] *= amount
-    file.write_bytes(trees.dump(run.states._replace(weight=weight)))
+    file.write_bytes(files.dump_tree(run.states._replace(weight=weight)))
     list_anew(folder)
 
 
@@ -287,7 +287,7 @@ def test_an_unfinished_run(tmp_path):
     damaged = verify(tmp_path, 0)["checkpoints"]
     assert damaged.result == "FAILED" and str(state) in damaged.what
     state.write_bytes(whole)
-    with FolderLock(tmp_path):
+    with locked(tmp_path):
         assert "trains into the folder now" in verify(tmp_path, 0)["run.json"].what
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 12, "seed": 3, "lo')

@@ -235,7 +235,7 @@ def main():
     from fat2thin.training import run_writer as member
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    phases.watch(turns.Turns, "chunk", "training", first="compilation")
+    phases.watch(turns.JobScheduler, "chunk", "training", first="compilation")
     phases.watch(judging.EvaluationQueue, "evaluate", "evaluation")
     phases.watch(folder, "write", "writing")
     phases.watch(member.RunWriter, "checkpoint", "checkpoint")

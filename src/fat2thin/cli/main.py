@@ -154,7 +154,7 @@ def show(
     """
     from fat2thin.report import follow as following
     from fat2thin.report import status_table as standings
-    from fat2thin.runs.status import Watch
+    from fat2thin.runs.status import StatusReader
     from fat2thin.training import load
 
     with plain_errors(ValueError):
@@ -166,7 +166,7 @@ def show(
         (folder,) = folders
         if follow and not following.follow(folder):
             return
-        standing = Watch(folder).look()
+        standing = StatusReader(folder).read()
         if standing.running:
             print(standings.describe(standing))
             return

@@ -1,4 +1,4 @@
-"""The compiled part of a run: programs, jobs, devices. It touches no run and no data file."""
+"""The compiled part of a run: programs, jobs, devices. It opens no run or data file."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ __all__ = ["train"]
 def __getattr__(name: str) -> Any:
     # Later, so that the command line can set up JAX's cache before JAX is loaded.
     if name == "train":
-        from fat2thin.engine.pure_training import train
+        from fat2thin.engine.loop import train
 
         return train
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,30 +1,46 @@
-"""Compiled programs kept on disk: a run of shapes that were seen before need not compile again.
+"""Compiled programs: kept on disk for later processes, released before Linux runs out of mappings.
 
-JAX keeps and finds them; this module only says where, and what is worth keeping. The files are
-programs that JAX runs, so the folder belongs to its user alone. It may be removed at any time.
+JAX stores and finds programs on disk; `use` only says where, and which are worth keeping. The files
+are programs that JAX runs, so the folder belongs to its user alone. It may be removed at any time.
+
+In memory, JAX keeps every program that it compiled. On a CPU one trained program takes about 1,500
+memory mappings, and Linux allows a process 65,530 by default. Beyond that it ends the process.
 """
 
 import logging
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+MAPPINGS = Path("/proc/self/maps")
+"""One line per mapping of this process; only Linux has this file."""
+LIMIT = Path("/proc/sys/vm/max_map_count")
+DEFAULT_LIMIT = 65_530
+"""Used if the file cannot be read."""
+HALF, MOST = 0.5, 0.75
+"""Shares of the limit above which our own programs, and all programs, are released."""
+GROWTH = 0.1
+"""Share of the mappings free after a release that must be used before the next release."""
 
 _FOLDER = "jax_compilation_cache_dir"
 _KEPT = {
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-"""What takes 0.1 s, not JAX's 1 s: a run has twenty programs below and few above. Of any size."""
+"""Keep programs that take 0.1 s, not JAX's 1 s: a run has twenty below and few above."""
 
 _log = logging.getLogger(__name__)
+_after_release = 0
+"""Mappings in use after the last release."""
 
 
 def use() -> None:
     """Let JAX keep what it compiles in $XDG_CACHE_HOME/fat2thin/jax, or under ~/.cache.
 
-    Where a folder is chosen already ($JAX_COMPILATION_CACHE_DIR, or JAX's own configuration)
-    nothing is changed; where ours cannot be written, nothing is kept, and that is logged.
+    If a folder is chosen already ($JAX_COMPILATION_CACHE_DIR, or JAX's own configuration), nothing
+    changes. If the folder cannot be written, nothing is kept, and that is logged.
     """
     if _chosen():
         return
@@ -43,7 +59,7 @@ def use() -> None:
 
 
 def _refuse_others(folder: Path) -> None:
-    """Programs of somebody else would be run as if they were ours."""
+    """Refuse a folder that others can write to: their programs would run as if they were ours."""
     if not hasattr(os, "getuid"):
         return
     status = folder.stat()
@@ -64,10 +80,55 @@ def _default_folder() -> Path:
 
 
 def _set(option: str, value: str | float | int) -> None:
-    """Set an option of JAX, unless the environment does; what is not loaded yet reads it there."""
+    """Set an option of JAX, unless the environment does. JAX reads it there if not yet loaded."""
     if option.upper() in os.environ:
         return
     if "jax" in sys.modules:
         sys.modules["jax"].config.update(option, value)
     else:
         os.environ[option.upper()] = str(value)
+
+
+def make_room(functions: Iterable[Callable]) -> None:
+    """Release compiled programs if this process has used much of its memory mappings.
+
+    Above half of the limit this releases the programs of `functions`, which are jitted. If more
+    than three quarters are still in use, it releases everything that JAX has compiled in this
+    process, by `jax.clear_caches()`. What is needed again is compiled again, or loaded from JAX's
+    cache on disk. Where mappings of other code fill half of the limit, the next release waits until
+    a tenth of those left free are used. Systems other than Linux have no such limit, and nothing
+    is released there.
+    """
+    global _after_release
+    import jax  # not above: the command line imports this module before it sets up JAX
+
+    before, limit = _used(), _limit()
+    _after_release = min(_after_release, before)
+    if before <= max(HALF * limit, _after_release + GROWTH * (limit - _after_release)):
+        return
+    for function in functions:
+        # The method is not documented: a version of JAX without it releases everything.
+        getattr(function, "clear_cache", jax.clear_caches)()
+    if _used() > MOST * limit:
+        jax.clear_caches()
+    after = _after_release = _used()
+    _log.info("released compiled programs: %d memory mappings, before %d", after, before)
+    if after > MOST * limit:
+        _log.warning(
+            "%d of %d memory mappings are in use after releasing every compiled program. Linux "
+            "ends a process that needs more: raise vm.max_map_count", after, limit,
+        )  # fmt: skip
+
+
+def _used() -> int:
+    try:
+        return MAPPINGS.read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _limit() -> int:
+    try:
+        return int(LIMIT.read_text())
+    except (OSError, ValueError):
+        return DEFAULT_LIMIT

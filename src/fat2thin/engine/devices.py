@@ -1,16 +1,15 @@
-"""Jobs on the devices of a machine: each has its share, and where not all fit they take turns.
+"""Jobs on the devices of a machine: each device has its share; jobs that do not fit take turns.
 
-With one device that holds all jobs nothing is added to the compiled loop. Otherwise the jobs are
-made up with copies of the last one, so that every device and every turn has equally many; nobody
-sees what the copies do.
+With one device that holds all jobs, nothing is added to the compiled loop. Otherwise copies of the
+last job fill up the rest, so that every device and every turn has the same number of jobs; the
+results of the copies are dropped.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -22,62 +21,60 @@ from jaxtyping import Array
 
 from fat2thin.algorithms.base import State
 from fat2thin.engine import loop
-from fat2thin.engine.jobs import Data, Jobs, take
-from fat2thin.engine.memory_mappings import make_room
+from fat2thin.engine.compilation_cache import make_room
 from fat2thin.engine.metrics import ChunkReport
-from fat2thin.engine.program import JOBS, Program, mesh
+from fat2thin.engine.program import JOBS, Data, Jobs, Program, mesh, take
 from fat2thin.evaluation.returns import Evaluation, Evaluator
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream
 
 LIMIT = "FAT2THIN_MEMORY"
-"""Environment variable: what a run may take of each device, in GiB."""
+"""Environment variable: the memory of each device that a run may use, in GiB."""
 
 _METRICS = 20
-"""About how many metrics of an update are kept by rows, for as many updates as are drawn ahead."""
+"""About how many metrics of an update have one number per row."""
 _MARGIN = 0.1
-"""Of what a device offers, left to evaluations and to the compiler's own needs."""
+"""Share of a device's memory left to evaluations and the compiler."""
 _STATES = 3
 _OUTPUTS = 1
-"""What a chunk needs at once: so many times the state, and so many times what every layer puts out
-for a batch. XLA's own count on a CPU, of TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side,
-layers of 64 and 256 and batches of 256 and 1,024, is 2 states and .7 to .8 outputs; an
-accelerator's compiler may keep more copies. The rows that are drawn for some updates ahead come on
-top."""
+"""Memory of a chunk, in copies of the state and of all layers' outputs for a batch. XLA's own count
+on a CPU, of TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side, layers of 64 and 256 and
+batches of 256 and 1,024, is 2 states and .7 to .8 outputs; an accelerator's compiler may keep more
+copies. The rows drawn ahead are added to that."""
 
 
-class Turns:
-    """The compiled loop for any number of jobs.
+class JobScheduler:
+    """Runs the compiled loop for any number of jobs, on all devices and in turns.
 
-    The states of jobs that take turns lie in the host's memory, those of others on the devices;
-    `spread` and `gathered` lead there and back.
+    The states of jobs that take turns are kept in host memory, all others on the devices; `spread`
+    puts them there, and `gathered` brings them back.
     """
 
     def __init__(self, program: Program, jobs: Jobs, data_size: int = 0) -> None:
-        """`data_size` is what the logs take of a device, in bytes."""
-        make_room()
+        """`data_size` is the number of bytes that the logs take on a device."""
+        make_room((loop.init, loop.chunk, loop.policies, loop.evaluate))
         self._all = np.arange(len(jobs.seed))
         held = jobs_at_a_time(program, jobs, data_size) or self._all.size
         self.count = math.ceil(self._all.size / (held * jax.device_count()))
-        """How many turns."""
+        """Number of turns."""
         equally_many = math.ceil(self._all.size / self.count)
         of_device = math.ceil(equally_many / jax.device_count())
         devices = math.ceil(equally_many / of_device)
         self.at_a_time = of_device * devices
-        """How many jobs each of them has."""
+        """Number of jobs in a turn."""
         self._program = dataclasses.replace(program, devices=devices)
         self._plain = self.count == devices == 1
         self._jobs = self.spread(jobs)
 
     @property
     def about(self) -> dict[str, int]:
-        """What run.json says of them: how many devices share the jobs, how many have a turn."""
+        """Fields of run.json: how many devices share the jobs, and how many jobs have a turn."""
         devices = {"devices": self._program.devices} if self._program.devices > 1 else {}
         turns = {"jobs_at_a_time": self.at_a_time} if self.count > 1 else {}
         return devices | turns
 
     def spread(self, tree: Any) -> Any:
-        """What belongs to all jobs, put where it is needed: on the devices, or the host."""
+        """Put a tree of all jobs where it is needed: on the devices, or the host."""
         if self._plain:
             return tree
         on_host = jax.device_get(tree)
@@ -87,26 +84,23 @@ class Turns:
         return self._placed(take(on_host, block))
 
     def gathered(self, tree: Any) -> Any:
-        """What belongs to all jobs, in one place."""
+        """Bring a tree of all jobs back to one place."""
         if self._plain or self.count > 1:
             return tree
         return _on_host([tree], self._all.size)
 
     def replicated(self, data: Data) -> Data:
-        """The logs, on every device."""
+        """Put the logs on every device."""
         if self._program.devices == 1:
             return data
         return jax.device_put(data, self._sharding())
 
     def init(self) -> State:
-        """The states that all jobs start in."""
+        """Return the states that all jobs start in."""
+        init = functools.partial(loop.init, program=self._program)
         if self.count == 1:
-            return loop.init(self._jobs, program=self._program)
-        parts = (
-            loop.init(self._placed(take(self._jobs, block)), program=self._program)
-            for block in self._blocks(self._all)
-        )
-        return _on_host(parts, self._all.size)
+            return init(self._jobs)
+        return self._one_by_one(init, (self._jobs,), self._all)
 
     def chunk(
         self,
@@ -117,14 +111,22 @@ class Turns:
         preparing: bool = False,
         active: np.ndarray | None = None,
     ) -> tuple[State, ChunkReport]:
-        """Updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
+        """Run updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
 
         def move(states: State, jobs: Jobs, active: Array) -> tuple[State, ChunkReport]:
-            with out_of_memory_explained():
+            try:
                 return loop.chunk(
                     states, data, jobs, jnp.int32(start), active,
                     program=self._program, length=length, preparing=preparing,
                 )  # fmt: skip
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                raise MemoryError(
+                    "the device has not enough memory for so many jobs at a time, more than was "
+                    f"estimated. Set {LIMIT} to what they may take of it, in GiB, and they take "
+                    f"turns. ({error})"
+                ) from error
 
         going = np.ones(self._all.size, bool) if active is None else active
         if self.count > 1:
@@ -133,25 +135,20 @@ class Turns:
         return states, self.gathered(report)
 
     def policies(self, states: State) -> dict[str, Policy]:
-        """The policies of all jobs; see `loop.policies`."""
+        """Return the policies of all jobs; see `loop.policies`."""
 
-        def make(states: State, jobs: Jobs) -> dict[str, Policy]:
-            return loop.policies(states, jobs, program=self._program)
-
+        make = functools.partial(loop.policies, program=self._program)
         return self._of_jobs(make, states, self._all)
 
     def evaluate(
         self, states: State, jobs: np.ndarray, number: int,
         *, stream: Stream, evaluator: Evaluator, episodes: int,
     ) -> dict[str, Evaluation]:  # fmt: skip
-        """Judge the policies of the jobs at some places; see `loop.evaluate`."""
-
-        def judge(states: State, jobs: Jobs) -> dict[str, Evaluation]:
-            return loop.evaluate(
-                states, jobs, jnp.int32(number), stream=stream,
-                program=self._program, evaluator=evaluator, episodes=episodes,
-            )  # fmt: skip
-
+        """Evaluate the policies of the jobs at some places; see `loop.evaluate`."""
+        judge = functools.partial(
+            loop.evaluate, number=jnp.int32(number), stream=stream,
+            program=self._program, evaluator=evaluator, episodes=episodes,
+        )  # fmt: skip
         return self._of_jobs(judge, states, jobs)
 
     def _of_jobs(self, function: Callable, states: State, places: np.ndarray) -> Any:
@@ -162,7 +159,7 @@ class Turns:
         return self._one_by_one(function, self.gathered((states, self._jobs)), places)
 
     def _one_by_one(self, function: Callable, of_jobs: tuple, places: np.ndarray) -> Any:
-        """What a function of states and jobs gives for those at some places, turn after turn.
+        """Call a function of states and jobs turn by turn, for the jobs at some places.
 
         A turn gets a copy of its states, so the loop may write over them.
         """
@@ -170,14 +167,14 @@ class Turns:
         return _on_host(parts, places.size)
 
     def _blocks(self, places: np.ndarray) -> list[np.ndarray]:
-        """Places that are computed together, equally many each time."""
+        """Split places into turns of the same size."""
         devices = self._program.devices
         size = min(self.at_a_time, devices * math.ceil(places.size / devices))
         missing = -places.size % size
         return np.split(np.pad(places, (0, missing), mode="edge"), (places.size + missing) // size)
 
     def _placed(self, tree: Any) -> Any:
-        """A tree with a leading axis of jobs on the devices, each with its share."""
+        """Put a tree with a leading axis of jobs on the devices, each with its share."""
         return jax.device_put(tree, self._sharding(JOBS))
 
     def _sharding(self, *axes: str) -> NamedSharding:
@@ -185,7 +182,7 @@ class Turns:
 
 
 def _on_host(parts: Iterable[Any], count: int) -> Any:
-    """Trees of jobs one after the other as one in the host's memory, its first `count` jobs."""
+    """Join trees of jobs into one in host memory, and return its first `count` jobs."""
     whole, done = None, 0
     for part in parts:
         fetched = jax.device_get(part)
@@ -202,28 +199,14 @@ def _on_host(parts: Iterable[Any], count: int) -> Any:
 
 
 def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
-    """How many jobs a device holds beside the logs, at least one; None where nothing limits them.
+    """Return how many jobs a device holds beside the logs, at least one; None without a limit.
 
-    That is what `FAT2THIN_MEMORY` says, or what the devices themselves offer.
+    The limit is `FAT2THIN_MEMORY`, or the free memory of the devices.
     """
     offered = _asked_for() or _offered()
     if offered is None:
         return None
     return max(1, math.floor((offered - data_size) / chunk_size(program, jobs, 1)))
-
-
-@contextlib.contextmanager
-def out_of_memory_explained() -> Iterator[None]:
-    """Say what helps where a device has no memory left."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise MemoryError(
-            "the device has not enough memory for so many jobs at a time, more than was estimated. "
-            f"Set {LIMIT} to what they may take of it, in GiB, and they take turns. ({error})"
-        ) from error
 
 
 def _asked_for() -> float | None:
@@ -240,7 +223,7 @@ def _asked_for() -> float | None:
 
 
 def _offered() -> float | None:
-    """What the device with least has free; the main memory of a CPU is not counted."""
+    """Return the smallest free memory of a device; the main memory of a CPU does not count."""
     known = [device.memory_stats() or {} for device in jax.devices()]
     sizes = [
         stats["bytes_limit"] - stats.get("bytes_in_use", 0)
@@ -251,17 +234,16 @@ def _offered() -> float | None:
 
 
 def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
-    """About how many bytes it takes to move so many jobs on; `jobs` holds at least one of them."""
+    """Estimate the memory of a chunk of `count` jobs; `jobs` holds at least one of them."""
     init = functools.partial(loop.init, program=program)
     leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    # A layer's weights have a row an output, and its networks before that; the first axis is jobs.
+    # Axes of a layer's weights: jobs, networks, outputs, inputs.
     outputs = sum(
         math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2
     )
-    size, problem = program.batch_size, program.problem
-    rows = loop.batch_bytes(size, problem) + _METRICS * size * 4
-    drawn = loop.drawn_ahead(size, problem) * rows
+    rows = loop.batch_bytes(program) + _METRICS * program.batch_size * 4
+    drawn = loop.drawn_ahead(program) * rows
     # One after the other, they need the rest in turn.
     at_once = 1 if program.sequential else count
     rest = _OUTPUTS * program.batch_size * outputs + drawn

@@ -1,22 +1,24 @@
 """The compiled loop: updates of one job in a scan, and all jobs of a pack in one program.
 
 A job is a seed and, in a pack of runs, the numbers of some settings. On a CPU, jobs run one after
-the other, so that a job's bits do not depend on the jobs beside it; elsewhere they run side by
-side. Every random number comes from the seed, the purpose and the number of the update, so it does
-not matter where a run was cut.
+the other, so that a job's bits do not depend on the other jobs; elsewhere they run side by side.
+Every random number comes from the seed, the purpose and the number of the update, so it does not
+matter where a run was cut.
+
+`train` is training as a pure function, without a run folder: jit, vmap or differentiate it.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
-from fat2thin.engine.jobs import Data, Jobs
 from fat2thin.engine.metrics import (
     BlockMetrics,
     ChunkReport,
@@ -25,7 +27,7 @@ from fat2thin.engine.metrics import (
     pack_metrics,
     sum_block,
 )
-from fat2thin.engine.program import Program, largest_divisor, over_jobs
+from fat2thin.engine.program import Data, Jobs, Program, largest_divisor, over_jobs
 from fat2thin.engine.selection import acting, choose, start_selection
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.evaluation.signals import Watched, preference, signals
@@ -33,16 +35,15 @@ from fat2thin.policies import Policy
 from fat2thin.random_streams import Stream, fold, seed_key, stream_key
 
 DRAWN_AHEAD = 2**21
-"""About how many bytes of the log a job draws and gathers at once, for its next updates."""
+"""About how many bytes of the log a job draws and gathers at once for its next updates."""
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 """Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 
 
-def initial_state(
-    key: Key[Array, ""], algorithm: Algorithm, problem: Problem, config: Any
-) -> State:
+def initial_state(key: Key[Array, ""], program: Program) -> State:
     """Return the state that one job starts in."""
-    state = algorithm.init(fold(key, Stream.INITIAL_STATE), problem, config)
+    init = program.algorithm.init
+    state = init(fold(key, Stream.INITIAL_STATE), program.problem, program.config)
     # Whether a number was written as 0 or as an array must not matter to what is compiled.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
 
@@ -54,29 +55,27 @@ def updates(
     row_count: Int[Array, ""] | int,
     start: Int[Array, ""] | int,
     *,
+    program: Program,
     length: int,
-    batch_size: int,
-    algorithm: Algorithm,
-    problem: Problem,
-    config: Any,
     preparing: bool = False,
 ) -> tuple[State, ChunkReport]:
     """Run updates `start` to `start + length - 1` of one job, on batches of `rows(places)`."""
-    step, own_draws, row_draws = _phase(algorithm, preparing)
+    step, own_draws, row_draws = _phase(program.algorithm, preparing)
+    batch_size = program.batch_size
 
     def draw(number: Int[Array, ""]) -> tuple[Batch, Key[Array, ""]]:
         places = jax.random.randint(fold(key, row_draws, number), (batch_size,), 0, row_count)
         return rows(places), fold(key, own_draws, number)
 
     def update(state: State, drawn: tuple[Batch, Array]) -> tuple[State, UpdateMetrics]:
-        state, metrics = step(state, *drawn, problem, config)
+        state, metrics = step(state, *drawn, program.problem, program.config)
         return state, pack_metrics(metrics, batch_size)
 
     def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, BlockMetrics]:
         state, metrics = lax.scan(update, state, jax.vmap(draw)(numbers))
         return state, sum_block(metrics, numbers[0])
 
-    together = largest_divisor(length, drawn_ahead(batch_size, problem))
+    together = largest_divisor(length, drawn_ahead(program))
     numbers = start + jnp.arange(length, dtype=jnp.int32).reshape(-1, together)
     state, blocks = lax.scan(block, state, numbers)
     return state, chunk_report(blocks, state, start, length)
@@ -91,14 +90,59 @@ def _phase(algorithm: Algorithm, preparing: bool) -> tuple[Callable, Stream, Str
     return algorithm.update, Stream.UPDATE, Stream.BATCH
 
 
-def batch_bytes(batch_size: int, problem: Problem) -> int:
+def batch_bytes(program: Program) -> int:
     """Return the size of the rows of one update."""
-    return batch_size * 4 * (2 * problem.observation_size + problem.action_size + 2)
+    problem = program.problem
+    return program.batch_size * 4 * (2 * problem.observation_size + problem.action_size + 2)
 
 
-def drawn_ahead(batch_size: int, problem: Problem) -> int:
+def drawn_ahead(program: Program) -> int:
     """Return the number of updates whose rows a job draws at once, at least one."""
-    return max(1, DRAWN_AHEAD // batch_bytes(batch_size, problem))
+    return max(1, DRAWN_AHEAD // batch_bytes(program))
+
+
+def train(
+    key: Key[Array, ""],
+    data: Batch,
+    *,
+    algorithm: Algorithm,
+    problem: Problem,
+    steps: int,
+    config: Any = None,
+    batch_size: int = 256,
+    log_every: int = 250,
+) -> tuple[State, dict[str, Float[Array, " chunks"]]]:
+    """Learn from logged rows, and return the final state and the mean metrics of each chunk.
+
+    `data` and `problem` come from `evaluation.batches.batch_of` and `problem_of`, `algorithm` from
+    `algorithms.get`; `config` defaults to the algorithm's own. A chunk has `log_every` updates, or
+    the largest smaller number that divides `steps`. Numbers of the config may be traced
+    (`algorithms.base.with_numbers`), so that `jax.vmap` makes a sweep and `jax.grad` a derivative
+    (through several updates it is NaN where a gradient is exactly zero: Adam's square root has no
+    derivative there). With `key = random_streams.seed_key(3)` the draws are those of seed 3 of a
+    run.
+    """
+    config = algorithm.config() if config is None else config
+    program = Program(algorithm, problem, config, batch_size, sequential=True)
+    data = jax.tree.map(jnp.asarray, data)
+    advance = functools.partial(
+        updates,
+        key=key,
+        rows=lambda places: jax.tree.map(lambda array: array[places], data),
+        row_count=len(data.reward),
+        program=program,
+    )
+    state = initial_state(key, program)
+    if algorithm.preparation is not None:
+        length = algorithm.preparation.steps(config)
+        state, _ = advance(state, start=0, length=length, preparing=True)
+    length = largest_divisor(steps, log_every)
+
+    def chunk(state: State, start: Array) -> tuple[State, dict[str, Array]]:
+        state, report = advance(state, start=start, length=length)
+        return state, report.metrics
+
+    return lax.scan(chunk, state, jnp.arange(0, steps, length, dtype=jnp.int32))
 
 
 @functools.partial(jax.jit, static_argnames="program")
@@ -106,8 +150,7 @@ def init(jobs: Jobs, *, program: Program) -> State:
     """Return the states that all jobs start in."""
 
     def one(job: Jobs) -> State:
-        config = _config(program, job.settings)
-        state = initial_state(seed_key(job.seed), program.algorithm, program.problem, config)
+        state = initial_state(seed_key(job.seed), _of_job(program, job))
         return start_selection(state) if program.select else state
 
     return over_jobs(one, program)(jobs)
@@ -137,22 +180,20 @@ def chunk(
     """
 
     def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, ChunkReport]:
+        own = _of_job(program, job)
         learning, report = updates(
             state.learning if program.select else state,
             seed_key(job.seed),
             lambda places: jax.tree.map(lambda array: array[job.log, places], data.rows),
             data.row_count[job.log],
             start,
+            program=own,
             length=length,
-            batch_size=program.batch_size,
-            algorithm=program.algorithm,
-            problem=program.problem,
-            config=_config(program, job.settings),
             preparing=preparing,
         )
         if data.watched is not None and not preparing:
             end = start + length
-            seen = _look(learning, data.watched, job, end, program)
+            seen = _look(learning, data.watched, job, end, own)
             report = report._replace(signals=seen)
             if program.select:
                 sound = report.bad_update < 0
@@ -171,8 +212,9 @@ def chunk(
     return jax.tree.map(keep, states, moved), report
 
 
-def _config(program: Program, settings: Mapping[str, Array]) -> Any:
-    return with_numbers(program.config, settings)
+def _of_job(program: Program, job: Jobs) -> Program:
+    """Return the program of one job, with its own numbers in the config."""
+    return dataclasses.replace(program, config=with_numbers(program.config, job.settings))
 
 
 def _look(
@@ -181,15 +223,17 @@ def _look(
     """Return the signals of a job after a step."""
     rows = jax.tree.map(lambda array: array[job.log], watched)
     key = stream_key(job.seed, Stream.SIGNALS, step)
-    config = _config(program, job.settings)
-    return signals(program.algorithm, state, rows, key, program.problem, config)
+    return signals(program.algorithm, state, rows, key, program.problem, program.config)
 
 
 def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
-    state, config = acting(state), _config(program, job.settings)
-    made = {"actor": program.algorithm.policy(state, program.problem, config)}
-    if program.algorithm.proposal is not None:
-        made["proposal"] = program.algorithm.proposal(state, program.problem, config)
+    program = _of_job(program, job)
+    makers = {"actor": program.algorithm.policy, "proposal": program.algorithm.proposal}
+    made = {
+        name: make(acting(state), program.problem, program.config)
+        for name, make in makers.items()
+        if make is not None
+    }
     if job.observation_scale is None:
         return made
     return {name: policy.on_raw(*job.observation_scale) for name, policy in made.items()}
@@ -197,7 +241,7 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
 
 @functools.partial(jax.jit, static_argnames="program")
 def policies(states: State, jobs: Jobs, *, program: Program) -> dict[str, Policy]:
-    """The policies of all jobs, "actor" and (where there is one) "proposal"."""
+    """Return the policies of all jobs: "actor" and, if the algorithm has one, "proposal"."""
     return over_jobs(lambda state, job: _policies(state, job, program), program)(states, jobs)
 
 
@@ -212,7 +256,7 @@ def evaluate(
     evaluator: Evaluator,
     episodes: int,
 ) -> dict[str, Evaluation]:
-    """Judge the policies of all jobs, on episodes that depend on (seed, stream, number) alone."""
+    """Evaluate the policies of all jobs, on episodes that depend on (seed, stream, number)."""
 
     def one(state: State, job: Jobs, number: Array) -> dict[str, Evaluation]:
         key = stream_key(job.seed, stream, number)

@@ -9,34 +9,34 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fat2thin.algorithms.base import Metrics, State
-from fat2thin.engine.jobs import Jobs
+from fat2thin.engine.program import Jobs
 
 STATE = "state"
-"""Named instead of a metric when every metric was finite and the parameters are not."""
+"""Reported in place of a metric when all metrics are finite and the parameters are not."""
 
 
 class ChunkReport(NamedTuple):
-    """What a chunk says of each job."""
+    """Metrics of a chunk, and the first number that is not finite, per job."""
 
     metrics: dict[str, Float[Array, " jobs"]]
     """Means over the chunk's updates."""
     bad_update: Int[Array, " jobs"]
-    """The first update (counted from 0) after which something was not finite, or -1."""
+    """The first update (from 0) after which something is not finite, or -1."""
     bad_metric: Int[Array, " jobs"]
-    """Which of the metrics that was, in sorted order; their number stands for the state."""
+    """Index of that metric in sorted order; the number of metrics stands for the state."""
     signals: dict[str, Float[Array, " jobs"]] | None = None
-    """What the held-out rows say after the chunk's last update, where there are any."""
+    """Signals of the held-out rows after the last update, if rows are held out."""
 
     @property
     def row(self) -> dict[str, Any]:
-        """Metrics and signals, a number a job."""
+        """Metrics and signals, one number per job."""
         return {**self.metrics, **(self.signals or {})}
 
 
 class UpdateMetrics(eqx.Module):
-    """The metrics of an update or of several: first those of one number, then those of rows.
+    """The metrics of one or several updates: single numbers first, then those with one per row.
 
-    On a GPU the mean over a batch is slow by itself and quick for many updates together.
+    On a GPU, the mean over a batch is slow for one update and fast for many updates together.
     """
 
     numbers: Float[Array, "*updates numbers"]
@@ -44,13 +44,13 @@ class UpdateMetrics(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
 
     def means(self) -> Float[Array, "*updates metrics"]:
-        """One number a metric, in sorted order of their names."""
+        """Return one number per metric, in sorted order of their names."""
         values = jnp.concatenate([self.numbers, jnp.mean(self.rows, axis=-1)], axis=-1)
         return values[..., np.argsort(self.names)]
 
 
 def pack_metrics(metrics: Metrics, batch_size: int) -> UpdateMetrics:
-    """Stack what an update reports; any other shape than a number or one per row is refused."""
+    """Stack the metrics of an update; each must be one number, or one per row."""
     values = {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
     for name, value in values.items():
         if value.shape not in ((), (batch_size,)):
@@ -68,17 +68,17 @@ def pack_metrics(metrics: Metrics, batch_size: int) -> UpdateMetrics:
 
 
 class BlockMetrics(eqx.Module):
-    """What some updates in a row come to."""
+    """Summed metrics of consecutive updates."""
 
     totals: Float[Array, "*blocks metrics"]
     bad_update: Int[Array, "*blocks"]
-    """The first after which a metric was not finite, or -1."""
+    """The first update after which a metric is not finite, or -1."""
     bad_metric: Int[Array, "*blocks"]
     names: tuple[str, ...] = eqx.field(static=True)
 
 
 def sum_block(metrics: UpdateMetrics, start: Array) -> BlockMetrics:
-    """Sum the means of some updates, the first of them number `start`."""
+    """Sum the mean metrics of consecutive updates, the first of them number `start`."""
     means = metrics.means()
     bad = ~jnp.isfinite(means)
     bad_updates = jnp.any(bad, axis=1)
@@ -94,7 +94,7 @@ def sum_block(metrics: UpdateMetrics, start: Array) -> BlockMetrics:
 def chunk_report(
     blocks: BlockMetrics, state: State, start: Array | int, length: int
 ) -> ChunkReport:
-    """Means over a chunk's updates, and the first that was not finite."""
+    """Return the means over a chunk's updates, and the first that is not finite."""
     names = blocks.names
     first = jnp.argmax(blocks.bad_update >= 0)
     seen, lost = blocks.bad_update[first] >= 0, ~_all_finite(state)
@@ -112,7 +112,7 @@ def _all_finite(state: State) -> Bool[Array, ""]:
 
 
 class TrainingDiverged(RuntimeError):
-    """Something was not finite; says in which job, after which update, and what it was."""
+    """Something is not finite; names the job, the update and the metric."""
 
     def __init__(
         self, *, seed: int, settings: dict[str, float], step: int, metric: str, last_good_step: int
@@ -131,7 +131,7 @@ class TrainingDiverged(RuntimeError):
 
 
 def divergences(report: ChunkReport, jobs: Jobs, start: int) -> dict[int, TrainingDiverged]:
-    """By job: what went wrong first in a chunk, where something did; the earliest first."""
+    """Return the jobs that diverged in a chunk, with the first error of each; earliest first."""
     bad, names = np.asarray(report.bad_update), [*sorted(report.metrics), STATE]
     return {
         int(job): TrainingDiverged(

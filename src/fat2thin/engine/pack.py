@@ -1,69 +1,83 @@
-"""Runs that share one compiled program: a run alone, or several that differ only in numbers.
+"""Runs that share one compiled program: one run, or several that differ only in numbers.
 
-Runs may share one where they have the same algorithm, the same number of updates, and data sets of
-the same widths, action box and discount; their data sets, seeds and numeric settings may differ.
+Runs can share a program if they have the same algorithm, the same number of updates, and data sets
+of the same widths, action box and discount. Their data sets, seeds and numeric settings may differ.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from fat2thin import algorithms
-from fat2thin.algorithms.base import Problem, State, shapes_program
+from fat2thin.algorithms.base import Batch, Problem, State, shapes_program
 from fat2thin.data import Dataset
+from fat2thin.data.operations import discounted_returns, reachable_returns
+from fat2thin.data.predictability import is_noisy
 from fat2thin.data.scaling import Scales
 from fat2thin.engine import loop
-from fat2thin.engine.jobs import Data, Jobs, ObservationScale, data_size, on_device
-from fat2thin.engine.program import Program, sequential_here
+from fat2thin.engine.program import Data, Jobs, ObservationScale, Program, sequential_here
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.policies.policy import Policy
+from fat2thin.evaluation.signals import Watched
+from fat2thin.policies.policy import Policy, in_half_ranges
 from fat2thin.settings.options import OFFLINE
 from fat2thin.settings.spec import RunSpec
 
 OWN = ("dataset", "config", "seeds", "task", "reward_scale", "settings_from")
-"""What may differ between the runs of a pack; settings in their real numbers alone."""
+"""Fields that may differ between the runs of a pack; of `config` only real numbers may."""
+WATCHED = 1024
+"""Rows of each part of a log that signals are computed from. The rows of a shorter part repeat, so
+that a job does not depend on the logs of the other jobs."""
 
 
-class Log(NamedTuple):
+class LoadedLog(NamedTuple):
     """A log as it was read, and the scales it is learned on."""
 
     dataset: Dataset
     scales: Scales
     learned: Dataset
-    """The part that updates see: all of it, where none is held out."""
+    """The part that updates see: the whole data set if nothing is held out."""
     held_out: Dataset | None = None
 
 
 class Pack(NamedTuple):
-    """What is compiled for several runs, and what it is called with."""
+    """The program of several runs, and what it is called with."""
 
     program: Program
     jobs: Jobs
-    """Of all runs, one after the other."""
-    logs: tuple[Log, ...]
-    """All different logs; `Jobs.log` counts them."""
+    """The jobs of all runs, one run after the other."""
+    logs: tuple[LoadedLog, ...]
+    """All different logs; `Jobs.log` is an index into them."""
 
     @property
     def data_size(self) -> int:
-        """What the logs take of a device, in bytes; shorter ones are padded to the longest."""
+        """Bytes that the logs take on a device; shorter ones are padded to the longest."""
         return len(self.logs) * max(data_size(log.dataset) for log in self.logs)
 
     def data(self) -> Data:
-        """The logs on the device, on their scales."""
+        """Put the scaled logs on the device."""
         return on_device(
             [log.scales.apply(log.learned) for log in self.logs],
             [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
         )
 
 
+class Shapes(NamedTuple):
+    """Shapes and types of the arrays of a run, with a leading axis of seeds."""
+
+    jobs: Jobs
+    states: State
+    policies: dict[str, Policy]
+
+
 def make_program(spec: RunSpec, problem: Problem) -> Program:
-    """What is compiled for a run on this machine."""
+    """Return what is compiled for a run on this machine."""
     return Program(
         algorithm=algorithms.get(spec.algorithm),
         problem=problem,
@@ -74,16 +88,8 @@ def make_program(spec: RunSpec, problem: Problem) -> Program:
     )
 
 
-class Shapes(NamedTuple):
-    """Shapes and types of what a run is made of, with a leading axis of seeds."""
-
-    jobs: Jobs
-    states: State
-    policies: dict[str, Policy]
-
-
 def shapes_of(spec: RunSpec, problem: Problem, scales: Sequence[Scales]) -> Shapes:
-    """Shapes of a run. They are found for one seed and without making an array of them."""
+    """Return the shapes of a run, from those of one seed; no array of the run is made."""
     one = dataclasses.replace(spec, seeds=spec.seeds[:1])
     program, jobs = make_program(spec, problem), jobs_of(one, scales[:1])
     states = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
@@ -93,34 +99,40 @@ def shapes_of(spec: RunSpec, problem: Problem, scales: Sequence[Scales]) -> Shap
 
 
 def of_jobs(like: Any, count: int) -> Any:
-    """The shapes of so many jobs, by those of any number."""
+    """Return shapes with a leading axis of `count` jobs in place of any other number."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), like
     )
 
 
 def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
-    """The jobs of one run, a seed each; `scales` are those of its log, or of its logs."""
+    """Return the jobs of one run, one per seed; `scales` are those of its log, or of its logs."""
     of_seeds = list(range(len(spec.seeds))) if len(scales) > 1 else [0] * len(spec.seeds)
+    observed = [scales[log].observation for log in of_seeds]
+    found = [scale for scale in observed if scale is not None]
     return Jobs(
         seed=jnp.asarray(spec.seeds, jnp.int32),
         run=jnp.zeros(len(spec.seeds), jnp.int32),
         log=jnp.asarray(of_seeds, jnp.int32),
         settings={},
-        observation_scale=_observation_scale([scales[log] for log in of_seeds]),
+        observation_scale=ObservationScale(
+            mean=jnp.asarray([scale.mean for scale in found], jnp.float32),
+            scale=jnp.asarray([scale.scale for scale in found], jnp.float32),
+        )
+        if found
+        else None,
     )
 
 
 def make_pack(
-    specs: Sequence[RunSpec], logs: Sequence[tuple[Log, ...]], traced: Sequence[str] = ()
+    specs: Sequence[RunSpec], logs: Sequence[tuple[LoadedLog, ...]], traced: Sequence[str] = ()
 ) -> Pack:
-    """All runs in one program; runs that cannot share one are an error that says why.
+    """Put all runs into one program; runs that cannot share one are an error that says why.
 
     Settings that differ are arguments of the program, and so are those named in `traced`.
     """
     problems = [problem_of(several[0].dataset) for several in logs]
-    _refuse_strangers(specs, problems)
-    _refuse_other_shapes(specs)
+    _refuse_different(specs, problems)
     varying = sorted({*traced_settings(specs), *traced})
     different = {id(log): log for several in logs for log in several}
     place = {key: number for number, key in enumerate(different)}
@@ -128,17 +140,12 @@ def make_pack(
     for run, (spec, several) in enumerate(zip(specs, logs, strict=True)):
         one = jobs_of(spec, [log.scales for log in several])
         places = np.asarray([place[id(log)] for log in several], np.int32)
-        settings = {name: getattr(spec.config, name) for name in varying}
-        jobs.append(
-            one._replace(
-                run=one.run + run,
-                log=jnp.asarray(places[np.asarray(one.log)]),
-                settings={
-                    name: jnp.full(len(spec.seeds), value, jnp.float32)
-                    for name, value in settings.items()
-                },
-            )
-        )
+        settings = {
+            name: jnp.full(len(spec.seeds), getattr(spec.config, name), jnp.float32)
+            for name in varying
+        }
+        log = jnp.asarray(places[np.asarray(one.log)])
+        jobs.append(one._replace(run=one.run + run, log=log, settings=settings))
     return Pack(
         program=make_program(specs[0], problems[0]),
         jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
@@ -146,17 +153,8 @@ def make_pack(
     )
 
 
-def _observation_scale(scales: Sequence[Scales]) -> ObservationScale | None:
-    found = [scale.observation for scale in scales if scale.observation is not None]
-    if not found:
-        return None
-    return ObservationScale(
-        mean=jnp.asarray([one.mean for one in found], jnp.float32),
-        scale=jnp.asarray([one.scale for one in found], jnp.float32),
-    )
-
-
-def _refuse_strangers(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:
+def _refuse_different(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:
+    """Refuse runs that cannot share a program, with the first reason."""
     first = specs[0]
     for spec, problem in zip(specs[1:], problems[1:], strict=True):
         for field in dataclasses.fields(RunSpec):
@@ -171,36 +169,85 @@ def _refuse_strangers(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> 
                 f"{first.dataset} and {spec.dataset} cannot share a program, their widths, action "
                 f"boxes or discounts differ ({problems[0]} and {problem}): run them apart"
             )
+    for name, values, traceable in _different_settings(specs):
+        if not traceable:
+            raise ValueError(
+                f"runs with different {name} ({', '.join(map(repr, dict.fromkeys(values)))}) "
+                "cannot share a program: only settings that are real numbers and do not shape it "
+                "may differ. Run them apart"
+            )
+
+
+def _different_settings(specs: Sequence[RunSpec]) -> Iterator[tuple[str, list[Any], bool]]:
+    """Yield settings that differ, their values, and whether they can be arguments."""
+    configs = [spec.config for spec in specs]
+    for field in dataclasses.fields(configs[0]):
+        values = [getattr(config, field.name) for config in configs]
+        if any(value != values[0] for value in values):
+            real = all(isinstance(value, float) for value in values)
+            yield field.name, values, real and not shapes_program(field)
 
 
 def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
-    """Settings that differ between runs of one algorithm and can be arguments of one program."""
-    configs = [spec.config for spec in specs]
-    if len({type(config) for config in configs}) > 1:
+    """Return the settings that differ between runs of one algorithm and can be arguments."""
+    if len({type(spec.config) for spec in specs}) > 1:
         return []
-    return [
-        field.name
-        for field in dataclasses.fields(configs[0])
-        if _differs(configs, field.name) and _traceable(configs, field)
-    ]
+    return [name for name, _, traceable in _different_settings(specs) if traceable]
 
 
-def _differs(configs: Sequence[Any], name: str) -> bool:
-    return any(getattr(config, name) != getattr(configs[0], name) for config in configs)
+def data_size(dataset: Dataset) -> int:
+    """Return the number of bytes that a log takes on a device."""
+    values = sum(getattr(dataset, field).size for field in Batch._fields)
+    return values * jnp.dtype(jnp.float32).itemsize
 
 
-def _traceable(configs: Sequence[Any], field: dataclasses.Field) -> bool:
-    values = [getattr(config, field.name) for config in configs]
-    return not shapes_program(field) and all(isinstance(value, float) for value in values)
+def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> Data:
+    """Put logs on the device, shorter ones padded, with rows to watch if any are held out."""
+
+    def padded(arrays: list[np.ndarray]) -> Array:
+        if len(arrays) == 1:
+            return jnp.asarray(arrays[0][None], jnp.float32)
+        longest = max(map(len, arrays))
+        together = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.float32)
+        for place, array in zip(together, arrays, strict=True):
+            place[: len(array)] = array
+        return jnp.asarray(together)
+
+    return Data(
+        rows=_stacked(datasets, padded),
+        row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
+        watched=watched_rows(datasets, held_out) if held_out else None,
+    )
 
 
-def _refuse_other_shapes(specs: Sequence[RunSpec]) -> None:
-    configs = [spec.config for spec in specs]
-    for field in dataclasses.fields(configs[0]):
-        if _differs(configs, field.name) and not _traceable(configs, field):
-            values = dict.fromkeys(getattr(config, field.name) for config in configs)
-            raise ValueError(
-                f"runs with different {field.name} ({', '.join(map(repr, values))}) cannot share a "
-                "program: only settings that are real numbers and do not shape it may differ. Run "
-                "them apart"
-            )
+def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
+    """Return rows spread evenly over both parts of each log, the same number from every log."""
+
+    def spread(arrays: list[np.ndarray]) -> Array:
+        return jnp.asarray(np.stack([_evenly(array) for array in arrays]), jnp.float32)
+
+    pairs = list(zip(held_out, datasets, strict=True))
+    counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
+    return Watched(
+        held_out=_stacked(held_out, spread),
+        observed_return=spread([discounted_returns(dataset) for dataset in held_out]),
+        learned=_stacked(datasets, spread),
+        counts=jnp.asarray(counts, jnp.float32),
+        noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
+        reachable=jnp.asarray([reachable_returns(*pair) for pair in pairs], jnp.float32),
+    )
+
+
+def _stacked(datasets: Sequence[Dataset], stack: Callable[[list[np.ndarray]], Array]) -> Batch:
+    """Return the rows of all logs, stacked field by field; actions in half-ranges of the box."""
+    low, high = (jnp.asarray(getattr(datasets[0], end)) for end in ("action_low", "action_high"))
+    fields = {
+        field: stack([getattr(dataset, field) for dataset in datasets]) for field in Batch._fields
+    }
+    fields["action"] = in_half_ranges(fields["action"], low, high)
+    return Batch(**fields)
+
+
+def _evenly(rows: np.ndarray) -> np.ndarray:
+    """Return `WATCHED` rows spread evenly; if there are fewer, each about equally often."""
+    return rows[np.arange(WATCHED) * len(rows) // WATCHED]

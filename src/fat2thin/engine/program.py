@@ -1,15 +1,17 @@
-"""What a pack of runs compiles, how its jobs share devices, and where its chunks end."""
+"""What is compiled for a pack of runs, what it is called with, and where its chunks end."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int
 
-from fat2thin.algorithms.base import Algorithm, Problem
+from fat2thin.algorithms.base import Algorithm, Batch, Problem
+from fat2thin.evaluation.signals import Watched
 
 JOBS = "jobs"
 """The device axis that jobs are sharded over."""
@@ -24,11 +26,46 @@ class Program:
     config: Any
     batch_size: int
     sequential: bool
-    """Jobs one after the other (CPU) or side by side."""
+    """Whether jobs run one after the other (CPU) or side by side."""
     devices: int = 1
-    """How many devices share the jobs; their number must be a multiple of it."""
+    """Number of devices that share the jobs; it must divide the number of jobs."""
     select: bool = False
-    """Whether the state on the way that the held-out rows like best is kept, and acts."""
+    """Whether to keep the state that scores best on held-out rows, and let it act."""
+
+
+class ObservationScale(NamedTuple):
+    """The networks of each job see (observation − mean) / scale."""
+
+    mean: Float[Array, "*jobs observation"]
+    scale: Float[Array, "*jobs observation"]
+
+
+class Jobs(NamedTuple):
+    """One seed per job, with its run, its log and the settings that differ between jobs."""
+
+    seed: Int[Array, "*jobs"]
+    run: Int[Array, "*jobs"]
+    log: Int[Array, "*jobs"]
+    """Index into the logs of `Data`."""
+    settings: dict[str, Float[Array, "*jobs"]]
+    observation_scale: ObservationScale | None = None
+    """Scale of raw observations, where the logs were standardised."""
+
+
+class Data(NamedTuple):
+    """The logs of all jobs on the device."""
+
+    rows: Batch
+    """Shape (logs, rows, ...)."""
+    row_count: Int[Array, " logs"]
+    """Number of rows of each log; the rows after them are padding."""
+    watched: Watched | None = None
+    """Rows that signals are computed from, with a leading axis of logs, if rows are held out."""
+
+
+def take(tree: Any, jobs: slice | np.ndarray) -> Any:
+    """Return some jobs of a tree with a leading axis of jobs."""
+    return jax.tree.map(lambda leaf: leaf[jobs], tree)
 
 
 def sequential_here() -> bool:
@@ -37,12 +74,12 @@ def sequential_here() -> bool:
 
 
 def mesh(program: Program) -> Mesh:
-    """The devices of a program, in a row."""
+    """Return the devices of a program, in a row."""
     return Mesh(np.asarray(jax.devices()[: program.devices]), (JOBS,))
 
 
 def over_jobs(function: Callable, program: Program, *shared: Any) -> Callable:
-    """The function of one job, and of what all jobs share, for all of them."""
+    """Map a function of one job, and of what all jobs share, over all jobs."""
 
     def on_device(shared: tuple, of_jobs: tuple) -> Any:
         if program.sequential:
@@ -61,15 +98,15 @@ def over_jobs(function: Callable, program: Program, *shared: Any) -> Callable:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit."""
+    """Return the largest divisor of a number that is not above a limit."""
     return next(n for n in range(min(limit, number), 0, -1) if number % n == 0)
 
 
 def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:
     """Cut a run into chunks, none longer than `longest`, that end at every stop.
 
-    One length is one compiled program, so all are equal where a fitting length divides the stops;
-    only where it would be less than a quarter of what it could be do remainders get their own.
+    Each length is compiled separately, so all are equal where a fitting length divides the stops.
+    Only where it would be less than a quarter of `longest` do remainders get their own length.
     """
     ends = sorted({stop for stop in stops if stop > 0})
     divisor = int(np.gcd.reduce(ends))

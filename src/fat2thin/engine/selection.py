@@ -1,4 +1,4 @@
-"""The best state so far, by a signal of the held-out rows, beside the one that learns."""
+"""Selection: the best state so far, by a signal of the held-out rows, beside the learning one."""
 
 from typing import NamedTuple
 
@@ -10,36 +10,36 @@ from jaxtyping import Array, Bool, Float, Int
 from fat2thin.algorithms.base import State
 
 NO_SCORE = float(np.finfo(np.float32).min)
-"""Stands for the score of a state that no signal has judged yet: finite, as all of a state is."""
+"""Score of a state before any signal: finite, as every number of a state must be."""
 
 
 class SelectedState(NamedTuple):
-    """A state that learns, and the one on the way that a signal of the held-out rows liked best.
+    """The learning state, and the state with the best signal so far.
 
-    As long as no signal was a number, that is the newest.
+    Until a signal is a number, the best state is the newest.
     """
 
     learning: State
     best: State
     score: Float[Array, "*jobs"]
     step: Int[Array, "*jobs"]
-    """After how many updates the best one was."""
+    """Number of updates after which the best state was reached."""
 
     @property
     def unscored(self) -> Bool[Array, "*jobs"]:
-        """Where no signal was a number so far, so that nothing could be chosen."""
+        """Jobs for which no signal has been a number, so that nothing could be chosen."""
         return self.score <= NO_SCORE
 
 
 def start_selection(state: State) -> SelectedState:
-    """Return the pair to start with: no signal has been seen."""
+    """Return the pair to start with, before any signal."""
     return SelectedState(state, state, jnp.float32(NO_SCORE), jnp.int32(0))
 
 
 def choose(
     kept: SelectedState, learning: State, score: Array, step: Array, sound: Array
 ) -> SelectedState:
-    """The new state beside the best one so far, which it may be itself where it is sound."""
+    """Keep the new state, and the better of it (if it is sound) and the best so far."""
     better = sound & jnp.isfinite(score) & (score > kept.score)
     taken = better | (sound & kept.unscored)
     best = jax.tree.map(lambda new, old: jnp.where(taken, new, old), learning, kept.best)
@@ -49,5 +49,5 @@ def choose(
 
 
 def acting(state: State) -> State:
-    """The state whose policy acts: the best on the way where it is kept, or that which learns."""
+    """Return the state whose policy acts: the best one if selection is on, else the newest."""
     return state.best if isinstance(state, SelectedState) else state

@@ -15,12 +15,11 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.atomic_files import write
-from fat2thin.engine.devices import Turns
+from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import make_pack
 from fat2thin.experiments.plan import Planned
 from fat2thin.paper.presets import FTTPO, Reproduction, method
-from fat2thin.runs import machine
-from fat2thin.runs.logs import read_logs
+from fat2thin.runs import identity
 
 METHODS = (FTTPO, method("inac"), method("tawac"), method("iql"))
 """Those that the paper gives hours of: 15, 8.5, 6.5 and 6."""
@@ -42,8 +41,8 @@ def measure(asked: Reproduction, root: Path) -> dict[str, Any]:
         for subject in subjects:
             subject.round()
     found = {
-        "device": machine.device(),
-        "versions": machine.versions(),
+        "device": identity.device(),
+        "versions": identity.versions(),
         "dataset": DATASET,
         "rounds": ROUNDS,
         "updates": asked.scale.timed_updates,
@@ -66,9 +65,9 @@ class _Subject:
 
     def __init__(self, planned: Planned, updates: int) -> None:
         spec = dataclasses.replace(planned.spec, seeds=(0,))
-        pack = make_pack([spec], read_logs([spec]))
+        pack = make_pack([spec], identity.read_logs([spec]))
         self.name, self._length = planned.spec.algorithm, updates
-        self._turns = Turns(pack.program, pack.jobs, pack.data_size)
+        self._turns = JobScheduler(pack.program, pack.jobs, pack.data_size)
         self._data = self._turns.replicated(pack.data())
         self._states, self._step = self._turns.init(), 0
         self.updates: list[float] = []

@@ -15,9 +15,9 @@ from rich.text import Text
 from fat2thin.evaluation.returns import SCORE
 from fat2thin.evaluation.table import metrics_table
 from fat2thin.report.status_table import broken_off, progress, stopped_seeds, title
-from fat2thin.runs import lock
-from fat2thin.runs.folder import NoRunError
-from fat2thin.runs.status import Standing, Watch, newest_checkpoint
+from fat2thin.runs import checkpoints, lock
+from fat2thin.runs.files import NoRunError
+from fat2thin.runs.status import RunStatus, StatusReader
 from fat2thin.terminal_text import printable
 
 REFRESH = 1.0
@@ -63,7 +63,7 @@ class _Lines:
         self._told: tuple[int, int] | None = None
         self._when = -math.inf
 
-    def show(self, standing: Standing, pace: str) -> None:
+    def show(self, standing: RunStatus, pace: str) -> None:
         news = standing.step, standing.score.step if standing.score else -1
         now = time.monotonic()
         if news == self._told or now - self._when < self._every:
@@ -79,7 +79,7 @@ class _Screen:
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, standing: Standing, pace: str) -> None:
+    def show(self, standing: RunStatus, pace: str) -> None:
         bar = Grid.grid(padding=(0, 1))
         done = ProgressBar(total=standing.outline.steps, completed=standing.step, width=40)
         bar.add_row(done, Text(progress(standing)), Text(pace))
@@ -100,7 +100,7 @@ def follow(
     console = console or Console()
     live = Live(console=console, auto_refresh=False, transient=True)
     display = _Screen(live) if console.is_terminal else _Lines(line_every)
-    watch, pace = Watch(folder), Pace()
+    watch, pace = StatusReader(folder), Pace()
     last_held = time.monotonic()
     try:
         with live if console.is_terminal else contextlib.nullcontext():
@@ -116,16 +116,16 @@ def follow(
     except KeyboardInterrupt:
         return False
     if standing.running:
-        print(f"{progress(standing)}; {broken_off(newest_checkpoint(folder))}")
+        print(f"{progress(standing)}; {broken_off(checkpoints.newest(folder))}")
     return not standing.running
 
 
-def _look(watch: Watch, folder: Path, refresh: float, patience: float) -> Standing:
+def _look(watch: StatusReader, folder: Path, refresh: float, patience: float) -> RunStatus:
     """How far the run is; a run that is just being begun gets time to write its files."""
     began = time.monotonic()
     while True:
         try:
-            return watch.look()
+            return watch.read()
         except (ValueError, OSError) as error:
             waiting = isinstance(error, NoRunError) or time.monotonic() - began < patience
             if not (waiting and lock.in_use(folder)):
@@ -133,19 +133,19 @@ def _look(watch: Watch, folder: Path, refresh: float, patience: float) -> Standi
         time.sleep(refresh)
 
 
-def _metrics(standing: Standing) -> str:
+def _metrics(standing: RunStatus) -> str:
     if standing.row is None:
         return "no metrics yet"
     return str(metrics_table(f"metrics at step {standing.step:,}", standing.row.metrics))
 
 
-def _losses(standing: Standing) -> list[str]:
+def _losses(standing: RunStatus) -> list[str]:
     rows = metrics_table("", standing.row.metrics) if standing.row else ()
     losses = [row for row in rows if row["metric"].endswith("loss")]
     return [f"{printable(row['metric'])} {row['mean']:.4g}" for row in losses]
 
 
-def _news(standing: Standing) -> list[str]:
+def _news(standing: RunStatus) -> list[str]:
     """The last score, and how many seeds stopped."""
     told = []
     if score := standing.score:

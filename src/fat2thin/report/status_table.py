@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fat2thin.evaluation.table import make_table, metrics_table
-from fat2thin.runs import files
+from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Checkpoint
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import NoRunError, RunFolder
+from fat2thin.runs.files import DamagedError, NoRunError
+from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Evaluations
-from fat2thin.runs.status import Outline, Standing, Watch, newest_checkpoint
+from fat2thin.runs.status import RunOutline, RunStatus, StatusReader
 from fat2thin.tables import listed
 from fat2thin.terminal_text import printable
 
@@ -17,10 +17,10 @@ _HEADINGS = ("folder", "algorithm", "dataset", "seeds", "actor sampled", "status
 _LONGEST_SEEDS = 20
 
 
-def describe(standing: Standing) -> str:
+def describe(standing: RunStatus) -> str:
     """A run that is not finished: how far it is, its last evaluation and metrics, its worries."""
     # While a process writes and removes checkpoints they are left alone.
-    checkpoint = None if standing.in_use else newest_checkpoint(standing.folder)
+    checkpoint = None if standing.in_use else checkpoints.newest(standing.folder)
     outline = standing.outline.including(checkpoint) if checkpoint else standing.outline
     now = "a process trains into it now" if standing.in_use else broken_off(checkpoint)
     parts = [f"{title(outline)}: {progress(standing)}\n{now}"]
@@ -39,7 +39,7 @@ def describe(standing: Standing) -> str:
     return "\n\n".join(parts)
 
 
-def remarks(outline: Outline) -> Iterator[str]:
+def remarks(outline: RunOutline) -> Iterator[str]:
     """A line for each seed that stopped, and for each warning."""
     for seed, stop in outline.stopped.items():
         yield printable(
@@ -50,17 +50,17 @@ def remarks(outline: Outline) -> Iterator[str]:
         yield printable(f"warning: {warning}")
 
 
-def title(outline: Outline) -> str:
+def title(outline: RunOutline) -> str:
     """What is learned from what."""
     return printable(f"{outline.algorithm} on {outline.dataset}, seeds {_seeds(outline)}")
 
 
-def progress(standing: Standing) -> str:
+def progress(standing: RunStatus) -> str:
     """Steps done of all steps."""
     return f"step {standing.step:,} of {standing.outline.steps:,} ({standing.percent} %)"
 
 
-def stopped_seeds(standing: Standing) -> str:
+def stopped_seeds(standing: RunStatus) -> str:
     """How many of the seeds go no further."""
     count = len(standing.outline.seeds)
     return f"{standing.stopped} of {count} seed{'s' if count > 1 else ''} stopped"
@@ -82,7 +82,7 @@ def overview(folders: Sequence[Path]) -> str:
 
 def _row(folder: Path) -> tuple[str, ...]:
     try:
-        standing = Watch(folder).look()
+        standing = StatusReader(folder).read()
         if not standing.running:
             _check_sizes(standing)
     except (ValueError, OSError) as error:
@@ -96,7 +96,7 @@ def _row(folder: Path) -> tuple[str, ...]:
     return tuple(map(printable, texts))
 
 
-def _status(standing: Standing) -> str:
+def _status(standing: RunStatus) -> str:
     if not standing.running:
         return standing.outline.status
     if standing.in_use:
@@ -104,19 +104,16 @@ def _status(standing: Standing) -> str:
     return f"broken off at step {standing.step:,}"
 
 
-def _check_sizes(standing: Standing) -> None:
+def _check_sizes(standing: RunStatus) -> None:
     """See that the files of a run that is over are there; that they are whole is not asked."""
     for name, stamp in standing.outline.files.items():
         path = standing.folder / name
-        try:
-            with files.opened(path) as file:
-                size = files.size_of(file)
-        except FileNotFoundError:
-            raise DamagedError(f"{path} is missing") from None
+        with files.opened(path, required=True) as file:
+            size = files.size_of(file)
         if size != stamp.get("bytes"):
             raise DamagedError(f"{path} is cut off or was changed")
 
 
-def _seeds(outline: Outline) -> str:
+def _seeds(outline: RunOutline) -> str:
     text = listed(outline.seeds)
     return text if len(text) <= _LONGEST_SEEDS else f"{len(outline.seeds)} of them"

@@ -1,15 +1,15 @@
-"""Checkpoints: what a run needs to go on after a step as if nothing had happened.
+"""Checkpoints: everything a run needs to resume after a step, to the same bits.
 
     checkpoints/step_000012000/
-        manifest.json       specification, versions, hashes of the data, place, seeds, a checksum a
-                            file and one of itself
+        manifest.json       specification, versions, hashes of the data, place, seeds, a checksum
+                            per file and one of itself
         state.safetensors   networks, targets and optimisers of all seeds
         metrics.jsonl       all rows so far
-        evaluations.npz     all evaluations so far, where there are any
+        evaluations.npz     all evaluations so far, if there are any
 
-Random numbers come from the seed, their purpose and the number of the update: the seeds and the
-place are all there is to a key. A checkpoint is written beside its place, synced and renamed; the
-newest whole one counts, and the newest `KEPT` are kept.
+Random numbers come from the seed, their purpose and the number of the update, so seeds and place
+determine every key. A checkpoint is written under another name, synced and renamed. The newest
+intact one counts, and the newest `KEPT` are kept.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from fat2thin.atomic_files import creating, remove_partial, sync, writing_folder
 from fat2thin.runs import files
-from fat2thin.runs import run_json as told
 from fat2thin.runs.files import DamagedError
+from fat2thin.runs.identity import check_fields
 
 FORMAT = 1
 KEPT = 2
@@ -40,14 +40,14 @@ class NewerFormatError(ValueError):
 
 
 class Place(NamedTuple):
-    """Where a run stands: so many updates done of its preparation, or of itself."""
+    """How far a run is: the number of updates of its preparation, or of its training."""
 
     training: bool
     step: int
 
     @property
     def name(self) -> str:
-        """The folder of a checkpoint there."""
+        """The name of the folder of a checkpoint."""
         return f"{'step' if self.training else 'preparation'}_{self.step:09d}"
 
     def __str__(self) -> str:
@@ -58,21 +58,21 @@ START = Place(training=False, step=0)
 
 
 class Checkpoint(NamedTuple):
-    """One that is whole."""
+    """An intact checkpoint."""
 
     path: Path
     place: Place
     manifest: dict[str, Any]
 
     def contents(self, name: str) -> bytes | None:
-        """One of its files, None where it has no such file."""
+        """Return the contents of one of its files, None if it has no such file."""
         if name not in self.manifest["files"]:
             return None
         return files.read(self.path / name, files.LARGEST_LOG)
 
 
 def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[str, bytes]) -> None:
-    """Write a checkpoint; `keep_newest` then removes those that are too many."""
+    """Write a checkpoint; `keep_newest` then removes the oldest."""
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "place": {"training": place.training, "step": place.step},
@@ -81,45 +81,44 @@ def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[s
     }
     manifest["checksum"] = _checksum(manifest)
     inside = _inside(folder)
-    target = inside / place.name
     if not inside.exists():
-        # No more than that: if the run's folder was removed, it must not come back.
+        # Without its parents: if the run's folder was removed, it must not come back.
         inside.mkdir()
         sync(folder)
-    with writing_folder(target) as beside:
+    with writing_folder(inside / place.name) as beside:
         for name, of_file in {**contents, MANIFEST: files.as_json(manifest)}.items():
             with creating(beside / name) as file:
                 file.write(of_file)
 
 
 def remove(folder: Path, place: Place) -> None:
-    """Remove that of a place, where there is one."""
+    """Remove the checkpoint of a place, if there is one."""
     shutil.rmtree(_inside(folder) / place.name, ignore_errors=True)
 
 
 def keep_newest(folder: Path, count: int = KEPT) -> None:
-    """Remove all checkpoints but the newest, and what half-written ones left."""
+    """Remove all checkpoints but the newest, and half-written ones."""
     for _, path in listed(folder)[count:]:
         shutil.rmtree(path, ignore_errors=True)
     remove_partial(_inside(folder))
 
 
 def forget(folder: Path) -> None:
-    """Remove them all, and nothing else that somebody may keep under that name."""
+    """Remove all checkpoints, and no other file in their folder."""
     keep_newest(folder, 0)
     with contextlib.suppress(OSError):
         (folder / FOLDER).rmdir()
 
 
 def forget_later(folder: Path, place: Place) -> None:
-    """Remove those beyond a place: left there, they would count among the newest that are kept."""
+    """Remove checkpoints after a place: they would count among the newest that are kept."""
     for other, path in listed(folder):
         if other > place:
             shutil.rmtree(path)
 
 
-def whole(folder: Path) -> list[Checkpoint]:
-    """All checkpoints that can be gone on from, the newest first; others are told of by name."""
+def intact(folder: Path) -> list[Checkpoint]:
+    """Return the intact checkpoints, newest first; damaged ones are logged."""
     found = []
     for place, path in listed(folder):
         try:
@@ -129,50 +128,46 @@ def whole(folder: Path) -> list[Checkpoint]:
     return found
 
 
-def read(path: Path, place: Place | None = None) -> Checkpoint:
-    """The checkpoint in a folder, once all of its files are known to be what was written."""
+def newest(folder: Path) -> Checkpoint | None:
+    """Return the checkpoint that a run resumes from, None if it starts anew."""
+    return next(iter(intact(folder)), None)
+
+
+def read(path: Path, place: Place) -> Checkpoint:
+    """Return the checkpoint of a place, after checking that all of its files are intact."""
+    file = path / MANIFEST
     try:
-        manifest = files.read_json(path / MANIFEST)
+        manifest = files.read_json(file)
     except FileNotFoundError:
-        raise DamagedError(f"{path / MANIFEST} is missing") from None
+        raise DamagedError(f"{file} is missing") from None
     if isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT:
         raise NewerFormatError(
             f"{path} has format {manifest['format']}; this version reads up to {FORMAT}. Use the "
             "version of fat2thin that wrote it, or a later one."
         )
     if manifest.get("checksum") != _checksum(manifest):
-        raise DamagedError(f"{path / MANIFEST} is damaged: its checksum does not fit")
+        raise DamagedError(f"{file} is damaged: its checksum does not fit")
     if manifest.get("format") != FORMAT:
-        raise DamagedError(
-            f"{path / MANIFEST} is no checkpoint's: its format is {manifest.get('format')!r}"
-        )
-    written = _understood(path / MANIFEST, manifest)
-    if place is not None and written != place:
+        raise DamagedError(f"{file} is no checkpoint's: its format is {manifest.get('format')!r}")
+    check_fields(file, manifest, ("place", "files"))
+    written = manifest["place"]
+    if not files.fields(step=files.is_count, training=bool)(written):
+        raise DamagedError(f"{file} is damaged: its place is {files.shortened(repr(written))}")
+    if (written := Place(written["training"], written["step"])) != place:
         raise DamagedError(f"{path} says that it is of {written}")
-    for name, expected in manifest["files"].items():
-        files.check_stamp(path / name, expected)
-    for name, expected in manifest.get("beside", {}).items():
-        files.check_stamp(path.parent.parent / name, expected)
-    return Checkpoint(path, written, manifest)
-
-
-def _understood(file: Path, manifest: dict[str, Any]) -> Place:
-    """The place that a manifest is of, once its fields are of the right kinds."""
-    if missing := [name for name in ("place", "files") if name not in manifest]:
-        raise DamagedError(f"{file} is damaged: it says nothing of {', '.join(missing)}")
-    told.check(file, manifest)
-    place = manifest["place"]
-    if not told.fields(step=told.is_count)(place) or type(place.get("training")) is not bool:
-        raise DamagedError(f"{file} is damaged: its place is {told.shown(repr(place))}")
-    for names, usual in ((manifest["files"], _FILE), (manifest.get("beside", {}), BESIDE)):
-        for name in names:
+    for names, usual, inside in (
+        (manifest["files"], _FILE, path),
+        (manifest.get("beside", {}), BESIDE, path.parent.parent),
+    ):
+        for name, expected in names.items():
             if not usual.fullmatch(name):
                 raise DamagedError(f"{file} names a file that is none of ours: {name[:100]!r}")
-    return Place(place["training"], place["step"])
+            files.check_stamp(inside / name, expected)
+    return Checkpoint(path, place, manifest)
 
 
 def listed(folder: Path) -> list[tuple[Place, Path]]:
-    """Places and folders, the newest first."""
+    """Return places and folders of all checkpoints, newest first."""
     found = []
     for path in _inside(folder).glob("*_*"):
         match = _NAME.fullmatch(path.name)
@@ -182,7 +177,6 @@ def listed(folder: Path) -> list[tuple[Place, Path]]:
 
 
 def _inside(folder: Path) -> Path:
-    """Where the checkpoints of a run are."""
     return files.own_folder(folder / FOLDER)
 
 

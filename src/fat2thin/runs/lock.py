@@ -1,4 +1,4 @@
-"""One process a folder: whoever trains holds its lock, and whoever dies lets go of it."""
+"""One training process per folder: it holds a lock, which the system releases when it dies."""
 
 import contextlib
 import errno
@@ -23,56 +23,45 @@ class FolderInUseError(ValueError):
     """Another process trains into the folder."""
 
 
-class FolderLock:
-    """Held from entry to exit, and not longer than the process lives."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> "FolderLock":
-        self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _open(self._folder, os.O_RDWR | os.O_CREAT)
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder. The file stays: removed, two processes could each lock one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = _open(folder, os.O_RDWR | os.O_CREAT)
+    try:
         try:
             _take(descriptor)
         except BlockingIOError:
             holder = os.read(descriptor, 32).decode(errors="replace").strip()
-            os.close(descriptor)
             raise FolderInUseError(
-                f"{self._folder} is in use: process {holder or 'unknown'} trains into it. Wait for "
+                f"{folder} is in use: process {holder or 'unknown'} trains into it. Wait for "
                 "it, or choose another folder."
             ) from None
         except OSError as error:
             if error.errno not in _CANNOT:
-                os.close(descriptor)
                 raise
             _log.warning(
                 "%s is on a file system without locks: see to it that one process alone trains "
-                "into it", self._folder,
+                "into it", folder,
             )  # fmt: skip
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        self._descriptor = descriptor
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Let go. The file stays: removed, two processes could each hold a lock of that name."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
 def locks(folders: Iterable[Path]) -> Iterator[None]:
-    """All of them, or an error."""
+    """Hold the locks of all folders, or raise an error."""
     with contextlib.ExitStack() as held:
         for folder in folders:
-            held.enter_context(FolderLock(folder))
+            held.enter_context(locked(folder))
         yield
 
 
 def _open(folder: Path, flags: int) -> int:
-    """The lock of a folder that may be a stranger's: a link or a pipe of that name is none."""
+    """Open the lock of a folder that may be a stranger's; a link or a pipe is refused."""
     try:
         return regular_descriptor(folder / NAME, flags, follow_links=False)
     except NotRegularFileError as error:
@@ -80,7 +69,7 @@ def _open(folder: Path, flags: int) -> int:
 
 
 def _take(descriptor: int) -> None:
-    """Try for a moment: whoever only asks whether it is held holds it for an instant."""
+    """Try several times: `in_use` holds the lock for an instant."""
     for _ in range(_TRIES - 1):
         with contextlib.suppress(BlockingIOError):
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a run found, in memory or read back from its folder."""
+"""The results of a run, in memory or loaded from its folder."""
 
 import contextlib
 import dataclasses
@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine.devices import Turns
-from fat2thin.engine.jobs import Jobs
+from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import jobs_of, make_program, shapes_of
-from fat2thin.engine.program import Program
+from fat2thin.engine.program import Jobs, Program
 from fat2thin.engine.selection import acting
 from fat2thin.evaluation.returns import (
     Evaluation,
@@ -29,17 +28,10 @@ from fat2thin.evaluation.returns import (
 from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
-from fat2thin.runs import trees
-from fat2thin.runs.folder import (
-    RUN,
-    RUNNING,
-    STATE,
-    MetricsRow,
-    NoRunError,
-    RunFolder,
-    refuse_too_large,
-)
-from fat2thin.runs.run_json import understand
+from fat2thin.runs import files
+from fat2thin.runs.files import NoRunError, refuse_too_large
+from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
+from fat2thin.runs.identity import identity_of
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
 from fat2thin.tables import Table, listed
@@ -47,58 +39,57 @@ from fat2thin.tables import Table, listed
 
 @dataclasses.dataclass(frozen=True)
 class Evaluations:
-    """Every evaluation of a run: raw returns, an episode each."""
+    """Every evaluation of a run: raw returns, one per episode."""
 
     steps: tuple[int, ...]
     policies: dict[str, Evaluation]
     """By name ("actor_sampled"): returns of shape (steps, seeds, episodes), measures of shape
-    (steps, seeds). Empty where there is only a log."""
+    (steps, seeds). Empty if there is no task to evaluate on."""
 
     def __getitem__(self, name: str) -> Evaluation:
-        """The evaluations of a policy in one way of acting."""
+        """Return the evaluations of a policy in one way of acting."""
         return self.policies[name]
 
     def last(self) -> dict[str, Evaluation]:
-        """The last one: returns of shape (seeds, episodes), measures of shape (seeds,)."""
+        """Return the last: returns of shape (seeds, episodes), measures of shape (seeds,)."""
         return jax.tree.map(lambda values: values[-1], self.policies)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run and everything that it found."""
+    """A run and its results."""
 
     spec: RunSpec
     step: int
-    """The last step: `spec.steps`, or the last good one of a run that diverged."""
+    """The last step: `spec.steps`, or the last good one if the run diverged."""
     metrics: dict[str, np.ndarray]
     """"step" of shape (rows,), and each metric of shape (rows, seeds): its mean over the updates
-    since the row before."""
+    since the previous row."""
     evaluations: Evaluations
     folder: Path | None
-    """Where it is kept, if anywhere."""
+    """The run folder, if there is one."""
     about: dict[str, Any]
-    """What run.json says: versions, hashes of the data, device, times."""
+    """The contents of run.json: versions, hashes of the data, device, times."""
     program: Program = dataclasses.field(repr=False)
-    """What was compiled."""
+    """What is compiled."""
     jobs: Jobs = dataclasses.field(repr=False)
-    """The seeds, and what raw observations go through."""
+    """The seeds, and the scales of raw observations."""
     states: State = dataclasses.field(repr=False)
-    """The algorithm's state after the last step, or the one that was selected on the way, with a
-    leading axis of seeds."""
+    """The algorithm's last or selected state, with a leading axis of seeds."""
     snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
-    """Policies with a leading axis of seeds, after the steps of `spec.snapshots`."""
+    """Policies after the steps of `spec.snapshots`, with a leading axis of seeds."""
     measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
-    """What it is compared with, where that was measured when it was trained."""
+    """References that were measured when it was trained."""
 
     def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
-        """The policy that acts, of a seed (the first by default), in the environment's units.
+        """Return the policy that acts, in the environment's units.
 
-        After the last step, or after one of `spec.snapshots`.
+        `seed` is the first by default; `step` is the last, or one of `spec.snapshots`.
         """
         return self._policy("actor", seed, step)
 
     def proposal(self, seed: int | None = None, step: int | None = None) -> Policy:
-        """The policy that only learns, for algorithms that have one."""
+        """Return the policy that only learns, for algorithms that have one."""
         return self._policy("proposal", seed, step)
 
     def _policy(self, name: str, seed: int | None, step: int | None) -> Policy:
@@ -112,12 +103,12 @@ class Run:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
 
     @functools.cached_property
-    def _turns(self) -> Turns:
-        return Turns(self.program, self.jobs)
+    def _scheduler(self) -> JobScheduler:
+        return JobScheduler(self.program, self.jobs)
 
     def _policies(self, step: int) -> dict[str, Policy]:
         if step == self.step:
-            return self._turns.policies(self._turns.spread(self.states))
+            return self._scheduler.policies(self._scheduler.spread(self.states))
         if step not in self.snapshots:
             kept = sorted({*self.snapshots, self.step})
             raise ValueError(f"no policy of step {step} is kept; there are {listed(kept)}")
@@ -125,7 +116,7 @@ class Run:
 
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
-        """What to compare with, as the folder has it, or else measured on the task itself."""
+        """What to compare with: from the folder, or else measured on the task."""
         references = self._kept_references()
         if references is None:
             with self._judge() as judge:
@@ -133,18 +124,18 @@ class Run:
         return references
 
     def keep_references(self) -> None:
-        """Write what was measured of them to the folder, so that it is measured once.
+        """Write measured references to the folder, so that they are measured once.
 
-        To read a run never writes: only commands that train call this, for their own folders.
+        Reading a run never writes: only commands that train call this, for their own folders.
         """
         if self.folder and "references" in vars(self) and self._kept_references() is None:
             RunFolder(self.folder).write_references(self.references)
 
     def known_references(self) -> dict[str, Reference]:
-        """The same; none where they were not measured yet and should or can not be now.
+        """Return the references; none if measuring them takes a task that the run names.
 
-        To make the task that a run names is to import what it is in, and a folder that somebody
-        sent may not decide that: `evaluate` does it.
+        Making that task imports its package, which a stranger's folder must not cause: only
+        `evaluate` does it. There are none either if the task cannot be made.
         """
         kept = self._kept_references()
         if kept is not None or self.spec.task is not None:
@@ -160,17 +151,16 @@ class Run:
         return RunFolder(self.folder).references()
 
     def table(self) -> Table:
-        """The last evaluation of the run, with the reference rows."""
+        """Return the last evaluation of the run, with the reference rows."""
         when = f"after step {self.evaluations.steps[-1]:,}"
         return make_table(self._title(when), self.evaluations.last(), self.known_references())
 
     def evaluate(self, episodes: int = 100, draw: int = 0) -> Table:
-        """Judge the final policies on fresh episodes, with the reference rows.
+        """Evaluate the final policies on fresh episodes, with the reference rows.
 
-        A seed that stopped is judged by its last good state.
-
-        The episodes are those of (seed, `Stream.FRESH_EVALUATION`, `draw`): the same at every call
-        and for every algorithm, others for another `draw`, and never those seen in training.
+        A seed that stopped is evaluated by its last good state. The episodes are those of (seed,
+        `Stream.FRESH_EVALUATION`, `draw`): the same at every call and for every algorithm, others
+        for another `draw`, and never those seen in training.
         """
         number = whole_number("draw", draw, least=0)
         episodes = whole_number("episodes", episodes, least=1)
@@ -179,8 +169,8 @@ class Run:
                 keys = stream_keys(self.jobs.seed, Stream.FRESH_EVALUATION, number)
                 evaluations = judge.judge(self._policies(self.step), keys, episodes)
             else:
-                evaluations = self._turns.evaluate(
-                    self._turns.spread(self.states),
+                evaluations = self._scheduler.evaluate(
+                    self._scheduler.spread(self.states),
                     np.arange(len(self.spec.seeds)),
                     number,
                     stream=Stream.FRESH_EVALUATION,
@@ -192,7 +182,7 @@ class Run:
         return make_table(title, evaluations, self.references)
 
     def last_metrics(self) -> Table:
-        """The last row of metrics: mean, lowest and highest over the seeds."""
+        """Return the last row of metrics: mean, lowest and highest over the seeds."""
         steps = self.metrics["step"]
         last = {name: values[-1] for name, values in self.metrics.items() if name != "step"}
         before = steps[-2] if len(steps) > 1 else 0
@@ -203,19 +193,16 @@ class Run:
         without = f" ({of_stopped.format(listed(stopped))})" if stopped else ""
         return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}{without}, {when}"
 
-    @contextlib.contextmanager
-    def _judge(self) -> Iterator[Judge]:
+    def _judge(self) -> contextlib.AbstractContextManager[Judge]:
         judge = evaluator(self.spec.dataset, self.spec.task)
         if judge is None:
             raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
-        try:
-            yield judge
-        finally:
-            if isinstance(judge, HostJudge):
-                judge.close()
+        if isinstance(judge, HostJudge):
+            return contextlib.closing(judge)
+        return contextlib.nullcontext(judge)
 
     def frame(self) -> dict[str, np.ndarray]:
-        """Columns "seed", "step", "quantity", "value", a row each; `pandas.DataFrame` takes it.
+        """Return columns "seed", "step", "quantity" and "value", for `pandas.DataFrame`.
 
         Quantities are the metrics, and for each policy "actor_sampled/return" (mean over episodes)
         and the task's measures.
@@ -226,12 +213,10 @@ class Run:
             for step, of_seeds in zip(steps, values, strict=True)
             for seed, value in zip(self.spec.seeds, of_seeds, strict=True)
         ]
-        seeds, steps, names, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+        kinds = {"seed": np.int64, "step": np.int64, "quantity": np.str_, "value": np.float64}
         return {
-            "seed": np.asarray(seeds, np.int64),
-            "step": np.asarray(steps, np.int64),
-            "quantity": np.asarray(names, np.str_),
-            "value": np.asarray(values, np.float64),
+            name: np.asarray([row[place] for row in rows], kind)
+            for place, (name, kind) in enumerate(kinds.items())
         }
 
     def _quantities(self) -> Iterator[tuple[str, Any, Any]]:
@@ -269,33 +254,33 @@ class MetricColumns:
 
 
 def load(folder: str | Path) -> Run:
-    """The run that a folder holds. No data are read and nothing is trained."""
-    files = RunFolder(Path(folder))
-    about = files.about()
+    """Load the run in a folder. No data are read and nothing is trained."""
+    here = RunFolder(Path(folder))
+    about = here.about()
     if about["status"] == RUNNING:
         raise NoRunError(
             f"the run in {folder} is not finished: `fat2thin show` says how far it is, and the "
             "command that began it goes on with it"
         )
-    spec, problem, scales = understand(files.path / RUN, about)
-    # Shapes alone: nothing of what the specification asks for is made before the file is known
-    # to hold as much.
+    spec, problem, scales = identity_of(here.path / RUN, about)
+    # Only shapes: no array that the specification asks for is made before the files are known to
+    # be as large.
     shapes = shapes_of(spec, problem, scales)
-    trees.check_size(files.path / STATE, shapes.states)
-    kept = files.kept_snapshots(spec.snapshots)
-    needed = trees.size((shapes.jobs, shapes.states)) + len(kept) * trees.size(shapes.policies)
-    refuse_too_large(files.path / RUN, "spec.config, spec.seeds and spec.snapshots", needed)
-    steps, policies = files.evaluations(len(spec.seeds))
-    metrics = MetricColumns(len(spec.seeds), files.metrics_rows(spec.seeds)).arrays()
+    files.check_tree_size(here.path / STATE, shapes.states)
+    kept = here.kept_snapshots(spec.snapshots)
+    of_policies = len(kept) * files.tree_size(shapes.policies)
+    needed = files.tree_size((shapes.jobs, shapes.states)) + of_policies
+    refuse_too_large(here.path / RUN, "spec.config, spec.seeds and spec.snapshots", needed)
+    steps, policies = here.evaluations(len(spec.seeds))
     return Run(
         spec=spec,
         step=about["step"],
-        metrics=metrics,
+        metrics=MetricColumns(len(spec.seeds), here.metrics_rows(spec.seeds)).arrays(),
         evaluations=Evaluations(tuple(steps), policies),
-        folder=files.path,
+        folder=here.path,
         about=about,
         program=make_program(spec, problem),
         jobs=jobs_of(spec, scales),
-        states=acting(files.state(shapes.states)),
-        snapshots={step: files.snapshot(step, shapes.policies) for step in kept},
+        states=acting(here.state(shapes.states)),
+        snapshots={step: here.snapshot(step, shapes.policies) for step in kept},
     )

@@ -1,39 +1,28 @@
-"""How far a run is, from its files alone and at any moment of it: no network is loaded or traced.
+"""How far a run is, from its files alone and at any moment: no network is loaded or traced.
 
-While a run goes on, files may be missing yet, run.json and evaluations.npz may be replaced, and
-the end of metrics.jsonl may be half written.
+While a run is in progress, files may be missing, run.json and evaluations.npz may be replaced, and
+the end of metrics.jsonl may be incomplete.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fat2thin.data.formats.npz import open_npz
 from fat2thin.evaluation.returns import SCORE
-from fat2thin.runs import checkpoints, files, lock
-from fat2thin.runs import run_json as told
+from fat2thin.runs import files, lock
 from fat2thin.runs.checkpoints import Checkpoint
 from fat2thin.runs.files import LARGEST_LOG, DamagedError
-from fat2thin.runs.folder import (
-    EVALUATIONS,
-    METRICS,
-    RUN,
-    RUNNING,
-    MetricsRow,
-    RunFolder,
-    metrics_row,
-)
+from fat2thin.runs.folder import EVALUATIONS, METRICS, RUN, RUNNING, RunFolder, metrics_row
 
 _BLOCK = 2**16
-_Signature = tuple[int, int, int]
 
 
-class Outline(NamedTuple):
-    """What run.json says of a run that one needs to tell how far it is."""
+class RunOutline(NamedTuple):
+    """The fields of run.json that say how far a run is."""
 
     algorithm: str
     dataset: str
@@ -44,30 +33,30 @@ class Outline(NamedTuple):
     stopped: Mapping[str, Mapping[str, Any]]
     """By seed: "step", "metric", "last_good_step", "why"."""
     files: Mapping[str, Mapping[str, Any]]
-    """What the files of a run that is over are known by."""
+    """Sizes and checksums of the files of a run that is over."""
 
-    def including(self, checkpoint: Checkpoint) -> "Outline":
-        """With what a checkpoint knows of the way to it, where run.json does not say so."""
+    def including(self, checkpoint: Checkpoint) -> "RunOutline":
+        """Add what a checkpoint knows and run.json does not say."""
         then = outline({**checkpoint.manifest, "status": self.status})
         return self._replace(
             warnings=self.warnings or then.warnings, stopped={**then.stopped, **self.stopped}
         )
 
 
-_is_known = told.fields(
-    algorithm=told.is_text,
-    dataset=told.is_text,
-    seeds=told.all_of(told.is_count),
-    steps=told.is_count,
+_is_known = files.fields(
+    algorithm=str,
+    dataset=str,
+    seeds=files.all_of(files.is_count),
+    steps=files.is_count,
 )
 
 
-def outline(about: Mapping[str, Any]) -> Outline:
-    """The same of what was read from run.json, or from the manifest of a checkpoint."""
+def outline(about: Mapping[str, Any]) -> RunOutline:
+    """Return the outline of a run.json, or of the manifest of a checkpoint."""
     spec = about["spec"]
     if not _is_known(spec) or not spec["seeds"] or not spec["steps"]:
         raise DamagedError(f"{RUN} is damaged: its spec does not say what run it is")
-    return Outline(
+    return RunOutline(
         algorithm=spec["algorithm"],
         dataset=spec["dataset"],
         seeds=tuple(spec["seeds"]),
@@ -79,12 +68,12 @@ def outline(about: Mapping[str, Any]) -> Outline:
     )
 
 
-class LastRow(NamedTuple):
+class LastMetrics(NamedTuple):
     """The last metrics that are there for all seeds."""
 
     step: int
     metrics: dict[str, np.ndarray]
-    """Of shape (seeds,); nan of seeds that have stopped."""
+    """Shape (seeds,); nan for seeds that have stopped."""
 
 
 class LastScore(NamedTuple):
@@ -92,199 +81,133 @@ class LastScore(NamedTuple):
 
     step: int
     returns: np.ndarray
-    """The mean return of each seed; nan of seeds that have stopped."""
+    """The mean return of each seed; nan for seeds that have stopped."""
 
     @property
     def mean(self) -> float:
-        """The mean over the seeds that go on; nan where none does."""
+        """The mean over the seeds that have not stopped; nan if all have."""
         going = self.returns[~np.isnan(self.returns)]
         return float(np.mean(going)) if len(going) else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """How far a run is."""
 
     folder: Path
-    outline: Outline
+    outline: RunOutline
     in_use: bool
     """Whether a process trains into the folder now."""
-    row: LastRow | None
+    row: LastMetrics | None
     score: LastScore | None
 
     @property
     def running(self) -> bool:
-        """Whether the run is not over, whoever may be at it."""
+        """Whether the run is not over, even if no process trains it."""
         return self.outline.status == RUNNING
 
     @property
     def step(self) -> int:
-        """Updates that metrics are known of."""
+        """The number of updates with metrics."""
         return self.row.step if self.row else 0
 
     @property
     def percent(self) -> int:
-        """Whole per cent that are done."""
+        """The share of updates that are done, in whole per cent."""
         return 100 * self.step // self.outline.steps
 
     @property
     def stopped(self) -> int:
-        """How many seeds go no further; their metrics say so before run.json does."""
+        """The number of seeds that stopped; their metrics say so before run.json does."""
         over = np.asarray([str(seed) in self.outline.stopped for seed in self.outline.seeds])
         if self.row and self.row.metrics:
-            # One metric alone may be missing of a seed that goes on: a value is not estimable.
+            # A single metric may be missing for a seed that goes on: a value is not estimable.
             over |= np.all([np.isnan(values) for values in self.row.metrics.values()], axis=0)
         return int(np.sum(over))
 
 
-class Watch:
-    """Looks at a folder again and again, and reads only what is new."""
+class StatusReader:
+    """Reads the status of a run again and again, and each file only if it changed."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        self._outline: tuple[_Signature | None, Outline] | None = None
-        self._score: tuple[_Signature | None, LastScore | None] | None = None
-        self._metrics: MetricsTail | None = None
+        self._folder = RunFolder(Path(folder))
+        self._read: dict[str, tuple[Any, Any]] = {}
 
-    def look(self) -> Standing:
-        """How far the run is now."""
-        # Asked first: a run that ends in between must not look as if it was broken off.
-        in_use = lock.in_use(self._folder)
-        outline = self._read_outline()
-        running = outline.status == RUNNING
-        row = self._read_metrics(outline) if running else None
-        return Standing(self._folder, outline, in_use, row, self._read_score(outline))
+    def read(self) -> RunStatus:
+        """Return how far the run is now."""
+        # Asked first: a run that ends in between must not look as if it was interrupted.
+        in_use = lock.in_use(self._folder.path)
+        outlined = self._if_changed(RUN, lambda: outline(self._folder.about()))
+        seeds, row = outlined.seeds, None
+        if outlined.status == RUNNING:
+            file = self._folder.path / METRICS
+            row = self._if_changed(METRICS, lambda: last_metrics(file, seeds), seeds)
+        score = self._if_changed(EVALUATIONS, lambda: _last_score(self._folder, len(seeds)), seeds)
+        return RunStatus(self._folder.path, outlined, in_use, row, score)
 
-    def _read_outline(self) -> Outline:
-        signature = _signature(self._folder / RUN)
-        if self._outline is None or self._outline[0] != signature:
-            self._outline = signature, outline(RunFolder(self._folder).about())
-        return self._outline[1]
-
-    def _read_metrics(self, outline: Outline) -> LastRow | None:
-        if self._metrics is None or self._metrics.seeds != outline.seeds:
-            self._metrics = MetricsTail(self._folder / METRICS, outline.seeds)
-        return self._metrics.read()
-
-    def _read_score(self, outline: Outline) -> LastScore | None:
-        file = self._folder / EVALUATIONS
-        signature = _signature(file)
-        if self._score is None or self._score[0] != signature:
-            self._score = signature, _last_score(file, len(outline.seeds)) if signature else None
-        return self._score[1]
-
-
-class MetricsTail:
-    """The end of a metrics.jsonl that grows."""
-
-    def __init__(self, path: Path, seeds: tuple[int, ...]) -> None:
-        self.seeds = seeds
-        self._path = path
-        self._forget()
-
-    def _forget(self) -> None:
-        self._end = 0
-        self._begun: list[MetricsRow] = []
-        """Rows of a step that not all seeds have one of yet."""
-        self._last: LastRow | None = None
-
-    def read(self) -> LastRow | None:
-        """The last metrics that are whole; None where there are none yet."""
+    def _if_changed(self, name: str, read: Callable[[], Any], seeds: tuple[int, ...] = ()) -> Any:
+        """Return what `read` returned last time if the file was not changed or replaced since."""
         try:
-            file = files.opened(self._path)
+            status = (self._folder.path / name).lstat()
+            signature = (status.st_ino, status.st_mtime_ns, status.st_size, seeds)
         except FileNotFoundError:
-            self._forget()
-            return None
-        with file:
-            size = file.seek(0, 2)
-            if not self._goes_on(file, size):
-                self._forget()
-            if self._end:
-                self._take(file, self._end, size)
-            else:
-                self._take_last(file, size)
-        return self._last
-
-    def _goes_on(self, file: BinaryIO, size: int) -> bool:
-        """Whether it is the file that it was; a run that goes on from a checkpoint replaces it."""
-        if not self._end:
-            return True
-        file.seek(self._end - 1)
-        return size >= self._end and file.read(1) == b"\n"
-
-    def _take_last(self, file: BinaryIO, size: int) -> None:
-        """Begin with the end of the file, as much of it as holds a row of every seed."""
-        length = _BLOCK
-        while self._last is None:
-            start = max(0, size - length)
-            if start:
-                file.seek(start)
-                start += len(file.readline())
-            self._begun = []
-            self._take(file, start, size)
-            if size <= length or len(self._begun) >= self._enough:
-                return
-            length *= 4
-
-    def _take(self, file: BinaryIO, start: int, size: int) -> None:
-        if size - start > LARGEST_LOG:
-            raise DamagedError(f"{self._path} has lines of more than {LARGEST_LOG:,} bytes")
-        file.seek(start)
-        lines, ended, _ = file.read(max(0, size - start)).rpartition(b"\n")
-        if not ended:
-            return
-        self._end = start + len(lines) + 1
-        recent = [self._parsed(line) for line in lines.rsplit(b"\n", self._enough)[-self._enough :]]
-        self._begun = [*self._begun, *recent][-self._enough :]
-        count = len(self.seeds)
-        for end in range(len(self._begun), count - 1, -1):
-            rows = self._begun[end - count : end]
-            if rows[-1].get("seed") == self.seeds[-1] and self._are_of_one_step(rows):
-                names = [name for name in rows[0] if name not in ("step", "seed")]
-                metrics = {
-                    name: np.asarray([row.get(name, math.nan) for row in rows]) for name in names
-                }
-                self._last = LastRow(int(rows[0]["step"]), metrics)
-                self._begun = self._begun[end:]
-                return
-
-    @property
-    def _enough(self) -> int:
-        """So many last rows hold one step of all seeds, wherever the file ends."""
-        return 2 * len(self.seeds) - 1
-
-    def _are_of_one_step(self, rows: list[MetricsRow]) -> bool:
-        seeds = tuple(row.get("seed") for row in rows)
-        return seeds == self.seeds and len({row.get("step", -1) for row in rows}) == 1
-
-    def _parsed(self, line: bytes) -> MetricsRow:
-        try:
-            return metrics_row(line)
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"{self._path} is damaged: {told.shown(error)}") from error
+            signature = None
+        if name not in self._read or self._read[name][0] != signature:
+            self._read[name] = signature, read()
+        return self._read[name][1]
 
 
-def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """What the command that began a run would go on from."""
-    found = checkpoints.whole(folder)
-    return found[0] if found else None
+def last_metrics(path: Path, seeds: tuple[int, ...]) -> LastMetrics | None:
+    """Return the last metrics of all seeds in a metrics.jsonl; None if there are none yet.
 
-
-def _last_score(file: Path, seeds: int) -> LastScore | None:
-    name = f"{SCORE}/returns"
-    with open_npz(file, LARGEST_LOG, follow_links=False) as arrays:
-        if not arrays.has("steps") or not arrays.has(name):
-            return None
-        steps, returns = arrays.read("steps", None), arrays.read(name, None)
-    if returns.ndim != 3 or returns.shape[:2] != (len(steps), seeds) or not returns.size:
-        raise DamagedError(f"{file} is damaged: {name} has shape {returns.shape}")
-    return LastScore(int(steps[-1]), returns[-1].mean(axis=-1, dtype=np.float64))
-
-
-def _signature(path: Path) -> _Signature | None:
-    """Another one where a file was replaced; None where there is none."""
+    Only the end of the file is read, as much of it as holds them.
+    """
     try:
-        status = path.lstat()
+        file = files.opened(path)
     except FileNotFoundError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    lines: list[bytes] = []
+    count = len(seeds)
+    # This many rows hold one step of all seeds, wherever the file ends.
+    enough = 2 * count - 1
+    with file:
+        start = size = files.size_of(file)
+        length = _BLOCK
+        while start and len(lines) < enough:
+            start = max(0, size - length)
+            if size - start > LARGEST_LOG:
+                raise DamagedError(f"{path} has lines of more than {LARGEST_LOG:,} bytes")
+            file.seek(start)
+            *lines, _ = file.read(size - start).split(b"\n")
+            lines = lines[1:] if start else lines
+            length *= 4
+    try:
+        rows = [metrics_row(line) for line in lines[-enough:]]
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: {files.shortened(error)}") from error
+    for end in range(len(rows), count - 1, -1):
+        last = rows[end - count : end]
+        # The last seed alone first: comparing all of them at every place takes long.
+        if last[-1]["seed"] == seeds[-1] and _are_of_one_step(last, seeds):
+            names = [name for name in last[0] if name not in ("step", "seed")]
+            return LastMetrics(
+                int(last[0]["step"]),
+                {name: np.asarray([row.get(name, math.nan) for row in last]) for name in names},
+            )
+    return None
+
+
+def _are_of_one_step(rows: list[dict[str, int | float]], seeds: tuple[int, ...]) -> bool:
+    return tuple(row["seed"] for row in rows) == seeds and len({row["step"] for row in rows}) == 1
+
+
+def _last_score(folder: RunFolder, seeds: int) -> LastScore | None:
+    steps, policies = folder.evaluations(seeds)
+    if SCORE not in policies:
+        return None
+    returns = np.asarray(policies[SCORE].returns)
+    if not returns.size:
+        raise DamagedError(
+            f"{folder.path / EVALUATIONS} is damaged: {SCORE}/returns has shape {returns.shape}"
+        )
+    return LastScore(steps[-1], returns[-1].mean(axis=-1, dtype=np.float64))

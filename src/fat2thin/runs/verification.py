@@ -1,8 +1,8 @@
-"""Is a run folder what it says: checks that read everything and write nothing."""
+"""Verify a run folder: check all of its files, compute some steps again, and write nothing."""
 
+import collections
 import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,18 +10,15 @@ import jax
 import numpy as np
 
 from fat2thin import data
-from fat2thin.engine.jobs import data_size
-from fat2thin.engine.pack import Log
+from fat2thin.algorithms.base import State
+from fat2thin.engine.devices import JobScheduler, chunk_size
+from fat2thin.engine.pack import LoadedLog, data_size, jobs_of, make_pack, make_program
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.runs import checkpoints, lock
-from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError
-from fat2thin.runs.evidence import NotPossible, Record
-from fat2thin.runs.evidence_checks import evaluations, files, metrics, refuse, snapshots, weights
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import FINISHED, RUN, RUNNING, RunFolder, TooLargeError, refuse_too_large
-from fat2thin.runs.logs import read_logs
-from fat2thin.runs.replay import replay
-from fat2thin.runs.run_json import understand
+from fat2thin.runs import checkpoints, folder_checks, identity, lock
+from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError, Place
+from fat2thin.runs.files import DamagedError, TooLargeError, refuse_too_large
+from fat2thin.runs.folder import FINISHED, RUN, RUNNING, STATE, MetricsRow, RunFolder
+from fat2thin.runs.folder_checks import NotPossible, RecordedRun, refuse
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import MOST_ROWS, plain
 from fat2thin.tables import listed
@@ -31,36 +28,36 @@ OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
 _SAID = ("versions", "device", "started")
 _SAID_AT_THE_END = ("step", "seconds", "files")
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, OSError)
-"""What reading something that is not what it says can end with."""
+"""Errors that reading a damaged file can raise."""
 
 
-class Check(NamedTuple):
-    """One thing that was looked at."""
+class CheckResult(NamedTuple):
+    """The result of one check."""
 
     name: str
     result: str
     """`OK`, `FAILED` or `NOT_POSSIBLE`."""
     what: str
-    """What was seen, or what is wrong, or why it cannot be said."""
+    """What was seen, what is wrong, or why it cannot be checked."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """All that was looked at; `str` of it is a table."""
+    """The results of all checks; `str` of it is a table."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong, as far as could be seen."""
+        """Whether no check failed."""
         return all(check.result != FAILED for check in self.checks)
 
-    def __getitem__(self, name: str) -> Check:
+    def __getitem__(self, name: str) -> CheckResult:
         """The check of this name."""
         return next(check for check in self.checks if check.name == name)
 
     def __str__(self) -> str:
-        rows = [Check("check", "result", "what"), *self.checks]
+        rows = [CheckResult("check", "result", "what"), *self.checks]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(
             f"{row.name:{widths[0]}} | {row.result:{widths[1]}} | {printable(row.what)}"
@@ -78,125 +75,285 @@ def verify(folder: str | Path, replayed: int | None = None) -> Verification:
 
 
 class _Verifier:
-    """The checks in their order; the later ones rest on what the earlier ones read."""
+    """The checks in their order; later ones use what earlier ones read."""
 
     def __init__(self, folder: Path, most: int | None) -> None:
         self._folder, self._most = RunFolder(folder), most
         self._in_use = False
-        self._record: Record | None = None
-        self._logs: tuple[Log, ...] | None = None
+        self._run: RecordedRun | None = None
+        self._logs: tuple[LoadedLog, ...] | None = None
         self._damaged: list[str] = []
 
     def verification(self) -> Verification:
-        """All of them."""
-        checks: dict[str, Callable[[Record], str]] = {
-            "files": files,
+        """Make all checks."""
+        checks: dict[str, Callable[[RecordedRun], str]] = {
+            "files": folder_checks.check_files,
             "checkpoints": self._checkpoints,
             "data": self._data,
-            "metrics": metrics,
-            "evaluations": evaluations,
-            "snapshots": snapshots,
-            "weights": weights,
+            "metrics": folder_checks.check_metrics,
+            "evaluations": folder_checks.check_evaluations,
+            "snapshots": folder_checks.check_snapshots,
+            "weights": folder_checks.check_weights,
             "replay": self._replay,
         }
-        found = [self._checked(RUN, self._read)]
-        for name, check in checks.items():
-            found.append(self._checked(name, functools.partial(self._of_record, check)))
-        return Verification(tuple(found))
+        first = self._checked(RUN, self._read)
+        return Verification((first, *(self._checked(*check) for check in checks.items())))
 
-    def _checked(self, name: str, check: Callable[[], str]) -> Check:
+    def _checked(self, name: str, check: Callable[..., str]) -> CheckResult:
         try:
-            return Check(name, OK, check())
+            if name == RUN:
+                return CheckResult(name, OK, check())
+            if self._run is None:
+                raise NotPossible(f"{RUN} does not say what to expect")
+            return CheckResult(name, OK, check(self._run))
         except (NotPossible, TooLargeError) as error:
-            return Check(name, NOT_POSSIBLE, str(error))
+            return CheckResult(name, NOT_POSSIBLE, str(error))
         except _WRONG as error:
             if self._in_use and isinstance(error, FileNotFoundError):
-                return Check(name, NOT_POSSIBLE, f"the run went on meanwhile: {error}")
-            told = str(error) if isinstance(error, ValueError | OSError) else repr(error)
-            return Check(name, FAILED, " ".join(told.split()))
-
-    def _of_record(self, check: Callable[[Record], str]) -> str:
-        if self._record is None:
-            raise NotPossible(f"{RUN} does not say what to expect")
-        return check(self._record)
+                return CheckResult(name, NOT_POSSIBLE, f"the run went on meanwhile: {error}")
+            what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+            return CheckResult(name, FAILED, " ".join(what.split()))
 
     def _read(self) -> str:
         self._in_use = lock.in_use(self._folder.path)
         about = self._folder.about()
         needed = _SAID if about["status"] == RUNNING else (*_SAID, *_SAID_AT_THE_END)
         refuse(f"it says nothing of {name}" for name in needed if name not in about)
-        said = understand(self._folder.path / RUN, about)
-        spec = said.spec
+        found = identity.identity_of(self._folder.path / RUN, about)
+        spec = found.spec
         if spec.steps / min(spec.log_every, spec.evaluate_every) > MOST_ROWS:
             raise NotPossible(f"{spec.steps:,} steps would be cut into too many chunks")
-        record = Record(self._folder, about, said, self._whole_checkpoints(about))
+        run = RecordedRun(self._folder, about, found, self._intact_checkpoints(about))
         if about["status"] == FINISHED and about["step"] != spec.steps:
             raise DamagedError(f"it finished after step {about['step']} of {spec.steps}")
         unknown = {*about.get("stopped", {})} - {str(seed) for seed in spec.seeds}
         refuse(f"seed {seed} stopped and is not one of the run" for seed in sorted(unknown))
-        self._record = record
+        self._run = run
         stopped = f", {len(about['stopped'])} of them stopped" if "stopped" in about else ""
         now = ", and a process trains into the folder now" if self._in_use else ""
         return f"{about['status']}, {spec.steps:,} steps, seeds {listed(spec.seeds)}{stopped}{now}"
 
-    def _whole_checkpoints(self, about: dict[str, Any]) -> list[Checkpoint]:
-        """The newest first; of the others it is remembered what is wrong with them."""
-        whole = []
+    def _intact_checkpoints(self, about: dict[str, Any]) -> list[Checkpoint]:
+        """Return the intact checkpoints, newest first, and note what is wrong with the others."""
+        intact = []
         for place, path in checkpoints.listed(self._folder.path):
             try:
                 found = checkpoints.read(path, place)
                 for name in ("spec", "problem", "sha256", "scales"):
                     if found.manifest.get(name) != about.get(name):
                         raise DamagedError(f"{path} and {RUN} do not agree on {name}")
-                whole.append(found)
+                intact.append(found)
             except (DamagedError, NewerFormatError, FileNotFoundError) as error:
-                # Older ones are removed while a run goes on.
+                # A process that trains removes old ones.
                 if path.exists() or not self._in_use:
                     self._damaged.append(str(error))
-        return whole
+        return intact
 
-    def _checkpoints(self, record: Record) -> str:
+    def _checkpoints(self, run: RecordedRun) -> str:
         refuse(self._damaged)
-        return ", ".join(str(found.place) for found in record.checkpoints) or "there is none"
+        return ", ".join(str(found.place) for found in run.checkpoints) or "there is none"
 
-    def _data(self, record: Record) -> str:
-        name = record.spec.dataset
+    def _data(self, run: RecordedRun) -> str:
+        name = run.spec.dataset
         try:
-            _refuse_too_many_logs(record)
-            (logs,) = read_logs([record.spec])
+            _refuse_too_many_logs(run)
+            (logs,) = identity.read_logs([run.spec])
         except TooLargeError:
             raise
         except (OSError, ValueError) as error:
             if Path(name).exists():
                 raise
             raise NotPossible(f"{name} cannot be read here: {error}") from error
-        hashes = [log.dataset.sha256 for log in logs]
-        if hashes != record.about["sha256"]:
+        if [log.dataset.sha256 for log in logs] != run.about["sha256"]:
             raise DamagedError(f"the contents of {name} are not what they were")
         problem = plain(dataclasses.asdict(problem_of(logs[0].dataset)))
-        if problem != record.about["problem"]:
-            raise DamagedError(f"{RUN} says {record.about['problem']} of it, it is {problem}")
+        if problem != run.about["problem"]:
+            raise DamagedError(f"{RUN} says {run.about['problem']} of it, it is {problem}")
         # Sums of many numbers may differ in the last digit between machines.
         scales = jax.tree.leaves([log.scales.to_json() for log in logs])
-        if not np.allclose(scales, jax.tree.leaves(record.about.get("scales", [])), rtol=1e-6):
+        if not np.allclose(scales, jax.tree.leaves(run.about.get("scales", [])), rtol=1e-6):
             raise DamagedError(f"{RUN} says other scales of it than it has")
         self._logs = logs
         return f"{name}: {len(logs)} log{'s' * (len(logs) > 1)}, as they were"
 
-    def _replay(self, record: Record) -> str:
+    def _replay(self, run: RecordedRun) -> str:
         if self._logs is None:
             raise NotPossible("it needs the data as they were")
-        return replay(record, self._logs, self._most)
+        return replay(run, self._logs, self._most)
 
 
-def _refuse_too_many_logs(record: Record) -> None:
-    """Refuse more logs than memory may hold, where each seed has its own; one of them is made."""
-    spec = record.spec
+def _refuse_too_many_logs(run: RecordedRun) -> None:
+    """Refuse more logs than memory may hold, if each seed has its own; one of them is made."""
+    spec = run.spec
     if data.reader(spec.dataset).one_a_seed:
         size = data_size(data.load(spec.dataset, spec.seeds[0]))
         copies = 2 if spec.holdout else 1
         refuse_too_large(
-            record.folder.path / RUN,
+            run.folder.path / RUN,
             f"spec.dataset and the {len(spec.seeds):,} spec.seeds",
             copies * len(spec.seeds) * size,
         )
+
+
+def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> str:
+    """Compute at least `most` steps again (or one chunk) from the start, and compare all bits.
+
+    If the newest checkpoint is at most that many steps before the end, the steps after it as well.
+    """
+    if most == 0:
+        raise NotPossible("none was asked for")
+    try:
+        collections.deque(run.folder.metrics_rows(), maxlen=0)
+    except DamagedError as error:
+        raise NotPossible(f"there is nothing to compare with: {error}") from error
+    if not run.chunks:
+        raise NotPossible("no chunk of updates was completed")
+    most = run.chunks[0][1] if most is None else most
+    _refuse_too_large(run, logs)
+    again = _Replay(run, logs)
+    told, done = [], 0
+    if again.pack.program.algorithm.preparation is None:
+        chunks = [(start, length) for start, length in run.chunks if start < most]
+        again.compute(again.scheduler.init(), np.ones(len(run.spec.seeds), bool), chunks)
+        done = sum(chunks[-1])
+        told.append(f"{done:,} steps from the start")
+    else:
+        told.append("nothing from the start: it begins with a preparation")
+    newest = run.checkpoints[0] if run.checkpoints else None
+    if run.over and done < run.reached and newest and newest.place.training:
+        step = newest.place.step
+        left = run.reached - step
+        if 0 < left <= most:
+            stopped = newest.manifest.get("stopped", {})
+            active = np.asarray([str(seed) not in stopped for seed in run.spec.seeds])
+            chunks = [(start, length) for start, length in run.chunks if start >= step]
+            again.compute(again.scheduler.spread(run.state(newest)), active, chunks)
+            told.append(f"{left:,} steps from the checkpoint of step {step:,} to the end")
+        elif left > most:
+            told.append(f"nothing at the end: a replay of {left:,} steps would reach it")
+    if not again.compared:
+        raise NotPossible("; ".join(told))
+    again.judge("; ".join(told))
+    return f"{'; '.join(told)}. Equal to the bit: {', '.join(again.compared)}"
+
+
+def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
+    """Refuse to compute what does not fit the files, or needs too much memory."""
+    try:
+        _ = run.shapes
+    except DamagedError as error:
+        raise NotPossible(f"its states do not fit: {error}") from error
+    spec, problem, scales = run.identity
+    one = jobs_of(dataclasses.replace(spec, seeds=spec.seeds[:1]), scales[:1])
+    # The logs are there; their scaled copies and those on the device are not.
+    copies = 2 * sum(data_size(log.dataset) for log in logs)
+    refuse_too_large(
+        run.folder.path / RUN,
+        "spec.config, spec.batch_size and spec.seeds",
+        chunk_size(make_program(spec, problem), one, len(spec.seeds)) + copies,
+    )
+
+
+class _Replay:
+    """A run that is computed again, and where it differs."""
+
+    def __init__(self, run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
+        self.run = run
+        known = vars(run.spec.config)
+        named = run.about.get("traced", ())
+        traced = [name for name in named if isinstance(known.get(name), float)]
+        self.pack = make_pack([run.spec], [logs], traced)
+        self.scheduler = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.compared: list[str] = []
+        self._data = self.scheduler.replicated(self.pack.data())
+        self._first: str | None = None
+        self._largest = 0.0
+
+    def compute(self, states: State, active: np.ndarray, chunks: Sequence[tuple[int, int]]) -> None:
+        """Compute consecutive chunks, and compare each with its rows and the saved weights."""
+        if chunks[0][0] == 0:
+            self._compare_weights(0, states)
+        ends = {start + length for start, length in chunks}
+        rows = {
+            (int(row["step"]), int(row["seed"])): row
+            for row in self.run.folder.metrics_rows()
+            if row["step"] in ends
+        }
+        for start, length in chunks:
+            states, report = self.scheduler.chunk(states, self._data, start, length, active=active)
+            active = active & ~(np.asarray(report.bad_update) >= 0)
+            self._compare_rows(rows, start + length, jax.device_get(report.row), active)
+            self._compare_weights(start + length, states)
+        first, last = chunks[0][0] + 1, sum(chunks[-1])
+        self.compared.append(f"metrics of steps {first:,} to {last:,}")
+
+    def judge(self, told: str) -> None:
+        """Refuse differences; if the run was computed on another machine they prove nothing."""
+        if self._first is None:
+            return
+        sentence = (
+            f"{told}. First difference: {self._first}; the largest relative difference of all is "
+            f"{self._largest:.1e}"
+        )
+        if changed := self._elsewhere():
+            raise NotPossible(f"the run was computed elsewhere ({changed}). {sentence}")
+        raise DamagedError(sentence)
+
+    def _elsewhere(self) -> str:
+        """Say how the machine differs from the one that finished the run, or began it."""
+        about, named = self.run.about, ("device", "devices", "jobs_at_a_time")
+        now = {"device": identity.device(), **self.scheduler.about} | identity.versions()
+        for place in (about, {**about, **about.get("begun", {})}):
+            then = {name: place[name] for name in named if name in place} | place["versions"]
+            if changed := identity.machine_difference(then, now):
+                return changed
+        return ""
+
+    def _compare_rows(
+        self,
+        rows: Mapping[tuple[int, int], MetricsRow],
+        step: int,
+        metrics: dict[str, np.ndarray],
+        active: np.ndarray,
+    ) -> None:
+        for place, seed in enumerate(self.run.spec.seeds):
+            row = rows.get((step, seed), {})
+            for name in sorted({*metrics, *row} - {"step", "seed"}):
+                kept = float(row.get(name, np.nan))
+                here = name in metrics and active[place]
+                found = float(metrics[name][place]) if here else np.nan
+                where = f"{name} of seed {seed} at step {step:,}, {kept!r} there and {found!r} here"
+                self._note(np.asarray(kept), np.asarray(found), where)
+
+    def _compare_weights(self, step: int, states: State) -> None:
+        run, gathered = self.run, self.scheduler.gathered(states)
+        if step in run.folder.kept_snapshots(run.spec.snapshots):
+            found = self.scheduler.policies(states)
+            self._compare_trees(f"the snapshot of step {step:,}", run.policies(step), found)
+        for checkpoint in run.checkpoints:
+            if checkpoint.place == Place(training=True, step=step):
+                name = f"the checkpoint of step {step:,}"
+                self._compare_trees(name, run.state(checkpoint), gathered)
+        if run.over and step == run.reached:
+            self._compare_trees(STATE, run.state(), gathered)
+
+    def _compare_trees(self, name: str, kept: Any, found: Any) -> None:
+        self.compared.append(name)
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(kept))
+        for (path, one), other in zip(leaves, jax.tree.leaves(jax.device_get(found)), strict=True):
+            for place, seed in enumerate(self.run.spec.seeds):
+                where = f"{jax.tree_util.keystr(path)} of seed {seed} in {name}"
+                self._note(np.asarray(one[place]), np.asarray(other[place]), where)
+
+    def _note(self, kept: np.ndarray, found: np.ndarray, where: str) -> None:
+        """Remember where two arrays differ first, and the largest relative difference."""
+        if kept.tobytes() == found.tobytes() or (np.isnan(kept) & np.isnan(found)).all():
+            return
+        self._first = self._first or where
+        one, other = np.asarray(kept, np.float64), np.asarray(found, np.float64)
+        with np.errstate(invalid="ignore"):
+            scale = np.maximum(np.maximum(np.abs(one), np.abs(other)), np.finfo(np.float64).tiny)
+            relative = np.abs(one - other) / scale
+        # A number where there should be none is as far away as can be.
+        largest = np.where(np.isnan(relative), np.inf, relative).max()
+        self._largest = max(self._largest, float(largest))

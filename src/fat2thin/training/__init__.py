@@ -2,8 +2,8 @@
 
 from fat2thin.engine.metrics import TrainingDiverged
 from fat2thin.runs.checkpoints import NewerFormatError
-from fat2thin.runs.files import DamagedError
-from fat2thin.runs.folder import NoRunError, OtherRunError
+from fat2thin.runs.files import DamagedError, NoRunError
+from fat2thin.runs.folder import OtherRunError
 from fat2thin.runs.lock import FolderInUseError
 from fat2thin.runs.result import Evaluations, Run, load
 from fat2thin.runs.verification import verify

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from fat2thin.algorithms.base import State
-from fat2thin.engine.devices import Turns
-from fat2thin.engine.jobs import take
+from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import Pack
+from fat2thin.engine.program import take
 from fat2thin.evaluation.returns import (
     Evaluation,
     Evaluator,
@@ -43,7 +43,7 @@ class _Result(NamedTuple):
 class EvaluationQueue:
     """Evaluates the runs of a pack, and holds the results that were not collected yet."""
 
-    def __init__(self, specs: Sequence[RunSpec], pack: Pack, turns: Turns) -> None:
+    def __init__(self, specs: Sequence[RunSpec], pack: Pack, turns: JobScheduler) -> None:
         self._pack, self._turns, self._episodes = pack, turns, specs[0].episodes
         self._groups = _groups(specs, pack)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")

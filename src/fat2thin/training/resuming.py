@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from fat2thin.engine.pack import Log
+from fat2thin.engine.pack import LoadedLog
 from fat2thin.runs import checkpoints
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.folder import RUNNING, RunFolder
@@ -102,7 +102,7 @@ class Group(NamedTuple):
 
 
 def groups(
-    runs: Sequence[tuple[RunSpec, tuple[Log, ...], RunFolder | None]],
+    runs: Sequence[tuple[RunSpec, tuple[LoadedLog, ...], RunFolder | None]],
 ) -> list[Group]:
     """Runs by the place that they go on from: that which most of them share, then the newest."""
     of_run: list[dict[Place, Checkpoint | None]] = []
@@ -126,12 +126,14 @@ def groups(
     return made
 
 
-def _of_run(spec: RunSpec, logs: tuple[Log, ...], folder: RunFolder | None) -> list[Checkpoint]:
+def _of_run(
+    spec: RunSpec, logs: tuple[LoadedLog, ...], folder: RunFolder | None
+) -> list[Checkpoint]:
     hashes = [log.dataset.sha256 for log in logs]
     if folder is None or folder.status(spec, hashes) != RUNNING:
         return []
     found = []
-    for checkpoint in checkpoints.whole(folder.path):
+    for checkpoint in checkpoints.intact(folder.path):
         if missing := [name for name in _NEEDED if name not in checkpoint.manifest]:
             told = ", ".join(missing)
             _log.warning("%s says nothing of %s and is not used", checkpoint.path, told)

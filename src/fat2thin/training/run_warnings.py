@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from fat2thin.data.operations import Reachable, reachable_returns
-from fat2thin.engine.jobs import WATCHED, watched_rows
-from fat2thin.engine.pack import Log
+from fat2thin.engine.pack import WATCHED, LoadedLog, watched_rows
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
 from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE, Watched
 from fat2thin.settings.spec import RunSpec
@@ -102,7 +101,7 @@ class HeldOutFindings(NamedTuple):
 
 
 def look(
-    spec: RunSpec, logs: Sequence[Log], rows: Mapping[str, np.ndarray], chosen: Sequence[int]
+    spec: RunSpec, logs: Sequence[LoadedLog], rows: Mapping[str, np.ndarray], chosen: Sequence[int]
 ) -> list[str]:
     """What is to be said of a run's policies: those after the step `chosen` for each seed.
 
@@ -131,7 +130,7 @@ def look(
     return advice(spec.seeds, found)
 
 
-def _best_constant_of(log: Log) -> BestConstant:
+def _best_constant_of(log: LoadedLog) -> BestConstant:
     assert log.held_out is not None
     scaled = [log.scales.apply(part) for part in (log.learned, log.held_out)]
     watched = watched_rows(scaled[:1], scaled[1:])

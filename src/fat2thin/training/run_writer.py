@@ -14,13 +14,13 @@ import numpy as np
 
 from fat2thin.algorithms.base import Problem, State
 from fat2thin.data.operations import reachable_returns
-from fat2thin.engine.jobs import take
 from fat2thin.engine.metrics import TrainingDiverged
-from fat2thin.engine.pack import Log, jobs_of, make_program, shapes_of
+from fat2thin.engine.pack import LoadedLog, jobs_of, make_program, shapes_of
+from fat2thin.engine.program import take
 from fat2thin.engine.selection import SelectedState, acting
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.policies.policy import Policy
-from fat2thin.runs import checkpoints, files, machine, trees
+from fat2thin.runs import checkpoints, files, identity
 from fat2thin.runs.checkpoints import Checkpoint, Place
 from fat2thin.runs.folder import (
     EVALUATIONS,
@@ -30,8 +30,6 @@ from fat2thin.runs.folder import (
     MetricsRow,
     RunFolder,
     evaluations_contents,
-    read_evaluations,
-    read_metrics,
 )
 from fat2thin.runs.result import Evaluations, MetricColumns, Run
 from fat2thin.settings.spec import RunSpec, plain
@@ -52,7 +50,7 @@ class RunWriter:
     """
 
     def __init__(
-        self, spec: RunSpec, problem: Problem, logs: tuple[Log, ...], jobs: slice,
+        self, spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...], jobs: slice,
         folder: RunFolder | None, also: Mapping[str, Any], checkpoint: Checkpoint | None,
     ) -> None:  # fmt: skip
         """`also` is what else run.json says."""
@@ -87,12 +85,12 @@ class RunWriter:
         stopped = self.about.get("stopped", {})
         self.active = np.asarray([str(seed) not in stopped for seed in self.spec.seeds])
         if EVALUATIONS in manifest["files"]:
-            steps, policies = read_evaluations(checkpoint.path / EVALUATIONS, len(self.spec.seeds))
+            steps, policies = RunFolder(checkpoint.path).evaluations(len(self.spec.seeds))
             self._evaluated = {
                 step: jax.tree.map(lambda values, at=place: values[at], policies)
                 for place, step in enumerate(steps)
             }
-        self._metrics.add(read_metrics(checkpoint.path / METRICS, self.spec.seeds))
+        self._metrics.add(RunFolder(checkpoint.path).metrics_rows(self.spec.seeds))
         seen = self._metrics.arrays()
         for row, step in enumerate(seen.pop("step")):
             self._health.look(int(step), {name: values[row] for name, values in seen.items()})
@@ -103,7 +101,7 @@ class RunWriter:
         _log.warning("%s goes on from %s", folder.path, checkpoint.place)
 
     def _warn_of_another_machine(self, manifest: Mapping[str, Any]) -> None:
-        changed = machine.difference(
+        changed = identity.machine_difference(
             {**manifest["versions"], "device": manifest["device"]},
             {**self.about["versions"], "device": self.about["device"]},
         )
@@ -200,7 +198,7 @@ class RunWriter:
         if self.folder is None:
             return
         contents = {
-            checkpoints.STATE: trees.dump(take(states, self.jobs)),
+            checkpoints.STATE: files.dump_tree(take(states, self.jobs)),
             METRICS: self.folder.metrics_contents(),
         }
         if self._evaluated:
@@ -298,7 +296,7 @@ def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
     return kept
 
 
-def _largest_return(logs: tuple[Log, ...]) -> float:
+def _largest_return(logs: tuple[LoadedLog, ...]) -> float:
     """What no discounted return of the scaled rewards can exceed in size."""
     scaled = [
         log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
@@ -307,7 +305,7 @@ def _largest_return(logs: tuple[Log, ...]) -> float:
     return max(abs(end) for dataset in scaled for end in reachable_returns(dataset))
 
 
-def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, Any]:
+def _about(spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "status": RUNNING,
@@ -315,7 +313,7 @@ def _about(spec: RunSpec, problem: Problem, logs: tuple[Log, ...]) -> dict[str, 
         "problem": plain(dataclasses.asdict(problem)),
         "sha256": [log.dataset.sha256 for log in logs],
         "scales": [log.scales.to_json() for log in logs],
-        "versions": machine.versions(),
-        "device": machine.device(),
+        "versions": identity.versions(),
+        "device": identity.device(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

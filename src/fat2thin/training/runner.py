@@ -15,18 +15,17 @@ import numpy as np
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import State
 from fat2thin.engine import loop
-from fat2thin.engine.devices import LIMIT, Turns
-from fat2thin.engine.jobs import Data
+from fat2thin.engine.devices import LIMIT, JobScheduler
 from fat2thin.engine.metrics import ChunkReport, divergences
-from fat2thin.engine.pack import Log, make_pack, of_jobs, traced_settings
-from fat2thin.engine.program import chunk_lengths
+from fat2thin.engine.pack import LoadedLog, make_pack, of_jobs, traced_settings
+from fat2thin.engine.program import Data, chunk_lengths
 from fat2thin.evaluation.returns import SCORE, Evaluation
-from fat2thin.runs import checkpoints, trees
+from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.runs.identity import read_logs
 from fat2thin.runs.lock import locks
-from fat2thin.runs.logs import read_logs
 from fat2thin.runs.result import Run
 from fat2thin.runs.result import load as load_run
 from fat2thin.settings.config import refuse_unknown
@@ -157,7 +156,7 @@ class _Training:
     def __init__(
         self,
         specs: Sequence[RunSpec],
-        logs: Sequence[tuple[Log, ...]],
+        logs: Sequence[tuple[LoadedLog, ...]],
         folders: Sequence[RunFolder | None],
         traced: Sequence[str],
         checkpoint_seconds: float,
@@ -165,7 +164,7 @@ class _Training:
         self.specs, self.logs, self.folders = specs, logs, folders
         self.spec = specs[0]
         self.pack = make_pack(specs, logs, traced)
-        self.turns = Turns(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.turns = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.evaluations = EvaluationQueue(specs, self.pack, self.turns)
         self._checkpoint_seconds = checkpoint_seconds
 
@@ -192,7 +191,7 @@ class _Training:
         init = functools.partial(loop.init, program=self.pack.program)
         like = eqx.filter_eval_shape(init, self.pack.jobs)
         parts = [
-            trees.load(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
+            files.load_tree(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
             for spec, checkpoint in zip(self.specs, found, strict=True)
             if checkpoint
         ]

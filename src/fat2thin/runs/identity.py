@@ -1,0 +1,192 @@
+"""What a run is made of: specification, problem, scales, logs, versions and device.
+
+run.json and the manifests of checkpoints name all of this. Their fields are checked before use.
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from fat2thin import __version__, data
+from fat2thin.algorithms.base import Problem
+from fat2thin.data.operations import learned_and_held_out
+from fat2thin.data.scaling import Scales, find_scales
+from fat2thin.engine.pack import LoadedLog
+from fat2thin.runs import files
+from fat2thin.runs.files import DamagedError
+from fat2thin.settings.config import LARGEST_NUMBER, whole_number
+from fat2thin.settings.small_logs import Load
+from fat2thin.settings.spec import RunSpec
+
+_PACKAGES = ("jax", "jaxlib", "numpy", "numpyro", "equinox", "optax", "safetensors")
+_PROCESSORS = Path("/proc/cpuinfo")
+_UNSCALED = Scales().to_json()
+
+
+class RunIdentity(NamedTuple):
+    """What run.json says that a run is made of."""
+
+    spec: RunSpec
+    problem: Problem
+    scales: list[Scales]
+    """Of its log, or of the log of each seed."""
+
+
+def identity_of(file: Path, about: Mapping[str, Any]) -> RunIdentity:
+    """Return the identity of a run; an error names the file and the field. No file is opened."""
+    try:
+        spec = RunSpec.from_json(about["spec"])
+        problem = _problem(about["problem"])
+        # Folders from before there were scales do not name them.
+        scales = _scales(about.get("scales", [_UNSCALED]), len(spec.seeds), problem)
+        if "step" in about:
+            whole_number("step", about["step"], least=0, most=spec.steps)
+    except ValueError as error:
+        raise DamagedError(f"{file} cannot be used: {files.shortened(error)}") from error
+    return RunIdentity(spec, problem, scales)
+
+
+def check_fields(file: Path, values: Mapping[str, Any], needed: Sequence[str]) -> None:
+    """Refuse a JSON object without the fields needed, or with known fields of a wrong type."""
+    if missing := [name for name in needed if name not in values]:
+        raise DamagedError(f"{file} is damaged: it says nothing of {', '.join(missing)}")
+    for name, kind in _FIELDS.items():
+        if name in values and not files.is_kind(kind, values[name]):
+            found = files.shortened(repr(values[name]))
+            raise DamagedError(f"{file} is damaged: its {name!r} is {found}")
+
+
+_is_stamp = files.fields(bytes=files.is_count, sha256=str)
+_is_stop = files.fields(step=files.is_count, last_good_step=files.is_count, metric=str, why=str)
+
+
+def _are_stops(value: Any) -> bool:
+    are_stops = files.each(_is_stop)(value)
+    return are_stops and all(seed.isascii() and seed.isdecimal() for seed in value)
+
+
+_FIELDS: dict[str, files.Kind] = {
+    "status": str,
+    "spec": files.fields(config=dict),
+    "problem": dict,
+    "sha256": files.all_of(str),
+    "scales": files.all_of(dict),
+    "versions": files.each(str),
+    "device": str,
+    "started": str,
+    "step": files.is_count,
+    "seeds": files.all_of(files.is_count),
+    "seconds": files.is_number,
+    "diverged": str,
+    "warnings": files.all_of(str),
+    "selected": files.each(files.is_count),
+    "resumed": files.all_of(str),
+    "traced": files.all_of(str),
+    "begun": files.fields(device=str, versions=files.each(str)),
+    "stopped": _are_stops,
+    "preparation": dict,
+    "rollouts": files.fields(steps=files.is_count, steps_a_second=files.is_number),
+    "files": files.each(_is_stamp),
+    "beside": files.each(_is_stamp),
+}
+
+
+def _problem(values: Mapping[str, Any]) -> Problem:
+    names = [field.name for field in dataclasses.fields(Problem)]
+    if sorted(values) != sorted(names):
+        raise ValueError(f"problem must have {', '.join(names)}, got {', '.join(values)}")
+    for end in ("action_low", "action_high"):
+        if not files.all_of(files.is_number)(values[end]):
+            raise ValueError(f"problem.{end} must be a list of finite numbers, got {values[end]!r}")
+    low, high = (tuple(map(float, values[end])) for end in ("action_low", "action_high"))
+    if not low or len(low) != len(high) or not all(map(float.__lt__, low, high)):
+        raise ValueError("problem.action_low must lie below problem.action_high, number by number")
+    discount = values["discount"]
+    if not files.is_number(discount) or not 0 <= discount <= 1:
+        raise ValueError(f"problem.discount must lie in [0, 1], got {discount!r}")
+    size = values["observation_size"]
+    size = whole_number("problem.observation_size", size, least=1, most=LARGEST_NUMBER)
+    return Problem(size, low, high, float(discount))
+
+
+def _scales(values: Sequence[Mapping[str, Any]], seeds: int, problem: Problem) -> list[Scales]:
+    if len(values) not in (1, seeds):
+        raise ValueError(f"scales must be one, or one a seed, got {len(values)} for {seeds} seeds")
+    made = [_scale(one, problem.observation_size) for one in values]
+    if len({one.observation is None for one in made}) > 1:
+        raise ValueError("scales must be of observations in all logs or in none")
+    return made
+
+
+def _scale(values: Mapping[str, Any], columns: int) -> Scales:
+    if sorted(values) != sorted(_UNSCALED):
+        raise ValueError(f"scales must have {', '.join(_UNSCALED)}, got {', '.join(values)}")
+    observation, reward = values["observation"], values["reward"]
+    if observation is not None:
+        row = files.all_of(files.is_number, columns)
+        if not files.fields(mean=row, scale=row)(observation):
+            raise ValueError(f"scales.observation must have {columns} means and scales")
+    known = files.fields(shift=files.is_number, factor=files.is_number)
+    if reward is not None and not known(reward):
+        raise ValueError(f"scales.reward must have shift and factor, got {reward!r}")
+    return Scales.from_json(values)
+
+
+def read_logs(specs: Sequence[RunSpec], load: Load = data.load) -> list[tuple[LoadedLog, ...]]:
+    """Load the logs of each run: one, or one per seed. A log that several runs use is read once."""
+    load = functools.cache(load)
+    read: dict[tuple, LoadedLog] = {}
+
+    def log(spec: RunSpec, seed: int) -> LoadedLog:
+        key = (spec.dataset, seed, spec.standardise, spec.reward_scale, spec.holdout)
+        if key not in read:
+            dataset = load(spec.dataset, seed)
+            learned, held_out = learned_and_held_out(dataset, spec.holdout, seed)
+            scales = find_scales(learned, spec.standardise, spec.reward_scale)
+            read[key] = LoadedLog(dataset, scales, learned, held_out)
+        return read[key]
+
+    def seeds(spec: RunSpec) -> tuple[int, ...]:
+        return spec.seeds if data.reader(spec.dataset).one_a_seed else (0,)
+
+    return [tuple(log(spec, seed) for seed in seeds(spec)) for spec in specs]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, fat2thin and the packages that numbers may depend on."""
+    return {
+        "python": platform.python_version(),
+        "fat2thin": __version__,
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def device() -> str:
+    """Return the default device, a CPU by its model: another model may round differently."""
+    first = jax.devices()[0]
+    kind = _processor() if first.platform == "cpu" else first.device_kind
+    return f"{first.platform}: {kind}"
+
+
+def _processor() -> str:
+    try:
+        lines = _PROCESSORS.read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def machine_difference(then: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Say what changed between two machines; empty if nothing did."""
+    return "; ".join(
+        f"{name} {then.get(name)} then, {now.get(name)} now"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    )
