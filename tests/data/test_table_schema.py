@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from fat2thin.data import DataFileError
-from fat2thin.data.episodes import Box
-from fat2thin.data.formats.table_schema import KEYS, TableSchema, find_files, read_schema
-from fat2thin.data.formats.table_template import starter
+from fat2thin.data.formats.table_schema import (
+    KEYS,
+    TableSchema,
+    find_files,
+    read_schema,
+    starter,
+)
+from fat2thin.data.operations import Box
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = (".csv", ".parquet")

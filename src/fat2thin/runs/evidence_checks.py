@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fat2thin import algorithms
-from fat2thin.data.limits import default_limit
+from fat2thin.data.safe_files import default_limit
 from fat2thin.evaluation.returns import NO_TASK, TaskError, evaluator
 from fat2thin.evaluation.signals import MEANINGS
 from fat2thin.runs.evidence import NotPossible, Record

@@ -27,7 +27,7 @@ import numpy as np
 
 from fat2thin.atomic_files import regular_descriptor, remove_partial, sync, write
 from fat2thin.data.formats.npz import open_npz
-from fat2thin.data.limits import default_limit
+from fat2thin.data.safe_files import default_limit
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
 from fat2thin.runs import checkpoints, files, trees
 from fat2thin.runs import run_json as told

@@ -6,22 +6,23 @@ of the repository Farama-Foundation/Minari, versions 0.4 (metadata as attributes
 and 0.5 (metadata.json beside it).
 """
 
+import contextlib
 import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box
-from fat2thin.data.errors import DataFileError, file_error, open_file
-from fat2thin.data.formats.array_log import Layout, read_dataset
+from fat2thin.data.formats.array_log import ArrayFile, Layout, read_dataset
 from fat2thin.data.formats.hdf5 import Hdf5File, open_hdf5
-from fat2thin.data.formats.minari_spaces import ActionSpace, Part, action_space, observation_parts
+from fat2thin.data.operations import Box
 from fat2thin.data.readers import Reader, register_folder, register_reader
+from fat2thin.data.safe_files import DataFileError, file_error, read_small
 
 FOLDER_VARIABLE = "MINARI_DATASETS_PATH"
 PREFIX = "minari/"
@@ -35,9 +36,12 @@ LAYOUT = Layout(
     cut="truncations",
     next_observation="next_observations",
     episode_start="episode_starts",
+    propensity="",
 )
 _LARGEST_METADATA = 2**26
+_DEEPEST_SPACE = 16
 _AGAIN = "Fetch or write the data set again."
+_CHOOSE = "Choose a data set whose observations are numbers, or write one without this part."
 _GIVE_BOX = (
     "Read it with fat2thin.data.read_minari(folder, box=Box(low, high, discount)), with the box "
     "that the actions were made for."
@@ -50,7 +54,7 @@ def read_minari(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """The data set in a folder of Minari's (the one named after the data set, with data/ inside).
+    """Return the data set in a folder of Minari's (named after the data set, with data/ inside).
 
     An observation of several parts becomes one row, the parts in the order of the space. The action
     box is that of the action space and the discount 0.99, unless `box` is given.
@@ -81,19 +85,33 @@ def find(name: str) -> Path:
     if not (folder / DATA_FILE).is_file() and not (folder / METADATA_FILE).is_file():
         raise file_error(
             folder,
-            f"data set {name!r} was looked for here in vain",
+            f"data set {name!r} was not found here",
             f"`minari download {identifier}` (a command of the package minari) gets it; "
             f"{FOLDER_VARIABLE} names another folder than {root()}.",
         )
     return folder
 
 
-class _About(NamedTuple):
-    """What the metadata say."""
+class _Part(NamedTuple):
+    """An array of an episode, and the shape of a row of it."""
 
+    field: str
+    shape: tuple[int, ...] | None
+    """None where the data set has no space, and only the file knows it."""
+
+
+class _ActionSpace(NamedTuple):
+    """The array of the actions and, where the data set has a space, its box."""
+
+    part: _Part
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+class _Metadata(NamedTuple):
     path: Path
-    observation: tuple[Part, ...]
-    action: ActionSpace
+    observation: tuple[_Part, ...]
+    action: _ActionSpace
     episodes: int | None
     discount: float | None
 
@@ -103,10 +121,10 @@ class _Episode(NamedTuple):
     steps: int
 
 
-class _MinariLog:
-    """The episodes of a data set as arrays with a row a step."""
+class _MinariLog(ArrayFile):
+    """The episodes of a data set as arrays with one row per step."""
 
-    def __init__(self, file: Hdf5File, about: _About, episodes: tuple[_Episode, ...]) -> None:
+    def __init__(self, file: Hdf5File, about: _Metadata, episodes: tuple[_Episode, ...]) -> None:
         self.path = file.path
         self._file = file
         self._about = about
@@ -141,7 +159,7 @@ class _MinariLog:
             return self._observation(episode, dtype)[1:]
         if field == LAYOUT.action:
             return self._rows(self._about.action.part, episode, episode.steps, dtype)
-        return self._rows(Part(field, ()), episode, episode.steps, dtype)[:, 0]
+        return self._rows(_Part(field, ()), episode, episode.steps, dtype)[:, 0]
 
     def _observation(self, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
         rows = episode.steps + 1
@@ -149,25 +167,24 @@ class _MinariLog:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _rows(
-        self, part: Part, episode: _Episode, rows: int, dtype: type[np.floating]
+        self, part: _Part, episode: _Episode, rows: int, dtype: type[np.floating]
     ) -> np.ndarray:
         """A part of an episode with shape (rows, numbers)."""
         field = f"{episode.group}/{part.field}"
         shape = _shape(self._file, field)
         row_shape = shape[1:] if part.shape is None else part.shape
         if shape != (rows, *row_shape):
-            raise file_error(
-                self.path,
+            raise self.wrong(
+                field,
                 f"must have shape {(rows, *row_shape)}, not {shape}",
                 f"An episode of {episode.steps} rewards has as many rows, and one more of "
                 "observations; the shape of a row is in the metadata.",
-                field,
             )
         return self._file.read(field, dtype).reshape(rows, math.prod(row_shape))
 
 
-def _episodes(file: Hdf5File, about: _About) -> tuple[_Episode, ...]:
-    """The episodes in the order of their numbers, in which episode_10 comes after episode_9."""
+def _episodes(file: Hdf5File, about: _Metadata) -> tuple[_Episode, ...]:
+    """Return the episodes in the order of their numbers: episode_10 comes after episode_9."""
     found = (re.fullmatch(r"episode_(0|[1-9]\d{0,8})", name) for name in file.names())
     numbers = sorted(int(match[1]) for match in found if match)
     if not numbers:
@@ -187,30 +204,23 @@ def _episode(file: Hdf5File, group: str) -> _Episode:
     field = f"{group}/{LAYOUT.reward}"
     shape = _shape(file, field)
     if len(shape) != 1 or not shape[0]:
-        raise file_error(
-            file.path,
-            f"must have shape (steps,), not {shape}",
-            "An episode has at least one step.",
-            field,
-        )
+        complaint = f"must have shape (steps,), not {shape}"
+        raise file.wrong(field, complaint, "An episode has at least one step.")
     return _Episode(group, shape[0])
 
 
 def _shape(file: Hdf5File, field: str) -> tuple[int, ...]:
     if not file.has(field):
-        raise file_error(file.path, "is missing", _AGAIN, field)
+        raise file.wrong(field, "is missing", _AGAIN)
     return file.shape(field)
 
 
 def _written_metadata(folder: Path) -> dict[str, Any] | None:
-    """What metadata.json says; None where an older Minari wrote none."""
+    """Read metadata.json; None where an older Minari wrote none."""
     path = folder / METADATA_FILE
     if not os.path.lexists(path):
         return None
-    with open_file(path) as file:
-        contents = file.read(_LARGEST_METADATA + 1)
-    if len(contents) > _LARGEST_METADATA:
-        raise file_error(path, f"has more than {_LARGEST_METADATA:,} bytes", _AGAIN)
+    contents = read_small(path, _LARGEST_METADATA, _AGAIN)
     try:
         written = json.loads(contents)
     except (ValueError, RecursionError) as error:
@@ -219,16 +229,13 @@ def _written_metadata(folder: Path) -> dict[str, Any] | None:
         raise file_error(path, "is no JSON object", _AGAIN)
     stored_as = written.get("data_format", "hdf5")
     if stored_as != "hdf5":
-        raise file_error(
-            path,
-            f"is {stored_as!r}, and only 'hdf5' is read",
-            "Write it anew with Minari and data_format='hdf5'.",
-            "data_format",
-        )
+        complaint = f"is {stored_as!r}, and only 'hdf5' is read"
+        remedy = "Write it anew with Minari and data_format='hdf5'."
+        raise file_error(path, complaint, remedy, "data_format")
     return written
 
 
-def _about(file: Hdf5File, written: dict[str, Any] | None) -> _About:
+def _about(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
     spaces = ("observation_space", "action_space")
     if written is None:
         path = file.path
@@ -239,33 +246,84 @@ def _about(file: Hdf5File, written: dict[str, Any] | None) -> _About:
         path = file.path.with_name(Path(METADATA_FILE).name)
         observation, action = (written.get(name) for name in spaces)
         episodes, discount = written.get("total_episodes"), written.get("discount")
-    for name, space in zip(spaces, (observation, action), strict=True):
-        if not isinstance(space, str | None):
-            raise _wrong(path, name, "a text of JSON", space)
-    for name, number in (("total_episodes", episodes), ("discount", discount)):
-        if isinstance(number, bool) or not isinstance(number, int | float | None):
-            raise _wrong(path, name, "a number", number)
-    return _About(
-        path,
-        observation_parts(path, observation),
-        action_space(path, action),
-        episodes,
-        discount,
-    )
+    for name, found, kinds, expected in (
+        (spaces[0], observation, str, "a text of JSON"),
+        (spaces[1], action, str, "a text of JSON"),
+        ("total_episodes", episodes, int | float, "a number"),
+        ("discount", discount, int | float, "a number"),
+    ):
+        if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
+            complaint = f"must be {expected}, not {type(found).__name__}"
+            raise file_error(path, complaint, _AGAIN, name)
+    parts, space = _observation_parts(path, observation), _action_space(path, action)
+    return _Metadata(path, parts, space, episodes, discount)
 
 
-def _wrong(path: Path, field: str, expected: str, found: object) -> DataFileError:
-    return file_error(path, f"must be {expected}, not {type(found).__name__}", _AGAIN, field)
+def _observation_parts(path: Path, space: str | None) -> tuple[_Part, ...]:
+    """Return the arrays that make up an observation, in the order of the space."""
+    if space is None:
+        return (_Part("observations", None),)
+    with _explained(path, "observation_space"):
+        parts = tuple(_parts(path, "observations", json.loads(space), 0))
+        if not parts:
+            raise ValueError("there is nothing in it")
+        return parts
 
 
-def _by_name(name: str, _: int) -> Dataset:
-    return read_minari(find(name), name)
+def _action_space(path: Path, space: str | None) -> _ActionSpace:
+    """Return the array of the actions and the ends of their box, which may be infinite."""
+    if space is None:
+        return _ActionSpace(_Part("actions", None))
+    with _explained(path, "action_space"):
+        about = json.loads(space)
+        kind = about["type"]
+        if kind != "Box" or np.dtype(about["dtype"]).kind != "f":
+            described = kind if kind != "Box" else f"Box of {about['dtype']}"
+            needed = "only a Box of floating-point numbers has actions between its ends"
+            remedy = "Choose a data set with continuous actions."
+            raise file_error(path, f"is a {described}: {needed}", remedy, "action_space")
+        shape = _space_shape(about)
+        low, high = (np.array(about[end], np.float64) for end in ("low", "high"))
+        if not low.shape == high.shape == shape:
+            raise ValueError(f"low and high must have shape {shape}")
+        return _ActionSpace(_Part("actions", shape), low.reshape(-1), high.reshape(-1))
 
 
-def _by_path(folder: str, _: int) -> Dataset:
-    return read_minari(folder)
+def _parts(path: Path, field: str, space: dict[str, Any], depth: int) -> Iterator[_Part]:
+    kind = space["type"]
+    if kind in ("Dict", "Tuple") and depth < _DEEPEST_SPACE:
+        inner = space["subspaces"]
+        if kind == "Tuple":
+            inner = {f"_index_{number}": subspace for number, subspace in enumerate(inner)}
+        for name, subspace in inner.items():
+            yield from _parts(path, f"{field}/{name}", subspace, depth + 1)
+        return
+    if kind != "Box":
+        raise file_error(path, f"is a {kind}, not a Box of numbers", _CHOOSE, field)
+    shape = _space_shape(space)
+    if np.dtype(space["dtype"]) == np.uint8 and len(shape) > 1:
+        raise file_error(path, f"holds images of shape {shape}", _CHOOSE, field)
+    yield _Part(field, shape)
 
 
-register_reader(Reader(PREFIX, _by_name))
+def _space_shape(space: dict[str, Any]) -> tuple[int, ...]:
+    shape = tuple(space["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"a shape cannot be {shape}")
+    return shape
+
+
+@contextlib.contextmanager
+def _explained(path: Path, field: str) -> Iterator[None]:
+    try:
+        yield
+    except DataFileError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        complaint = f"is no space as Minari writes it: {type(error).__name__}: {error}"
+        raise file_error(path, complaint, _AGAIN, field) from error
+
+
+register_reader(Reader(PREFIX, lambda name, _: read_minari(find(name), name)))
 for _inside in (DATA_FILE, METADATA_FILE):
-    register_folder(_inside, _by_path)
+    register_folder(_inside, lambda folder, _: read_minari(folder))

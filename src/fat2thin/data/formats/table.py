@@ -8,58 +8,71 @@ a piece at a time, straight into the arrays.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fat2thin.data.dataset import Dataset, not_a_probability
-from fat2thin.data.episodes import Box, RawLog, assemble
-from fat2thin.data.errors import DataFileError, file_error, several
-from fat2thin.data.formats.table_files import SUFFIXES, ParquetFile, TableFile, open_table
-from fat2thin.data.formats.table_order import Order, Piece
-from fat2thin.data.formats.table_schema import Columns, TableSchema, find_files, read_schema
-from fat2thin.data.formats.table_template import Ends, starter
-from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, numbers
-from fat2thin.data.limits import default_limit
+from fat2thin.data.formats.array_log import PROPENSITY, float32_box
+from fat2thin.data.formats.table_files import (
+    SUFFIXES,
+    Batch,
+    ParquetFile,
+    TableFile,
+    damaged,
+    open_table,
+)
+from fat2thin.data.formats.table_schema import (
+    Columns,
+    Ends,
+    TableSchema,
+    find_files,
+    read_schema,
+    starter,
+)
+from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, labels, numbers, times
+from fat2thin.data.operations import Box, RawLog, assemble
+from fat2thin.data.safe_files import DataFileError, default_limit, file_error, several
+
+Values = TypeVar("Values")
 
 _KINDS: dict[str, Kind] = {"episode": "label", "time": "time", "end": "flag", "cut": "flag"}
 """What the columns of a key hold, where it is not numbers."""
-
-
-class Table(NamedTuple):
-    """A log as its files have it."""
-
-    raw: RawLog
-    """Without next observations it has more rows than the data set: the last of cut episodes."""
-    box: Box
+_SHOWN = 3
+_SORT = "Sort the rows by episode, and by time within an episode."
 
 
 def load(path: Path) -> Dataset:
-    """The data set of a TOML, or of a CSV or Parquet file with such a TOML beside it."""
-    table = read_table(path)
+    """Return the data set of a TOML, or of a CSV or Parquet file with such a TOML beside it."""
+    raw, box = read_table(path)
     try:
-        return assemble(str(path), table.raw, table.box, reuse=True)
+        return assemble(str(path), raw, box, reuse=True)
     except ValueError as error:
         raise file_error(path, str(error), "Correct the rows or the columns.") from None
 
 
-def read_table(path: Path) -> Table:
-    """Read the files of a TOML, or a file with a TOML of the same name beside it."""
+def read_table(path: Path) -> tuple[RawLog, Box]:
+    """Read the files of a TOML, or a file with a TOML of the same name beside it.
+
+    Without next observations the log has more rows than the data set: the last of cut episodes.
+    """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_beside(path)
     files = [open_table(file) for file in find_files(schema, SUFFIXES)]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
     _refuse_too_many(schema, files, columns)
     log = _Filling(sum(file.row_bound for file in files), columns, schema)
-    order = Order(schema.episode, schema.time)
+    order = _RowOrder(schema.episode, schema.time)
     rows = 0
     for file in files:
         rows = log.append(file, rows, order, box)
     if not rows:
         raise schema.wrong("its files have no rows", "A log needs some.")
-    return log.table(rows, box)
+    return log.raw_log(rows), box
 
 
 def _schema_beside(path: Path) -> TableSchema:
@@ -79,7 +92,7 @@ def _schema_beside(path: Path) -> TableSchema:
 
 
 def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
-    """The lowest and the highest number of each column; None where they are not all numbers."""
+    """Return the lowest and the highest number of each column; None where some are not numbers."""
     pieces = []
     try:
         for column in columns:
@@ -130,6 +143,106 @@ def _refuse_too_many(schema: TableSchema, files: list[TableFile], columns: Colum
         )
 
 
+class _Piece(NamedTuple):
+    """A few rows of a file."""
+
+    file: TableFile
+    batch: Batch
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.batch.values())))
+
+    def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
+        """The values of a column; cells that do not hold them are an error with their place."""
+        try:
+            return convert(self.batch[column])
+        except BadCellsError as error:
+            raise self.wrong(column, error.what, error.way_out, error.offsets) from None
+        except pa.ArrowException as error:
+            raise damaged(self.file.path, str(error)) from None
+
+    def wrong(self, column: str, what: str, way_out: str, offsets: np.ndarray) -> DataFileError:
+        """The error that says so of a column, at the first of these rows of the piece."""
+        rows = [self.first_row + int(offset) for offset in offsets[:_SHOWN]]
+        more = " and more" if len(offsets) > _SHOWN else ""
+        place = self.file.places(rows) + more
+        return file_error(self.file.path, f"{what}: {place}", way_out, column)
+
+
+class _RowOrder:
+    """Follows the rows from top to bottom, over batches and files.
+
+    Without a column of episodes, an episode begins with every file and below every row that ends
+    one. Where a file begins with the label that the file before ended with, the episode goes on,
+    unless its last row ended it. Otherwise labels count within a file.
+    """
+
+    def __init__(self, episode: str | None, time: str | None) -> None:
+        self._episode = episode
+        self._time = time
+        self._label: str | None = None
+        self._last_time = np.nan
+        self._over = True
+        self._last_row: dict[str, int] = {}
+
+    def begins(self, piece: _Piece, over: np.ndarray) -> np.ndarray:
+        """Shape (rows,), bool: an episode begins here. `over` is true in rows that end one."""
+        above_is_over = np.concatenate([[self._over], over[:-1]])
+        if self._episode is None:
+            begins = above_is_over
+            begins[0] |= piece.first_row == 0
+        else:
+            begins = self._changes(piece, self._episode, above_is_over)
+        if self._time is not None:
+            self._check_time(piece, self._time, begins)
+        self._over = bool(over[-1])
+        return begins
+
+    def _changes(self, piece: _Piece, column: str, above_is_over: np.ndarray) -> np.ndarray:
+        names = piece.read(labels, column)
+        below = pc.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
+        begins = np.concatenate([[names[0].as_py() != self._label], below])
+        if piece.first_row == 0:
+            # Files of one episode each may all call it 1: only a time that rises joins two files.
+            begins[0] |= above_is_over[0] or self._time is None
+            self._last_row = {}
+        goes_on = np.flatnonzero(above_is_over & ~begins)
+        if goes_on.size:
+            raise piece.wrong(
+                column,
+                f"goes on with episode {names[int(goes_on[0])].as_py()!r} below the row that "
+                "ended it",
+                "Give what follows a name of its own, or correct the end.",
+                goes_on,
+            )
+        for offset in np.flatnonzero(begins):
+            self._begin(piece, column, names[int(offset)].as_py(), int(offset))
+        return begins
+
+    def _begin(self, piece: _Piece, column: str, label: str, offset: int) -> None:
+        row = piece.first_row + offset
+        if row and self._label is not None:
+            self._last_row[self._label] = row - 1
+        if label in self._last_row:
+            ended = piece.file.places([self._last_row[label]])
+            raise piece.wrong(
+                column, f"comes back to episode {label!r}, left after {ended}", _SORT,
+                np.array([offset]),
+            )  # fmt: skip
+        self._label = label
+
+    def _check_time(self, piece: _Piece, column: str, begins: np.ndarray) -> None:
+        time = piece.read(times, column)
+        above = np.concatenate([[self._last_time], time[:-1]])
+        falls = np.flatnonzero(~begins & ~(time > above))
+        if falls.size:
+            raise piece.wrong(column, "does not rise within an episode", _SORT, falls)
+        self._last_time = time[-1]
+
+
 class _Filling:
     """Arrays with room for the rows that the files can have, filled from the top.
 
@@ -152,7 +265,7 @@ class _Filling:
                 "Take fewer files, or write the damaged one again.",
             ) from None
 
-    def append(self, file: TableFile, start: int, order: Order, box: Box) -> int:
+    def append(self, file: TableFile, start: int, order: _RowOrder, box: Box) -> int:
         """Write the file from row `start` on; the row where the next one starts."""
         together = _columns_of(self._columns, _KINDS)
         others = _columns_of(self._columns, self._numbers)
@@ -160,7 +273,7 @@ class _Filling:
         for columns in file.passes(together, tuple(c for c in others if c not in together)):
             stop = start
             for batch in file.batches(columns):
-                piece = Piece(file, batch, stop - start)
+                piece = _Piece(file, batch, stop - start)
                 if piece.rows:
                     self._write_numbers(piece, stop, box)
                     if columns[0] in together:
@@ -168,7 +281,7 @@ class _Filling:
                 stop += piece.rows
         return stop
 
-    def _write_numbers(self, piece: Piece, start: int, box: Box) -> None:
+    def _write_numbers(self, piece: _Piece, start: int, box: Box) -> None:
         """Write the numbers of a piece; all columns that are wrong in it are one error."""
         errors = []
         for key, array in self._numbers.items():
@@ -184,7 +297,7 @@ class _Filling:
         if errors:
             raise several(errors)
 
-    def _write_order(self, piece: Piece, start: int, order: Order) -> None:
+    def _write_order(self, piece: _Piece, start: int, order: _RowOrder) -> None:
         stop = start + piece.rows
         for key, flag in (("end", self._terminal), ("cut", self._cut)):
             for column in self._columns.get(key, ()):
@@ -192,10 +305,10 @@ class _Filling:
         begins = order.begins(piece, self._terminal[start:stop] | self._cut[start:stop])
         self._cut[max(start - 1, 0) : stop - 1] |= begins[0 if start else 1 :]
 
-    def table(self, rows: int, box: Box) -> Table:
-        """The first rows of the arrays."""
+    def raw_log(self, rows: int) -> RawLog:
+        """Return the first rows of the arrays."""
         filled = {key: array[:rows] for key, array in self._numbers.items()}
-        raw = RawLog(
+        return RawLog(
             observation=filled["observation"],
             action=filled["action"],
             reward=filled["reward"][:, 0],
@@ -204,7 +317,6 @@ class _Filling:
             next_observation=filled.get("next_observation"),
             propensity=filled["propensity"][:, 0] if "propensity" in filled else None,
         )
-        return Table(raw, box)
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
@@ -212,47 +324,26 @@ def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for key in keys for name in columns.get(key, ())))
 
 
-def _values(piece: Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
-    """A column of numbers, checked for what its key asks of it."""
+def _values(piece: _Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
+    """Return a column of numbers, checked for what its key asks of it.
+
+    Actions and box are compared in float32. An end of the box that float32 does not have is then
+    rounded inwards, so that no action is outside by rounding.
+    """
     values = piece.read(numbers, column).astype(np.float32, copy=False)
     if key == "action":
-        return _inside(piece, column, values, box.low[place], box.high[place])
+        low, high = box.low[place], box.high[place]
+        outside = np.flatnonzero((values < np.float32(low)) | (values > np.float32(high)))
+        if outside.size:
+            raise piece.wrong(
+                column,
+                f"has {values[outside[0]]:g}, outside the action box from {low:g} to {high:g}",
+                "Correct action_low and action_high, or the rows.",
+                outside,
+            )
+        return np.clip(values, *float32_box(low, high))
     if key == "propensity":
-        _check_propensity(piece, column, values)
+        wrong = np.flatnonzero(not_a_probability(values))
+        if wrong.size:
+            raise piece.wrong(column, f"has {values[wrong[0]]:g}", PROPENSITY, wrong)
     return values
-
-
-def _inside(piece: Piece, column: str, values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The actions of a column, refused outside the box.
-
-    Both are compared in float32; an end of the box that float32 does not have is then rounded
-    inwards, so that no action is outside by rounding.
-    """
-    outside = np.flatnonzero((values < np.float32(low)) | (values > np.float32(high)))
-    if outside.size:
-        raise piece.wrong(
-            column,
-            f"has {values[outside[0]]:g}, outside the action box from {low:g} to {high:g}",
-            "Correct action_low and action_high, or the rows.",
-            outside,
-        )
-    return np.clip(values, _rounded(low, np.inf), _rounded(high, -np.inf))
-
-
-def _rounded(bound: float, towards: float) -> np.float32:
-    rounded = np.float32(bound)
-    # In float64: beside a float32 number NumPy would round a plain float as well.
-    error = np.float64(rounded) - bound
-    is_outside = error < 0 if towards > bound else error > 0
-    return np.nextafter(rounded, np.float32(towards)) if is_outside else rounded
-
-
-def _check_propensity(piece: Piece, column: str, values: np.ndarray) -> None:
-    wrong = np.flatnonzero(not_a_probability(values))
-    if wrong.size:
-        raise piece.wrong(
-            column,
-            f"has {values[wrong[0]]:g}",
-            "A propensity is a probability above 0 and at most 1.",
-            wrong,
-        )

@@ -13,9 +13,14 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
-from fat2thin.data.errors import DataFileError, file_error, open_file
 from fat2thin.data.formats.table_values import Kind, refusal
-from fat2thin.data.limits import refuse_too_many_columns
+from fat2thin.data.safe_files import (
+    DataFileError,
+    file_error,
+    open_file,
+    opened_path,
+    refuse_too_many_columns,
+)
 
 Batch = dict[str, pa.Array]
 """A few rows: an array a column, by its name."""
@@ -68,8 +73,7 @@ class TableFile(Protocol):
 
 
 def open_table(path: Path) -> TableFile:
-    """A CSV or Parquet file, of which only the names of the columns are read."""
-    open_file(path).close()
+    """Open a CSV or Parquet file; only the names of its columns are read."""
     table = _OPENERS[path.suffix.lower()](path)
     refuse_too_many_columns(path, len(table.columns))
     return table
@@ -104,7 +108,8 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _readable(path), open_file(path) as file:
-            self._check_encoding(file.read(2))
+            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                raise file_error(path, "is UTF-16 text", _SAVE_AS_UTF8)
             self._size = os.fstat(file.fileno()).st_size
             self.row_bound = 1 + sum(
                 # Line ends of every kind; a piece that ends between \r and \n counts one too many.
@@ -122,7 +127,8 @@ class CsvFile:
 
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
         """The rows from top to bottom, these columns alone."""
-        if not self._has_rows():
+        # Arrow takes a header without rows for a file that is too short.
+        if not any(itertools.islice(self._records(), 1, 2)):
             return
         # Named by number: the file may use a name twice where nobody asks for it.
         place = {name: str(number) for number, name in enumerate(self.columns)}
@@ -143,7 +149,10 @@ class CsvFile:
         )
         parse = arrow_csv.ParseOptions(newlines_in_values=True)
         try:
-            with arrow_csv.open_csv(self.path, read, parse, convert) as reader:
+            with (
+                opened_path(self.path) as path,
+                arrow_csv.open_csv(path, read, parse, convert) as reader,
+            ):
                 for batch in reader:
                     yield {name: batch.column(number) for name, number in wanted.items()}
         except pa.ArrowInvalid as error:
@@ -156,14 +165,6 @@ class CsvFile:
             f"row {row + 1}" + (f" (line {lines[row]})" if row in lines else "") for row in rows
         )
 
-    def _has_rows(self) -> bool:
-        # Arrow takes a header without rows for a file that is too short.
-        return any(True for _ in itertools.islice(self._records(), 1, 2))
-
-    def _check_encoding(self, start: bytes) -> None:
-        if start in (b"\xff\xfe", b"\xfe\xff"):
-            raise file_error(self.path, "is UTF-16 text", _SAVE_AS_UTF8)
-
     def _header(self) -> tuple[tuple[str, ...], int]:
         for line, names in self._records():
             columns = tuple(name.strip() for name in names)
@@ -173,9 +174,8 @@ class CsvFile:
 
     def _check_header(self, columns: tuple[str, ...]) -> None:
         if any("\ufffd" in name for name in columns):
-            raise file_error(
-                self.path, "the names of its columns are not UTF-8 text", _SAVE_AS_UTF8
-            )
+            complaint = "the names of its columns are not UTF-8 text"
+            raise file_error(self.path, complaint, _SAVE_AS_UTF8)
         separators = [sign for sign in ";\t|" if len(columns) == 1 and sign in columns[0]]
         if separators:
             raise file_error(
@@ -187,14 +187,10 @@ class CsvFile:
             raise file_error(self.path, "its first line holds numbers", _NAME_THE_COLUMNS)
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Every record, the header among them, with the line it ends at; empty lines are none."""
-        with (
-            _readable(self.path),
-            io.TextIOWrapper(
-                open_file(self.path), encoding="utf-8-sig", errors="replace", newline=""
-            ) as file,
-        ):
-            lines = _Lines(self.path, file)
+        """Yield every record, header included, with the line it ends at; no empty lines."""
+        with _readable(self.path), open_file(self.path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+            lines = _Lines(self.path, text)
             reader = csv.reader(lines)
             try:
                 for record in reader:
@@ -209,7 +205,7 @@ class CsvFile:
                 ) from None
 
     def _lines(self, rows: list[int]) -> dict[int, int]:
-        """The line of each row; none from where the file cannot be read on."""
+        """Return the line of each row, up to where the file can be read."""
         lines = {}
         try:
             records = itertools.islice(self._records(), 1, max(rows) + 2)
@@ -221,7 +217,7 @@ class CsvFile:
         return lines
 
     def _unreadable(self, error: pa.ArrowInvalid) -> DataFileError:
-        """What a person can do about Arrow's complaint."""
+        """Return an error that says what to do about Arrow's complaint."""
         if "UTF8" in str(error):
             return file_error(self.path, "is not UTF-8 text", _SAVE_AS_UTF8)
         for row, (line, record) in enumerate(itertools.islice(self._records(), 1, None)):
@@ -242,7 +238,7 @@ class ParquetFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._metadata: arrow_parquet.FileMetaData | None = None
-        with _readable(path), self._open() as file:
+        with self._opened() as file:
             self._metadata = file.metadata
             self._schema = file.schema_arrow
             self.columns = tuple(self._schema.names)
@@ -273,7 +269,7 @@ class ParquetFile:
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
         """The rows from top to bottom, these columns alone."""
         rows = 0
-        with _readable(self.path), self._open() as file:
+        with self._opened() as file:
             for batch in file.iter_batches(
                 _PARQUET_BATCH_ROWS, columns=list(columns), use_threads=False
             ):
@@ -288,16 +284,22 @@ class ParquetFile:
         """Rows as a person counts them."""
         return ", ".join(f"row {row + 1}" for row in rows)
 
-    def _open(self) -> arrow_parquet.ParquetFile:
-        # Pages are streamed through a small buffer: a row group may be as large as the file.
-        return arrow_parquet.ParquetFile(
-            self.path,
-            metadata=self._metadata,
-            buffer_size=_PARQUET_BUFFER_BYTES,
-            pre_buffer=False,
-            thrift_container_size_limit=_LONGEST_PARQUET_LIST,
-            page_checksum_verification=True,
-        )
+    @contextmanager
+    def _opened(self) -> Iterator[arrow_parquet.ParquetFile]:
+        with (
+            _readable(self.path),
+            opened_path(self.path) as path,
+            # Pages are streamed through a small buffer: a row group may be as large as the file.
+            arrow_parquet.ParquetFile(
+                path,
+                metadata=self._metadata,
+                buffer_size=_PARQUET_BUFFER_BYTES,
+                pre_buffer=False,
+                thrift_container_size_limit=_LONGEST_PARQUET_LIST,
+                page_checksum_verification=True,
+            ) as file,
+        ):
+            yield file
 
 
 _OPENERS: dict[str, Callable[[Path], TableFile]] = {".csv": CsvFile, ".parquet": ParquetFile}
@@ -320,7 +322,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, reason: str) -> DataFileError:
-    """The error of a file that cannot be read for a reason that lies deeper than its cells."""
+    """Return the error of a file that cannot be read, not for its cells but for this reason."""
     return file_error(path, f"cannot be read: {reason}", "Write or copy the file again.")
 
 

@@ -1,9 +1,13 @@
-"""The small TOML beside a table: which files, what their columns are, the action box."""
+"""The small TOML beside a table: which files, what their columns are, the action box.
+
+For a table that has none, `starter` writes one to start from.
+"""
 
 import dataclasses
 import difflib
 import glob
 import itertools
+import json
 import os
 import re
 import tomllib
@@ -12,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fat2thin.data.episodes import Box
-from fat2thin.data.errors import DataFileError, file_error, open_file
+from fat2thin.data.operations import Box
+from fat2thin.data.safe_files import DataFileError, file_error, read_small
 from fat2thin.terminal_text import printable
 
 KEYS = {
@@ -53,6 +57,11 @@ USUAL_NAMES = {
 }
 """What people call the single columns, in lower case."""
 
+_USUAL_BEGINNINGS = {
+    "observation": ("obs", "state"),
+    "action": ("act", "dose"),
+    "next_observation": ("next_obs", "next_state"),
+}
 LARGEST_TOML = 2**20
 """Bytes of a TOML that is read at most."""
 _LONGEST_SHOWN = 200
@@ -62,8 +71,13 @@ _DEEP_KEY = re.compile(
 )
 """Dots and words in turn, more than any key, number or name of a file has."""
 
+_MANY = 8
+_OBSERVED = "observed in the log: write the real limit"
+
 Columns = dict[str, tuple[str, ...]]
 """The columns of a file that each key names."""
+Ends = tuple[list[float], list[float]]
+"""The lowest and the highest number of each of some columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,16 +130,11 @@ class TableSchema:
         found = [column for name in names for column in self._matches(key, name, present, file)]
         for column, times in Counter(found).items():
             if present[column] > 1:
-                raise file_error(
-                    file,
-                    f"is the name of {present[column]} columns",
-                    "Give every column a name of its own.",
-                    column,
-                )
+                complaint = f"is the name of {present[column]} columns"
+                raise file_error(file, complaint, "Give every column a name of its own.", column)
             if times > 1:
-                raise self.wrong(
-                    f"{key} names the column {column!r} {times} times", "Name it once."
-                )
+                named = f"{key} names the column {column!r} {times} times"
+                raise self.wrong(named, "Name it once.")
         return tuple(found)
 
     def _matches(self, key: str, name: str, present: Counter[str], file: Path) -> list[str]:
@@ -173,11 +182,8 @@ class TableSchema:
 
 def read_schema(path: Path) -> TableSchema:
     """Read and check a TOML; which columns the files really have is not looked at."""
-    with open_file(path) as file:
-        contents = file.read(LARGEST_TOML + 1)
-    if len(contents) > LARGEST_TOML:
-        remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
-        raise file_error(path, f"has more than {LARGEST_TOML:,} bytes", remedy)
+    remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
+    contents = read_small(path, LARGEST_TOML, remedy)
     try:
         text = contents.decode()
         # To parse a key takes the time of its length squared.
@@ -293,7 +299,7 @@ def _unknown_key(key: str) -> tuple[str, str]:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of what may be very long."""
+    """Return a value as text, cut where it is very long."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no number of thousands of digits
@@ -317,11 +323,56 @@ def _either(suffixes: Sequence[str]) -> str:
 
 
 def _endings(names: Sequence[str]) -> list[str]:
-    return [name.removeprefix(common_beginning(names)) for name in names]
+    return [name.removeprefix(_common_beginning(names)) for name in names]
 
 
-def common_beginning(names: Sequence[str]) -> str:
-    """What all the names begin with."""
+def _common_beginning(names: Sequence[str]) -> str:
     # All of them lie between the first and the last in their order.
     letters = zip(min(names), max(names), strict=False)
     return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], letters))
+
+
+def starter(
+    file: Path, columns: Sequence[str], observed: Callable[[Sequence[str]], Ends | None]
+) -> str:
+    """Return a TOML for a file with these columns, as far as their names tell.
+
+    The action box is that of the logged actions, which `observed` returns for columns of numbers;
+    where it is not known it is "?", which is refused.
+    """
+    guesses = {key: _guess(key, columns) for key in KEYS if key in (*SINGLE, *SEVERAL)}
+    values: dict[str, Any] = {"files": [file.name]}
+    for key, names in guesses.items():
+        if names or key in REQUIRED:
+            written = _folded(names, columns) or ["?"]
+            values[key] = written if key in SEVERAL else written[0]
+    ends = observed(guesses["action"]) if guesses["action"] else None
+    low, high = ends or ("?", "?")
+    values |= {"action_low": low, "action_high": high, "discount": 0.99}
+    comments = dict.fromkeys(("action_low", "action_high"), f"  # {_OBSERVED}") if ends else {}
+    lines = [f"{key} = {_toml(value)}{comments.get(key, '')}" for key, value in values.items()]
+    used = {name for names in guesses.values() for name in names}
+    unused = [name for name in columns if name not in used]
+    if unused:
+        lines.append(f"# not used yet: {_toml(unused)}")
+    return "\n".join(lines) + "\n"
+
+
+def _guess(key: str, columns: Sequence[str]) -> list[str]:
+    if key in SINGLE:
+        return [name for name in columns if name.lower() in USUAL_NAMES[key]][:1]
+    return [name for name in columns if name.lower().startswith(_USUAL_BEGINNINGS[key])]
+
+
+def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
+    """Return the names, or their common beginning where they are many and it means only them."""
+    if len(names) <= _MANY:
+        return names
+    beginning = _common_beginning(names).rstrip("0123456789")
+    meant = [name for name in columns if name.startswith(beginning)]
+    return [f"{beginning}*"] if meant == names else names
+
+
+def _toml(value: Any) -> str:
+    # The strings, numbers and lists of JSON are those of TOML but for one control character.
+    return printable(json.dumps(value, ensure_ascii=False))

@@ -16,7 +16,7 @@ _COMPLETE = "Fill in the value, or leave out the row."
 
 
 class BadCellsError(Exception):
-    """Cells of a column that do not hold what they should; whoever knows the file says where."""
+    """Cells of a column that do not hold what they should; the reader of the file adds where."""
 
     def __init__(self, bad: np.ndarray, what: str, way_out: str) -> None:
         super().__init__(what)
@@ -127,7 +127,7 @@ def _floats(column: pa.Array) -> np.ndarray:
 
 
 def _plain_text(column: pa.Array) -> np.ndarray | None:
-    """Numbers as most text has them, without blanks and gaps; None where a closer look is due."""
+    """Return numbers as most text has them, without blanks and gaps; None where there is more."""
     try:
         return None if column.null_count else column.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -135,14 +135,11 @@ def _plain_text(column: pa.Array) -> np.ndarray | None:
 
 
 def _parsed(column: pa.Array) -> np.ndarray:
-    try:
-        return column.cast(pa.float64()).to_numpy()
-    except pa.ArrowInvalid:
-        return _parsed_one_by_one(column.to_pylist())
-
-
-def _parsed_one_by_one(texts: list[str]) -> np.ndarray:
-    """The slow way, which knows the cell that is wrong."""
+    values = _plain_text(column)
+    if values is not None:
+        return values
+    # The slow way, which knows the cell that is wrong.
+    texts = column.to_pylist()
     parsed = [_number_or_none(text) for text in texts]
     bad = np.array([number is None for number in parsed])
     if bad.any():
