@@ -198,11 +198,8 @@ def _starts(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     _check_finite(file, {field: array})
     rising = array[0] == 0 and (np.diff(array) > 0).all() and array[-1] < rows
     if not rising or (array != np.floor(array)).any():
-        raise file.wrong(
-            field,
-            f"must hold rising row numbers that begin with 0 and stay below {rows}",
-            "Each number is the row that an episode starts at.",
-        )
+        complaint = f"must hold rising row numbers that begin with 0 and stay below {rows}"
+        raise file.wrong(field, complaint, "Each number is the row that an episode starts at.")
     return array.astype(np.int64)
 
 
@@ -230,35 +227,26 @@ def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box
     low, high = file.setting("action_low"), file.setting("action_high")
     discount = file.setting("discount")
     if (low is None) != (high is None):
-        raise file.wrong(
-            "action_high" if low is None else "action_low",
-            "is there without its other end",
-            "Give both action_low and action_high, or neither.",
-        )
+        missing = "action_high" if low is None else "action_low"
+        remedy = "Give both action_low and action_high, or neither."
+        raise file.wrong(missing, "is there without its other end", remedy)
     if low is None or high is None:
         unit = np.array(-1.0), np.array(1.0)
         low, high = unit if unit_box else _observed_box(file, field, action)
     for name, end in (("action_low", low), ("action_high", high)):
         if end.shape not in ((), (1,), (size,)) or not np.isfinite(end).all():
-            raise file.wrong(
-                name,
-                f"must be one finite number or {size}, not {end.tolist()}",
-                "It is an end of the action box, a number a coordinate.",
-            )
+            complaint = f"must be one finite number or {size}, not {end.tolist()}"
+            remedy = "It is an end of the action box, a number a coordinate."
+            raise file.wrong(name, complaint, remedy)
     low, high = np.broadcast_to(low, size), np.broadcast_to(high, size)
     if not (low < high).all():
-        raise file.wrong(
-            "action_low",
-            f"{low.tolist()} must lie below action_high {high.tolist()}",
-            "Correct the box in the file, or give one.",
-        )
+        complaint = f"{low.tolist()} must lie below action_high {high.tolist()}"
+        raise file.wrong("action_low", complaint, "Correct the box in the file, or give one.")
     discount = np.array(DISCOUNT) if discount is None else discount
     if discount.size != 1 or not 0 <= discount.item() <= 1:
-        raise file.wrong(
-            "discount",
-            f"must be one number in [0, 1], not {discount.tolist()}",
-            "Correct it in the file, or give a box with a discount.",
-        )
+        complaint = f"must be one number in [0, 1], not {discount.tolist()}"
+        remedy = "Correct it in the file, or give a box with a discount."
+        raise file.wrong("discount", complaint, remedy)
     return Box(tuple(low.tolist()), tuple(high.tolist()), discount.item())
 
 
@@ -282,12 +270,10 @@ def _observed_box(file: ArrayFile, field: str, action: np.ndarray) -> tuple[np.n
 def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
     """Refuse actions outside the box, and bring back what only rounding to 32 bits put there."""
     if not len(box.low) == len(box.high) == action.shape[1]:
-        raise file.wrong(
-            field,
-            f"has {action.shape[1]} coordinates and the action box {len(box.low)} and "
-            f"{len(box.high)}",
-            "Give a box with a low and a high end for each coordinate.",
-        )
+        box_ends = f"the action box {len(box.low)} and {len(box.high)}"
+        complaint = f"has {action.shape[1]} coordinates and {box_ends}"
+        remedy = "Give a box with a low and a high end for each coordinate."
+        raise file.wrong(field, complaint, remedy)
     low, high = np.array(box.low), np.array(box.high)
     slack = np.finfo(np.float32).eps * np.maximum(abs(low), abs(high))
     with np.errstate(over="ignore"):

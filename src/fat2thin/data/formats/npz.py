@@ -1,4 +1,4 @@
-"""Arrays of NumPy (.npy, .npz) from anywhere, without pickle and without trust in their headers.
+"""Files of NumPy arrays (.npz) from anywhere, without pickle and without trust in their headers.
 
 An .npz is a zip of .npy members. The header of a member must agree with the size that the zip
 declares for it, and that with what deflate can do, before memory is taken.
@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
@@ -49,14 +49,6 @@ _HEADER = re.compile(
     r"'shape': \((?P<shape>(?:\d{1,18}L?, ?)*(?:\d{1,18}L?)?)\),? ?\} *\n?"
 )
 _NUMBERS = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f[248])")
-_RESAVE = "Save plain arrays of numbers with numpy.savez."
-
-
-@runtime_checkable
-class _Stream(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-    def tell(self) -> int: ...
 
 
 class _Header(NamedTuple):
@@ -106,32 +98,25 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def read_npy(path: str | Path, memory_limit: int | None = None) -> np.ndarray:
-    """Return the array of an .npy file, in the type it is kept in."""
-    path = Path(path)
-    budget = MemoryBudget(path, memory_limit)
-    with _opened(path, follow_links=True) as file, _explained(path):
-        header = _read_header(path, "", file, os.fstat(file.fileno()).st_size)
-        budget.take("", header.shape, header.dtype.itemsize)
-        return _read_numbers(path, "", file, header, header.dtype)
-
-
 @contextlib.contextmanager
 def open_npz(
     path: str | Path, memory_limit: int | None = None, *, follow_links: bool = True
 ) -> Iterator["NpzFile"]:
     """An .npz file, safe to read; its arrays together may take `memory_limit` bytes."""
     path = Path(path)
-    with _opened(path, follow_links) as file:
+    with (
+        open_file(path, follow_links=follow_links) as file,
+        _ShortReads(file.fileno(), closefd=False) as short,
+    ):
         with _explained(path):
-            archive = zipfile.ZipFile(file)
+            archive = zipfile.ZipFile(short)
         yield NpzFile(path, archive, MemoryBudget(path, memory_limit))
 
 
 class NpzFile(ArrayFile):
     """The arrays of an .npz file, one member read at a time."""
 
-    resave = _RESAVE
+    resave = "Save plain arrays of numbers with numpy.savez."
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, budget: MemoryBudget) -> None:
         self.path = path
@@ -156,7 +141,7 @@ class NpzFile(ArrayFile):
         with self._member(field) as (stream, header):
             wanted = header.dtype if dtype is None else np.dtype(dtype)
             self._budget.take(field, header.shape, max(header.dtype.itemsize, wanted.itemsize))
-            return _read_numbers(self.path, field, stream, header, wanted)
+            return self._numbers(field, stream, header, wanted)
 
     def setting(self, name: str) -> np.ndarray | None:
         """A small array, as float64; None where there is none."""
@@ -167,10 +152,10 @@ class NpzFile(ArrayFile):
         return self.read(name, np.float64)
 
     @contextlib.contextmanager
-    def _member(self, field: str) -> Iterator[tuple[_Stream, _Header]]:
+    def _member(self, field: str) -> Iterator[tuple[IO[bytes], _Header]]:
         member = self._members[field]
         with _explained(self.path, field), self._archive.open(member) as stream:
-            yield stream, _read_header(self.path, field, stream, member.file_size)
+            yield stream, self._header(field, stream, member.file_size)
 
     def _check_member(self, member: zipfile.ZipInfo) -> None:
         name = member.filename
@@ -188,9 +173,53 @@ class NpzFile(ArrayFile):
             complaint = f"{size}, more than deflate can make of the {member.compress_size:,} there"
             raise self.refused(name, complaint)
 
+    def _header(self, field: str, stream: IO[bytes], size: int) -> _Header:
+        """Read the header of a member of this size, which must be what the header declares."""
+        start = stream.read(8)
+        if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+            raise self.refused(field, "is no array of NumPy (.npy, version 1 to 3)")
+        length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
+        if length > _LONGEST_HEADER:
+            raise self.refused(field, f"has a header of {length:,} bytes")
+        text = stream.read(length).decode("latin-1")
+        found = _HEADER.fullmatch(text)
+        kind = found["type"] if found else text.strip()[:80]
+        if "O" in kind:
+            raise self.refused(field, "holds Python objects, which could run code")
+        if not found or not _NUMBERS.fullmatch(kind):
+            raise self.refused(field, f"does not hold plain numbers: {kind!r}")
+        shape = tuple(int(number) for number in re.findall(r"\d+", found["shape"]))
+        dtype = np.dtype(kind)
+        there, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
+        if there != declared:
+            state = "is truncated" if there < declared else "is longer than it says"
+            complaint = f"{state}: its shape needs {declared:,} bytes, and {there:,} are there"
+            raise self.wrong(field, complaint, DAMAGED)
+        return _Header(shape, dtype, found["fortran"] == "True")
+
+    def _numbers(
+        self, field: str, stream: IO[bytes], header: _Header, dtype: np.dtype
+    ) -> np.ndarray:
+        """Read the numbers after a header in blocks: the whole is never there in two types."""
+        order: Literal["F", "C"] = "F" if header.fortran_order else "C"
+        array = np.empty(header.shape, dtype, order)
+        flat = array.reshape(-1, order=order)
+        per_block = _BLOCK // header.dtype.itemsize
+        for first in range(0, flat.size, per_block):
+            part = flat[first : first + per_block]
+            data = stream.read(part.size * header.dtype.itemsize)
+            if len(data) != part.size * header.dtype.itemsize:
+                raise EOFError
+            # What is too large for the type becomes infinite, and is refused as such later.
+            with np.errstate(over="ignore", invalid="ignore"):
+                part[:] = np.frombuffer(data, header.dtype)
+        if stream.read(1):
+            raise self.wrong(field, "is longer than it says", DAMAGED)
+        return array
+
 
 class _ShortReads(io.FileIO):
-    """A file that refuses to hand over much at once: a directory of millions of members."""
+    """A file that refuses to be read in one large piece: a directory of millions of members."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:
@@ -198,15 +227,6 @@ class _ShortReads(io.FileIO):
         if size > _BLOCK:
             raise zipfile.BadZipFile(f"the directory of the archive takes more than {_BLOCK} bytes")
         return super().read(size)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, follow_links: bool) -> Iterator[_ShortReads]:
-    with (
-        open_file(path, follow_links=follow_links) as file,
-        _ShortReads(file.fileno(), closefd=False) as short,
-    ):
-        yield short
 
 
 @contextlib.contextmanager
@@ -224,73 +244,21 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
             complaint = "is truncated"
         raise file_error(path, complaint, DAMAGED, field) from error
     except (NotImplementedError, RuntimeError, OverflowError) as error:
-        raise file_error(path, f"cannot be unpacked: {error}", _RESAVE, field) from error
-
-
-def _read_header(path: Path, field: str, stream: _Stream, size: int) -> _Header:
-    """Read the header of a member of this size, which must be what the header declares."""
-    start = stream.read(8)
-    if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-        raise file_error(path, "is no array of NumPy (.npy, version 1 to 3)", _RESAVE, field)
-    length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
-    if length > _LONGEST_HEADER:
-        raise file_error(path, f"has a header of {length:,} bytes", _RESAVE, field)
-    text = stream.read(length).decode("latin-1")
-    found = _HEADER.fullmatch(text)
-    kind = found["type"] if found else text.strip()[:80]
-    if "O" in kind:
-        raise file_error(path, "holds Python objects, which could run code", _RESAVE, field)
-    if not found or not _NUMBERS.fullmatch(kind):
-        raise file_error(path, f"does not hold plain numbers: {kind!r}", _RESAVE, field)
-    shape = tuple(int(number) for number in re.findall(r"\d+", found["shape"]))
-    dtype = np.dtype(kind)
-    there, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
-    if there != declared:
-        state = "is truncated" if there < declared else "is longer than it says"
-        complaint = f"{state}: its shape needs {declared:,} bytes, and {there:,} are there"
-        raise file_error(path, complaint, DAMAGED, field)
-    return _Header(shape, dtype, found["fortran"] == "True")
-
-
-def _read_numbers(
-    path: Path, field: str, stream: _Stream, header: _Header, dtype: np.dtype
-) -> np.ndarray:
-    """Read the numbers after a header in blocks: the whole is never there in two types."""
-    order: Literal["F", "C"] = "F" if header.fortran_order else "C"
-    array = np.empty(header.shape, dtype, order)
-    flat = array.reshape(-1, order=order)
-    per_block = _BLOCK // header.dtype.itemsize
-    for first in range(0, flat.size, per_block):
-        part = flat[first : first + per_block]
-        data = stream.read(part.size * header.dtype.itemsize)
-        if len(data) != part.size * header.dtype.itemsize:
-            raise EOFError
-        # What is too large for the type becomes infinite, and is refused as such later.
-        with np.errstate(over="ignore", invalid="ignore"):
-            part[:] = np.frombuffer(data, header.dtype)
-    if stream.read(1):
-        raise file_error(path, "is longer than it says", DAMAGED, field)
-    return array
+        raise file_error(path, f"cannot be unpacked: {error}", NpzFile.resave, field) from error
 
 
 def _check_can_be_saved(dataset: Dataset) -> None:
+    named = f"data set {dataset.name!r}"
     for field in dataset.row_arrays:
         dtype = getattr(dataset, field).dtype
         if dtype != np.float32:
-            raise ValueError(
-                f"data set {dataset.name!r}: {field} is {dtype}, and files keep float32: convert it"
-            )
+            raise ValueError(f"{named}: {field} is {dtype}, and files keep float32: convert it")
     terminal = dataset.continuation == 0
     if not (terminal | (dataset.continuation == 1)).all():
-        raise ValueError(
-            f"data set {dataset.name!r}: continuation lies between 0 and 1 in places, and files "
-            "keep only true ends"
-        )
-    starts = np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start)
-    if not starts.all():
-        raise ValueError(
-            f"data set {dataset.name!r}: an episode goes on after a true end; start a new one there"
-        )
+        reason = "continuation lies between 0 and 1 in places, and files keep only true ends"
+        raise ValueError(f"{named}: {reason}")
+    if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
+        raise ValueError(f"{named}: an episode goes on after a true end; start a new one there")
 
 
 register_suffix(".npz", lambda path, _: read_npz(path))

@@ -4,10 +4,9 @@ import csv
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -50,37 +49,8 @@ _SAVE_AS_UTF8 = "Save it as CSV in UTF-8."
 _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
 
 
-@runtime_checkable
-class TableFile(Protocol):
-    """A file of rows and named columns."""
-
-    path: Path
-    columns: tuple[str, ...]
-    row_bound: int
-    """At least the number of rows."""
-
-    def refuse(self, column: str, kind: Kind) -> None:
-        """Raise where the column's type cannot hold values of this kind."""
-
-    def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Which columns to read at once, where `together` must be and the others need not."""
-
-    def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
-        """The rows from top to bottom, these columns alone."""
-
-    def places(self, rows: list[int]) -> str:
-        """Rows (the first is 0) as a person finds them."""
-
-
-def open_table(path: Path) -> TableFile:
-    """Open a CSV or Parquet file; only the names of its columns are read."""
-    table = _OPENERS[path.suffix.lower()](path)
-    refuse_too_many_columns(path, len(table.columns))
-    return table
-
-
 class _Lines:
-    """The lines of a CSV file; a record of more letters than `_LONGEST_RECORD` is an error."""
+    """The lines of a CSV file; a record longer than `_LONGEST_RECORD` is an error."""
 
     def __init__(self, path: Path, file: io.TextIOBase) -> None:
         self._path, self._file = path, file
@@ -92,18 +62,19 @@ class _Lines:
             line = self._file.readline(_LONGEST_RECORD)
             self.taken += len(line)
             if self.taken >= _LONGEST_RECORD:
-                raise file_error(
-                    self._path,
-                    f"what ends in line {number} is longer than {_LONGEST_RECORD:,} letters",
-                    "It has too many columns, or a quotation mark is missing.",
-                )
+                complaint = f"what ends in line {number} is longer than {_LONGEST_RECORD:,} letters"
+                remedy = "It has too many columns, or a quotation mark is missing."
+                raise file_error(self._path, complaint, remedy)
             if not line:
                 return
             yield line
 
 
 class CsvFile:
-    """A CSV file; all its cells are text."""
+    """A CSV file: rows and named columns, with text in all cells."""
+
+    row_bound: int
+    """At least the number of rows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -122,7 +93,7 @@ class CsvFile:
         """Nothing to refuse: text is read as what it should be, or refused cell by cell."""
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """All columns in one pass: a line has all of them."""
+        """Return which columns to read at once: all, since a line has all of them."""
         return [together + others]
 
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
@@ -159,32 +130,32 @@ class CsvFile:
             raise self._unreadable(error) from None
 
     def places(self, rows: list[int]) -> str:
-        """Rows as a person counts them, with the lines that a text editor shows."""
-        lines = self._lines(rows)
+        """Return rows (the first is 0) as people count them, with the lines of a text editor."""
+        lines: dict[int, int] = {}
+        # Lines are known only up to where the file can be read.
+        with suppress(DataFileError):
+            records = itertools.islice(self._records(), 1, max(rows) + 2)
+            lines.update((row, line) for row, (line, _) in enumerate(records) if row in rows)
         return ", ".join(
             f"row {row + 1}" + (f" (line {lines[row]})" if row in lines else "") for row in rows
         )
 
     def _header(self) -> tuple[tuple[str, ...], int]:
-        for line, names in self._records():
-            columns = tuple(name.strip() for name in names)
-            self._check_header(columns)
-            return columns, line
-        raise file_error(self.path, "is empty", _NAME_THE_COLUMNS)
-
-    def _check_header(self, columns: tuple[str, ...]) -> None:
+        line, names = next(self._records(), (0, []))
+        if not line:
+            raise file_error(self.path, "is empty", _NAME_THE_COLUMNS)
+        columns = tuple(name.strip() for name in names)
         if any("\ufffd" in name for name in columns):
             complaint = "the names of its columns are not UTF-8 text"
             raise file_error(self.path, complaint, _SAVE_AS_UTF8)
         separators = [sign for sign in ";\t|" if len(columns) == 1 and sign in columns[0]]
         if separators:
-            raise file_error(
-                self.path,
-                f"its columns are separated by {separators[0]!r}",
-                "Save it with commas between columns and points in numbers.",
-            )
+            complaint = f"its columns are separated by {separators[0]!r}"
+            remedy = "Save it with commas between columns and points in numbers."
+            raise file_error(self.path, complaint, remedy)
         if all(_is_number(name) for name in columns):
             raise file_error(self.path, "its first line holds numbers", _NAME_THE_COLUMNS)
+        return columns, line
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """Yield every record, header included, with the line it ends at; no empty lines."""
@@ -198,23 +169,8 @@ class CsvFile:
                     if record:
                         yield reader.line_num, record
             except csv.Error as error:
-                raise file_error(
-                    self.path,
-                    f"line {reader.line_num} cannot be read ({error})",
-                    "A quotation mark may be missing.",
-                ) from None
-
-    def _lines(self, rows: list[int]) -> dict[int, int]:
-        """Return the line of each row, up to where the file can be read."""
-        lines = {}
-        try:
-            records = itertools.islice(self._records(), 1, max(rows) + 2)
-            for row, (line, _) in enumerate(records):
-                if row in rows:
-                    lines[row] = line
-        except DataFileError:
-            pass
-        return lines
+                complaint = f"line {reader.line_num} cannot be read ({error})"
+                raise file_error(self.path, complaint, "A quotation mark may be missing.") from None
 
     def _unreadable(self, error: pa.ArrowInvalid) -> DataFileError:
         """Return an error that says what to do about Arrow's complaint."""
@@ -233,7 +189,7 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file; its columns have types."""
+    """A Parquet file: rows and named columns with types."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -253,7 +209,7 @@ class ParquetFile:
             raise file_error(self.path, *reason, column)
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """As many columns at once as take little memory beside what is read of them.
+        """Return which columns to read at once, where `together` must be and the others need not.
 
         Those of a small file are read a few at a time: all open would take more than its rows.
         """
@@ -281,7 +237,7 @@ class ParquetFile:
             raise damaged(self.path, f"it says that it has {self.row_bound} rows, and has not")
 
     def places(self, rows: list[int]) -> str:
-        """Rows as a person counts them."""
+        """Return rows (the first is 0) as people count them."""
         return ", ".join(f"row {row + 1}" for row in rows)
 
     @contextmanager
@@ -302,9 +258,15 @@ class ParquetFile:
             yield file
 
 
-_OPENERS: dict[str, Callable[[Path], TableFile]] = {".csv": CsvFile, ".parquet": ParquetFile}
+TableFile = CsvFile | ParquetFile
+SUFFIXES = (".csv", ".parquet")
 
-SUFFIXES = tuple(_OPENERS)
+
+def open_table(path: Path) -> TableFile:
+    """Open a CSV or Parquet file; only the names of its columns are read."""
+    table = CsvFile(path) if path.suffix.lower() == ".csv" else ParquetFile(path)
+    refuse_too_many_columns(path, len(table.columns))
+    return table
 
 
 @contextmanager
@@ -313,11 +275,9 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if "Exceeded size limit" in str(error):
-            raise file_error(
-                path,
-                f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows",
-                "Keep fewer columns, or write larger groups.",
-            ) from None
+            complaint = f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows"
+            remedy = "Keep fewer columns, or write larger groups."
+            raise file_error(path, complaint, remedy) from None
         raise damaged(path, _first_line(error)) from None
 
 
