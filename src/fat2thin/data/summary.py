@@ -14,6 +14,8 @@ HISTOGRAM_BINS = 16
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _LISTED_COLUMNS = 12
+_SPREAD = {"min": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "max": 1.0}
+"""Quantiles of a column, in the order of the fields of `Column`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,18 +159,13 @@ def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
 
 
 def _quantiles(column: np.ndarray) -> tuple[float, float, float, float, float]:
-    shares = (0, 0.05, 0.5, 0.95, 1)
+    shares = tuple(_SPREAD.values())
     return tuple(np.quantile(column.astype(np.float64), shares, overwrite_input=True).tolist())
 
 
 def _spread(column: Column) -> dict[str, str]:
-    return {
-        "min": f"{column.low:.3g}",
-        "5 %": f"{column.percentile_5:.3g}",
-        "median": f"{column.median:.3g}",
-        "95 %": f"{column.percentile_95:.3g}",
-        "max": f"{column.high:.3g}",
-    }
+    values = dataclasses.astuple(column)[: len(_SPREAD)]
+    return {name: f"{value:.3g}" for name, value in zip(_SPREAD, values, strict=True)}
 
 
 def _left_out(columns: int) -> tuple[str, ...]:

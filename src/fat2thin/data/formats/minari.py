@@ -62,8 +62,7 @@ def read_minari(
     folder = Path(folder)
     written = _written_metadata(folder)
     with open_hdf5(folder / DATA_FILE, memory_limit) as file:
-        about = _about(file, written)
-        log = _MinariLog(file, about, _episodes(file, about))
+        log = _MinariLog(file, _metadata(file, written))
         return read_dataset(log, LAYOUT, str(folder) if name is None else name, box)
 
 
@@ -73,7 +72,7 @@ def root() -> Path:
 
 
 def find(name: str) -> Path:
-    """The folder of a name such as "minari/mujoco/hopper/medium-v0"; or else how to get it."""
+    """Return the folder of "minari/mujoco/hopper/medium-v0", or say how to get it."""
     identifier = name.removeprefix(PREFIX)
     word = r"[A-Za-z0-9_][A-Za-z0-9_.:-]*"
     if not re.fullmatch(rf"{word}(/{word})*", identifier):
@@ -100,113 +99,98 @@ class _Part(NamedTuple):
     """None where the data set has no space, and only the file knows it."""
 
 
-class _ActionSpace(NamedTuple):
-    """The array of the actions and, where the data set has a space, its box."""
-
-    part: _Part
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
-
 class _Metadata(NamedTuple):
     path: Path
     observation: tuple[_Part, ...]
-    action: _ActionSpace
+    action: _Part
+    box: tuple[np.ndarray, np.ndarray] | None
+    """Ends of the action space, which may be infinite; None where the data set has no space."""
     episodes: int | None
     discount: float | None
-
-
-class _Episode(NamedTuple):
-    group: str
-    steps: int
 
 
 class _MinariLog(ArrayFile):
     """The episodes of a data set as arrays with one row per step."""
 
-    def __init__(self, file: Hdf5File, about: _Metadata, episodes: tuple[_Episode, ...]) -> None:
+    def __init__(self, file: Hdf5File, metadata: _Metadata) -> None:
         self.path = file.path
         self._file = file
-        self._about = about
-        self._episodes = episodes
+        self._metadata = metadata
+        self._steps = _steps(file, metadata)
 
     def has(self, field: str) -> bool:
         """Whether there is an array of this name: every episode has all of them."""
         return field in LAYOUT
 
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
-        """What the episodes have of a field, one episode below the other."""
+        """Return a field of all episodes, one below the other."""
         if field == LAYOUT.episode_start:
-            steps = [episode.steps for episode in self._episodes[:-1]]
-            return np.cumsum([0, *steps]).astype(dtype)
-        return np.concatenate([self._part(field, episode, dtype) for episode in self._episodes])
+            return np.cumsum([0, *self._steps.values()])[:-1].astype(dtype)
+        parts = [self._part(field, group) for group in self._steps]
+        return np.concatenate(parts).astype(dtype, copy=False)
 
     def setting(self, name: str) -> np.ndarray | None:
-        """An end of the box of the action space, or the discount that the metadata have."""
+        """Return an end of the box of the action space, or the discount in the metadata."""
+        path, discount, box = self._metadata.path, self._metadata.discount, self._metadata.box
         if name == "discount":
-            return None if self._about.discount is None else np.array(self._about.discount)
-        action = self._about.action
-        end = action.low if name == "action_low" else action.high
-        if end is None or not np.isfinite(end).all():
-            complaint = "is missing" if end is None else f"has an infinite {name}: {end.tolist()}"
-            raise file_error(self._about.path, complaint, _GIVE_BOX, "action_space")
+            return None if discount is None else np.array(discount)
+        if box is None:
+            raise file_error(path, "is missing", _GIVE_BOX, "action_space")
+        end = box[0] if name == "action_low" else box[1]
+        if not np.isfinite(end).all():
+            complaint = f"has an infinite {name}: {end.tolist()}"
+            raise file_error(path, complaint, _GIVE_BOX, "action_space")
         return end
 
-    def _part(self, field: str, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
+    def _part(self, field: str, group: str) -> np.ndarray:
         if field == LAYOUT.observation:
-            return self._observation(episode, dtype)[:-1]
+            return self._observation(group)[:-1]
         if field == LAYOUT.next_observation:
-            return self._observation(episode, dtype)[1:]
+            return self._observation(group)[1:]
         if field == LAYOUT.action:
-            return self._rows(self._about.action.part, episode, episode.steps, dtype)
-        return self._rows(_Part(field, ()), episode, episode.steps, dtype)[:, 0]
+            return self._rows(self._metadata.action, group, self._steps[group])
+        return self._rows(_Part(field, ()), group, self._steps[group])[:, 0]
 
-    def _observation(self, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
-        rows = episode.steps + 1
-        parts = [self._rows(part, episode, rows, dtype) for part in self._about.observation]
+    def _observation(self, group: str) -> np.ndarray:
+        rows = self._steps[group] + 1
+        parts = [self._rows(part, group, rows) for part in self._metadata.observation]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def _rows(
-        self, part: _Part, episode: _Episode, rows: int, dtype: type[np.floating]
-    ) -> np.ndarray:
-        """A part of an episode with shape (rows, numbers)."""
-        field = f"{episode.group}/{part.field}"
+    def _rows(self, part: _Part, group: str, rows: int) -> np.ndarray:
+        """Return a part of an episode with shape (rows, numbers)."""
+        field = f"{group}/{part.field}"
         shape = _shape(self._file, field)
         row_shape = shape[1:] if part.shape is None else part.shape
         if shape != (rows, *row_shape):
             raise self.wrong(
                 field,
                 f"must have shape {(rows, *row_shape)}, not {shape}",
-                f"An episode of {episode.steps} rewards has as many rows, and one more of "
+                f"An episode of {self._steps[group]} rewards has as many rows, and one more of "
                 "observations; the shape of a row is in the metadata.",
             )
-        return self._file.read(field, dtype).reshape(rows, math.prod(row_shape))
+        return self._file.read(field).reshape(rows, math.prod(row_shape))
 
 
-def _episodes(file: Hdf5File, about: _Metadata) -> tuple[_Episode, ...]:
-    """Return the episodes in the order of their numbers: episode_10 comes after episode_9."""
+def _steps(file: Hdf5File, metadata: _Metadata) -> dict[str, int]:
+    """Return the steps of each episode, in the order of their numbers: 10 comes after 9."""
     found = (re.fullmatch(r"episode_(0|[1-9]\d{0,8})", name) for name in file.names())
     numbers = sorted(int(match[1]) for match in found if match)
     if not numbers:
         raise file_error(file.path, "holds no episodes", "They are groups called episode_0 and on.")
-    expected = len(numbers) if about.episodes is None else about.episodes
+    expected = len(numbers) if metadata.episodes is None else metadata.episodes
     if len(numbers) != expected or numbers[-1] != expected - 1:
-        raise file_error(
-            file.path,
-            f"holds {len(numbers)} episodes up to episode_{numbers[-1]}, and must hold "
-            f"{expected:g} from episode_0 on",
-            _AGAIN,
-        )
-    return tuple(_episode(file, f"episode_{number}") for number in numbers)
-
-
-def _episode(file: Hdf5File, group: str) -> _Episode:
-    field = f"{group}/{LAYOUT.reward}"
-    shape = _shape(file, field)
-    if len(shape) != 1 or not shape[0]:
-        complaint = f"must have shape (steps,), not {shape}"
-        raise file.wrong(field, complaint, "An episode has at least one step.")
-    return _Episode(group, shape[0])
+        there = f"{len(numbers)} episodes up to episode_{numbers[-1]}"
+        complaint = f"holds {there}, and must hold {expected:g} from episode_0 on"
+        raise file_error(file.path, complaint, _AGAIN)
+    steps = {}
+    for group in (f"episode_{number}" for number in numbers):
+        field = f"{group}/{LAYOUT.reward}"
+        shape = _shape(file, field)
+        if len(shape) != 1 or not shape[0]:
+            complaint = f"must have shape (steps,), not {shape}"
+            raise file.wrong(field, complaint, "An episode has at least one step.")
+        steps[group] = shape[0]
+    return steps
 
 
 def _shape(file: Hdf5File, field: str) -> tuple[int, ...]:
@@ -235,7 +219,7 @@ def _written_metadata(folder: Path) -> dict[str, Any] | None:
     return written
 
 
-def _about(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
+def _metadata(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
     spaces = ("observation_space", "action_space")
     if written is None:
         path = file.path
@@ -255,8 +239,8 @@ def _about(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
         if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
             complaint = f"must be {expected}, not {type(found).__name__}"
             raise file_error(path, complaint, _AGAIN, name)
-    parts, space = _observation_parts(path, observation), _action_space(path, action)
-    return _Metadata(path, parts, space, episodes, discount)
+    parts = _observation_parts(path, observation)
+    return _Metadata(path, parts, *_action_space(path, action), episodes, discount)
 
 
 def _observation_parts(path: Path, space: str | None) -> tuple[_Part, ...]:
@@ -270,10 +254,12 @@ def _observation_parts(path: Path, space: str | None) -> tuple[_Part, ...]:
         return parts
 
 
-def _action_space(path: Path, space: str | None) -> _ActionSpace:
-    """Return the array of the actions and the ends of their box, which may be infinite."""
+def _action_space(
+    path: Path, space: str | None
+) -> tuple[_Part, tuple[np.ndarray, np.ndarray] | None]:
+    """Return the array of the actions and the ends of their box."""
     if space is None:
-        return _ActionSpace(_Part("actions", None))
+        return _Part("actions", None), None
     with _explained(path, "action_space"):
         about = json.loads(space)
         kind = about["type"]
@@ -286,7 +272,7 @@ def _action_space(path: Path, space: str | None) -> _ActionSpace:
         low, high = (np.array(about[end], np.float64) for end in ("low", "high"))
         if not low.shape == high.shape == shape:
             raise ValueError(f"low and high must have shape {shape}")
-        return _ActionSpace(_Part("actions", shape), low.reshape(-1), high.reshape(-1))
+        return _Part("actions", shape), (low.reshape(-1), high.reshape(-1))
 
 
 def _parts(path: Path, field: str, space: dict[str, Any], depth: int) -> Iterator[_Part]:

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -152,9 +152,10 @@ class NpzFile(ArrayFile):
         return self.read(name, np.float64)
 
     @contextlib.contextmanager
-    def _member(self, field: str) -> Iterator[tuple[IO[bytes], _Header]]:
+    def _member(self, field: str) -> Iterator[tuple[zipfile.ZipExtFile, _Header]]:
         member = self._members[field]
-        with _explained(self.path, field), self._archive.open(member) as stream:
+        with _explained(self.path, field), self._archive.open(member) as opened:
+            stream = cast(zipfile.ZipExtFile, opened)
             yield stream, self._header(field, stream, member.file_size)
 
     def _check_member(self, member: zipfile.ZipInfo) -> None:
@@ -173,7 +174,7 @@ class NpzFile(ArrayFile):
             complaint = f"{size}, more than deflate can make of the {member.compress_size:,} there"
             raise self.refused(name, complaint)
 
-    def _header(self, field: str, stream: IO[bytes], size: int) -> _Header:
+    def _header(self, field: str, stream: zipfile.ZipExtFile, size: int) -> _Header:
         """Read the header of a member of this size, which must be what the header declares."""
         start = stream.read(8)
         if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
@@ -198,7 +199,7 @@ class NpzFile(ArrayFile):
         return _Header(shape, dtype, found["fortran"] == "True")
 
     def _numbers(
-        self, field: str, stream: IO[bytes], header: _Header, dtype: np.dtype
+        self, field: str, stream: zipfile.ZipExtFile, header: _Header, dtype: np.dtype
     ) -> np.ndarray:
         """Read the numbers after a header in blocks: the whole is never there in two types."""
         order: Literal["F", "C"] = "F" if header.fortran_order else "C"

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
 from fat2thin.data.formats.table_files import (
-    SUFFIXES,
     Batch,
     ParquetFile,
     TableFile,
@@ -61,7 +60,7 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     Without next observations the log has more rows than the data set: the last of cut episodes.
     """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_beside(path)
-    files = [open_table(file) for file in find_files(schema, SUFFIXES)]
+    files = [open_table(file) for file in find_files(schema)]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
     _refuse_too_many(schema, files, columns)
@@ -86,7 +85,7 @@ def _schema_beside(path: Path) -> TableSchema:
             + starter(path, file.columns, lambda names: _observed(file, names)),
         )
     schema = read_schema(beside)
-    if [found.resolve() for found in find_files(schema, SUFFIXES)] != [path.resolve()]:
+    if [found.resolve() for found in find_files(schema)] != [path.resolve()]:
         raise file_error(path, f"{beside.name} beside it describes other files", f"Load {beside}.")
     return schema
 

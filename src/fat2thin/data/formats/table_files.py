@@ -259,7 +259,6 @@ class ParquetFile:
 
 
 TableFile = CsvFile | ParquetFile
-SUFFIXES = (".csv", ".parquet")
 
 
 def open_table(path: Path) -> TableFile:

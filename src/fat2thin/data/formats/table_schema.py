@@ -62,8 +62,9 @@ _USUAL_BEGINNINGS = {
     "action": ("act", "dose"),
     "next_observation": ("next_obs", "next_state"),
 }
-LARGEST_TOML = 2**20
-"""Bytes of a TOML that is read at most."""
+SUFFIXES = (".csv", ".parquet")
+_TABLES = f"Tables are {' or '.join(SUFFIXES)} files."
+_LARGEST_TOML = 2**20
 _LONGEST_SHOWN = 200
 _MOST_DOTS = 200
 _DEEP_KEY = re.compile(
@@ -183,7 +184,7 @@ class TableSchema:
 def read_schema(path: Path) -> TableSchema:
     """Read and check a TOML; which columns the files really have is not looked at."""
     remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
-    contents = read_small(path, LARGEST_TOML, remedy)
+    contents = read_small(path, _LARGEST_TOML, remedy)
     try:
         text = contents.decode()
         # To parse a key takes the time of its length squared.
@@ -206,29 +207,29 @@ def read_schema(path: Path) -> TableSchema:
     return TableSchema(path=path, **{"files": (), **values})
 
 
-def find_files(schema: TableSchema, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
-    """The files of a TOML, in its order; those of a pattern or a folder in order of their names."""
+def find_files(schema: TableSchema) -> tuple[Path, ...]:
+    """Return the files of a TOML in its order; those of a pattern or a folder sorted by name."""
     if not schema.files:
-        same_name = [schema.path.with_suffix(suffix) for suffix in suffixes]
+        same_name = [schema.path.with_suffix(suffix) for suffix in SUFFIXES]
         found = [path for path in same_name if path.is_file()]
         if len(found) != 1:
             names = " and ".join(path.name for path in found) or "no table of its name"
             raise schema.wrong(f"has {names} beside it", "Say with files which tables it is for.")
         return tuple(found)
-    paths = [path for entry in schema.files for path in _expand(schema, entry, suffixes)]
+    paths = [path for entry in schema.files for path in _expand(schema, entry)]
     for path, times in Counter(paths).items():
         if times > 1:
             raise schema.wrong(f"files names {path} {times} times", "Name it once.")
-        if path.suffix.lower() not in suffixes:
-            raise schema.wrong(f"files names {path}", f"Tables are {_either(suffixes)} files.")
+        if path.suffix.lower() not in SUFFIXES:
+            raise schema.wrong(f"files names {path}", _TABLES)
     return tuple(paths)
 
 
-def _expand(schema: TableSchema, entry: str, suffixes: tuple[str, ...]) -> list[Path]:
+def _expand(schema: TableSchema, entry: str) -> list[Path]:
     folder = schema.path.parent
     path = folder / entry
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
         what = "which has no tables in it"
     elif os.path.lexists(path):
         return [path]
@@ -237,7 +238,7 @@ def _expand(schema: TableSchema, entry: str, suffixes: tuple[str, ...]) -> list[
         found = sorted(folder / match for match in matches if (folder / match).is_file())
         what = f"which is not there{_did_you_mean(entry, [file.name for file in folder.iterdir()])}"
     if not found:
-        raise schema.wrong(f"files names {entry}, {what}", f"Tables are {_either(suffixes)} files.")
+        raise schema.wrong(f"files names {entry}, {what}", _TABLES)
     return found
 
 
@@ -316,10 +317,6 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
 def _listed(names: Sequence[str], at_most: int = 12) -> str:
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(map(printable, names[:at_most])) + more
-
-
-def _either(suffixes: Sequence[str]) -> str:
-    return " or ".join(suffixes)
 
 
 def _endings(names: Sequence[str]) -> list[str]:
