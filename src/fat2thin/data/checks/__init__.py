@@ -8,7 +8,7 @@ columns it concerns.
 import numpy as np
 
 from fat2thin.data.checks import contents, form
-from fat2thin.data.checks.form import FLOAT32_LARGEST, Finding, Order, Report
+from fat2thin.data.checks.form import Finding, Order, Report
 from fat2thin.data.dataset import Dataset, extremes, rows_where
 from fat2thin.data.operations import Box, RawLog
 
@@ -57,7 +57,7 @@ def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> contents.Log:
     numbers = {name: arrays[name] for name in form.numbers(arrays)}
     unusable = np.zeros(len(last), bool)
     for array in numbers.values():
-        unusable |= rows_where(_beyond_float32, array)
+        unusable |= rows_where(form.not_in_float32, array)
     row = np.flatnonzero(~unusable)
     if unusable.any():
         numbers = {name: array[row] for name, array in numbers.items()}
@@ -72,8 +72,3 @@ def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> contents.Log:
         low=np.asarray(box.low if box else ()),
         high=np.asarray(box.high if box else ()),
     )
-
-
-def _beyond_float32(array: np.ndarray) -> np.ndarray:
-    # Written so that it is true of NaN as well.
-    return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)

@@ -98,7 +98,12 @@ def name_columns(array: str, columns: np.ndarray) -> str:
 
 def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
     """Yield what makes any other check impossible: types, shapes, the box, the order of rows."""
-    yield from _types(arrays)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            yield Finding(
+                "type", name, array.size, (), f"holds {array.dtype}, not numbers",
+                "Turn its words or dates into numbers, one column a category.",
+            )  # fmt: skip
     yield from _lengths(arrays)
     yield from _box(arrays, box)
     if order is not None:
@@ -107,24 +112,41 @@ def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Findi
 
 def values(arrays: Arrays) -> Iterator[Finding]:
     """Yield the cells that no data set can hold: wrong flags, numbers that are not finite."""
-    yield from _flags(arrays)
-    yield from _not_finite(arrays)
-    yield from _too_large(arrays)
-    yield from _probabilities(arrays)
+    for name in ("terminal", "cut"):
+        yield from in_rows(
+            "flag", name, ~np.isin(arrays[name], (0, 1)), "is neither 0 nor 1 in {count} rows",
+            "An end either is one or is none; make it 0 and 1, or false and true.",
+        )  # fmt: skip
+    for name in numbers(arrays):
+        yield from _in_cells(
+            "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
+            "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
+            "that says where something was missing is information.",
+        )  # fmt: skip
+    for name in numbers(arrays):
+        yield from _in_cells(
+            "too_large", name, arrays[name],
+            lambda array: np.isfinite(array) & not_in_float32(array),
+            f"is beyond ±{FLOAT32_LARGEST:.3g}, which single precision ends at,",
+            "Choose a larger unit, or look for a code that stands for a missing value.",
+        )  # fmt: skip
+    if "propensity" in arrays:
+        yield from _in_cells(
+            "propensity", "propensity", arrays["propensity"],
+            lambda array: np.isfinite(array) & not_a_probability(array),
+            "is not above 0 and at most 1",
+            "Give the probability with which the logged action was chosen; a density is none.",
+        )  # fmt: skip
+
+
+def not_in_float32(array: np.ndarray) -> np.ndarray:
+    """Return where numbers are NaN, infinite or too large for float32."""
+    return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)
 
 
 def numbers(arrays: Arrays) -> list[str]:
     """Return the names of the arrays that hold numbers, not flags."""
     return [name for name in arrays if name not in ("terminal", "cut")]
-
-
-def _types(arrays: Arrays) -> Iterator[Finding]:
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
-            yield Finding(
-                "type", name, array.size, (), f"holds {array.dtype}, not numbers",
-                "Turn its words or dates into numbers, one column a category.",
-            )  # fmt: skip
 
 
 def _lengths(arrays: Arrays) -> Iterator[Finding]:
@@ -186,47 +208,6 @@ def _order(order: Order) -> Iterator[Finding]:
         "time_order", "time", falls, "does not rise in {count} rows of an episode",
         "Sort the rows of an episode by time, and keep one row a moment.",
     )  # fmt: skip
-
-
-def _flags(arrays: Arrays) -> Iterator[Finding]:
-    for name in ("terminal", "cut"):
-        yield from in_rows(
-            "flag", name, ~np.isin(arrays[name], (0, 1)), "is neither 0 nor 1 in {count} rows",
-            "An end either is one or is none; make it 0 and 1, or false and true.",
-        )  # fmt: skip
-
-
-def _not_finite(arrays: Arrays) -> Iterator[Finding]:
-    for name in numbers(arrays):
-        yield from _in_cells(
-            "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
-            "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
-            "that says where something was missing is information.",
-        )  # fmt: skip
-
-
-def _too_large(arrays: Arrays) -> Iterator[Finding]:
-    def too_large(array: np.ndarray) -> np.ndarray:
-        return np.isfinite(array) & (np.abs(array.astype(np.float64)) > FLOAT32_LARGEST)
-
-    for name in numbers(arrays):
-        yield from _in_cells(
-            "too_large", name, arrays[name], too_large,
-            f"is beyond ±{FLOAT32_LARGEST:.3g}, which single precision ends at,",
-            "Choose a larger unit, or look for a code that stands for a missing value.",
-        )  # fmt: skip
-
-
-def _probabilities(arrays: Arrays) -> Iterator[Finding]:
-    def wrong(propensity: np.ndarray) -> np.ndarray:
-        return np.isfinite(propensity) & not_a_probability(propensity)
-
-    if "propensity" in arrays:
-        yield from _in_cells(
-            "propensity", "propensity", arrays["propensity"], wrong,
-            "is not above 0 and at most 1",
-            "Give the probability with which the logged action was chosen; a density is none.",
-        )  # fmt: skip
 
 
 def _in_cells(

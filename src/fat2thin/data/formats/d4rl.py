@@ -82,35 +82,23 @@ def read_hdf5(
     data set of D4RL's (known by its name or its file's name); for any other it is the range of the
     logged actions, and a warning says so.
     """
-    with open_hdf5(path, memory_limit) as file:
-        return read_dataset(
-            file, LAYOUT, str(path) if name is None else name, box, _of_d4rl(Path(path), name)
-        )
-
-
-def _of_d4rl(path: Path, name: str | None) -> bool:
-    """Whether actions are those of D4RL, whose robots have a box of ±1."""
-    stem = path.stem.replace("_", "-")
+    stem = Path(path).stem.replace("_", "-")
     named = name is not None and name.startswith(tuple(_HOW_TO_GET))
-    return named or any(robot(f"{prefix}{stem}") for prefix in _HOW_TO_GET)
-
-
-def folders() -> tuple[Path, ...]:
-    """Where files are looked for by name."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    if chosen:
-        return (Path(chosen).expanduser(),)
-    return (Path("~/.d4rl/datasets").expanduser(), Path("data"))
+    of_d4rl = named or any(robot(f"{prefix}{stem}") for prefix in _HOW_TO_GET)
+    with open_hdf5(path, memory_limit) as file:
+        return read_dataset(file, LAYOUT, str(path) if name is None else name, box, of_d4rl)
 
 
 def find(name: str) -> Path:
-    """The file of a name such as "d4rl/hopper-medium-v2"; where there is none, how to get it."""
+    """Return the file of a name such as "d4rl/hopper-medium-v2", or say how to get it."""
     prefix, _, identifier = name.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", identifier):
         raise DataFileError(f"no data set is called {name!r}: a name is {prefix}/ and one word")
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    folders = (chosen,) if chosen else ("~/.d4rl/datasets", "data")
     candidates = [
-        folder / f"{stem}{suffix}"
-        for folder in folders()
+        Path(folder).expanduser() / f"{stem}{suffix}"
+        for folder in folders
         for stem in _stems(identifier)
         for suffix in SUFFIXES
     ]
@@ -135,14 +123,14 @@ def _stems(identifier: str) -> tuple[str, ...]:
 
 
 def robot(task: str) -> str | None:
-    """The robot that a data set is of, where its scores are known: "hopper"."""
+    """Return the robot of a data set ("hopper"), where its scores are known."""
     found = _NAMES.fullmatch(task)
     name = (found["original"] or found["regenerated"]) if found else None
     return name if name in REFERENCES else None
 
 
 def score(scale: ReferenceReturns, returns: np.ndarray | float) -> np.ndarray:
-    """Returns as scores: 100 (return - random) / (expert - random), of any shape."""
+    """Return scores 100 (return - random) / (expert - random), of any shape."""
     random, expert = scale
     return np.asarray(100 * (np.asarray(returns, np.float64) - random) / (expert - random))
 

@@ -104,12 +104,9 @@ def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
     if not pieces:
         return None
     ends = np.asarray(pieces, np.float32)
+    low, high = ends[..., 0].min(axis=0), ends[..., 1].max(axis=0)
     # As few digits as tell a float32 from its neighbours.
-    low, high = (
-        [float(str(end)) for end in several]
-        for several in (ends[..., 0].min(axis=0), ends[..., 1].max(axis=0))
-    )
-    return low, high
+    return [float(str(end)) for end in low], [float(str(end)) for end in high]
 
 
 def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
@@ -135,11 +132,9 @@ def _refuse_too_many(schema: TableSchema, files: list[TableFile], columns: Colum
     rows = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
     size = rows * (4 * sum(len(names) for key, names in columns.items() if key not in _KINDS) + 2)
     if size > default_limit():
-        raise schema.wrong(
-            f"its files have {rows} rows, which would take {size:,} bytes; the limit is "
-            f"{default_limit():,}",
-            "Take fewer files, or fewer columns.",
-        )
+        needed = f"its files have {rows} rows, which would take {size:,} bytes"
+        limit = f"the limit is {default_limit():,}"
+        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
 
 
 class _Piece(NamedTuple):
@@ -155,7 +150,7 @@ class _Piece(NamedTuple):
         return len(next(iter(self.batch.values())))
 
     def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
-        """The values of a column; cells that do not hold them are an error with their place."""
+        """Return the values of a column; wrong cells are an error with their place."""
         try:
             return convert(self.batch[column])
         except BadCellsError as error:
@@ -164,11 +159,10 @@ class _Piece(NamedTuple):
             raise damaged(self.file.path, str(error)) from None
 
     def wrong(self, column: str, what: str, way_out: str, offsets: np.ndarray) -> DataFileError:
-        """The error that says so of a column, at the first of these rows of the piece."""
-        rows = [self.first_row + int(offset) for offset in offsets[:_SHOWN]]
+        """Return the error about a column, at the first of these rows of the piece."""
+        place = self.file.places([self.first_row + int(offset) for offset in offsets[:_SHOWN]])
         more = " and more" if len(offsets) > _SHOWN else ""
-        place = self.file.places(rows) + more
-        return file_error(self.file.path, f"{what}: {place}", way_out, column)
+        return file_error(self.file.path, f"{what}: {place}{more}", way_out, column)
 
 
 class _RowOrder:
@@ -196,7 +190,12 @@ class _RowOrder:
         else:
             begins = self._changes(piece, self._episode, above_is_over)
         if self._time is not None:
-            self._check_time(piece, self._time, begins)
+            time = piece.read(times, self._time)
+            above = np.concatenate([[self._last_time], time[:-1]])
+            falls = np.flatnonzero(~begins & ~(time > above))
+            if falls.size:
+                raise piece.wrong(self._time, "does not rise within an episode", _SORT, falls)
+            self._last_time = time[-1]
         self._over = bool(over[-1])
         return begins
 
@@ -210,13 +209,10 @@ class _RowOrder:
             self._last_row = {}
         goes_on = np.flatnonzero(above_is_over & ~begins)
         if goes_on.size:
-            raise piece.wrong(
-                column,
-                f"goes on with episode {names[int(goes_on[0])].as_py()!r} below the row that "
-                "ended it",
-                "Give what follows a name of its own, or correct the end.",
-                goes_on,
-            )
+            label = names[int(goes_on[0])].as_py()
+            complaint = f"goes on with episode {label!r} below the row that ended it"
+            remedy = "Give what follows a name of its own, or correct the end."
+            raise piece.wrong(column, complaint, remedy, goes_on)
         for offset in np.flatnonzero(begins):
             self._begin(piece, column, names[int(offset)].as_py(), int(offset))
         return begins
@@ -227,19 +223,9 @@ class _RowOrder:
             self._last_row[self._label] = row - 1
         if label in self._last_row:
             ended = piece.file.places([self._last_row[label]])
-            raise piece.wrong(
-                column, f"comes back to episode {label!r}, left after {ended}", _SORT,
-                np.array([offset]),
-            )  # fmt: skip
+            complaint = f"comes back to episode {label!r}, left after {ended}"
+            raise piece.wrong(column, complaint, _SORT, np.array([offset]))
         self._label = label
-
-    def _check_time(self, piece: _Piece, column: str, begins: np.ndarray) -> None:
-        time = piece.read(times, column)
-        above = np.concatenate([[self._last_time], time[:-1]])
-        falls = np.flatnonzero(~begins & ~(time > above))
-        if falls.size:
-            raise piece.wrong(column, "does not rise within an episode", _SORT, falls)
-        self._last_time = time[-1]
 
 
 class _Filling:
@@ -259,10 +245,9 @@ class _Filling:
             self._terminal = np.zeros(room, bool)
             self._cut = np.zeros(room, bool)
         except (MemoryError, ValueError):
-            raise schema.wrong(
-                f"its files say that they have {room} rows, more than memory can hold",
-                "Take fewer files, or write the damaged one again.",
-            ) from None
+            complaint = f"its files say that they have {room} rows, more than memory can hold"
+            remedy = "Take fewer files, or write the damaged one again."
+            raise schema.wrong(complaint, remedy) from None
 
     def append(self, file: TableFile, start: int, order: _RowOrder, box: Box) -> int:
         """Write the file from row `start` on; the row where the next one starts."""
@@ -334,12 +319,10 @@ def _values(piece: _Piece, key: str, column: str, box: Box, place: int) -> np.nd
         low, high = box.low[place], box.high[place]
         outside = np.flatnonzero((values < np.float32(low)) | (values > np.float32(high)))
         if outside.size:
-            raise piece.wrong(
-                column,
-                f"has {values[outside[0]]:g}, outside the action box from {low:g} to {high:g}",
-                "Correct action_low and action_high, or the rows.",
-                outside,
-            )
+            first = values[outside[0]]
+            complaint = f"has {first:g}, outside the action box from {low:g} to {high:g}"
+            remedy = "Correct action_low and action_high, or the rows."
+            raise piece.wrong(column, complaint, remedy, outside)
         return np.clip(values, *float32_box(low, high))
     if key == "propensity":
         wrong = np.flatnonzero(not_a_probability(values))

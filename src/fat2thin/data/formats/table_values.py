@@ -167,19 +167,17 @@ def _moments(column: pa.Array) -> pa.Array:
     for type_ in _MOMENTS:
         if _casts(column, type_):
             return column.cast(type_)
-    ways = np.array([_way(column[row : row + 1]) for row in range(len(column))])
-    unreadable = ways == len(_MOMENTS)
-    bad = unreadable if unreadable.any() else ways != ways[0]
+    cells = [column[row : row + 1] for row in range(len(column))]
+    ways = np.array([[_casts(cell, type_) for type_ in _MOMENTS] for cell in cells])
+    unreadable = ~np.any(ways, axis=1)
+    first = ways.argmax(axis=1)
+    bad = unreadable if unreadable.any() else first != first[0]
     text = _shortened(column[int(bad.argmax())].as_py())
     raise BadCellsError(
         bad,
         f"has {text!r}, which is no number and no date, or not written as in the rows above",
         "Write numbers, or dates such as 2024-05-31 14:00, all in one way.",
     )
-
-
-def _way(cell: pa.Array) -> int:
-    return next((i for i, type_ in enumerate(_MOMENTS) if _casts(cell, type_)), len(_MOMENTS))
 
 
 def _casts(column: pa.Array, type_: pa.DataType) -> bool:
