@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -38,22 +38,19 @@ def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> 
     of what was written.
     """
     identifier = minari_id(out)
-    if identifier is None:
-        return writer(out)(dataset, out)
-    return (save_minari(dataset, minari.root(), identifier, specification, overwrite=True),)
-
-
-def writer(path: Path) -> Callable[[Dataset, Path], tuple[Path, ...]]:
-    """Return the function that writes the format of a suffix; an unknown suffix is an error."""
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{path}: the suffix says the format, and there are {', '.join(FORMATS)}")
-    return FORMATS[path.suffix.lower()]
+    if identifier is not None:
+        return (save_minari(dataset, minari.root(), identifier, specification, overwrite=True),)
+    paths = places(out)
+    FORMATS[out.suffix.lower()](dataset, out)
+    return paths
 
 
 def places(path: Path) -> tuple[Path, ...]:
-    """Return every file that `write` would make."""
-    table = writer(path) in (write_csv, write_parquet)
-    return (path, path.with_suffix(".toml")) if table else (path,)
+    """Return every file that `write` would make; an unknown suffix is an error."""
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"{path}: the suffix says the format, and there are {', '.join(FORMATS)}")
+    return (path, path.with_suffix(".toml")) if FORMATS[suffix] is write_table else (path,)
 
 
 def minari_id(out: Path) -> str | None:
@@ -102,23 +99,7 @@ def _refuse_folder(folder: Path) -> None:
         raise ValueError(f"{folder} may not be written to: choose another place")
 
 
-def write_npz(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write an .npz file, which alone keeps everything that the content hash covers."""
-    save_npz(dataset, path)
-    return (path,)
-
-
-def write_csv(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write a CSV file, and beside it the TOML that says what its columns are; both paths."""
-    return _write_table(dataset, path, arrow_csv.CSVWriter)
-
-
-def write_parquet(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write a Parquet file, and beside it the TOML that says what its columns are; both paths."""
-    return _write_table(dataset, path, arrow_parquet.ParquetWriter)
-
-
-def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
+def write_hdf5(dataset: Dataset, path: Path) -> None:
     """Write an HDF5 file with D4RL's names, and the box and the discount as attributes of it."""
     end, cut = last_rows(dataset)
     arrays = {
@@ -136,21 +117,10 @@ def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
             file.create_dataset(name, data=array)
         for name in ("action_low", "action_high", "discount"):
             file.attrs[name] = np.asarray(getattr(dataset, name), np.float64)
-    return (path,)
 
 
-FORMATS: dict[str, Callable[[Dataset, Path], tuple[Path, ...]]] = {
-    ".npz": write_npz,
-    ".csv": write_csv,
-    ".parquet": write_parquet,
-    ".hdf5": write_hdf5,
-}
-"""The formats of files, by suffix."""
-
-
-def _write_table(
-    dataset: Dataset, path: Path, opened: Callable[[IO[bytes], pa.Schema], Any]
-) -> tuple[Path, ...]:
+def write_table(dataset: Dataset, path: Path) -> None:
+    """Write a CSV or Parquet file, and beside it the TOML that says what its columns are."""
     columns, roles = _columns(dataset)
     about = {
         "files": [path.name],
@@ -161,16 +131,25 @@ def _write_table(
     }
     # A TOML value looks like a JSON one for texts, finite numbers and lists of them.
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in about.items())
-    path, beside = places(path)
-    with writing(beside) as toml, writing(path) as table:
+    csv = path.suffix.lower() == ".csv"
+    table_writer = arrow_csv.CSVWriter if csv else arrow_parquet.ParquetWriter
+    with writing(path.with_suffix(".toml")) as toml, writing(path) as table:
         toml.write("".join(lines).encode())
         # Arrow copies the columns, so it gets a part of the rows at a time.
         schema = pa.table({name: column[:1] for name, column in columns.items()}).schema
-        with opened(table, schema) as file:
+        with table_writer(table, schema) as file:
             for start in range(0, dataset.rows, ROWS_AT_ONCE):
                 rows = slice(start, start + ROWS_AT_ONCE)
                 file.write_table(pa.table({name: part[rows] for name, part in columns.items()}))
-    return path, beside
+
+
+FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
+    ".npz": save_npz,
+    ".csv": write_table,
+    ".parquet": write_table,
+    ".hdf5": write_hdf5,
+}
+"""What writes the files of each suffix; only .npz keeps all that the content hash covers."""
 
 
 def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]]]:

@@ -49,27 +49,6 @@ _SAVE_AS_UTF8 = "Save it as CSV in UTF-8."
 _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
 
 
-class _Lines:
-    """The lines of a CSV file; a record longer than `_LONGEST_RECORD` is an error."""
-
-    def __init__(self, path: Path, file: io.TextIOBase) -> None:
-        self._path, self._file = path, file
-        self.taken = 0
-        """Letters of the record that is being read."""
-
-    def __iter__(self) -> Iterator[str]:
-        for number in itertools.count(1):
-            line = self._file.readline(_LONGEST_RECORD)
-            self.taken += len(line)
-            if self.taken >= _LONGEST_RECORD:
-                complaint = f"what ends in line {number} is longer than {_LONGEST_RECORD:,} letters"
-                remedy = "It has too many columns, or a quotation mark is missing."
-                raise file_error(self._path, complaint, remedy)
-            if not line:
-                return
-            yield line
-
-
 class CsvFile:
     """A CSV file: rows and named columns, with text in all cells."""
 
@@ -161,16 +140,29 @@ class CsvFile:
         """Yield every record, header included, with the line it ends at; no empty lines."""
         with _readable(self.path), open_file(self.path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-            lines = _Lines(self.path, text)
-            reader = csv.reader(lines)
+            letters = 0
+
+            def lines() -> Iterator[str]:
+                nonlocal letters
+                while line := text.readline(_LONGEST_RECORD):
+                    letters += len(line)
+                    if letters >= _LONGEST_RECORD:
+                        place = f"what ends in line {reader.line_num + 1}"
+                        complaint = f"{place} is longer than {_LONGEST_RECORD:,} letters"
+                        remedy = "It has too many columns, or a quotation mark is missing."
+                        raise file_error(self.path, complaint, remedy)
+                    yield line
+
+            reader = csv.reader(lines())
             try:
                 for record in reader:
-                    lines.taken = 0
+                    letters = 0
                     if record:
                         yield reader.line_num, record
             except csv.Error as error:
                 complaint = f"line {reader.line_num} cannot be read ({error})"
-                raise file_error(self.path, complaint, "A quotation mark may be missing.") from None
+                remedy = "A quotation mark may be missing."
+                raise file_error(self.path, complaint, remedy) from None
 
     def _unreadable(self, error: pa.ArrowInvalid) -> DataFileError:
         """Return an error that says what to do about Arrow's complaint."""

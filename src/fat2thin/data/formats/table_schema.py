@@ -39,15 +39,12 @@ KEYS = {
 }
 """Every key, and what it means."""
 
-REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
-
-SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
+_REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
+_SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
 """Keys that name one column."""
-
-SEVERAL = ("observation", "action", "next_observation")
+_SEVERAL = ("observation", "action", "next_observation")
 """Keys that name columns, or beginnings of them."""
-
-USUAL_NAMES = {
+_USUAL_NAMES = {
     "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
     "time": ("time", "timestamp", "step", "timestep", "date", "t"),
     "reward": ("reward", "rewards"),
@@ -101,9 +98,9 @@ class TableSchema:
     propensity: str | None = None
 
     def columns(self, present: Sequence[str], file: Path) -> Columns:
-        """The columns of each key in a file that has these; what does not fit is refused."""
+        """Return the columns of each key in a file that has these; refuse what does not fit."""
         counted = Counter(present)
-        named = {key: _names(getattr(self, key)) for key in (*SINGLE, *SEVERAL)}
+        named = {key: _names(getattr(self, key)) for key in (*_SINGLE, *_SEVERAL)}
         found = {
             key: self._find(key, names, counted, file) for key, names in named.items() if names
         }
@@ -112,17 +109,15 @@ class TableSchema:
         return found
 
     def box(self, actions: int) -> Box:
-        """The action box for this many actions."""
+        """Return the action box for this many actions."""
         low, high = self._bound("action_low", actions), self._bound("action_high", actions)
         if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
-            raise self.wrong(
-                f"action_low {low} is not below action_high {high}",
-                "The box needs room in every coordinate.",
-            )
+            complaint = f"action_low {low} is not below action_high {high}"
+            raise self.wrong(complaint, "The box needs room in every coordinate.")
         return Box(low, high, self.discount)
 
     def wrong(self, complaint: str, remedy: str) -> DataFileError:
-        """The error that says so of this TOML."""
+        """Return an error about this TOML."""
         return file_error(self.path, complaint, remedy)
 
     def _find(
@@ -141,16 +136,12 @@ class TableSchema:
     def _matches(self, key: str, name: str, present: Counter[str], file: Path) -> list[str]:
         if name in present:
             return [name]
-        beginning = name[:-1] if name.endswith("*") and key in SEVERAL else None
+        beginning = name[:-1] if name.endswith("*") and key in _SEVERAL else None
         found = [column for column in present if beginning and column.startswith(beginning)]
         if not found:
-            columns = list(present)
-            raise file_error(
-                file,
-                f"has no column {name!r}, which {self.path.name} names as {key}"
-                f"{_did_you_mean(name, columns)}",
-                f"Its columns are {_listed(columns)}.",
-            )
+            hint = _did_you_mean(name, list(present))
+            complaint = f"has no column {name!r}, which {self.path.name} names as {key}{hint}"
+            raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
 
     def _check_pairs(
@@ -158,26 +149,21 @@ class TableSchema:
     ) -> None:
         pairs = f"observation ({_listed(observation)}) and next_observation ({_listed(following)})"
         if len(observation) != len(following):
-            raise file_error(
-                file, f"{pairs} have {len(observation)} and {len(following)} columns",
-                "Each column of the one needs its twin in the other.",
-            )  # fmt: skip
+            complaint = f"{pairs} have {len(observation)} and {len(following)} columns"
+            raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
         ends = _endings(observation), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
         if by_pattern and ends[0] != ends[1] and sorted(ends[0]) == sorted(ends[1]):
-            raise file_error(
-                file, f"{pairs} have different orders", f"List the names in {self.path.name}."
-            )
+            remedy = f"List the names in {self.path.name}."
+            raise file_error(file, f"{pairs} have different orders", remedy)
 
     def _bound(self, key: str, actions: int) -> tuple[float, ...]:
         bound = getattr(self, key)
         if not isinstance(bound, tuple):
             return (bound,) * actions
         if len(bound) != actions:
-            raise self.wrong(
-                f"{key} has {len(bound)} numbers for {actions} actions",
-                "Give one for each, or one number for all.",
-            )
+            complaint = f"{key} has {len(bound)} numbers for {actions} actions"
+            raise self.wrong(complaint, "Give one for each, or one number for all.")
         return bound
 
 
@@ -196,15 +182,24 @@ def read_schema(path: Path) -> TableSchema:
         raise file_error(path, f"cannot be read as TOML: {error}", remedy) from None
     for key in written:
         if key not in KEYS:
-            raise file_error(path, *_unknown_key(key))
-    missing = [key for key in REQUIRED if key not in written]
+            meant = [known for known, usual in _USUAL_NAMES.items() if key.lower() in usual]
+            hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
+            remedy = f"The keys are {', '.join(KEYS)}."
+            raise file_error(path, f"there is no key {_shown(key)}{hint}", remedy)
+    missing = [key for key in _REQUIRED if key not in written]
     if not {"episode", "end", "cut"} & written.keys():
         missing.insert(0, "episode")
     if missing:
         remedy = " ".join(map(_explained, missing))
         raise file_error(path, f"lacks {', '.join(missing)}", remedy)
-    values = {key: _checked(path, key, value) for key, value in written.items()}
-    return TableSchema(path=path, **{"files": (), **values})
+    values: dict[str, Any] = {"files": ()}
+    for key, value in written.items():
+        check, must_be = _CHECKS[key]
+        values[key] = check(value)
+        if values[key] is None:
+            complaint = f"{key} must be {must_be}, not {_shown(value)}"
+            raise file_error(path, complaint, _explained(key))
+    return TableSchema(path=path, **values)
 
 
 def find_files(schema: TableSchema) -> tuple[Path, ...]:
@@ -242,14 +237,6 @@ def _expand(schema: TableSchema, entry: str) -> list[Path]:
     return found
 
 
-def _checked(path: Path, key: str, value: Any) -> Any:
-    check, must_be = _CHECKS[key]
-    checked = check(value)
-    if checked is None:
-        raise file_error(path, f"{key} must be {must_be}, not {_shown(value)}", _explained(key))
-    return checked
-
-
 def _name(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -281,8 +268,8 @@ def _discount(value: Any) -> float | None:
 
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "files": (_names, "a name or a list of names"),
-    **{key: (_name, "the name of a column") for key in SINGLE},
-    **{key: (_names, "a list of names of columns") for key in SEVERAL},
+    **{key: (_name, "the name of a column") for key in _SINGLE},
+    **{key: (_names, "a list of names of columns") for key in _SEVERAL},
     "action_low": (_bounds, "a finite number or a list of them"),
     "action_high": (_bounds, "a finite number or a list of them"),
     "discount": (_discount, "a number from 0 to 1"),
@@ -291,12 +278,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 def _explained(key: str) -> str:
     return f"{key}: {KEYS[key]}."
-
-
-def _unknown_key(key: str) -> tuple[str, str]:
-    meant = [known for known, usual in USUAL_NAMES.items() if key.lower() in usual]
-    hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
-    return f"there is no key {_shown(key)}{hint}", f"The keys are {', '.join(KEYS)}."
 
 
 def _shown(value: Any) -> str:
@@ -337,12 +318,12 @@ def starter(
     The action box is that of the logged actions, which `observed` returns for columns of numbers;
     where it is not known it is "?", which is refused.
     """
-    guesses = {key: _guess(key, columns) for key in KEYS if key in (*SINGLE, *SEVERAL)}
+    guesses = {key: _guess(key, columns) for key in KEYS if key in (*_SINGLE, *_SEVERAL)}
     values: dict[str, Any] = {"files": [file.name]}
     for key, names in guesses.items():
-        if names or key in REQUIRED:
+        if names or key in _REQUIRED:
             written = _folded(names, columns) or ["?"]
-            values[key] = written if key in SEVERAL else written[0]
+            values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
     low, high = ends or ("?", "?")
     values |= {"action_low": low, "action_high": high, "discount": 0.99}
@@ -356,8 +337,8 @@ def starter(
 
 
 def _guess(key: str, columns: Sequence[str]) -> list[str]:
-    if key in SINGLE:
-        return [name for name in columns if name.lower() in USUAL_NAMES[key]][:1]
+    if key in _SINGLE:
+        return [name for name in columns if name.lower() in _USUAL_NAMES[key]][:1]
     return [name for name in columns if name.lower().startswith(_USUAL_BEGINNINGS[key])]
 
 
