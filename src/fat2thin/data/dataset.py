@@ -1,7 +1,4 @@
-"""A data set: logged steps, the bounds of their episodes, the action box, a content hash.
-
-Arrays of many rows are looked at in blocks of rows, so that no temporary array is as large as they.
-"""
+"""A data set: logged steps, the bounds of their episodes, the action box, a content hash."""
 
 import dataclasses
 import functools
@@ -13,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 BLOCK_CELLS = 2**19
-"""Numbers in a block: 4 MiB in double precision, about what a processor's cache holds."""
+"""Numbers in a block of rows, so that no temporary array is as large as a log: 4 MiB in double
+precision, about what a processor's cache holds."""
 
 _SHAPES = {
     "observation": ("rows", "observation"),

@@ -95,10 +95,7 @@ def episode_lengths(dataset: Dataset) -> np.ndarray:
 
 
 def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
-    """Sum of the rewards of each episode, shape (episodes,), in float64; undiscounted by default.
-
-    A discount factor weighs the reward of an episode's step t by discount^t.
-    """
+    """Return Σ discount^t reward_t of each episode, shape (episodes,), in float64."""
     lengths = episode_lengths(dataset)
     time = np.arange(dataset.rows) - np.repeat(dataset.episode_start, lengths)
     weighted = dataset.reward.astype(np.float64) * float(discount) ** time
@@ -160,9 +157,8 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     """
     _require_share(share, below=1.0)
     if dataset.episode_start.size < 2:
-        raise ValueError(
-            f"data set {dataset.name!r} has one episode; a split, by episode, needs two"
-        )
+        reason = "has one episode; a split, by episode, needs two"
+        raise ValueError(f"data set {dataset.name!r} {reason}")
     chosen = _draw(dataset, share, seed, most=dataset.episode_start.size - 1)
     others = np.setdiff1d(np.arange(dataset.episode_start.size), chosen)
     return (
@@ -200,19 +196,14 @@ def subsample(
     if episodes is None or share is not None:
         raise ValueError("say either how many episodes or which share of the rows")
     if not 1 <= episodes <= dataset.episode_start.size:
-        raise ValueError(
-            f"data set {dataset.name!r} has {dataset.episode_start.size} episodes, "
-            f"{episodes} cannot be drawn"
-        )
+        there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
+        raise ValueError(f"{there}, {episodes} cannot be drawn")
     chosen = _order(dataset, seed)[:episodes]
     return _keep(dataset, chosen, f"{episodes} episodes, seed {seed}")
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
-    """Return the share of the episodes with the largest undiscounted return, at least one.
-
-    Of equal ones the earlier is taken.
-    """
+    """Return this share of the episodes, at least one: the best, of equal ones the earlier."""
     _require_share(share)
     count = max(1, math.floor(share * dataset.episode_start.size + 0.5))
     chosen = np.argsort(-episode_returns(dataset), stable=True)[:count]
@@ -220,27 +211,22 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
 
 
 def concatenate(datasets: Sequence[Dataset]) -> Dataset:
-    """Return one data set of the episodes of several, in this order.
-
-    Widths, box and discount must be equal, and either all have propensities or none.
-    """
+    """Join data sets of equal widths, box and discount, all with propensities or none."""
     if not datasets:
         raise ValueError("there is nothing to concatenate")
     first = datasets[0]
     for other in datasets[1:]:
+        refused = f"data sets {first.name!r} and {other.name!r} cannot be one"
         for field in _SAME_EVERYWHERE:
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
-                raise ValueError(
-                    f"data sets {first.name!r} and {other.name!r} cannot be one: "
-                    f"{field} is {ours} in the first and {theirs} in the second"
-                )
+                difference = f"{field} is {ours} in the first and {theirs} in the second"
+                raise ValueError(f"{refused}: {difference}")
         if first.arrays != other.arrays:
             known, unknown = (first, other) if first.propensity is not None else (other, first)
             raise ValueError(
-                f"data sets {first.name!r} and {other.name!r} cannot be one: {unknown.name!r} has "
-                f"no propensity; dataclasses.replace(dataset, propensity=None) forgets that of "
-                f"{known.name!r}"
+                f"{refused}: {unknown.name!r} has no propensity; "
+                f"dataclasses.replace(dataset, propensity=None) forgets that of {known.name!r}"
             )
     offsets = np.cumsum([0, *(dataset.rows for dataset in datasets[:-1])])
     starts = (

@@ -71,9 +71,8 @@ def refuse(out: Path, overwrite: bool, source: str = "") -> None:
     needed = Path(source).with_suffix(".toml").resolve() if source else None
     for path in places(out):
         if path.resolve() == needed and out.resolve() != Path(source).resolve():
-            raise ValueError(
-                f"{path} describes {source} and would be replaced: choose another name"
-            )
+            reason = f"{path} describes {source} and would be replaced"
+            raise ValueError(f"{reason}: choose another name")
         if path.is_dir():
             raise ValueError(f"{path} is a folder: choose another name")
         if path.exists() and not overwrite:

@@ -1,7 +1,4 @@
-"""What is wrong or odd about the contents of a log whose form is right.
-
-Every threshold is a constant with its reason.
-"""
+"""What is odd about the contents of a log; every threshold is a constant with its reason."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -15,44 +12,33 @@ from fat2thin.data.dataset import Extremes, blocks, rows_where
 OTHER_UNIT = 1.0
 """Widths of the box by which an action leaves it before another unit is the likely cause. Noise and
 rounding leave a box by a part of its width."""
-
 NARROW_SHARE = 0.01
 """Share of the box's width below which logged actions hardly use it: percent against fractions is
 a factor of 100."""
-
 BEYOND_SHARE = 0.25
 """Share of the box's width that lies on one side of every logged action above which the box is too
 wide: doses from 0 to 1 leave half of a box of ±1 untried, and uniform actions hardly anything."""
-
 EDGE_WIDTH = 1e-3
 """Part of the box's width that counts as its edge: a tanh in float32 does not reach ±1 exactly, and
 uniform actions fall that near to an end in two of a thousand cases."""
-
 EDGE_SHARE = 0.05
 """Share of actions at one edge from which on it is worth a word: 50 times what uniform actions have
 there. A pile on a point has no density, and a policy family with one cannot fit it."""
-
 CONSTANT_SPREAD = 1e-6
 """Range of a column, beside its magnitude, up to which it is constant: float32 has seven digits."""
-
 DUPLICATE_SHARE = 0.01
 """Share of repeated rows from which on a file was joined to itself more likely than by chance: with
 real-valued columns chance gives none."""
-
 REWARD_RATIO = 1000.0
 """Largest reward over the median of those that are not 0, in size: squared errors then differ by a
 million, and a critic learns the few large ones alone."""
-
 OBSERVATION_MAGNITUDE = 1e4
 """Size of an observation from which on a network's first layer sees little else."""
-
 OBSERVATION_RATIO = 100.0
 """Size of a column over that of the smallest other one: below it one learning rate serves both."""
-
 CHAIN_TOLERANCE = 1e-4
 """Part of a column's range by which a next observation may differ from the observation in the row
 below: files are rounded, and a step of a task moves further than that."""
-
 SHORT_EPISODE_SHARE = 0.01
 """Part of the median length below which an episode is very short: an interrupted recording."""
 
@@ -107,19 +93,17 @@ def outside_box(log: Log) -> Iterator[Finding]:
     excess = np.maximum(low - logged.low, logged.high - high)
     far = np.flatnonzero(excess > OTHER_UNIT * (high - low))
     near = np.setdiff1d(np.flatnonzero(excess > 0), far)
+    other_unit = (
+        "Actions and box seem to be in different units: bring both into the same, or correct the "
+        "box."
+    )
+    mistakes = (
+        "Widen the box if such actions are allowed, correct them if they are mistakes; clip them "
+        "only where they are rounding."
+    )
     for code, columns, way_out in (
-        (
-            "other_unit",
-            far,
-            "Actions and box seem to be in different units: bring both into the same, or correct "
-            "the box.",
-        ),
-        (
-            "outside_box",
-            near,
-            "Widen the box if such actions are allowed, correct them if they are mistakes; "
-            "clip them only where they are rounding.",
-        ),
+        ("other_unit", far, other_unit),
+        ("outside_box", near, mistakes),
     ):
         if not columns.size:
             continue
@@ -141,18 +125,13 @@ def _in_columns(code: str, array: str, columns: np.ndarray, sentence: str, way_o
 
 
 def _constant(log: Log) -> Iterator[Finding]:
-    for name, way_out in (
-        (
-            "observation",
-            "It tells a policy nothing; leave it out, or look why it was not recorded.",
-        ),
-        (
-            "action",
-            "Nothing can be learned about what was never tried; leave it out, or look for the "
-            "column that was varied.",
-        ),
-        ("reward", "Every policy is as good as any other; look for the right column."),
-    ):
+    ways_out = {
+        "observation": "It tells a policy nothing; leave it out, or look why it was not recorded.",
+        "action": "Nothing can be learned about what was never tried; leave it out, or look for "
+        "the column that was varied.",
+        "reward": "Every policy is as good as any other; look for the right column.",
+    }
+    for name, way_out in ways_out.items():
         columns = np.flatnonzero(never_changes(log.extremes[name]))
         if not columns.size or log.row.size == 1:
             continue
@@ -340,10 +319,8 @@ def repeated_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _hashes(tables: list[np.ndarray]) -> np.ndarray:
-    """Return 64 bits for each row: its words of 32 bits times random odd numbers.
-
-    Rows of different numbers and the same hash cost time, not truth, so any seed will do.
-    """
+    """Return 64 bits for each row: its words of 32 bits times random odd numbers."""
+    # Different rows with the same hash cost time, not truth, so any seed will do.
     draw = np.random.default_rng(0)
     hashes = np.zeros(len(tables[0]), np.uint64)
     for table in tables:

@@ -1,7 +1,4 @@
-"""What a check of a log finds, and whether a data set can be made of a log at all.
-
-These checks look at types, shapes, the order of rows, and cells that no data set can hold.
-"""
+"""Findings of checks, and the checks of types, shapes, order and cells that no log may fail."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

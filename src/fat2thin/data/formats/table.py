@@ -229,10 +229,7 @@ class _RowOrder:
 
 
 class _Filling:
-    """Arrays with room for the rows that the files can have, filled from the top.
-
-    Room that stays empty takes no memory.
-    """
+    """Arrays with room for all rows, filled from the top; empty room takes no memory."""
 
     def __init__(self, room: int, columns: Columns, schema: TableSchema) -> None:
         self._columns = columns

@@ -1,7 +1,4 @@
-"""The small TOML beside a table: which files, what their columns are, the action box.
-
-For a table that has none, `starter` writes one to start from.
-"""
+"""The small TOML beside a table: which files, what their columns are, the action box."""
 
 import dataclasses
 import difflib
