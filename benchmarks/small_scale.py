@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fat2thin.data.scores import normalised_score, robot
+from fat2thin.data.formats.d4rl import normalised_score, robot
 from fat2thin.evaluation.statistics import Interval, mean, paired_difference, stratified_interval
 
 RESULTS = Path("docs/results/reproduction_small.json")

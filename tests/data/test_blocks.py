@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fat2thin.data import blocks as module
-from fat2thin.data.blocks import blocks, extremes, not_finite, rows_where
+from fat2thin.data.dataset import blocks, extremes, not_finite, rows_where
 
 
 @pytest.mark.parametrize(
@@ -10,7 +9,7 @@ from fat2thin.data.blocks import blocks, extremes, not_finite, rows_where
     [((10,), [4, 4, 2]), ((5, 2), [2, 2, 1]), ((3, 9), [1, 1, 1]), ((2, 0), [2]), ((0, 3), [])],
 )
 def test_blocks_hold_so_many_numbers_and_at_least_a_row(shape, lengths, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_CELLS", 4)
+    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", 4)
     found = list(blocks(np.zeros(shape)))
     assert [part.stop - part.start for part in found] == lengths
     assert np.concatenate([[], *(np.arange(shape[0])[part] for part in found)]).tolist() == list(
@@ -20,7 +19,7 @@ def test_blocks_hold_so_many_numbers_and_at_least_a_row(shape, lengths, monkeypa
 
 @pytest.mark.parametrize("cells", [1, 5, 1000])
 def test_rows_are_found_across_blocks(cells, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_CELLS", cells)
+    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
     array = np.zeros((6, 3))
     array[1, 2], array[4, 0] = np.nan, np.inf
     assert rows_where(not_finite, array).tolist() == [False, True, False, False, True, False]

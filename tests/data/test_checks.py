@@ -5,7 +5,7 @@ import pytest
 
 from fat2thin import data
 from fat2thin.data.checks import Order, check
-from fat2thin.data.episodes import Box, RawLog, assemble
+from fat2thin.data.operations import Box, RawLog, assemble
 
 BOX = Box((-1.0, 0.0), (1.0, 10.0), 0.9)
 LENGTHS = (6, 5, 7, 6)

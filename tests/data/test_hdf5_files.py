@@ -3,6 +3,7 @@
 import itertools
 import tracemalloc
 import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from fat2thin.data import DataFileError
 from fat2thin.data.formats.hdf5 import open_hdf5
+from fat2thin.data.safe_files import opened_path
 
 PACKED = {"chunks": (7, 2), "compression": "gzip", "shuffle": True}
 STORAGE = {
@@ -48,6 +50,17 @@ def test_every_type_and_storage_is_read_as_h5py_reads_it(tmp_path, libver):
             array = file.read(field)
             assert array.dtype == np.float32
             np.testing.assert_array_equal(array, plain[field][()].astype(np.float32), field)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="a file has one name here")
+def test_the_file_that_was_checked_is_the_one_that_is_read(tmp_path):
+    path = written(tmp_path / "x.hdf5", field=np.arange(3.0))
+    with opened_path(path) as checked:
+        path.rename(tmp_path / "moved.hdf5")
+        written(path, field=np.zeros(5))
+        with h5py.File(checked) as file:
+            np.testing.assert_array_equal(file["field"][()], [0, 1, 2])
+        assert checked.stat().st_ino != path.stat().st_ino
 
 
 def test_a_compact_array(tmp_path):

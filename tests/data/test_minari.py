@@ -12,7 +12,7 @@ import pytest
 from fat2thin import data
 from fat2thin.data import Box, DataFileError, Dataset, read_minari
 from fat2thin.data.formats import minari
-from fat2thin.data.minari_writer import save_minari
+from fat2thin.data.writers import save_minari
 
 # Episode 0 meets a time limit, episode 1 truly ends; the last observations are no row's start.
 EPISODES = [

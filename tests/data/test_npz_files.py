@@ -14,7 +14,7 @@ import pytest
 from fat2thin import data
 from fat2thin.data import Box, DataFileError, Dataset, read_hdf5, read_npz, save_npz
 from fat2thin.data.checks import check
-from fat2thin.data.formats.npz import open_npz, read_npy
+from fat2thin.data.formats.npz import open_npz
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "neorl2"
 TYPES = ("f2", "<f4", ">f4", "f8", ">f8", "i1", "u1", "i2", ">u4", "i8", "u8", "?")
@@ -90,17 +90,17 @@ def test_every_type_and_order_is_read_as_numpy_reads_it(tmp_path, order, shape):
             found = file.read(dtype)
             assert found.dtype == np.float32
             np.testing.assert_array_equal(found, array.astype(np.float32))
-            np.save(tmp_path / "one.npy", array)
-            single = read_npy(tmp_path / "one.npy")
+            single = file.read(dtype, None)
             assert single.dtype == array.dtype
-            np.testing.assert_array_equal(single, np.load(tmp_path / "one.npy"))
+            np.testing.assert_array_equal(single, array)
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_versions_of_the_header(tmp_path, version):
-    with (tmp_path / "x.npy").open("wb") as file:
-        np.lib.format.write_array(file, np.arange(3.0), version)
-    np.testing.assert_array_equal(read_npy(tmp_path / "x.npy"), [0, 1, 2])
+    contents = io.BytesIO()
+    np.lib.format.write_array(contents, np.arange(3.0), version)
+    with open_npz(archive(tmp_path / "x.npz", {"x.npy": contents.getvalue()})) as file:
+        np.testing.assert_array_equal(file.read("x"), [0, 1, 2])
 
 
 def test_an_array_is_never_in_memory_in_two_types(tmp_path):
@@ -346,9 +346,6 @@ def test_a_small_file_that_declares_32_gigabytes(tmp_path):
     assert path.stat().st_size < 300
     message = r"is truncated: its shape needs 34,359,738,368 bytes, and 0 are there"
     assert peak_memory(path, message) < 2**20
-    (tmp_path / "lie.npy").write_bytes(member(header=header))
-    with pytest.raises(DataFileError, match=message):
-        read_npy(tmp_path / "lie.npy")
 
 
 def test_a_zip_that_agrees_with_the_lie(tmp_path):
@@ -433,10 +430,9 @@ def test_a_truncated_file_says_so(tmp_path, keep):
 
 
 def test_a_truncated_array_says_so(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(10.0))
-    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
+    path = archive(tmp_path / "x.npz", {"field.npy": member(np.arange(10.0))[:-8]})
     with pytest.raises(DataFileError, match="truncated: its shape needs 80 bytes, and 72 are"):
-        read_npy(tmp_path / "x.npy")
+        read_field(path)
 
 
 def test_there_must_be_a_file(tmp_path):

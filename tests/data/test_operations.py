@@ -19,6 +19,7 @@ from fat2thin.data.operations import (
 )
 from fat2thin.data.scaling import (
     RewardScaling,
+    Scales,
     Standardisation,
     iql_reward_scaling,
     standardisation,
@@ -265,11 +266,12 @@ def test_rewards_are_shifted_before_they_are_scaled():
 
 
 @pytest.mark.parametrize(
-    "scaling", [standardisation(HAND), RewardScaling(shift=-1.0, factor=1 / 3)]
+    "scales",
+    [Scales(standardisation(HAND)), Scales(reward=RewardScaling(shift=-1.0, factor=1 / 3))],
 )
-def test_scales_survive_a_file(scaling):
-    written = json.dumps(scaling.to_json())
-    assert type(scaling).from_json(json.loads(written)) == scaling
+def test_scales_survive_a_file(scales):
+    written = json.dumps(scales.to_json())
+    assert Scales.from_json(json.loads(written)) == scales
 
 
 @pytest.mark.parametrize(

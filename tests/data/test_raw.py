@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.data import Box, RawLog, assemble, blocks
+from fat2thin.data import Box, RawLog, assemble
 
 BOX = Box((-1.0,), (1.0,), 0.9)
 YES, NO = True, False
@@ -47,7 +47,7 @@ def test_propensities_stay_with_their_rows(reuse):
 
 @pytest.mark.parametrize("cells", [1, 3, 10**6])
 def test_rows_that_close_up_are_those_that_are_taken(cells, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_CELLS", cells)
+    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
     draw = np.random.default_rng(0)
     observation = draw.normal(size=(40, 3)).astype(np.float32)
     terminal, cut = draw.random((2, 40)) < 0.2

@@ -244,7 +244,7 @@ def test_propensities_are_kept(tmp_path):
     lines = [f"{line},{(row + 1) / 8}" for row, line in enumerate(LOG)]
     write_csv(tmp_path, "\n".join([f"{HEADER},chance", *lines]))
     toml = write_toml(tmp_path, propensity='"chance"')
-    np.testing.assert_array_equal(read_table(toml).raw.propensity, np.arange(1, 8) / 8)
+    np.testing.assert_array_equal(read_table(toml)[0].propensity, np.arange(1, 8) / 8)
     dataset = load(toml)
     # The fifth row is y,1, which no data set has.
     np.testing.assert_array_equal(dataset.propensity, np.array([1, 2, 3, 4, 6, 7]) / 8)
@@ -617,7 +617,7 @@ def peak():
 few, many = map(Path, sys.argv[1:])
 read_table(few)
 before = peak()
-raw = read_table(many).raw
+raw, _ = read_table(many)
 print(peak() - before, sum(array.nbytes for array in raw if array is not None))
 """
 

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from fat2thin.data import DataFileError
-from fat2thin.data.episodes import Box
-from fat2thin.data.formats.table_schema import KEYS, TableSchema, find_files, read_schema
-from fat2thin.data.formats.table_template import starter
+from fat2thin.data.formats.table_schema import (
+    KEYS,
+    TableSchema,
+    find_files,
+    read_schema,
+    starter,
+)
+from fat2thin.data.operations import Box
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = (".csv", ".parquet")
 FULL = """
 files = ["a.csv", "more"]
 episode = "patient"
@@ -217,14 +221,14 @@ def folder(tmp_path):
     ],
 )
 def test_files(folder, files, found):
-    paths = find_files(read(folder, SHORT + files), SUFFIXES)
+    paths = find_files(read(folder, SHORT + files))
     assert paths == tuple(folder / name for name in found)
 
 
 def test_an_absolute_path(folder):
     files = f'files = "{(folder / "a.csv").as_posix()}"'
     (folder / "elsewhere").mkdir()
-    assert find_files(read(folder / "elsewhere", SHORT + files), SUFFIXES) == (folder / "a.csv",)
+    assert find_files(read(folder / "elsewhere", SHORT + files)) == (folder / "a.csv",)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_an_absolute_path(folder):
 )
 def test_refused_files(folder, files, message):
     with pytest.raises(DataFileError, match=f"log.toml: {message}"):
-        find_files(read(folder, SHORT + files), SUFFIXES)
+        find_files(read(folder, SHORT + files))
 
 
 def test_one_table_of_the_same_name(folder):
@@ -247,11 +251,11 @@ def test_one_table_of_the_same_name(folder):
     with pytest.raises(
         DataFileError, match=r"has log.csv and log.parquet beside it\. Say with files"
     ):
-        find_files(read(folder, SHORT), SUFFIXES)
+        find_files(read(folder, SHORT))
     for name in ("log.csv", "log.parquet"):
         (folder / name).unlink()
     with pytest.raises(DataFileError, match="has no table of its name beside it"):
-        find_files(read(folder, SHORT), SUFFIXES)
+        find_files(read(folder, SHORT))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_tables_written_in_parts_are_the_same_rows(suffix, tmp_path, monkeypatch
 
 
 def test_csv_as_the_standard_library_reads_it(tmp_path):
-    path, beside = writers.write_csv(small(), tmp_path / "log.csv")
+    path, beside = writers.write(small(), tmp_path / "log.csv")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     about = tomllib.loads(beside.read_text())
@@ -95,7 +95,7 @@ def test_csv_as_the_standard_library_reads_it(tmp_path):
 
 
 def test_parquet_keeps_the_types(tmp_path):
-    path, beside = writers.write_parquet(small(), tmp_path / "log.parquet")
+    path, beside = writers.write(small(), tmp_path / "log.parquet")
     table = pyarrow.parquet.read_table(path)
     assert tomllib.loads(beside.read_text())["files"] == ["log.parquet"]
     assert [str(table.schema.field(name).type) for name in ("action_1", "end", "time")] == [
@@ -107,7 +107,7 @@ def test_parquet_keeps_the_types(tmp_path):
 
 
 def test_hdf5_has_the_names_of_d4rl(tmp_path):
-    (path,) = writers.write_hdf5(small(), tmp_path / "log.hdf5")
+    (path,) = writers.write(small(), tmp_path / "log.hdf5")
     with h5py.File(path) as file:
         assert set(file) == {
             "observations", "actions", "rewards", "next_observations", "terminals", "timeouts",

@@ -100,7 +100,9 @@ def test_sampling_is_the_policys_own(judge):
 
 
 def test_scores_are_d4rls():
-    judge = GymnasiumJudge(describe(COUNTDOWN), gymnasium_tasks.scores.D4RL["hopper"], workers=0)
+    judge = GymnasiumJudge(
+        describe(COUNTDOWN), gymnasium_tasks.d4rl.REFERENCES["hopper"], workers=0
+    )
     found = judge.judge({"actor": policies([3.0], -20.0)}, keys([1]), EPISODES)["actor_centre"]
     expected = normalised_score("d4rl/hopper-medium-v2", np.asarray(found.returns)).mean(axis=-1)
     np.testing.assert_allclose(found.measures["score"], expected, rtol=1e-6)
@@ -108,7 +110,7 @@ def test_scores_are_d4rls():
 
 
 def test_the_references(monkeypatch):
-    scale = gymnasium_tasks.scores.D4RL["hopper"]
+    scale = gymnasium_tasks.d4rl.REFERENCES["hopper"]
     found = GymnasiumJudge(describe(COUNTDOWN), scale, workers=0).references()
     # A uniform action from -2 to 4 has mean 1 and an episode 4 steps on average.
     assert abs(found["uniform"].mean - 4.0) < 4.5 * found["uniform"].standard_error

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fat2thin.data.scores import D4RL
+from fat2thin.data.formats.d4rl import REFERENCES
 from fat2thin.evaluation.returns import Evaluation
 from fat2thin.paper import claims_table as all_claims
 from fat2thin.paper.claims import Kept, judge
@@ -87,7 +87,7 @@ def evaluation(dataset, scores):
     """Scores of shape (evaluations, seeds) as returns of two episodes, which have them as mean."""
     scores = np.asarray(scores, np.float64)
     if dataset.startswith("regenerated/"):
-        random, expert = D4RL[dataset.removeprefix("regenerated/").split("-")[0]]
+        random, expert = REFERENCES[dataset.removeprefix("regenerated/").split("-")[0]]
         scores = random + scores / 100.0 * (expert - random)
     return Evaluation(np.stack([scores - 1.0, scores + 1.0], axis=-1), {})
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
-from fat2thin.data.errors import DataFileError
+from fat2thin.data import DataFileError
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments import plan
 from fat2thin.experiments.plan_progress import PlanProgress

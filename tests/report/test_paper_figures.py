@@ -13,8 +13,7 @@ import scipy.stats
 from fat2thin import data
 from fat2thin.algorithms.published.families import AuthorsSparseFamily
 from fat2thin.data import Dataset
-from fat2thin.data.scores import Reference as Scale
-from fat2thin.data.scores import score
+from fat2thin.data.formats.d4rl import ReferenceReturns, score
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import published_box_muller
 from fat2thin.envs import treatment
@@ -205,7 +204,7 @@ def test_the_best_baseline_is_opaque_and_the_proposal_is_beside(runs):
 
 
 def test_the_proposal_can_be_drawn_instead_and_scores_for_returns(runs):
-    scale = Scale(-10.0, 10.0)
+    scale = ReferenceReturns(-10.0, 10.0)
     (axes,) = paper_figures.curves(
         {"quadratic": {"FtTPO": runs["FtTPO"]}}, policy="proposal", way="centre",
         normalise=lambda task, returns: score(scale, returns),

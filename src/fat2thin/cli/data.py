@@ -77,7 +77,7 @@ def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
         overwrite: Replace what is there.
     """
     from fat2thin import data
-    from fat2thin.data.destinations import refuse
+    from fat2thin.data.writers import refuse
 
     with plain_errors(ValueError):
         refuse(out, overwrite, source)
@@ -118,7 +118,7 @@ def make(
         overwrite: Replace what is there.
     """
     from fat2thin import data
-    from fat2thin.data.destinations import refuse
+    from fat2thin.data.writers import refuse
     from fat2thin.envs.errors import TaskFailed
 
     with plain_errors(ValueError):
@@ -162,7 +162,7 @@ def _is_task(name: str) -> bool:
 
 def _describe(name: str, out: Path) -> "Task":
     """The task; one that Minari could not make again is refused where it is asked to."""
-    from fat2thin.data.destinations import minari_id
+    from fat2thin.data.writers import minari_id
     from fat2thin.envs.rollouts import describe
 
     task = describe(name)
@@ -242,8 +242,8 @@ def _specification(name: str) -> Any:
 
 
 def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") -> None:
-    from fat2thin.data.destinations import write_to
+    from fat2thin.data.writers import write
 
-    for path in write_to(dataset, out, specification):
+    for path in write(dataset, out, specification):
         print(printable(path))
     print(f"{dataset.rows:,} rows in {dataset.episode_start.size:,} episodes{pace}")

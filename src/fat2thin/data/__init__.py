@@ -1,11 +1,10 @@
 """Logged data: what a data set is, how one is found by its name, and readers of files."""
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box, RawLog, assemble
-from fat2thin.data.errors import DataFileError
-from fat2thin.data.formats.d4rl import read_hdf5
+from fat2thin.data.formats.d4rl import normalised_score, read_hdf5
 from fat2thin.data.formats.minari import read_minari
 from fat2thin.data.formats.npz import read_npz, save_npz
+from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.data.readers import (
     Reader,
     load,
@@ -15,7 +14,7 @@ from fat2thin.data.readers import (
     register_reader,
     register_suffix,
 )
-from fat2thin.data.scores import normalised_score
+from fat2thin.data.safe_files import DataFileError
 
 __all__ = [
     "Box",

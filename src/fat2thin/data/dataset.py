@@ -4,11 +4,14 @@ import dataclasses
 import functools
 import hashlib
 import json
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fat2thin.data.blocks import blocks, not_finite, rows_where
+BLOCK_CELLS = 2**19
+"""Numbers in a block of rows, so that no temporary array is as large as a log: 4 MiB in double
+precision, about what a processor's cache holds."""
 
 _SHAPES = {
     "observation": ("rows", "observation"),
@@ -23,7 +26,7 @@ _SHAPES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """Logged steps, one a row, episodes one after the other, in the environment's units."""
+    """Logged steps, one per row, episodes one after the other, in the environment's units."""
 
     name: str
     observation: Any
@@ -39,14 +42,14 @@ class Dataset:
     episode_start: Any
     """Shape (episodes,): the row each episode starts at, the first of them 0."""
     action_low: tuple[float, ...]
-    """Lower end of the action box, a number a coordinate."""
+    """Lower end of the action box, one number per coordinate."""
     action_high: tuple[float, ...]
     """Upper end of the action box."""
     discount: float
     """The discount factor that training uses."""
     propensity: Any = None
-    """Shape (rows,), or None where nobody knows: the probability, above 0 and at most 1, with which
-    the logged action was chosen in its row. An action of which only a density is known has none."""
+    """Shape (rows,), or None where it is unknown: the probability, above 0 and at most 1, with
+    which the logged action was chosen. An action of which only a density is known has none."""
 
     def __post_init__(self) -> None:
         """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""
@@ -62,12 +65,12 @@ class Dataset:
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Names of the arrays there are: all of them, and `propensity` where it is known."""
+        """Names of the arrays: all of them, with `propensity` only where it is known."""
         return tuple(field for field in _SHAPES if getattr(self, field) is not None)
 
     @property
     def row_arrays(self) -> tuple[str, ...]:
-        """Names of those arrays that have a row a logged step."""
+        """Names of the arrays that have one row per logged step."""
         return tuple(field for field in self.arrays if field != "episode_start")
 
     @property
@@ -89,7 +92,7 @@ class Dataset:
     def sha256(self) -> str:
         """Hash of the contents: each array's name, type, shape and bytes, the box, the discount.
 
-        The name of the data set is no part of it, nor is the machine's byte order.
+        It depends neither on the name of the data set nor on the machine's byte order.
         """
         digest = hashlib.sha256()
         for field in self.arrays:
@@ -104,16 +107,12 @@ class Dataset:
 
     def _check_shapes(self) -> None:
         if self.reward.ndim != 1 or not self.reward.size:
-            raise ValueError(
-                self._wrong("reward", f"must have shape (rows,), not {self.reward.shape}")
-            )
+            raise self._wrong("reward", f"must have shape (rows,), not {self.reward.shape}")
         if self.observation.ndim != 2 or self.action.ndim != 2:
-            raise ValueError(
-                self._wrong(
-                    "observation and action",
-                    "must have shapes (rows, observation) and (rows, action), not "
-                    f"{self.observation.shape} and {self.action.shape}",
-                )
+            raise self._wrong(
+                "observation and action",
+                "must have shapes (rows, observation) and (rows, action), not "
+                f"{self.observation.shape} and {self.action.shape}",
             )
         sizes = {
             "rows": self.rows,
@@ -124,70 +123,97 @@ class Dataset:
         for field in self.arrays:
             axes = _SHAPES[field]
             expected = tuple(sizes[axis] for axis in axes)
-            array = getattr(self, field)
-            if array.shape != expected:
+            found = getattr(self, field).shape
+            if found != expected:
                 meant = f"({', '.join(axes)}{',' if len(axes) == 1 else ''}) = {expected}"
-                raise ValueError(self._wrong(field, f"must have shape {meant}, not {array.shape}"))
+                raise self._wrong(field, f"must have shape {meant}, not {found}")
 
     def _check_numbers(self) -> None:
         for field in self.arrays:
             array = getattr(self, field)
             if array.dtype.kind not in "fiub":
-                raise ValueError(self._wrong(field, f"must hold numbers, not {array.dtype}"))
+                raise self._wrong(field, f"must hold numbers, not {array.dtype}")
             wrong = rows_where(not_finite, array)
             if wrong.any():
-                count = int(not_finite(array[wrong]).sum())
-                raise ValueError(
-                    self._wrong(
-                        field, f"is not finite {count} times, first in row {int(wrong.argmax())}"
-                    )
-                )
+                count, row = int(not_finite(array[wrong]).sum()), int(wrong.argmax())
+                raise self._wrong(field, f"is not finite {count} times, first in row {row}")
         if np.any((self.continuation < 0) | (self.continuation > 1)):
-            raise ValueError(self._wrong("continuation", "must lie between 0 and 1"))
+            raise self._wrong("continuation", "must lie between 0 and 1")
         if self.propensity is not None and not_a_probability(self.propensity).any():
-            raise ValueError(self._wrong("propensity", "must be above 0 and at most 1"))
+            raise self._wrong("propensity", "must be above 0 and at most 1")
         if not 0 <= self.discount <= 1:
-            raise ValueError(self._wrong("discount", f"must lie in [0, 1], not {self.discount}"))
+            raise self._wrong("discount", f"must lie in [0, 1], not {self.discount}")
 
     def _check_box(self) -> None:
         for field in ("action_low", "action_high"):
             bound = tuple(float(number) for number in getattr(self, field))
             object.__setattr__(self, field, bound)
         if not len(self.action_low) == len(self.action_high) == self.action_size:
-            raise ValueError(
-                self._wrong(
-                    "the action box",
-                    f"must have a low and a high end for each of {self.action_size} coordinates, "
-                    f"got {len(self.action_low)} and {len(self.action_high)}",
-                )
+            raise self._wrong(
+                "the action box",
+                f"must have a low and a high end for each of {self.action_size} coordinates, "
+                f"got {len(self.action_low)} and {len(self.action_high)}",
             )
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-            raise ValueError(
-                self._wrong("the action box", f"must be finite, low below high: {low} to {high}")
-            )
+        if not is_box(low, high):
+            raise self._wrong("the action box", f"must be finite, low below high: {low} to {high}")
         outside = rows_where(lambda action: (action < low) | (action > high), self.action)
         if outside.any():
-            raise ValueError(
-                self._wrong(
-                    "action",
-                    f"leaves the box in {int(outside.sum())} rows, first in row "
-                    f"{int(outside.argmax())}",
-                )
-            )
+            count, row = int(outside.sum()), int(outside.argmax())
+            raise self._wrong("action", f"leaves the box in {count} rows, first in row {row}")
 
     def _check_episodes(self) -> None:
         start = self.episode_start
         rising = start.size and start[0] == 0 and (np.diff(start) > 0).all()
         if not rising or start[-1] >= self.rows or start.dtype.kind not in "iu":
-            raise ValueError(
-                self._wrong("episode_start", "must be rising row numbers that begin with 0")
-            )
+            raise self._wrong("episode_start", "must be rising row numbers that begin with 0")
 
-    def _wrong(self, field: str, complaint: str) -> str:
-        return f"data set {self.name!r}: {field} {complaint}"
+    def _wrong(self, field: str, complaint: str) -> ValueError:
+        return ValueError(f"data set {self.name!r}: {field} {complaint}")
+
+
+class Extremes(NamedTuple):
+    """The smallest and the largest number of each column, shape (columns,), in float64."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+
+def blocks(array: np.ndarray) -> Iterator[slice]:
+    """The rows of an array from top to bottom, a few at a time."""
+    rows = len(array)
+    step = max(1, BLOCK_CELLS * rows // max(1, array.size))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def rows_where(holds: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    """Shape (rows,), bool: whether `holds`, called with blocks of rows, is true in any cell."""
+    found = np.zeros(len(arrays[0]), bool)
+    for rows in blocks(arrays[0]):
+        cells = holds(*(array[rows] for array in arrays))
+        # It mostly holds nowhere, and one answer for all cells takes a fraction of one per row.
+        if cells.any():
+            found[rows] = cells.reshape(len(cells), -1).any(axis=1)
+    return found
+
+
+def extremes(array: np.ndarray) -> Extremes:
+    """The range of each column of an array with shape (rows, columns) or (rows,)."""
+    table = array.reshape(len(array), -1)
+    return Extremes(table.min(axis=0).astype(np.float64), table.max(axis=0).astype(np.float64))
+
+
+def not_finite(array: np.ndarray) -> np.ndarray:
+    """Where an array is NaN or infinite, in the array's shape."""
+    return ~np.isfinite(array)
 
 
 def not_a_probability(propensity: np.ndarray) -> np.ndarray:
     """Where the propensity of a logged action cannot be one; what never happens is not logged."""
     return ~((propensity > 0) & (propensity <= 1))
+
+
+def is_box(low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether both ends are finite and the lower one is below the upper one everywhere."""
+    return bool(np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all())

@@ -1,7 +1,7 @@
-"""What one does with data sets: parts of one, several in one. Pure functions, by episode.
+"""Make data sets of raw logs, parts and joins of data sets, and the returns of their episodes.
 
-An episode is never torn: a split by rows would put a step into the training part and the step after
-it into the other. What comes out has its episodes in the order of the log.
+Episodes are never torn: a split by rows would put a step into the training part and the step after
+it into the other. The result has its episodes in the order of the log.
 """
 
 import dataclasses
@@ -11,9 +11,82 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fat2thin.data.dataset import Dataset
+from fat2thin.data.dataset import Dataset, blocks
 
 _SAME_EVERYWHERE = ("observation_size", "action_size", "action_low", "action_high", "discount")
+
+
+class RawLog(NamedTuple):
+    """Logged steps as a file has them, one per row, episodes one after the other."""
+
+    observation: np.ndarray
+    """Shape (rows, observation)."""
+    action: np.ndarray
+    """Shape (rows, action)."""
+    reward: np.ndarray
+    """Shape (rows,)."""
+    terminal: np.ndarray
+    """Shape (rows,), bool: the task truly ended with this step."""
+    cut: np.ndarray
+    """Shape (rows,), bool: the episode is over after this row, by a time limit or because the next
+    row belongs to another episode."""
+    next_observation: np.ndarray | None = None
+    """Shape (rows, observation), where the file has it."""
+    propensity: np.ndarray | None = None
+    """Shape (rows,): the probability of the logged action, where the file has it."""
+
+
+class Box(NamedTuple):
+    """The action box and the discount factor that a data set is used with."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    discount: float
+
+
+def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Dataset:
+    """Return the data set of a log; what ends mean is decided here, once for every format.
+
+    A true end stops the bootstrap (continuation 0); a time limit does not. Where the file has no
+    next observations they are the observations of the row below: a true end needs none and keeps
+    its own observation in that place, and the last row of a cut episode, whose next observation is
+    unknown, is dropped. With `reuse` rows may move up in the log's own arrays, which saves a copy.
+    """
+    terminal = np.asarray(raw.terminal, bool)
+    last = terminal | np.asarray(raw.cut, bool)
+    last[-1] = True
+    kept = terminal | ~last if raw.next_observation is None else np.ones(len(last), bool)
+    if not kept.any():
+        raise ValueError(
+            f"data set {name!r}: no row has a next observation; a log needs episodes of at least "
+            "two rows, or a column of next observations"
+        )
+
+    def rows(array: np.ndarray) -> np.ndarray:
+        array = np.asarray(array, np.float32)
+        if kept.all():
+            return array
+        return _close_up(array, kept) if reuse else array[kept]
+
+    observation = np.asarray(raw.observation, np.float32)
+    if raw.next_observation is None:
+        following = observation[np.flatnonzero(kept) + ~last[kept]]
+    else:
+        following = np.asarray(raw.next_observation, np.float32)
+    episode = np.cumsum(np.append(True, last[:-1]))[kept]
+    return Dataset(
+        name=name,
+        observation=rows(observation),
+        action=rows(raw.action),
+        reward=rows(raw.reward),
+        next_observation=following,
+        continuation=(~terminal[kept]).astype(np.float32),
+        episode_start=np.flatnonzero(np.diff(episode, prepend=0)),
+        action_low=box.low,
+        action_high=box.high,
+        discount=box.discount,
+        propensity=None if raw.propensity is None else rows(raw.propensity),
+    )
 
 
 def episode_lengths(dataset: Dataset) -> np.ndarray:
@@ -22,10 +95,7 @@ def episode_lengths(dataset: Dataset) -> np.ndarray:
 
 
 def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
-    """Sum of the rewards of each episode, shape (episodes,), in float64; undiscounted by default.
-
-    A discount factor weighs the reward of an episode's step t by discount^t.
-    """
+    """Return Σ discount^t reward_t of each episode, shape (episodes,), in float64."""
     lengths = episode_lengths(dataset)
     time = np.arange(dataset.rows) - np.repeat(dataset.episode_start, lengths)
     weighted = dataset.reward.astype(np.float64) * float(discount) ** time
@@ -35,7 +105,7 @@ def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
 def discounted_returns(dataset: Dataset) -> np.ndarray:
     """Discounted sum of rewards from each step to the end of its episode, shape (rows,)."""
     returns = dataset.reward.astype(np.float64)
-    ends = {int(start) - 1 for start in dataset.episode_start} | {dataset.rows - 1}
+    ends = {int(start) - 1 for start in dataset.episode_start}
     for row in range(dataset.rows - 2, -1, -1):
         if row not in ends:
             returns[row] += dataset.discount * returns[row + 1]
@@ -53,7 +123,7 @@ class Reachable(NamedTuple):
 
 
 def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
-    """Return between which numbers every discounted return of `horizon` steps lies.
+    """Return the range that every discounted return of `horizon` steps lies in.
 
     With S = Σ discount^t over the horizon (without one for ever) that is [r_min S, r_max S]. Where
     an episode can end early it may have one reward alone: [min(r_min, r_min S), max(r_max, r_max
@@ -71,7 +141,7 @@ def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
 
 
 def _discounted_steps(discount: float, horizon: int | None) -> float:
-    """Σ discount^t over the horizon."""
+    """Return Σ discount^t over the horizon."""
     if horizon is None:
         return 1.0 / (1.0 - discount) if discount < 1.0 else math.inf
     if horizon < 1:
@@ -80,28 +150,27 @@ def _discounted_steps(discount: float, horizon: int | None) -> float:
 
 
 def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Two data sets: about this share of the rows, and the rest; every episode is in one of them.
+    """Return about this share of the rows, and the rest, as whole episodes; neither is empty.
 
-    Episodes are drawn in an order that the seed settles until the share of rows is met as closely
-    as the next episode allows, so it is missed by half an episode at most. Both parts have at least
-    one episode.
+    Episodes are drawn in an order fixed by the seed until the share of rows is met as closely as
+    possible, so it is missed by half an episode at most.
     """
     _require_share(share, below=1.0)
     if dataset.episode_start.size < 2:
-        raise ValueError(
-            f"data set {dataset.name!r} has one episode; a split, by episode, needs two"
-        )
+        reason = "has one episode; a split, by episode, needs two"
+        raise ValueError(f"data set {dataset.name!r} {reason}")
     chosen = _draw(dataset, share, seed, most=dataset.episode_start.size - 1)
+    others = np.setdiff1d(np.arange(dataset.episode_start.size), chosen)
     return (
         _keep(dataset, chosen, f"{_percent(share)}, seed {seed}"),
-        _keep(dataset, ~chosen, f"the other {_percent(1 - share)}, seed {seed}"),
+        _keep(dataset, others, f"the other {_percent(1 - share)}, seed {seed}"),
     )
 
 
 def learned_and_held_out(
     dataset: Dataset, holdout: float, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """What is learned from, and what is held out: whole episodes."""
+    """Return the episodes to learn from and those held out; None where nothing is."""
     if not holdout:
         return dataset, None
     if dataset.episode_start.size < 2:
@@ -116,10 +185,9 @@ def learned_and_held_out(
 def subsample(
     dataset: Dataset, *, episodes: int | None = None, share: float | None = None, seed: int
 ) -> Dataset:
-    """So many episodes, or episodes with about this share of the rows, drawn without replacement.
+    """Draw a number of episodes, or episodes with about this share of the rows, once each.
 
-    The seed settles an order of the episodes, so what a smaller number gives is part of what a
-    larger one gives.
+    The seed fixes an order of the episodes, so a smaller draw is part of a larger one.
     """
     if share is not None and episodes is None:
         _require_share(share)
@@ -128,83 +196,66 @@ def subsample(
     if episodes is None or share is not None:
         raise ValueError("say either how many episodes or which share of the rows")
     if not 1 <= episodes <= dataset.episode_start.size:
-        raise ValueError(
-            f"data set {dataset.name!r} has {dataset.episode_start.size} episodes, "
-            f"{episodes} cannot be drawn"
-        )
-    chosen = np.zeros(dataset.episode_start.size, bool)
-    chosen[_order(dataset, seed)[:episodes]] = True
+        there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
+        raise ValueError(f"{there}, {episodes} cannot be drawn")
+    chosen = _order(dataset, seed)[:episodes]
     return _keep(dataset, chosen, f"{episodes} episodes, seed {seed}")
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
-    """This share of the episodes, at least one: those of the largest undiscounted return.
-
-    Of equal ones the earlier is taken.
-    """
+    """Return this share of the episodes, at least one: the best, of equal ones the earlier."""
     _require_share(share)
     count = max(1, math.floor(share * dataset.episode_start.size + 0.5))
-    chosen = np.zeros(dataset.episode_start.size, bool)
-    chosen[np.argsort(-episode_returns(dataset), stable=True)[:count]] = True
+    chosen = np.argsort(-episode_returns(dataset), stable=True)[:count]
     return _keep(dataset, chosen, f"best {_percent(share)}")
 
 
 def concatenate(datasets: Sequence[Dataset]) -> Dataset:
-    """One data set of the episodes of several, in this order; widths, box and discount are equal.
-
-    Next observations stay with their rows, so no episode runs into the one after it. Either all of
-    them know the propensities of their actions, or none does.
-    """
+    """Join data sets of equal widths, box and discount, all with propensities or none."""
     if not datasets:
         raise ValueError("there is nothing to concatenate")
     first = datasets[0]
     for other in datasets[1:]:
+        refused = f"data sets {first.name!r} and {other.name!r} cannot be one"
         for field in _SAME_EVERYWHERE:
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
-                raise ValueError(
-                    f"data sets {first.name!r} and {other.name!r} cannot be one: "
-                    f"{field} is {ours} in the first and {theirs} in the second"
-                )
+                difference = f"{field} is {ours} in the first and {theirs} in the second"
+                raise ValueError(f"{refused}: {difference}")
         if first.arrays != other.arrays:
             known, unknown = (first, other) if first.propensity is not None else (other, first)
             raise ValueError(
-                f"data sets {first.name!r} and {other.name!r} cannot be one: {unknown.name!r} has "
-                f"no propensity; dataclasses.replace(dataset, propensity=None) forgets that of "
-                f"{known.name!r}"
+                f"{refused}: {unknown.name!r} has no propensity; "
+                f"dataclasses.replace(dataset, propensity=None) forgets that of {known.name!r}"
             )
-    offsets = np.cumsum([0] + [dataset.rows for dataset in datasets[:-1]])
-    starts = [
+    offsets = np.cumsum([0, *(dataset.rows for dataset in datasets[:-1])])
+    starts = (
         dataset.episode_start + offset for dataset, offset in zip(datasets, offsets, strict=True)
-    ]
+    )
     arrays: dict[str, Any] = {
         field: np.concatenate([getattr(dataset, field) for dataset in datasets])
         for field in first.row_arrays
     }
-    return dataclasses.replace(
-        first,
-        name=" + ".join(dataset.name for dataset in datasets),
-        episode_start=np.concatenate(starts),
-        **arrays,
-    )
+    arrays["episode_start"] = np.concatenate(tuple(starts))
+    name = " + ".join(dataset.name for dataset in datasets)
+    return dataclasses.replace(first, name=name, **arrays)
 
 
 def _draw(dataset: Dataset, share: float, seed: int, most: int) -> np.ndarray:
-    """Which episodes, shape (episodes,), bool: drawn until the share of rows is best met."""
+    """Return the numbers of episodes, drawn until the share of rows is best met."""
     order = _order(dataset, seed)
     rows = np.cumsum(episode_lengths(dataset)[order])[:most]
-    count = int(np.argmin(np.abs(rows - share * dataset.rows))) + 1
-    chosen = np.zeros(order.size, bool)
-    chosen[order[:count]] = True
-    return chosen
+    return order[: int(np.argmin(np.abs(rows - share * dataset.rows))) + 1]
 
 
 def _order(dataset: Dataset, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(dataset.episode_start.size)
 
 
-def _keep(dataset: Dataset, chosen: np.ndarray, what: str) -> Dataset:
+def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
+    """Return the data set with these episodes alone, in the order of the log."""
     lengths = episode_lengths(dataset)
+    chosen = np.isin(np.arange(lengths.size), episodes)
     rows = np.repeat(chosen, lengths)
     starts = np.cumsum(lengths[chosen]) - lengths[chosen]
     return dataclasses.replace(
@@ -223,3 +274,13 @@ def _require_share(share: float, below: float = math.inf) -> None:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.6g} %"
+
+
+def _close_up(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Move the rows to keep to the top of their array."""
+    stop = 0
+    for block in blocks(array):
+        part = array[block][kept[block]]
+        array[stop : stop + len(part)] = part
+        stop += len(part)
+    return array[:stop]

@@ -1,10 +1,11 @@
-"""Data sets by name. Each kind of name has a reader; one's own is added with `register_reader`.
+"""Load data sets by name; `register_reader` adds a kind of name.
 
-A name that ends in a known suffix (.npz) is the path of a file; `register_suffix` adds a kind. A
-name that is nothing else may be the path of a folder; `register_folder` adds a kind of these.
+A name that ends in a known suffix (.npz) is the path of a file; `register_suffix` adds one. Any
+other name may be the path of a folder; `register_folder` adds a kind of these.
 """
 
 import difflib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -55,18 +56,14 @@ def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `load` knows; "prefix..." for a reader that cannot list its own."""
+    """Return every name that `load` knows; "prefix..." for a reader that cannot list its own."""
     plugins.load()
-    listed = (_names(reader) or (f"{reader.prefix}...",) for reader in _READERS.values())
-    return tuple(name for several in listed for name in several)
-
-
-def _names(reader: Reader) -> tuple[str, ...]:
-    return reader.names() if reader.names else ()
+    known = ((one.names and one.names()) or (f"{one.prefix}...",) for one in _READERS.values())
+    return tuple(itertools.chain.from_iterable(known))
 
 
 def reader(name: str) -> Reader:
-    """The reader of a name or a path; a wrong name is an error that lists the right ones."""
+    """Return the reader of a name or a path; a wrong name is an error that lists the right ones."""
     found = _by_name(name)
     if not found:
         plugins.load()
@@ -84,7 +81,7 @@ def reader(name: str) -> Reader:
 
 
 def _by_name(name: str) -> list[Reader]:
-    """Readers of a path by its suffix, or of a name by its prefix."""
+    """Return the readers of a path by its suffix, or of a name by its prefix."""
     return [
         *(reader for suffix, reader in _SUFFIXES.items() if name.lower().endswith(suffix)),
         *(reader for prefix, reader in _READERS.items() if name.startswith(prefix)),
@@ -97,7 +94,7 @@ def _knows(reader: Reader, name: str) -> bool:
 
 
 def load(name: str, seed: int = 0) -> Dataset:
-    """The data set of this name, or at this path. `seed` says which log, where each has its own."""
+    """Return the data set of a name or path; `seed` says which log, where each has its own."""
     return reader(name).read(name, seed)
 
 

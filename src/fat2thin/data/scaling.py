@@ -1,6 +1,7 @@
 """Scales of observations and rewards: computed from a log, applied to one, kept as plain values."""
 
 import dataclasses
+import json
 import math
 import numbers
 from collections.abc import Mapping
@@ -8,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fat2thin.data.blocks import blocks
-from fat2thin.data.dataset import Dataset
+from fat2thin.data.dataset import Dataset, blocks
 from fat2thin.data.operations import episode_returns
 
 SMALLEST_SCALE = 1e-3
-"""What a column of observations is divided by at least. A column that never changes in the log has
-no scale of its own; divided by nearly nothing, a hair's difference in use would become a huge
-number. TD3+BC adds the same number to every standard deviation (sfujim/TD3_BC)."""
+"""What a column of observations is divided by at least: a column that never changes in the log has
+no scale of its own, and a tiny difference in use would become a huge number. TD3+BC adds the same
+number to every standard deviation (sfujim/TD3_BC)."""
 
 IQL_RETURN_RANGE = 1000.0
 """Difference between the best and the worst return of an episode after IQL's scaling of rewards
@@ -24,7 +24,7 @@ IQL_RETURN_RANGE = 1000.0
 
 @dataclasses.dataclass(frozen=True)
 class Standardisation:
-    """Observations become (observation − mean) / scale, a number a column each."""
+    """Observations become (observation − mean) / scale, column by column."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -32,16 +32,15 @@ class Standardisation:
     def __post_init__(self) -> None:
         """Refuse what cannot be applied."""
         if len(self.mean) != len(self.scale):
-            raise ValueError(
-                f"{len(self.mean)} means and {len(self.scale)} scales do not go together"
-            )
+            sizes = f"{len(self.mean)} means and {len(self.scale)} scales"
+            raise ValueError(f"{sizes} do not go together")
         if not (np.isfinite(self.mean).all() and np.isfinite(self.scale).all()):
             raise ValueError("means and scales must be finite")
         if not all(scale > 0 for scale in self.scale):
             raise ValueError(f"scales must be positive, got {self.scale}")
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """The data set with observations and next observations on the new scale."""
+        """Return the data set with observations and next observations on the new scale."""
         if dataset.observation_size != len(self.mean):
             raise ValueError(
                 f"data set {dataset.name!r} has observations of {dataset.observation_size} "
@@ -53,15 +52,6 @@ class Standardisation:
             observation=self._observations(dataset.observation),
             next_observation=self._observations(dataset.next_observation),
         )
-
-    def to_json(self) -> dict[str, list[float]]:
-        """Plain lists for a file."""
-        return {"mean": list(self.mean), "scale": list(self.scale)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Standardisation":
-        """What `to_json` was called on."""
-        return cls(tuple(values["mean"]), tuple(values["scale"]))
 
     def _observations(self, observation: np.ndarray) -> np.ndarray:
         scaled = np.empty(observation.shape, _real(observation))
@@ -95,15 +85,6 @@ class RewardScaling:
             name=f"{dataset.name}[rewards scaled]",
             reward=scaled.astype(_real(dataset.reward)),
         )
-
-    def to_json(self) -> dict[str, float]:
-        """Plain numbers for a file."""
-        return {"shift": self.shift, "factor": self.factor}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "RewardScaling":
-        """What `to_json` was called on."""
-        return cls(float(values["shift"]), float(values["factor"]))
 
 
 def standardisation(dataset: Dataset, smallest_scale: float = SMALLEST_SCALE) -> Standardisation:
@@ -146,8 +127,8 @@ def _real(array: np.ndarray) -> np.dtype:
     return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
 
 
-RETURN_RANGE, DEVIATION = "return_range", "deviation"
-BY_LOG = {RETURN_RANGE: iql_reward_scaling, DEVIATION: deviation_reward_scaling}
+DEVIATION = "deviation"
+BY_LOG = {"return_range": iql_reward_scaling, DEVIATION: deviation_reward_scaling}
 """Scales of rewards that a log has of its own, by name."""
 
 
@@ -170,19 +151,16 @@ class Scales:
         return dataset
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for run.json."""
-        return {
-            field: None if value is None else value.to_json()
-            for field, value in (("observation", self.observation), ("reward", self.reward))
-        }
+        """Return plain values, as run.json gives them back: with lists in place of tuples."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Scales":
-        """What `to_json` was called on."""
-        observation, reward = values["observation"], values["reward"]
+        """Return what `to_json` was called on."""
+        seen, reward = values["observation"], values["reward"]
         return cls(
-            observation=None if observation is None else Standardisation.from_json(observation),
-            reward=None if reward is None else RewardScaling.from_json(reward),
+            None if seen is None else Standardisation(*map(tuple, (seen["mean"], seen["scale"]))),
+            None if reward is None else RewardScaling(reward["shift"], reward["factor"]),
         )
 
 

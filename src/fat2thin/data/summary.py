@@ -1,12 +1,11 @@
-"""What is in a data set, on one screen: episodes, returns, where actions and observations lie."""
+"""Summarise a data set on one screen: episodes, returns, where actions and observations lie."""
 
 import dataclasses
 
 import numpy as np
 
-from fat2thin.data.blocks import extremes
 from fat2thin.data.checks.contents import EDGE_WIDTH, never_changes
-from fat2thin.data.dataset import Dataset
+from fat2thin.data.dataset import Dataset, extremes
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.tables import Table
 from fat2thin.terminal_text import printable
@@ -15,6 +14,8 @@ HISTOGRAM_BINS = 16
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _LISTED_COLUMNS = 12
+_SPREAD = {"min": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "max": 1.0}
+"""Quantiles of a column, in the order of the fields of `Column`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +111,8 @@ class Summary:
 
 
 def summarise(dataset: Dataset) -> Summary:
-    """Sizes, returns, and where actions and observations lie."""
-    lengths, returns = episode_lengths(dataset), episode_returns(dataset)
+    """Return sizes, returns, and where actions and observations lie."""
+    lengths, returns, known = episode_lengths(dataset), episode_returns(dataset), dataset.propensity
     last_rows = dataset.episode_start + lengths - 1
     return Summary(
         name=dataset.name,
@@ -126,10 +127,7 @@ def summarise(dataset: Dataset) -> Summary:
         actions=tuple(
             _action_column(column, low, high)
             for column, low, high in zip(
-                dataset.action.T,
-                dataset.action_low,
-                dataset.action_high,
-                strict=True,
+                dataset.action.T, dataset.action_low, dataset.action_high, strict=True
             )
         ),
         observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
@@ -137,7 +135,7 @@ def summarise(dataset: Dataset) -> Summary:
             np.flatnonzero(never_changes(extremes(dataset.observation))).tolist()
         ),
         sha256=dataset.sha256,
-        propensity=_range(dataset.propensity),
+        propensity=None if known is None else (float(known.min()), float(known.max())),
     )
 
 
@@ -145,10 +143,6 @@ def histogram_text(counts: tuple[int, ...]) -> str:
     """A block a count, the largest a full one; what is not empty is never blank."""
     largest = max(*counts, 1)
     return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // largest)] for count in counts)
-
-
-def _range(column: np.ndarray | None) -> tuple[float, float] | None:
-    return None if column is None else (float(column.min()), float(column.max()))
 
 
 def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
@@ -165,20 +159,13 @@ def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
 
 
 def _quantiles(column: np.ndarray) -> tuple[float, float, float, float, float]:
-    low, percentile_5, median, percentile_95, high = np.quantile(
-        column.astype(np.float64), (0, 0.05, 0.5, 0.95, 1), overwrite_input=True
-    ).tolist()
-    return low, percentile_5, median, percentile_95, high
+    shares = tuple(_SPREAD.values())
+    return tuple(np.quantile(column.astype(np.float64), shares, overwrite_input=True).tolist())
 
 
 def _spread(column: Column) -> dict[str, str]:
-    return {
-        "min": f"{column.low:.3g}",
-        "5 %": f"{column.percentile_5:.3g}",
-        "median": f"{column.median:.3g}",
-        "95 %": f"{column.percentile_95:.3g}",
-        "max": f"{column.high:.3g}",
-    }
+    values = dataclasses.astuple(column)[: len(_SPREAD)]
+    return {name: f"{value:.3g}" for name, value in zip(_SPREAD, values, strict=True)}
 
 
 def _left_out(columns: int) -> tuple[str, ...]:

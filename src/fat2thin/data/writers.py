@@ -1,99 +1,125 @@
-"""Data sets as files: npz, CSV and Parquet with the TOML that explains them, HDF5 as D4RL has it.
+"""Write data sets: npz, CSV or Parquet with a TOML that explains them, HDF5 as D4RL's, Minari.
 
-A file of that name is always a whole one (see `atomic_files`).
+A file of that name is always a whole one (see `atomic_files`). Minari's own reader, from version
+0.5 on, opens what is written for it.
 """
 
 import json
-from collections.abc import Callable
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
+from gymnasium.envs.registration import EnvSpec
 
-from fat2thin.atomic_files import writing
+from fat2thin.atomic_files import creating, sync, writing, writing_folder
 from fat2thin.data.dataset import Dataset
+from fat2thin.data.formats import d4rl, minari
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.operations import episode_lengths
 
 ROWS_AT_ONCE = 2**20
-"""Of a table that is written: the rows of a row group, as Parquet files mostly have them."""
+"""Rows of a table that are written at once, and of a row group of a Parquet file."""
+_MINARI_VERSION = "0.5.0"
+"""The first version with this layout; a reader accepts what versions before its own wrote."""
 
 
-def write(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write a data set in the format that the suffix names; the paths of what was written."""
-    return writer(path)(dataset, path)
+def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> tuple[Path, ...]:
+    """Write a data set to a file, in the format of its suffix, or to "minari/ID".
 
-
-def writer(path: Path) -> Callable[[Dataset, Path], tuple[Path, ...]]:
-    """What writes the format that the suffix names; a wrong suffix is an error with the right."""
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{path}: the suffix says the format, and there are {', '.join(FORMATS)}")
-    return FORMATS[path.suffix.lower()]
+    `specification` is how Gymnasium makes the task, if known; Minari keeps it. Returns the paths
+    of what was written.
+    """
+    identifier = minari_id(out)
+    if identifier is not None:
+        return (save_minari(dataset, minari.root(), identifier, specification, overwrite=True),)
+    paths = places(out)
+    FORMATS[out.suffix.lower()](dataset, out)
+    return paths
 
 
 def places(path: Path) -> tuple[Path, ...]:
-    """Every file that `write` would make."""
-    return (path, description(path)) if writer(path) in (write_csv, write_parquet) else (path,)
+    """Return every file that `write` would make; an unknown suffix is an error."""
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"{path}: the suffix says the format, and there are {', '.join(FORMATS)}")
+    return (path, path.with_suffix(".toml")) if FORMATS[suffix] is write_table else (path,)
 
 
-def write_npz(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write an .npz file, which alone keeps everything that the content hash covers."""
-    save_npz(dataset, path)
-    return (path,)
+def minari_id(out: Path) -> str | None:
+    """Return the id in "minari/ID"; None for the path of a file with the suffix of a format."""
+    text = out.as_posix()
+    if not text.startswith(minari.PREFIX) or out.suffix.lower() in FORMATS:
+        return None
+    return text.removeprefix(minari.PREFIX)
 
 
-def write_csv(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write a CSV file, and beside it the TOML that says what its columns are; both paths."""
-    return _write_table(dataset, path, arrow_csv.CSVWriter)
+def refuse(out: Path, overwrite: bool, source: str = "") -> None:
+    """Refuse a place that cannot be written to, or must not."""
+    identifier = minari_id(out)
+    if identifier is not None:
+        _refuse_minari(identifier, overwrite)
+        return
+    # What says what the source's columns are: written anew, the source could not be read again.
+    needed = Path(source).with_suffix(".toml").resolve() if source else None
+    for path in places(out):
+        if path.resolve() == needed and out.resolve() != Path(source).resolve():
+            reason = f"{path} describes {source} and would be replaced"
+            raise ValueError(f"{reason}: choose another name")
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder: choose another name")
+        if path.exists() and not overwrite:
+            raise ValueError(f"{path} is there already; --overwrite replaces it")
+    _refuse_folder(out.parent)
 
 
-def write_parquet(dataset: Dataset, path: Path) -> tuple[Path, ...]:
-    """Write a Parquet file, and beside it the TOML that says what its columns are; both paths."""
-    return _write_table(dataset, path, arrow_parquet.ParquetWriter)
+def _refuse_minari(identifier: str, overwrite: bool) -> None:
+    check_id(identifier)
+    place = minari.root() / identifier
+    files = (place / minari.DATA_FILE, place / minari.METADATA_FILE)
+    if place.exists() and not any(file.is_file() for file in files):
+        raise ValueError(f"{place} is there and is no data set of Minari's: choose another id")
+    if place.exists() and not overwrite:
+        raise ValueError(f"{place} is there already; --overwrite replaces it")
+    _refuse_folder(next(folder for folder in place.parents if folder.exists()))
 
 
-def write_hdf5(dataset: Dataset, path: Path) -> tuple[Path, ...]:
+def _refuse_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: make it, or choose another place")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{folder} may not be written to: choose another place")
+
+
+def write_hdf5(dataset: Dataset, path: Path) -> None:
     """Write an HDF5 file with D4RL's names, and the box and the discount as attributes of it."""
     end, cut = last_rows(dataset)
     arrays = {
-        "observations": dataset.observation,
-        "actions": dataset.action,
-        "rewards": dataset.reward,
-        "next_observations": dataset.next_observation,
-        "terminals": end,
-        "timeouts": cut,
+        d4rl.LAYOUT.observation: dataset.observation,
+        d4rl.LAYOUT.action: dataset.action,
+        d4rl.LAYOUT.reward: dataset.reward,
+        d4rl.LAYOUT.next_observation: dataset.next_observation,
+        d4rl.LAYOUT.terminal: end,
+        d4rl.LAYOUT.cut: cut,
     }
     if dataset.propensity is not None:
-        arrays["propensities"] = dataset.propensity
+        arrays[d4rl.LAYOUT.propensity] = dataset.propensity
     with writing(path) as stream, h5py.File(stream, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
         for name in ("action_low", "action_high", "discount"):
             file.attrs[name] = np.asarray(getattr(dataset, name), np.float64)
-    return (path,)
 
 
-FORMATS: dict[str, Callable[[Dataset, Path], tuple[Path, ...]]] = {
-    ".npz": write_npz,
-    ".csv": write_csv,
-    ".parquet": write_parquet,
-    ".hdf5": write_hdf5,
-}
-"""The formats there are, by suffix."""
-
-
-def description(path: Path) -> Path:
-    """The TOML beside a table."""
-    return path.with_suffix(".toml")
-
-
-def _write_table(
-    dataset: Dataset, path: Path, opened: Callable[[IO[bytes], pa.Schema], Any]
-) -> tuple[Path, ...]:
+def write_table(dataset: Dataset, path: Path) -> None:
+    """Write a CSV or Parquet file, and beside it the TOML that says what its columns are."""
     columns, roles = _columns(dataset)
     about = {
         "files": [path.name],
@@ -104,20 +130,29 @@ def _write_table(
     }
     # A TOML value looks like a JSON one for texts, finite numbers and lists of them.
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in about.items())
-    beside = description(path)
-    with writing(beside) as toml, writing(path) as table:
+    csv = path.suffix.lower() == ".csv"
+    table_writer = arrow_csv.CSVWriter if csv else arrow_parquet.ParquetWriter
+    with writing(path.with_suffix(".toml")) as toml, writing(path) as table:
         toml.write("".join(lines).encode())
         # Arrow copies the columns, so it gets a part of the rows at a time.
         schema = pa.table({name: column[:1] for name, column in columns.items()}).schema
-        with opened(table, schema) as file:
+        with table_writer(table, schema) as file:
             for start in range(0, dataset.rows, ROWS_AT_ONCE):
                 rows = slice(start, start + ROWS_AT_ONCE)
                 file.write_table(pa.table({name: part[rows] for name, part in columns.items()}))
-    return path, beside
+
+
+FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
+    ".npz": save_npz,
+    ".csv": write_table,
+    ".parquet": write_table,
+    ".hdf5": write_hdf5,
+}
+"""What writes the files of each suffix; only .npz keeps all that the content hash covers."""
 
 
 def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]]]:
-    """The columns of a table, and which of them are what."""
+    """Return the columns of a table, and which of them belong to which key of the TOML."""
     end, cut = last_rows(dataset)
     lengths = episode_lengths(dataset)
     columns = {
@@ -154,3 +189,110 @@ def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
                 "cannot hold that"
             )
     return end, last & ~end
+
+
+def save_minari(
+    dataset: Dataset,
+    folder: str | Path,
+    dataset_id: str,
+    env_spec: EnvSpec | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a data set below a folder of Minari data sets; the path of its own folder.
+
+    Where MINARI_DATASETS_PATH names `folder`, `minari.load_dataset(dataset_id)` opens it. An id
+    ("own/doses/log-v0") is words between slashes and ends in a version. With `env_spec` Minari can
+    recover the environment. The folder gets its name once it is complete; with `overwrite` an old
+    one stays until then.
+    """
+    check_id(dataset_id)
+    if dataset.propensity is not None:
+        raise ValueError(
+            f"data set {dataset.name!r}: Minari has no place for propensities; "
+            "dataclasses.replace(dataset, propensity=None) forgets them"
+        )
+    place = Path(folder) / dataset_id
+    if place.exists() and not overwrite:
+        raise FileExistsError(f"{place} is there already: remove it, or choose another version")
+    end, cut = last_rows(dataset)
+    _check_joined(dataset, end | cut)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Minari passes over folders whose names begin with a dot.
+    with writing_folder(place) as beside:
+        data_file = beside / minari.DATA_FILE
+        data_file.parent.mkdir()
+        with creating(data_file) as stream, h5py.File(stream, "w") as file:
+            for number, arrays in enumerate(_episodes(dataset, end, cut)):
+                _write_episode(file, number, arrays)
+        about = _metadata(dataset, dataset_id, env_spec)
+        about["dataset_size"] = round(data_file.stat().st_size / 1e6, 1)
+        with creating(beside / minari.METADATA_FILE) as stream:
+            stream.write(json.dumps(about).encode())
+        sync(data_file.parent)
+    return place
+
+
+def check_id(dataset_id: str) -> None:
+    """Refuse what Minari would not take for an id."""
+    if not re.fullmatch(
+        r"(?:[A-Za-z0-9_][A-Za-z0-9_-]+/)*[A-Za-z0-9_][A-Za-z0-9_-]*-v\d+", dataset_id
+    ):
+        raise ValueError(
+            f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
+            "slashes, and a version at the end, as in own/doses/log-v0"
+        )
+
+
+def _check_joined(dataset: Dataset, last: np.ndarray) -> None:
+    """Refuse steps that do not follow each other: the observation between two is kept once."""
+    broken = (dataset.next_observation[:-1] != dataset.observation[1:]).any(axis=1) & ~last[:-1]
+    if broken.any():
+        raise ValueError(
+            f"data set {dataset.name!r}: after row {int(broken.argmax())} the episode goes on with "
+            "another observation than that row's next_observation; Minari keeps the two as one"
+        )
+
+
+def _episodes(
+    dataset: Dataset, end: np.ndarray, cut: np.ndarray
+) -> Iterator[dict[str, np.ndarray]]:
+    for start, length in zip(dataset.episode_start, episode_lengths(dataset), strict=True):
+        rows = slice(start, start + length)
+        last = dataset.next_observation[rows][-1:]
+        yield {
+            minari.LAYOUT.observation: np.concatenate([dataset.observation[rows], last]),
+            minari.LAYOUT.action: dataset.action[rows],
+            minari.LAYOUT.reward: dataset.reward[rows],
+            minari.LAYOUT.terminal: end[rows],
+            minari.LAYOUT.cut: cut[rows],
+        }
+
+
+def _write_episode(file: h5py.File, number: int, arrays: dict[str, np.ndarray]) -> None:
+    group = file.create_group(f"episode_{number}")
+    group.attrs["id"] = number
+    group.attrs["total_steps"] = len(arrays[minari.LAYOUT.reward])
+    for name, array in arrays.items():
+        # Minari itself makes arrays that can grow, and relies on it when it adds to an episode.
+        group.create_dataset(name, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
+
+
+def _metadata(dataset: Dataset, dataset_id: str, env_spec: EnvSpec | None) -> dict[str, Any]:
+    size = dataset.observation_size
+    about = {
+        "dataset_id": dataset_id,
+        "minari_version": _MINARI_VERSION,
+        "data_format": "hdf5",
+        "total_episodes": len(dataset.episode_start),
+        "total_steps": dataset.rows,
+        "observation_space": _box([-math.inf] * size, [math.inf] * size),
+        "action_space": _box(list(dataset.action_low), list(dataset.action_high)),
+        # Minari has no place for it and leaves what it does not know alone.
+        "discount": dataset.discount,
+    }
+    return about if env_spec is None else about | {"env_spec": env_spec.to_json()}
+
+
+def _box(low: list[float], high: list[float]) -> str:
+    box = {"type": "Box", "dtype": "float32", "shape": [len(low)], "low": low, "high": high}
+    return json.dumps(box)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box, RawLog, assemble
+from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.envs.episode_keys import action_key, processor, reset_seed
 from fat2thin.envs.rollouts import Act, Environments, Steps, Task, describe
 from fat2thin.policies.policy import WAYS, Policy

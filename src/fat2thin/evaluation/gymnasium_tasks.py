@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from fat2thin.data import scores
+from fat2thin.data.formats import d4rl
 from fat2thin.envs.episode_keys import action_key, processor, reset_seed
 from fat2thin.envs.record import uniform
 from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
@@ -35,7 +35,7 @@ class GymnasiumJudge:
     """Judges policies on a task. Environments are made when they are first needed, then kept."""
 
     task: Task
-    scale: scores.Reference | None = None
+    scale: d4rl.ReferenceReturns | None = None
     """Returns that normalised scores are measured by, where they are known."""
     workers: int | None = None
     """Processes; None is one a processor, 0 none."""
@@ -148,7 +148,7 @@ class GymnasiumJudge:
     def _measures(self, returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
         measures = {"length": lengths.mean(axis=-1)}
         if self.scale is not None:
-            measures["score"] = scores.score(self.scale, returns).mean(axis=-1)
+            measures["score"] = d4rl.score(self.scale, returns).mean(axis=-1)
         return measures
 
 
@@ -157,12 +157,12 @@ def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
 
     None where no task is named and the data set is of no robot that Gymnasium has.
     """
-    robot = scores.robot(name)
+    robot = d4rl.robot(name)
     own = ROBOTS.get(robot) if robot else None
     task = own if task is None else task
     if task is None:
         return None
-    scale = scores.D4RL[robot] if robot and task == own else None
+    scale = d4rl.REFERENCES[robot] if robot and task == own else None
     try:
         return GymnasiumJudge(describe(task), scale)
     except ValueError as error:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fat2thin.data.scores import normalised_score, robot
+from fat2thin.data.formats.d4rl import normalised_score, robot
 from fat2thin.evaluation.statistics import (
     area_under_curve,
     final_score,

@@ -64,7 +64,7 @@ def curves(
     `policy` is drawn of methods that have two ("actor", or "proposal" as the paper's own curves
     are), and the other of the two as a thin dashed line. FtTPO, its variants and the best baseline
     of a panel are opaque. `normalise(data set, returns)` makes scores of returns, for example
-    `fat2thin.data.scores.normalised_score`. Each point is the mean of the last `smooth`
+    `fat2thin.data.normalised_score`. Each point is the mean of the last `smooth`
     evaluations.
     """
     _refuse(panels, policy, way, smooth)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fat2thin import data
 from fat2thin.atomic_files import write
-from fat2thin.data.scores import normalised_score
+from fat2thin.data import normalised_score
 from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments.plan import Planned, carry_out, is_over, load_runs

@@ -22,7 +22,7 @@ import safetensors
 import safetensors.numpy
 
 from fat2thin.atomic_files import NotRegularFileError, open_regular
-from fat2thin.data.limits import default_limit
+from fat2thin.data.safe_files import default_limit
 
 LARGEST_JSON = 64 * 2**20
 """Maximum size of a JSON file, in bytes: a run of a hundred thousand seeds is far below."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import State
-from fat2thin.data.limits import default_limit
+from fat2thin.data.safe_files import default_limit
 from fat2thin.engine.pack import Shapes, shapes_of
 from fat2thin.engine.program import chunk_lengths
 from fat2thin.evaluation.returns import NO_TASK, TaskError, evaluator

@@ -7,35 +7,32 @@ columns it concerns.
 
 import numpy as np
 
-from fat2thin.data.blocks import extremes, rows_where
-from fat2thin.data.checks import contents as check_contents
-from fat2thin.data.checks import form as check_form
-from fat2thin.data.checks.contents import Log
-from fat2thin.data.checks.findings import Finding, Report
-from fat2thin.data.checks.form import FLOAT32_LARGEST, Order
-from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box, RawLog
+from fat2thin.data.checks import contents, form
+from fat2thin.data.checks.form import Finding, Order, Report
+from fat2thin.data.dataset import Dataset, extremes, rows_where
+from fat2thin.data.operations import Box, RawLog
 
 __all__ = ["Finding", "Order", "Report", "check"]
 
+_RANGED = ("observation", "action", "reward")
+
 
 def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = None) -> Report:
-    """What is wrong and what is odd about a log.
+    """Return what is wrong and what is odd about a log.
 
     A data set brings its box; for a raw log it is given, and without it nothing is said about the
     box. `order` has the columns of a table that a raw log no longer shows.
     """
     arrays, box = _arrays(log, box)
-    wrong_form = tuple(check_form.form(arrays, box, order))
+    wrong_form = tuple(form.form(arrays, box, order))
     if wrong_form:
         return Report(wrong_form)
-    errors = list(check_form.values(arrays))
-    warnings: list[Finding] = []
+    errors = tuple(form.values(arrays))
     prepared = _prepare(arrays, box)
-    if prepared.row.size:
-        errors += [finding for look in check_contents.ERRORS for finding in look(prepared)]
-        warnings += [finding for look in check_contents.WARNINGS for finding in look(prepared)]
-    return Report(tuple(errors), tuple(warnings))
+    if not prepared.row.size:
+        return Report(errors)
+    outside = contents.outside_box(prepared) if box else ()
+    return Report((*errors, *outside), tuple(contents.warnings(prepared)))
 
 
 def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarray], Box | None]:
@@ -52,34 +49,26 @@ def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarra
     return {name: np.asarray(array) for name, array in present.items()}, box
 
 
-def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> Log:
+def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> contents.Log:
     terminal = arrays["terminal"] == 1
     last = terminal | (arrays["cut"] == 1)
     last[-1] = True
     starts = np.flatnonzero(np.append(True, last[:-1]))
-    numbers = {name: arrays[name] for name in check_form.numbers(arrays)}
+    numbers = {name: arrays[name] for name in form.numbers(arrays)}
     unusable = np.zeros(len(last), bool)
     for array in numbers.values():
-        unusable |= rows_where(_beyond_float32, array)
+        unusable |= rows_where(form.not_in_float32, array)
     row = np.flatnonzero(~unusable)
     if unusable.any():
         numbers = {name: array[row] for name, array in numbers.items()}
-    return Log(
+    return contents.Log(
         row=row,
         arrays=numbers,
-        extremes={
-            name: extremes(numbers[name])
-            for name in ("observation", "action", "reward")
-            if row.size
-        },
+        extremes={name: extremes(numbers[name]) for name in _RANGED if row.size},
         follows=~last[row] & np.append(np.diff(row) == 1, False)[: row.size],
         lengths=np.diff(starts, append=len(last)),
         starts=starts,
         ends=int(terminal.sum()),
-        box=box,
+        low=np.asarray(box.low if box else ()),
+        high=np.asarray(box.high if box else ()),
     )
-
-
-def _beyond_float32(array: np.ndarray) -> np.ndarray:
-    # Written so that it is true of NaN as well.
-    return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)

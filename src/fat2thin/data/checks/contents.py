@@ -1,60 +1,44 @@
-"""What is wrong or odd about the contents of a log whose form is right.
+"""What is odd about the contents of a log; every threshold is a constant with its reason."""
 
-Every threshold is a constant with its reason. A finding is one line however many rows or columns it
-concerns.
-"""
-
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fat2thin.data.blocks import Extremes, rows_where
-from fat2thin.data.checks.duplicates import repeated_rows
-from fat2thin.data.checks.findings import Finding, first_rows, name_columns
-from fat2thin.data.episodes import Box
+from fat2thin.data.checks.form import FIRST_ROWS, Arrays, Finding, in_rows, name_columns
+from fat2thin.data.dataset import Extremes, blocks, rows_where
 
 OTHER_UNIT = 1.0
 """Widths of the box by which an action leaves it before another unit is the likely cause. Noise and
 rounding leave a box by a part of its width."""
-
 NARROW_SHARE = 0.01
 """Share of the box's width below which logged actions hardly use it: percent against fractions is
 a factor of 100."""
-
 BEYOND_SHARE = 0.25
 """Share of the box's width that lies on one side of every logged action above which the box is too
 wide: doses from 0 to 1 leave half of a box of ±1 untried, and uniform actions hardly anything."""
-
 EDGE_WIDTH = 1e-3
 """Part of the box's width that counts as its edge: a tanh in float32 does not reach ±1 exactly, and
 uniform actions fall that near to an end in two of a thousand cases."""
-
 EDGE_SHARE = 0.05
 """Share of actions at one edge from which on it is worth a word: 50 times what uniform actions have
 there. A pile on a point has no density, and a policy family with one cannot fit it."""
-
 CONSTANT_SPREAD = 1e-6
 """Range of a column, beside its magnitude, up to which it is constant: float32 has seven digits."""
-
 DUPLICATE_SHARE = 0.01
 """Share of repeated rows from which on a file was joined to itself more likely than by chance: with
 real-valued columns chance gives none."""
-
 REWARD_RATIO = 1000.0
 """Largest reward over the median of those that are not 0, in size: squared errors then differ by a
 million, and a critic learns the few large ones alone."""
-
 OBSERVATION_MAGNITUDE = 1e4
 """Size of an observation from which on a network's first layer sees little else."""
-
 OBSERVATION_RATIO = 100.0
 """Size of a column over that of the smallest other one: below it one learning rate serves both."""
-
 CHAIN_TOLERANCE = 1e-4
 """Part of a column's range by which a next observation may differ from the observation in the row
 below: files are rounded, and a step of a task moves further than that."""
-
 SHORT_EPISODE_SHARE = 0.01
 """Part of the median length below which an episode is very short: an interrupted recording."""
 
@@ -64,7 +48,7 @@ class Log(NamedTuple):
 
     row: np.ndarray
     """Their numbers in the log."""
-    arrays: dict[str, np.ndarray]
+    arrays: Arrays
     """observation, action, reward, and next_observation and propensity where they are known."""
     extremes: dict[str, Extremes]
     """Of observation, action and reward."""
@@ -76,74 +60,94 @@ class Log(NamedTuple):
     """Rows that the episodes of the whole log start at."""
     ends: int
     """Number of true ends in the whole log."""
-    box: Box | None
+    low: np.ndarray
+    """Lower end of the action box, shape (columns,); empty where there is none."""
+    high: np.ndarray
+
+    def in_rows(
+        self, code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str
+    ) -> Iterator[Finding]:
+        """Yield a finding where a mask of the finite rows holds, with the numbers of the log."""
+        for finding in in_rows(code, column, wrong, sentence, way_out):
+            yield dataclasses.replace(finding, rows=tuple(self.row[list(finding.rows)].tolist()))
 
 
-def _outside_box(log: Log) -> Iterator[Finding]:
-    if log.box is None:
-        return
-    low, high = np.asarray(log.box.low), np.asarray(log.box.high)
-    action, logged = log.arrays["action"], log.extremes["action"]
+def warnings(log: Log) -> Iterator[Finding]:
+    """Yield what is odd about a log, and may be right."""
+    yield from _constant(log)
+    if log.low.size:
+        yield from _narrow(log)
+        yield from _wide_box(log)
+        yield from _edges(log)
+    yield from _chain(log)
+    yield from _duplicates(log)
+    yield from _no_end(log)
+    yield from _short_episodes(log)
+    yield from _reward_scale(log)
+    yield from _observation_scale(log)
+
+
+def outside_box(log: Log) -> Iterator[Finding]:
+    """Yield the actions that leave the box, which are errors."""
+    low, high, logged = log.low, log.high, log.extremes["action"]
     excess = np.maximum(low - logged.low, logged.high - high)
     far = np.flatnonzero(excess > OTHER_UNIT * (high - low))
     near = np.setdiff1d(np.flatnonzero(excess > 0), far)
+    other_unit = (
+        "Actions and box seem to be in different units: bring both into the same, or correct the "
+        "box."
+    )
+    mistakes = (
+        "Widen the box if such actions are allowed, correct them if they are mistakes; clip them "
+        "only where they are rounding."
+    )
     for code, columns, way_out in (
-        (
-            "other_unit",
-            far,
-            "Actions and box seem to be in different units: bring both into the same, or correct "
-            "the box.",
-        ),
-        (
-            "outside_box",
-            near,
-            "Widen the box if such actions are allowed, correct them if they are mistakes; "
-            "clip them only where they are rounding.",
-        ),
+        ("other_unit", far, other_unit),
+        ("outside_box", near, mistakes),
     ):
         if not columns.size:
             continue
         wrong = rows_where(
-            lambda rows, at=columns: (rows[:, at] < low[at]) | (rows[:, at] > high[at]), action
+            lambda rows, at=columns: (rows[:, at] < low[at]) | (rows[:, at] > high[at]),
+            log.arrays["action"],
         )
-        yield Finding(
-            code, name_columns("action", columns.tolist()), int(wrong.sum()), _rows(log, wrong),
-            f"leaves the box in {int(wrong.sum())} of {log.row.size} rows: logged from "
+        yield from log.in_rows(
+            code, name_columns("action", columns), wrong,
+            f"leaves the box in {{count}} of {log.row.size} rows: logged from "
             f"{logged.low[columns].min():g} to {logged.high[columns].max():g}, box from "
             f"{low[columns].min():g} to {high[columns].max():g}",
             way_out,
         )  # fmt: skip
 
 
+def _in_columns(code: str, array: str, columns: np.ndarray, sentence: str, way_out: str) -> Finding:
+    return Finding(code, name_columns(array, columns), columns.size, (), sentence, way_out)
+
+
 def _constant(log: Log) -> Iterator[Finding]:
-    for name in ("observation", "action", "reward"):
+    ways_out = {
+        "observation": "It tells a policy nothing; leave it out, or look why it was not recorded.",
+        "action": "Nothing can be learned about what was never tried; leave it out, or look for "
+        "the column that was varied.",
+        "reward": "Every policy is as good as any other; look for the right column.",
+    }
+    for name, way_out in ways_out.items():
         columns = np.flatnonzero(never_changes(log.extremes[name]))
         if not columns.size or log.row.size == 1:
             continue
-        label = "reward" if name == "reward" else name_columns(name, columns.tolist())
-        way_out = {
-            "observation": "It tells a policy nothing; leave it out, or look why it was not "
-            "recorded.",
-            "action": "Nothing can be learned about what was never tried; leave it out, or look "
-            "for the column that was varied.",
-            "reward": "Every policy is as good as any other; look for the right column.",
-        }[name]
+        label = "reward" if name == "reward" else name_columns(name, columns)
         first = log.arrays[name].reshape(log.row.size, -1)[0, columns[0]]
         value = f"is {first:g} in every row" if columns.size == 1 else "never change"
-        value += ", to six digits"
-        yield Finding("constant", label, columns.size, (), value, way_out)
+        yield Finding("constant", label, columns.size, (), f"{value}, to six digits", way_out)
 
 
 def _narrow(log: Log) -> Iterator[Finding]:
-    if log.box is None:
-        return
     logged = log.extremes["action"]
-    width = np.asarray(log.box.high) - np.asarray(log.box.low)
-    used = (logged.high - logged.low) / width
+    used = (logged.high - logged.low) / (log.high - log.low)
     narrow = np.flatnonzero((used < NARROW_SHARE) & ~never_changes(logged))
     if narrow.size:
-        yield Finding(
-            "narrow_actions", name_columns("action", narrow.tolist()), narrow.size, (),
+        yield _in_columns(
+            "narrow_actions", "action", narrow,
             f"uses {100 * used[narrow].max():.2g} % of the box at most",
             "Look whether actions and box are in the same unit; else narrow the box to what may "
             "be done.",
@@ -151,10 +155,7 @@ def _narrow(log: Log) -> Iterator[Finding]:
 
 
 def _wide_box(log: Log) -> Iterator[Finding]:
-    if log.box is None:
-        return
-    logged = log.extremes["action"]
-    low, high = np.asarray(log.box.low), np.asarray(log.box.high)
+    low, high, logged = log.low, log.high, log.extremes["action"]
     # A column that never changes, or hardly does, has a finding of its own.
     varied = ~never_changes(logged) & (logged.high - logged.low >= NARROW_SHARE * (high - low))
     for side, beyond, end in (
@@ -165,8 +166,8 @@ def _wide_box(log: Log) -> Iterator[Finding]:
         if columns.size:
             worst = int(columns[np.argmax(beyond[columns])])
             where = f" (action[{worst}])" if columns.size > 1 else ""
-            yield Finding(
-                "wide_box", name_columns("action", columns.tolist()), columns.size, (),
+            yield _in_columns(
+                "wide_box", "action", columns,
                 f"was never {side} {end[worst]:g}, and {100 * beyond[worst]:.3g} % of the box from "
                 f"{low[worst]:g} to {high[worst]:g} lies there{where}",
                 "A policy may act where nothing was tried: write the limits that hold as the box, "
@@ -175,10 +176,7 @@ def _wide_box(log: Log) -> Iterator[Finding]:
 
 
 def _edges(log: Log) -> Iterator[Finding]:
-    if log.box is None:
-        return
-    action = log.arrays["action"]
-    low, high = np.asarray(log.box.low), np.asarray(log.box.high)
+    action, low, high = log.arrays["action"], log.low, log.high
     margin = EDGE_WIDTH * (high - low)
     varied = ~never_changes(log.extremes["action"])
     for edge, start, stop in (("low", low, low + margin), ("high", high - margin, high)):
@@ -186,10 +184,8 @@ def _edges(log: Log) -> Iterator[Finding]:
         share = at_edge.mean(axis=0)
         columns = np.flatnonzero((share >= EDGE_SHARE) & varied)
         if columns.size:
-            wrong = np.asarray(at_edge[:, columns].any(axis=1))
-            yield Finding(
-                "at_edge", name_columns("action", columns.tolist()), int(wrong.sum()),
-                _rows(log, wrong),
+            yield from log.in_rows(
+                "at_edge", name_columns("action", columns), np.any(at_edge[:, columns], axis=1),
                 f"lies at the {edge} edge of the box in {100 * share[columns].max():.3g} % of "
                 "the rows",
                 "Say so where results are shown: a policy whose support lies inside the box puts "
@@ -209,21 +205,20 @@ def _chain(log: Log) -> Iterator[Finding]:
         following[:-1],
         observation[1:],
     )
-    if broken.any():
-        yield Finding(
-            "broken_chain", "next_observation", int(broken.sum()), _rows(log, broken),
-            f"is not the observation of the row below in {int(broken.sum())} of "
-            f"{int(log.follows.sum())} steps inside episodes",
-            "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
-            "them, or mark where an episode is cut.",
-        )  # fmt: skip
+    yield from log.in_rows(
+        "broken_chain", "next_observation", broken,
+        "is not the observation of the row below in {count} of "
+        f"{int(log.follows.sum())} steps inside episodes",
+        "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
+        "them, or mark where an episode is cut.",
+    )  # fmt: skip
 
 
 def _duplicates(log: Log) -> Iterator[Finding]:
     repeated = repeated_rows(tuple(log.arrays.values()))
     if repeated.mean() >= DUPLICATE_SHARE:
-        yield Finding(
-            "duplicates", "all columns", int(repeated.sum()), _rows(log, repeated),
+        yield from log.in_rows(
+            "duplicates", "all columns", repeated,
             f"repeat an earlier row in {100 * repeated.mean():.3g} % of the rows",
             "Look whether a file was joined to itself, and drop the copies: they count twice in "
             "every mean.",
@@ -253,8 +248,7 @@ def _short_episodes(log: Log) -> Iterator[Finding]:
     if short.any():
         count = int(short.sum())
         yield Finding(
-            "short_episodes", "episodes", count,
-            tuple(log.starts[short][: len(first_rows(short))].tolist()),
+            "short_episodes", "episodes", count, tuple(log.starts[short][:FIRST_ROWS].tolist()),
             f"are very short {count} times of {short.size}: {int(log.lengths[short].max())} rows "
             f"or fewer, the median is {median:g}",
             "Look whether recordings were interrupted or episodes marked wrongly; a task of one "
@@ -267,14 +261,12 @@ def _reward_scale(log: Log) -> Iterator[Finding]:
     if not size.any():
         return
     median = float(np.median(size[size > 0]))
-    wrong = size > REWARD_RATIO * median
-    if wrong.any():
-        yield Finding(
-            "reward_scale", "reward", int(wrong.sum()), _rows(log, wrong),
-            f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
-            "Look whether units were mixed or a code stands for a missing value; else scale or "
-            "clip rewards by a rule that you state.",
-        )  # fmt: skip
+    yield from log.in_rows(
+        "reward_scale", "reward", size > REWARD_RATIO * median,
+        f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
+        "Look whether units were mixed or a code stands for a missing value; else scale or "
+        "clip rewards by a rule that you state.",
+    )  # fmt: skip
 
 
 def _observation_scale(log: Log) -> Iterator[Finding]:
@@ -288,32 +280,16 @@ def _observation_scale(log: Log) -> Iterator[Finding]:
         varied & (size > OBSERVATION_MAGNITUDE) & (size > OBSERVATION_RATIO * smallest)
     )
     if large.size:
-        yield Finding(
-            "observation_scale", name_columns("observation", large.tolist()), large.size, (),
+        yield _in_columns(
+            "observation_scale", "observation", large,
             f"reaches {size[large].max():.3g}, another column {smallest:.3g} at most",
             "Standardise the observations, or choose units that make the columns alike; a time "
             "stamp or a number of a patient is no observation.",
         )  # fmt: skip
 
 
-_Look = Callable[[Log], Iterator[Finding]]
-ERRORS: tuple[_Look, ...] = (_outside_box,)
-WARNINGS: tuple[_Look, ...] = (
-    _constant,
-    _narrow,
-    _wide_box,
-    _edges,
-    _chain,
-    _duplicates,
-    _no_end,
-    _short_episodes,
-    _reward_scale,
-    _observation_scale,
-)
-
-
 def never_changes(seen: Extremes) -> np.ndarray:
-    """Which columns are constant, shape (columns,)."""
+    """Return which columns are constant, shape (columns,)."""
     return seen.high - seen.low <= CONSTANT_SPREAD * _size(seen)
 
 
@@ -321,5 +297,46 @@ def _size(seen: Extremes) -> np.ndarray:
     return np.maximum(np.abs(seen.low), np.abs(seen.high))
 
 
-def _rows(log: Log, wrong: np.ndarray) -> tuple[int, ...]:
-    return tuple(log.row[list(first_rows(wrong))].tolist())
+def repeated_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Shape (rows,), bool: in float32 the row equals one above it, in all of these finite arrays.
+
+    Rows of one 64-bit hash are compared with the first of them, and those that differ from it once
+    more among themselves, so that the answer is exact.
+    """
+    tables = [array.reshape(len(array), -1) for array in arrays]
+    hashes = _hashes(tables)
+    repeated = np.zeros(len(hashes), bool)
+    left = np.arange(len(hashes))
+    while left.size:
+        order = left[np.argsort(hashes[left], stable=True)]
+        begins = np.append(True, np.diff(hashes[order]) != 0)
+        first = order[begins][np.cumsum(begins) - 1]
+        row, first = order[~begins], first[~begins]
+        equal = _equal(tables, row, first)
+        repeated[row[equal]] = True
+        left = np.sort(row[~equal])
+    return repeated
+
+
+def _hashes(tables: list[np.ndarray]) -> np.ndarray:
+    """Return 64 bits for each row: its words of 32 bits times random odd numbers."""
+    # Different rows with the same hash cost time, not truth, so any seed will do.
+    draw = np.random.default_rng(0)
+    hashes = np.zeros(len(tables[0]), np.uint64)
+    for table in tables:
+        factors = draw.integers(2**63, size=table.shape[1], dtype=np.uint64) * 2 + 1
+        for rows in blocks(table):
+            # The sum turns −0 into 0: equal numbers, different bytes.
+            words = (table[rows].astype(np.float32) + 0.0).view(np.uint32)
+            hashes[rows] += words.astype(np.uint64) @ factors
+    return hashes
+
+
+def _equal(tables: list[np.ndarray], row: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return whether the rows of these two numbers are equal, pair by pair."""
+    equal = np.ones(len(row), bool)
+    for table in tables:
+        for pairs in blocks(np.broadcast_to(row[:, None], (len(row), table.shape[1]))):
+            one, two = (table[numbers[pairs]].astype(np.float32) for numbers in (row, other))
+            equal[pairs] &= (one == two).all(axis=1)
+    return equal

@@ -1,16 +1,66 @@
-"""Whether a data set can be made of a log at all: types, shapes, order, finite numbers."""
+"""Findings of checks, and the checks of types, shapes, order and cells that no log may fail."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from fat2thin.data.blocks import not_finite, rows_where
-from fat2thin.data.checks.findings import Finding, first_rows, name_columns
-from fat2thin.data.dataset import not_a_probability
-from fat2thin.data.episodes import Box
+from fat2thin.data.dataset import is_box, not_a_probability, not_finite, rows_where
+from fat2thin.data.operations import Box
+from fat2thin.terminal_text import printable
 
+FIRST_ROWS = 5
+"""How many rows a finding names: enough to look it up in the file, few enough to read."""
 FLOAT32_LARGEST = float(np.finfo(np.float32).max)
+_NAMED_COLUMNS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong or odd about a log, counted once however often it occurs."""
+
+    code: str
+    """A short name that stays the same from version to version."""
+    column: str
+    """Where: "action[0]", or the name of a whole array."""
+    count: int
+    """How often, in rows, columns or episodes, as the sentence says."""
+    rows: tuple[int, ...]
+    """The first rows of it, counted from 0; empty where it is not about rows."""
+    sentence: str
+    way_out: str
+
+    def __str__(self) -> str:
+        more = ", …" if self.count > len(self.rows) else ""
+        rows = f" (row {', '.join(map(str, self.rows))}{more})" if self.rows else ""
+        what = printable(f"{self.code}: {self.column} {self.sentence}{rows}")
+        return f"{what}\n    {printable(self.way_out)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Findings of a check: errors forbid training, warnings ask for a look."""
+
+    errors: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter((*self.errors, *self.warnings))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of all findings, errors first."""
+        return tuple(finding.code for finding in self)
+
+    def __str__(self) -> str:
+        errors, warnings = len(self.errors), len(self.warnings)
+        lines = [
+            f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
+            *(f"error   {finding}" for finding in self.errors),
+            *(f"warning {finding}" for finding in self.warnings),
+        ]
+        return "\n".join(lines)
 
 
 class Order(NamedTuple):
@@ -22,37 +72,81 @@ class Order(NamedTuple):
     """Shape (rows,): numbers or dates that rise within an episode."""
 
 
-def form(arrays: dict[str, np.ndarray], box: Box | None, order: Order | None) -> Iterator[Finding]:
-    """What keeps any other check from being made: types, shapes, the box, the order of rows."""
-    yield from _types(arrays)
-    yield from _lengths(arrays)
-    yield from _box(arrays, box)
-    yield from _order(order)
+Arrays = dict[str, np.ndarray]
+"""The arrays of a log by name."""
 
 
-def values(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
-    """Cells that no data set can hold: flags that are none, numbers that are not finite."""
-    yield from _flags(arrays)
-    yield from _not_finite(arrays)
-    yield from _too_large(arrays)
-    yield from _probabilities(arrays)
+def in_rows(
+    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str
+) -> Iterator[Finding]:
+    """Yield a finding where a mask of shape (rows,) holds; the sentence may show its {count}."""
+    count = int(wrong.sum())
+    if count:
+        rows = tuple(np.flatnonzero(wrong)[:FIRST_ROWS].tolist())
+        yield Finding(code, column, count, rows, sentence.format(count=count), way_out)
 
 
-def numbers(arrays: dict[str, np.ndarray]) -> list[str]:
-    """Names of the arrays that hold numbers, not flags."""
-    return [name for name in arrays if name not in ("terminal", "cut")]
+def name_columns(array: str, columns: np.ndarray) -> str:
+    """Return columns of an array by name, the first few of them where there are many."""
+    names = [f"{array}[{column}]" for column in columns[:_NAMED_COLUMNS]]
+    left = len(columns) - len(names)
+    return ", ".join(names) + (f" and {left} more" if left else "")
 
 
-def _types(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
+def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
+    """Yield what makes any other check impossible: types, shapes, the box, the order of rows."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             yield Finding(
                 "type", name, array.size, (), f"holds {array.dtype}, not numbers",
                 "Turn its words or dates into numbers, one column a category.",
             )  # fmt: skip
+    yield from _lengths(arrays)
+    yield from _box(arrays, box)
+    if order is not None:
+        yield from _order(order)
 
 
-def _lengths(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
+def values(arrays: Arrays) -> Iterator[Finding]:
+    """Yield the cells that no data set can hold: wrong flags, numbers that are not finite."""
+    for name in ("terminal", "cut"):
+        yield from in_rows(
+            "flag", name, ~np.isin(arrays[name], (0, 1)), "is neither 0 nor 1 in {count} rows",
+            "An end either is one or is none; make it 0 and 1, or false and true.",
+        )  # fmt: skip
+    for name in numbers(arrays):
+        yield from _in_cells(
+            "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
+            "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
+            "that says where something was missing is information.",
+        )  # fmt: skip
+    for name in numbers(arrays):
+        yield from _in_cells(
+            "too_large", name, arrays[name],
+            lambda array: np.isfinite(array) & not_in_float32(array),
+            f"is beyond ±{FLOAT32_LARGEST:.3g}, which single precision ends at,",
+            "Choose a larger unit, or look for a code that stands for a missing value.",
+        )  # fmt: skip
+    if "propensity" in arrays:
+        yield from _in_cells(
+            "propensity", "propensity", arrays["propensity"],
+            lambda array: np.isfinite(array) & not_a_probability(array),
+            "is not above 0 and at most 1",
+            "Give the probability with which the logged action was chosen; a density is none.",
+        )  # fmt: skip
+
+
+def not_in_float32(array: np.ndarray) -> np.ndarray:
+    """Return where numbers are NaN, infinite or too large for float32."""
+    return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)
+
+
+def numbers(arrays: Arrays) -> list[str]:
+    """Return the names of the arrays that hold numbers, not flags."""
+    return [name for name in arrays if name not in ("terminal", "cut")]
+
+
+def _lengths(arrays: Arrays) -> Iterator[Finding]:
     rows = len(arrays["reward"]) if arrays["reward"].ndim else 0
     if not rows:
         yield Finding(
@@ -79,93 +173,41 @@ def _lengths(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _box(arrays: dict[str, np.ndarray], box: Box | None) -> Iterator[Finding]:
+def _box(arrays: Arrays, box: Box | None) -> Iterator[Finding]:
     width = arrays["action"].shape[1] if arrays["action"].ndim == 2 else None
     if box is None or width is None:
         return
     low, high = np.asarray(box.low, float), np.asarray(box.high, float)
     if not len(low) == len(high) == width:
         complaint = f"has {width} columns, the box {len(low)} low and {len(high)} high ends"
-    elif not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    elif not is_box(low, high):
         complaint = f"has a box from {low} to {high}, which must be finite, low below high"
     else:
         return
     yield Finding("box", "action", width, (), complaint, "Give a low and a high end a column.")
 
 
-def _order(order: Order | None) -> Iterator[Finding]:
-    if order is None:
-        return
+def _order(order: Order) -> Iterator[Finding]:
     _, label = np.unique(np.asarray(order.episode), return_inverse=True)
     begins = np.append(True, label[1:] != label[:-1])
-    seen: set[int] = set()
-    returns = np.zeros(len(label), bool)
-    for row in np.flatnonzero(begins):
-        returns[row] = int(label[row]) in seen
-        seen.add(int(label[row]))
-    if returns.any():
-        count = int(returns.sum())
-        yield Finding(
-            "episode_order", "episode", count, first_rows(returns),
-            f"comes back {count} times after another episode has begun",
-            "Sort the rows by episode, then by time.",
-        )  # fmt: skip
+    # Of the rows that begin a stretch of one label, all but the first of that label.
+    returns = begins.copy()
+    starts = np.flatnonzero(begins)
+    returns[starts[np.unique(label[starts], return_index=True)[1]]] = False
+    yield from in_rows(
+        "episode_order", "episode", returns,
+        "comes back {count} times after another episode has begun",
+        "Sort the rows by episode, then by time.",
+    )  # fmt: skip
     time = np.asarray(order.time)
     falls = np.append(False, (time[1:] <= time[:-1]) & ~begins[1:])
-    if falls.any():
-        count = int(falls.sum())
-        yield Finding(
-            "time_order", "time", count, first_rows(falls),
-            f"does not rise in {count} rows of an episode",
-            "Sort the rows of an episode by time, and keep one row a moment.",
-        )  # fmt: skip
+    yield from in_rows(
+        "time_order", "time", falls, "does not rise in {count} rows of an episode",
+        "Sort the rows of an episode by time, and keep one row a moment.",
+    )  # fmt: skip
 
 
-def _flags(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
-    for name in ("terminal", "cut"):
-        wrong = ~np.isin(arrays[name], (0, 1))
-        if wrong.any():
-            yield Finding(
-                "flag", name, int(wrong.sum()), first_rows(wrong),
-                f"is neither 0 nor 1 in {int(wrong.sum())} rows",
-                "An end either is one or is none; make it 0 and 1, or false and true.",
-            )  # fmt: skip
-
-
-def _not_finite(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
-    for name in numbers(arrays):
-        yield from _by_row(
-            "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
-            "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
-            "that says where something was missing is information.",
-        )  # fmt: skip
-
-
-def _too_large(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
-    def too_large(array: np.ndarray) -> np.ndarray:
-        return np.isfinite(array) & (np.abs(array.astype(np.float64)) > FLOAT32_LARGEST)
-
-    for name in numbers(arrays):
-        yield from _by_row(
-            "too_large", name, arrays[name], too_large,
-            f"is beyond ±{FLOAT32_LARGEST:.3g}, which single precision ends at,",
-            "Choose a larger unit, or look for a code that stands for a missing value.",
-        )  # fmt: skip
-
-
-def _probabilities(arrays: dict[str, np.ndarray]) -> Iterator[Finding]:
-    def wrong(propensity: np.ndarray) -> np.ndarray:
-        return np.isfinite(propensity) & not_a_probability(propensity)
-
-    if "propensity" in arrays:
-        yield from _by_row(
-            "propensity", "propensity", arrays["propensity"], wrong,
-            "is not above 0 and at most 1",
-            "Give the probability with which the logged action was chosen; a density is none.",
-        )  # fmt: skip
-
-
-def _by_row(
+def _in_cells(
     code: str,
     name: str,
     array: np.ndarray,
@@ -173,12 +215,8 @@ def _by_row(
     complaint: str,
     way_out: str,
 ) -> Iterator[Finding]:
-    """One finding for all columns of an array in which it is wrong somewhere."""
+    """Yield one finding for all columns of an array in which it is wrong somewhere."""
     rows = rows_where(wrong, array)
-    if rows.any():
-        count = int(rows.sum())
-        columns = np.flatnonzero(wrong(array[rows]).any(axis=0)).tolist()
-        yield Finding(
-            code, name_columns(name, columns) if array.ndim == 2 else name, count,
-            first_rows(rows), f"{complaint} in {count} of {len(array)} rows", way_out,
-        )  # fmt: skip
+    if array.ndim == 2 and rows.any():
+        name = name_columns(name, np.flatnonzero(wrong(array[rows]).any(axis=0)))
+    yield from in_rows(code, name, rows, f"{complaint} in {{count}} of {len(array)} rows", way_out)

@@ -1,4 +1,4 @@
-"""D4RL's HDF5 files, and files of the same layout, by name or by path.
+"""D4RL: its HDF5 files and others of their layout, by name or by path, and its normalised scores.
 
 `d4rl/hopper-medium-v2` and `regenerated/hopper-medium` are looked for in the folder that the
 environment variable FAT2THIN_DATA names, or else in D4RL's own cache and in ./data. Only the arrays
@@ -8,14 +8,16 @@ at the top of a file are read; the groups `infos` and `metadata` of the later ve
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box
-from fat2thin.data.errors import DataFileError, file_error
 from fat2thin.data.formats.array_log import Layout, read_dataset
 from fat2thin.data.formats.hdf5 import open_hdf5
+from fat2thin.data.operations import Box
 from fat2thin.data.readers import Reader, register_reader, register_suffix
-from fat2thin.data.scores import robot
+from fat2thin.data.safe_files import DataFileError, file_error
 
 FOLDER_VARIABLE = "FAT2THIN_DATA"
 SUFFIXES = (".hdf5", ".h5")
@@ -26,6 +28,7 @@ LAYOUT = Layout(
     terminal="terminals",
     cut="timeouts",
     next_observation="next_observations",
+    episode_start="",
     propensity="propensities",
 )
 _HOW_TO_GET = {
@@ -39,6 +42,29 @@ _HOW_TO_GET = {
     ),
 }
 
+_SETS = "random|medium|expert|medium-replay|full-replay|medium-expert"
+_NAMES = re.compile(
+    rf"(?:d4rl/(?P<original>[a-z0-9]+)-(?:{_SETS})-v[012]"
+    rf"|regenerated/(?P<regenerated>[a-z0-9]+)-(?:{_SETS}))"
+)
+
+
+class ReferenceReturns(NamedTuple):
+    """Returns of the random policy and of the expert."""
+
+    random: float
+    expert: float
+
+
+REFERENCES = {
+    "halfcheetah": ReferenceReturns(-280.178953, 12135.0),
+    "hopper": ReferenceReturns(-20.272305, 3234.3),
+    "walker2d": ReferenceReturns(1.629008, 4592.3),
+    "ant": ReferenceReturns(-325.6, 3879.7),
+}
+"""From d4rl/infos.py in the repository Farama-Foundation/D4RL: the same for every data set of a
+robot and for versions 0 to 2 of the MuJoCo tasks."""
+
 
 def read_hdf5(
     path: str | Path,
@@ -46,7 +72,7 @@ def read_hdf5(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """The data set in an HDF5 file of D4RL's layout.
+    """Return the data set in an HDF5 file of D4RL's layout.
 
     `timeouts` and `next_observations` may be missing, and `propensities`, which D4RL's own files
     do not have. Without `timeouts` an episode is cut where a next observation is not the
@@ -56,35 +82,23 @@ def read_hdf5(
     data set of D4RL's (known by its name or its file's name); for any other it is the range of the
     logged actions, and a warning says so.
     """
-    with open_hdf5(path, memory_limit) as file:
-        return read_dataset(
-            file, LAYOUT, str(path) if name is None else name, box, _of_d4rl(Path(path), name)
-        )
-
-
-def _of_d4rl(path: Path, name: str | None) -> bool:
-    """Whether actions are those of D4RL, whose robots have a box of ±1."""
-    stem = path.stem.replace("_", "-")
+    stem = Path(path).stem.replace("_", "-")
     named = name is not None and name.startswith(tuple(_HOW_TO_GET))
-    return named or any(robot(f"{prefix}{stem}") for prefix in _HOW_TO_GET)
-
-
-def folders() -> tuple[Path, ...]:
-    """Where files are looked for by name."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    if chosen:
-        return (Path(chosen).expanduser(),)
-    return (Path("~/.d4rl/datasets").expanduser(), Path("data"))
+    of_d4rl = named or any(robot(f"{prefix}{stem}") for prefix in _HOW_TO_GET)
+    with open_hdf5(path, memory_limit) as file:
+        return read_dataset(file, LAYOUT, str(path) if name is None else name, box, of_d4rl)
 
 
 def find(name: str) -> Path:
-    """The file of a name such as "d4rl/hopper-medium-v2"; where there is none, how to get it."""
+    """Return the file of a name such as "d4rl/hopper-medium-v2", or say how to get it."""
     prefix, _, identifier = name.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", identifier):
         raise DataFileError(f"no data set is called {name!r}: a name is {prefix}/ and one word")
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    folders = (chosen,) if chosen else ("~/.d4rl/datasets", "data")
     candidates = [
-        folder / f"{stem}{suffix}"
-        for folder in folders()
+        Path(folder).expanduser() / f"{stem}{suffix}"
+        for folder in folders
         for stem in _stems(identifier)
         for suffix in SUFFIXES
     ]
@@ -93,8 +107,7 @@ def find(name: str) -> Path:
             return path
     raise file_error(
         candidates[0],
-        f"data set {name!r} was looked for in vain, here and as "
-        f"{', '.join(map(str, candidates[1:]))}",
+        f"data set {name!r} was not found, here or as {', '.join(map(str, candidates[1:]))}",
         f"{_HOW_TO_GET[f'{prefix}/']}, and put it in one of these places or in a folder that "
         f"{FOLDER_VARIABLE} names.",
     )
@@ -109,15 +122,36 @@ def _stems(identifier: str) -> tuple[str, ...]:
     return identifier, stem if version == "0" else f"{stem}-v{version}"
 
 
-def _by_name(name: str, _: int) -> Dataset:
-    return read_hdf5(find(name), name)
+def robot(task: str) -> str | None:
+    """Return the robot of a data set ("hopper"), where its scores are known."""
+    found = _NAMES.fullmatch(task)
+    name = (found["original"] or found["regenerated"]) if found else None
+    return name if name in REFERENCES else None
 
 
-def _by_path(path: str, _: int) -> Dataset:
-    return read_hdf5(path)
+def score(scale: ReferenceReturns, returns: np.ndarray | float) -> np.ndarray:
+    """Return scores 100 (return - random) / (expert - random), of any shape."""
+    random, expert = scale
+    return np.asarray(100 * (np.asarray(returns, np.float64) - random) / (expert - random))
+
+
+def normalised_score(task: str, returns: np.ndarray | float) -> np.ndarray:
+    """Return D4RL's scores of a task: 0 is its random policy, 100 its expert.
+
+    A regenerated data set is measured by the numbers of the D4RL one that it remakes, though its
+    simulator is another: such scores compare with each other, not with a published D4RL table.
+    """
+    known = robot(task)
+    if known is None:
+        raise ValueError(
+            f"no reference scores are known for {task!r}; there are some for d4rl/<robot>-<set>-v2 "
+            f"and regenerated/<robot>-<set> with robots {', '.join(REFERENCES)}. Compare returns "
+            "instead"
+        )
+    return score(REFERENCES[known], returns)
 
 
 for _prefix in _HOW_TO_GET:
-    register_reader(Reader(_prefix, _by_name))
+    register_reader(Reader(_prefix, lambda name, _: read_hdf5(find(name), name)))
 for _suffix in SUFFIXES:
-    register_suffix(_suffix, _by_path)
+    register_suffix(_suffix, lambda path, _: read_hdf5(path))

@@ -14,40 +14,40 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from fat2thin.data.errors import DataFileError, file_error, open_file
-from fat2thin.data.limits import MemoryBudget
+from fat2thin.data.formats.array_log import DAMAGED, ArrayFile
+from fat2thin.data.safe_files import DataFileError, MemoryBudget, file_error, opened_path
 
 _BLOCK = 2**22
-_LARGEST_SETTING = 4096
 _LONGEST_TEXT = 2**24
 _NAMES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 _TYPES = tuple(np.dtype(order + name) for order in "<>" for name in _NAMES)
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}
 _LAYOUTS = {h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED}
-_RESAVE = "Save it anew as a plain array (compression 'gzip' or none) in a file of its own."
-_DAMAGED = "Fetch or write the file again."
 
 
 @contextlib.contextmanager
 def open_hdf5(path: str | Path, memory_limit: int | None = None) -> Iterator["Hdf5File"]:
     """An HDF5 file, safe to read; its arrays together may take `memory_limit` bytes."""
     path = Path(path)
-    open_file(path).close()
-    with _explained(path):
-        file = h5py.File(path, "r", locking="best-effort")
-    try:
-        yield Hdf5File(path, file, MemoryBudget(path, memory_limit))
-    finally:
+    with opened_path(path) as opened:
         with _explained(path):
-            file.close()
+            file = h5py.File(opened, "r", locking="best-effort")
+        try:
+            yield Hdf5File(path, file, opened.stat().st_size, MemoryBudget(path, memory_limit))
+        finally:
+            with _explained(path):
+                file.close()
 
 
-class Hdf5File:
-    """The arrays of an HDF5 file by their paths ("group/array"); groups are only gone through."""
+class Hdf5File(ArrayFile):
+    """The arrays of an HDF5 file by their paths ("group/array")."""
 
-    def __init__(self, path: Path, file: h5py.File, budget: MemoryBudget) -> None:
+    resave = "Save it anew as a plain array (compression 'gzip' or none) in a file of its own."
+
+    def __init__(self, path: Path, file: h5py.File, size: int, budget: MemoryBudget) -> None:
         self.path = path
         self._file = file
+        self._size = size
         self._budget = budget
         with _explained(path):
             self._top = h5py.h5g.open(file.id, b"/")
@@ -65,7 +65,7 @@ class Hdf5File:
             return above.links.exists(name.encode())
 
     def names(self) -> tuple[str, ...]:
-        """What is at the top of the file: arrays, groups and whatever else."""
+        """Return the names of the arrays, groups and other objects at the top of the file."""
         with _explained(self.path):
             return tuple(name.decode() for name in self._top)
 
@@ -81,7 +81,7 @@ class Hdf5File:
             kept_as = self._number_type(field, stored.get_type())
             shape = self._shape(field, stored.get_space())
             if not shape:
-                raise self._refused(field, "is a single number, not an array")
+                raise self.refused(field, "is a single number, not an array")
             self._budget.take(field, shape, max(kept_as.itemsize, np.dtype(dtype).itemsize))
             array = np.empty(shape, dtype)
             for place, block in self._blocks(field, stored, shape, kept_as):
@@ -93,15 +93,12 @@ class Hdf5File:
     def setting(self, name: str) -> np.ndarray | None:
         """A small attribute of the file, as float64; None where there is none."""
         with _explained(self.path, name):
-            if not h5py.h5a.exists(self._file.id, name.encode()):
+            attribute = self._attribute(name)
+            if attribute is None:
                 return None
-            attribute = h5py.h5a.open(self._file.id, name.encode())
             kept_as = self._number_type(name, attribute.get_type())
             shape = self._shape(name, attribute.get_space())
-            if math.prod(shape) > _LARGEST_SETTING:
-                raise file_error(
-                    self.path, f"has shape {shape}", "A setting is a number a coordinate.", name
-                )
+            self.check_setting(name, shape)
             value = np.empty(shape, kept_as)
             attribute.read(value)
             return value.astype(np.float64)
@@ -109,36 +106,40 @@ class Hdf5File:
     def text(self, name: str) -> str | None:
         """An attribute of the file that is one text; None where there is none."""
         with _explained(self.path, name):
-            if not h5py.h5a.exists(self._file.id, name.encode()):
+            attribute = self._attribute(name)
+            if attribute is None:
                 return None
-            attribute = h5py.h5a.open(self._file.id, name.encode())
             kind, size = attribute.get_type(), attribute.get_storage_size()
             single = not self._shape(name, attribute.get_space())
             if not isinstance(kind, h5py.h5t.TypeStringID) or not single or size > _LONGEST_TEXT:
-                raise file_error(self.path, "is not one text", "Write it as a string.", name)
+                raise self.wrong(name, "is not one text", "Write it as a string.")
             value = self._file.attrs[name]
             return value if isinstance(value, str) else value.decode()
 
+    def _attribute(self, name: str) -> h5py.h5a.AttrID | None:
+        known = h5py.h5a.exists(self._file.id, name.encode())
+        return h5py.h5a.open(self._file.id, name.encode()) if known else None
+
     def _open(self, field: str) -> h5py.h5d.DatasetID:
-        """The array itself, after the links to it and before anything that it refers to."""
+        """Open an array, after the links to it and before anything that it refers to."""
         group, _, name = field.rpartition("/")
         stored = self._linked(self._group(group), field, name)
         if not isinstance(stored, h5py.h5d.DatasetID):
-            raise self._refused(field, "is a group or a type, not an array")
+            raise self.refused(field, "is a group or a type, not an array")
         how = stored.get_create_plist()
         if how.get_layout() not in _LAYOUTS:
-            raise self._refused(field, "is a virtual array, made of other files")
+            raise self.refused(field, "is a virtual array, made of other files")
         if how.get_external_count():
-            raise self._refused(field, "keeps its numbers in other files")
+            raise self.refused(field, "keeps its numbers in other files")
         for number in range(how.get_nfilters()):
             code, _, _, name = how.get_filter(number)
             if code not in _FILTERS:
                 called = name.decode("ascii", "replace") or "without a name"
-                raise self._refused(field, f"is packed by filter {code} ({called}), not by gzip")
+                raise self.refused(field, f"is packed by filter {code} ({called}), not by gzip")
         return stored
 
     def _group(self, field: str) -> h5py.h5g.GroupID:
-        """The group at a path, which may itself be in a group; the top of the file for no path."""
+        """Open the group at a path; the top of the file for an empty one."""
         if not field:
             return self._top
         known, group = self._last_group
@@ -146,7 +147,7 @@ class Hdf5File:
             above, _, name = field.rpartition("/")
             group = self._linked(self._group(above), field, name)
             if not isinstance(group, h5py.h5g.GroupID):
-                raise self._refused(field, "is an array or a type, not a group")
+                raise self.refused(field, "is an array or a type, not a group")
             self._last_group = field, group
         return group
 
@@ -154,7 +155,7 @@ class Hdf5File:
         self, group: h5py.h5g.GroupID, field: str, name: str
     ) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | h5py.h5t.TypeID:
         if group.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-            raise self._refused(field, "is a link, which may lead out of the file")
+            raise self.refused(field, "is a link, which may lead out of the file")
         return h5py.h5o.open(group, name.encode())
 
     def _number_type(self, field: str, stored_as: h5py.h5t.TypeID) -> np.dtype:
@@ -163,11 +164,11 @@ class Hdf5File:
         for dtype in _TYPES:
             if number.equal(h5py.h5t.py_create(dtype)):
                 return dtype
-        raise self._refused(field, "holds objects, references, text or the like, not plain numbers")
+        raise self.refused(field, "holds objects, references, text or the like, not plain numbers")
 
     def _shape(self, field: str, space: h5py.h5s.SpaceID) -> tuple[int, ...]:
         if space.get_simple_extent_type() == h5py.h5s.NULL:
-            raise self._refused(field, "is empty")
+            raise self.refused(field, "is empty")
         return tuple(space.get_simple_extent_dims())
 
     def _blocks(
@@ -176,17 +177,17 @@ class Hdf5File:
         """The parts of an array and where they belong."""
         if 0 in shape:
             return
-        how = stored.get_create_plist()
-        if how.get_layout() == h5py.h5d.CHUNKED:
+        layout = stored.get_create_plist().get_layout()
+        if layout == h5py.h5d.CHUNKED:
             yield from self._chunks(field, stored, shape, dtype)
             return
         declared = math.prod(shape) * dtype.itemsize
         if stored.get_storage_size() != declared:
             raise self._cut_short(field, stored.get_storage_size(), declared)
-        if how.get_layout() == h5py.h5d.CONTIGUOUS:
+        if layout == h5py.h5d.CONTIGUOUS:
             end = (stored.get_offset() or 0) + declared
-            if stored.get_offset() is None or end > self.path.stat().st_size:
-                raise self._cut_short(field, self.path.stat().st_size, end)
+            if stored.get_offset() is None or end > self._size:
+                raise self._cut_short(field, self._size, end)
         rows, space = shape[0], stored.get_space()
         step = max(1, _BLOCK * rows // declared)
         for first in range(0, rows, step):
@@ -213,7 +214,7 @@ class Hdf5File:
                 raise self._cut_short(field, 0, size)
             # Bytes that gzip cannot pack grow by less than this.
             if about.size > size + size // 1000 + 64:
-                raise self._refused(field, f"has a chunk of {about.size} bytes that must be {size}")
+                raise self.refused(field, f"has a chunk of {about.size} bytes that must be {size}")
             _, packed = stored.read_direct_chunk(corner)
             for number in reversed(range(len(filters))):
                 if not about.filter_mask >> number & 1:
@@ -235,24 +236,17 @@ class Hdf5File:
         stream = zlib.decompressobj()
         plain = stream.decompress(packed, size)
         if stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
-            raise self._refused(field, f"has a chunk that unpacks to other than {size} bytes")
+            raise self.refused(field, f"has a chunk that unpacks to other than {size} bytes")
         return plain
 
-    def _refused(self, field: str, complaint: str) -> DataFileError:
-        return file_error(self.path, complaint, _RESAVE, field)
-
     def _cut_short(self, field: str, found: int, declared: int) -> DataFileError:
-        return file_error(
-            self.path,
-            f"is cut short or was never written: {found:,} of {declared:,} bytes are there",
-            _DAMAGED,
-            field,
-        )
+        there = f"{found:,} of {declared:,} bytes are there"
+        return self.wrong(field, f"is cut short or was never written: {there}", DAMAGED)
 
 
 @contextlib.contextmanager
 def _explained(path: Path, field: str = "") -> Iterator[None]:
-    """Whatever the library says about a damaged file, as one kind of error."""
+    """Turn whatever the library says about a damaged file into one kind of error."""
     try:
         yield
     except DataFileError:
@@ -265,4 +259,4 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
             complaint = f"is truncated: {text}"
         elif "file signature not found" in text:
             complaint = "is not an HDF5 file, or its beginning is damaged"
-        raise file_error(path, complaint, _DAMAGED, field) from error
+        raise file_error(path, complaint, DAMAGED, field) from error

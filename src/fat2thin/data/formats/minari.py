@@ -6,22 +6,23 @@ of the repository Farama-Foundation/Minari, versions 0.4 (metadata as attributes
 and 0.5 (metadata.json beside it).
 """
 
+import contextlib
 import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box
-from fat2thin.data.errors import DataFileError, file_error, open_file
-from fat2thin.data.formats.array_log import Layout, read_dataset
+from fat2thin.data.formats.array_log import ArrayFile, Layout, read_dataset
 from fat2thin.data.formats.hdf5 import Hdf5File, open_hdf5
-from fat2thin.data.formats.minari_spaces import ActionSpace, Part, action_space, observation_parts
+from fat2thin.data.operations import Box
 from fat2thin.data.readers import Reader, register_folder, register_reader
+from fat2thin.data.safe_files import DataFileError, file_error, read_small
 
 FOLDER_VARIABLE = "MINARI_DATASETS_PATH"
 PREFIX = "minari/"
@@ -35,9 +36,12 @@ LAYOUT = Layout(
     cut="truncations",
     next_observation="next_observations",
     episode_start="episode_starts",
+    propensity="",
 )
 _LARGEST_METADATA = 2**26
+_DEEPEST_SPACE = 16
 _AGAIN = "Fetch or write the data set again."
+_CHOOSE = "Choose a data set whose observations are numbers, or write one without this part."
 _GIVE_BOX = (
     "Read it with fat2thin.data.read_minari(folder, box=Box(low, high, discount)), with the box "
     "that the actions were made for."
@@ -50,7 +54,7 @@ def read_minari(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """The data set in a folder of Minari's (the one named after the data set, with data/ inside).
+    """Return the data set in a folder of Minari's (named after the data set, with data/ inside).
 
     An observation of several parts becomes one row, the parts in the order of the space. The action
     box is that of the action space and the discount 0.99, unless `box` is given.
@@ -58,8 +62,7 @@ def read_minari(
     folder = Path(folder)
     written = _written_metadata(folder)
     with open_hdf5(folder / DATA_FILE, memory_limit) as file:
-        about = _about(file, written)
-        log = _MinariLog(file, about, _episodes(file, about))
+        log = _MinariLog(file, _metadata(file, written))
         return read_dataset(log, LAYOUT, str(folder) if name is None else name, box)
 
 
@@ -69,7 +72,7 @@ def root() -> Path:
 
 
 def find(name: str) -> Path:
-    """The folder of a name such as "minari/mujoco/hopper/medium-v0"; or else how to get it."""
+    """Return the folder of "minari/mujoco/hopper/medium-v0", or say how to get it."""
     identifier = name.removeprefix(PREFIX)
     word = r"[A-Za-z0-9_][A-Za-z0-9_.:-]*"
     if not re.fullmatch(rf"{word}(/{word})*", identifier):
@@ -81,136 +84,127 @@ def find(name: str) -> Path:
     if not (folder / DATA_FILE).is_file() and not (folder / METADATA_FILE).is_file():
         raise file_error(
             folder,
-            f"data set {name!r} was looked for here in vain",
+            f"data set {name!r} was not found here",
             f"`minari download {identifier}` (a command of the package minari) gets it; "
             f"{FOLDER_VARIABLE} names another folder than {root()}.",
         )
     return folder
 
 
-class _About(NamedTuple):
-    """What the metadata say."""
+class _Part(NamedTuple):
+    """An array of an episode, and the shape of a row of it."""
 
+    field: str
+    shape: tuple[int, ...] | None
+    """None where the data set has no space, and only the file knows it."""
+
+
+class _Metadata(NamedTuple):
     path: Path
-    observation: tuple[Part, ...]
-    action: ActionSpace
+    observation: tuple[_Part, ...]
+    action: _Part
+    box: tuple[np.ndarray, np.ndarray] | None
+    """Ends of the action space, which may be infinite; None where the data set has no space."""
     episodes: int | None
     discount: float | None
 
 
-class _Episode(NamedTuple):
-    group: str
-    steps: int
+class _MinariLog(ArrayFile):
+    """The episodes of a data set as arrays with one row per step."""
 
-
-class _MinariLog:
-    """The episodes of a data set as arrays with a row a step."""
-
-    def __init__(self, file: Hdf5File, about: _About, episodes: tuple[_Episode, ...]) -> None:
+    def __init__(self, file: Hdf5File, metadata: _Metadata) -> None:
         self.path = file.path
         self._file = file
-        self._about = about
-        self._episodes = episodes
+        self._metadata = metadata
+        self._steps = _steps(file, metadata)
 
     def has(self, field: str) -> bool:
         """Whether there is an array of this name: every episode has all of them."""
         return field in LAYOUT
 
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
-        """What the episodes have of a field, one episode below the other."""
+        """Return a field of all episodes, one below the other."""
         if field == LAYOUT.episode_start:
-            steps = [episode.steps for episode in self._episodes[:-1]]
-            return np.cumsum([0, *steps]).astype(dtype)
-        return np.concatenate([self._part(field, episode, dtype) for episode in self._episodes])
+            return np.cumsum([0, *self._steps.values()])[:-1].astype(dtype)
+        parts = [self._part(field, group) for group in self._steps]
+        return np.concatenate(parts).astype(dtype, copy=False)
 
     def setting(self, name: str) -> np.ndarray | None:
-        """An end of the box of the action space, or the discount that the metadata have."""
+        """Return an end of the box of the action space, or the discount in the metadata."""
+        path, discount, box = self._metadata.path, self._metadata.discount, self._metadata.box
         if name == "discount":
-            return None if self._about.discount is None else np.array(self._about.discount)
-        action = self._about.action
-        end = action.low if name == "action_low" else action.high
-        if end is None or not np.isfinite(end).all():
-            complaint = "is missing" if end is None else f"has an infinite {name}: {end.tolist()}"
-            raise file_error(self._about.path, complaint, _GIVE_BOX, "action_space")
+            return None if discount is None else np.array(discount)
+        if box is None:
+            raise file_error(path, "is missing", _GIVE_BOX, "action_space")
+        end = box[0] if name == "action_low" else box[1]
+        if not np.isfinite(end).all():
+            complaint = f"has an infinite {name}: {end.tolist()}"
+            raise file_error(path, complaint, _GIVE_BOX, "action_space")
         return end
 
-    def _part(self, field: str, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
+    def _part(self, field: str, group: str) -> np.ndarray:
         if field == LAYOUT.observation:
-            return self._observation(episode, dtype)[:-1]
+            return self._observation(group)[:-1]
         if field == LAYOUT.next_observation:
-            return self._observation(episode, dtype)[1:]
+            return self._observation(group)[1:]
         if field == LAYOUT.action:
-            return self._rows(self._about.action.part, episode, episode.steps, dtype)
-        return self._rows(Part(field, ()), episode, episode.steps, dtype)[:, 0]
+            return self._rows(self._metadata.action, group, self._steps[group])
+        return self._rows(_Part(field, ()), group, self._steps[group])[:, 0]
 
-    def _observation(self, episode: _Episode, dtype: type[np.floating]) -> np.ndarray:
-        rows = episode.steps + 1
-        parts = [self._rows(part, episode, rows, dtype) for part in self._about.observation]
+    def _observation(self, group: str) -> np.ndarray:
+        rows = self._steps[group] + 1
+        parts = [self._rows(part, group, rows) for part in self._metadata.observation]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def _rows(
-        self, part: Part, episode: _Episode, rows: int, dtype: type[np.floating]
-    ) -> np.ndarray:
-        """A part of an episode with shape (rows, numbers)."""
-        field = f"{episode.group}/{part.field}"
+    def _rows(self, part: _Part, group: str, rows: int) -> np.ndarray:
+        """Return a part of an episode with shape (rows, numbers)."""
+        field = f"{group}/{part.field}"
         shape = _shape(self._file, field)
         row_shape = shape[1:] if part.shape is None else part.shape
         if shape != (rows, *row_shape):
-            raise file_error(
-                self.path,
-                f"must have shape {(rows, *row_shape)}, not {shape}",
-                f"An episode of {episode.steps} rewards has as many rows, and one more of "
-                "observations; the shape of a row is in the metadata.",
+            raise self.wrong(
                 field,
+                f"must have shape {(rows, *row_shape)}, not {shape}",
+                f"An episode of {self._steps[group]} rewards has as many rows, and one more of "
+                "observations; the shape of a row is in the metadata.",
             )
-        return self._file.read(field, dtype).reshape(rows, math.prod(row_shape))
+        return self._file.read(field).reshape(rows, math.prod(row_shape))
 
 
-def _episodes(file: Hdf5File, about: _About) -> tuple[_Episode, ...]:
-    """The episodes in the order of their numbers, in which episode_10 comes after episode_9."""
+def _steps(file: Hdf5File, metadata: _Metadata) -> dict[str, int]:
+    """Return the steps of each episode, in the order of their numbers: 10 comes after 9."""
     found = (re.fullmatch(r"episode_(0|[1-9]\d{0,8})", name) for name in file.names())
     numbers = sorted(int(match[1]) for match in found if match)
     if not numbers:
         raise file_error(file.path, "holds no episodes", "They are groups called episode_0 and on.")
-    expected = len(numbers) if about.episodes is None else about.episodes
+    expected = len(numbers) if metadata.episodes is None else metadata.episodes
     if len(numbers) != expected or numbers[-1] != expected - 1:
-        raise file_error(
-            file.path,
-            f"holds {len(numbers)} episodes up to episode_{numbers[-1]}, and must hold "
-            f"{expected:g} from episode_0 on",
-            _AGAIN,
-        )
-    return tuple(_episode(file, f"episode_{number}") for number in numbers)
-
-
-def _episode(file: Hdf5File, group: str) -> _Episode:
-    field = f"{group}/{LAYOUT.reward}"
-    shape = _shape(file, field)
-    if len(shape) != 1 or not shape[0]:
-        raise file_error(
-            file.path,
-            f"must have shape (steps,), not {shape}",
-            "An episode has at least one step.",
-            field,
-        )
-    return _Episode(group, shape[0])
+        there = f"{len(numbers)} episodes up to episode_{numbers[-1]}"
+        complaint = f"holds {there}, and must hold {expected:g} from episode_0 on"
+        raise file_error(file.path, complaint, _AGAIN)
+    steps = {}
+    for group in (f"episode_{number}" for number in numbers):
+        field = f"{group}/{LAYOUT.reward}"
+        shape = _shape(file, field)
+        if len(shape) != 1 or not shape[0]:
+            complaint = f"must have shape (steps,), not {shape}"
+            raise file.wrong(field, complaint, "An episode has at least one step.")
+        steps[group] = shape[0]
+    return steps
 
 
 def _shape(file: Hdf5File, field: str) -> tuple[int, ...]:
     if not file.has(field):
-        raise file_error(file.path, "is missing", _AGAIN, field)
+        raise file.wrong(field, "is missing", _AGAIN)
     return file.shape(field)
 
 
 def _written_metadata(folder: Path) -> dict[str, Any] | None:
-    """What metadata.json says; None where an older Minari wrote none."""
+    """Read metadata.json; None where an older Minari wrote none."""
     path = folder / METADATA_FILE
     if not os.path.lexists(path):
         return None
-    with open_file(path) as file:
-        contents = file.read(_LARGEST_METADATA + 1)
-    if len(contents) > _LARGEST_METADATA:
-        raise file_error(path, f"has more than {_LARGEST_METADATA:,} bytes", _AGAIN)
+    contents = read_small(path, _LARGEST_METADATA, _AGAIN)
     try:
         written = json.loads(contents)
     except (ValueError, RecursionError) as error:
@@ -219,16 +213,13 @@ def _written_metadata(folder: Path) -> dict[str, Any] | None:
         raise file_error(path, "is no JSON object", _AGAIN)
     stored_as = written.get("data_format", "hdf5")
     if stored_as != "hdf5":
-        raise file_error(
-            path,
-            f"is {stored_as!r}, and only 'hdf5' is read",
-            "Write it anew with Minari and data_format='hdf5'.",
-            "data_format",
-        )
+        complaint = f"is {stored_as!r}, and only 'hdf5' is read"
+        remedy = "Write it anew with Minari and data_format='hdf5'."
+        raise file_error(path, complaint, remedy, "data_format")
     return written
 
 
-def _about(file: Hdf5File, written: dict[str, Any] | None) -> _About:
+def _metadata(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
     spaces = ("observation_space", "action_space")
     if written is None:
         path = file.path
@@ -239,33 +230,86 @@ def _about(file: Hdf5File, written: dict[str, Any] | None) -> _About:
         path = file.path.with_name(Path(METADATA_FILE).name)
         observation, action = (written.get(name) for name in spaces)
         episodes, discount = written.get("total_episodes"), written.get("discount")
-    for name, space in zip(spaces, (observation, action), strict=True):
-        if not isinstance(space, str | None):
-            raise _wrong(path, name, "a text of JSON", space)
-    for name, number in (("total_episodes", episodes), ("discount", discount)):
-        if isinstance(number, bool) or not isinstance(number, int | float | None):
-            raise _wrong(path, name, "a number", number)
-    return _About(
-        path,
-        observation_parts(path, observation),
-        action_space(path, action),
-        episodes,
-        discount,
-    )
+    for name, found, kinds, expected in (
+        (spaces[0], observation, str, "a text of JSON"),
+        (spaces[1], action, str, "a text of JSON"),
+        ("total_episodes", episodes, int | float, "a number"),
+        ("discount", discount, int | float, "a number"),
+    ):
+        if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
+            complaint = f"must be {expected}, not {type(found).__name__}"
+            raise file_error(path, complaint, _AGAIN, name)
+    parts = _observation_parts(path, observation)
+    return _Metadata(path, parts, *_action_space(path, action), episodes, discount)
 
 
-def _wrong(path: Path, field: str, expected: str, found: object) -> DataFileError:
-    return file_error(path, f"must be {expected}, not {type(found).__name__}", _AGAIN, field)
+def _observation_parts(path: Path, space: str | None) -> tuple[_Part, ...]:
+    """Return the arrays that make up an observation, in the order of the space."""
+    if space is None:
+        return (_Part("observations", None),)
+    with _explained(path, "observation_space"):
+        parts = tuple(_parts(path, "observations", json.loads(space), 0))
+        if not parts:
+            raise ValueError("there is nothing in it")
+        return parts
 
 
-def _by_name(name: str, _: int) -> Dataset:
-    return read_minari(find(name), name)
+def _action_space(
+    path: Path, space: str | None
+) -> tuple[_Part, tuple[np.ndarray, np.ndarray] | None]:
+    """Return the array of the actions and the ends of their box."""
+    if space is None:
+        return _Part("actions", None), None
+    with _explained(path, "action_space"):
+        about = json.loads(space)
+        kind = about["type"]
+        if kind != "Box" or np.dtype(about["dtype"]).kind != "f":
+            described = kind if kind != "Box" else f"Box of {about['dtype']}"
+            needed = "only a Box of floating-point numbers has actions between its ends"
+            remedy = "Choose a data set with continuous actions."
+            raise file_error(path, f"is a {described}: {needed}", remedy, "action_space")
+        shape = _space_shape(about)
+        low, high = (np.array(about[end], np.float64) for end in ("low", "high"))
+        if not low.shape == high.shape == shape:
+            raise ValueError(f"low and high must have shape {shape}")
+        return _Part("actions", shape), (low.reshape(-1), high.reshape(-1))
 
 
-def _by_path(folder: str, _: int) -> Dataset:
-    return read_minari(folder)
+def _parts(path: Path, field: str, space: dict[str, Any], depth: int) -> Iterator[_Part]:
+    kind = space["type"]
+    if kind in ("Dict", "Tuple") and depth < _DEEPEST_SPACE:
+        inner = space["subspaces"]
+        if kind == "Tuple":
+            inner = {f"_index_{number}": subspace for number, subspace in enumerate(inner)}
+        for name, subspace in inner.items():
+            yield from _parts(path, f"{field}/{name}", subspace, depth + 1)
+        return
+    if kind != "Box":
+        raise file_error(path, f"is a {kind}, not a Box of numbers", _CHOOSE, field)
+    shape = _space_shape(space)
+    if np.dtype(space["dtype"]) == np.uint8 and len(shape) > 1:
+        raise file_error(path, f"holds images of shape {shape}", _CHOOSE, field)
+    yield _Part(field, shape)
 
 
-register_reader(Reader(PREFIX, _by_name))
+def _space_shape(space: dict[str, Any]) -> tuple[int, ...]:
+    shape = tuple(space["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"a shape cannot be {shape}")
+    return shape
+
+
+@contextlib.contextmanager
+def _explained(path: Path, field: str) -> Iterator[None]:
+    try:
+        yield
+    except DataFileError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        complaint = f"is no space as Minari writes it: {type(error).__name__}: {error}"
+        raise file_error(path, complaint, _AGAIN, field) from error
+
+
+register_reader(Reader(PREFIX, lambda name, _: read_minari(find(name), name)))
 for _inside in (DATA_FILE, METADATA_FILE):
-    register_folder(_inside, _by_path)
+    register_folder(_inside, lambda folder, _: read_minari(folder))

@@ -1,4 +1,4 @@
-"""Arrays of NumPy (.npy, .npz) from anywhere, without pickle and without trust in what they say.
+"""Files of NumPy arrays (.npz) from anywhere, without pickle and without trust in their headers.
 
 An .npz is a zip of .npy members. The header of a member must agree with the size that the zip
 declares for it, and that with what deflate can do, before memory is taken.
@@ -14,36 +14,24 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
 from fat2thin.atomic_files import writing
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.episodes import Box
-from fat2thin.data.errors import DataFileError, file_error, open_file
-from fat2thin.data.formats.array_log import Layout, read_dataset
-from fat2thin.data.limits import MemoryBudget
+from fat2thin.data.formats.array_log import DAMAGED, ArrayFile, Layout, read_dataset
+from fat2thin.data.operations import Box
 from fat2thin.data.readers import register_suffix
+from fat2thin.data.safe_files import DataFileError, MemoryBudget, file_error, open_file
 
-OURS = Layout(
-    observation="observation",
-    action="action",
-    reward="reward",
-    terminal="terminal",
-    cut="cut",
-    next_observation="next_observation",
-    episode_start="episode_start",
-    propensity="propensity",
-)
 NEORL2 = Layout(
     observation="obs",
-    action="action",
-    reward="reward",
     terminal="done",
     cut="truncated",
     next_observation="next_obs",
     episode_start="index",
+    propensity="",
 )
 """The names of NeoRL and NeoRL-2 (repository polixir/NeoRL2); `index` holds episodes' starts."""
 _NEORL2_FILES = re.compile(
@@ -55,22 +43,12 @@ _NEORL2_FILES = re.compile(
 _BLOCK = 2**20
 _LONGEST_HEADER = 10_000
 _HIGHEST_RATIO = 1032  # deflate's: 258 bytes from 2 bits (RFC 1951)
-_LARGEST_SETTING = 4096
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _HEADER = re.compile(
     r"\{'descr': '(?P<type>[^']*)', 'fortran_order': (?P<fortran>True|False), "
     r"'shape': \((?P<shape>(?:\d{1,18}L?, ?)*(?:\d{1,18}L?)?)\),? ?\} *\n?"
 )
 _NUMBERS = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f[248])")
-_RESAVE = "Save plain arrays of numbers with numpy.savez."
-_DAMAGED = "Fetch or write the file again."
-
-
-@runtime_checkable
-class _Stream(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-    def tell(self) -> int: ...
 
 
 class _Header(NamedTuple):
@@ -85,7 +63,7 @@ def read_npz(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """The data set in an .npz file, with the names of `Dataset` or with NeoRL-2's.
+    """Return the data set in an .npz file, with the names of `Dataset` or with NeoRL-2's.
 
     Ours are observation, action, reward, terminal (0 or 1), cut (0 or 1, the episode is over after
     this row) or episode_start (row numbers); next_observation, propensity, action_low, action_high
@@ -95,7 +73,7 @@ def read_npz(
     a warning says so.
     """
     with open_npz(path, memory_limit) as file:
-        layout = NEORL2 if file.has("obs") and not file.has("observation") else OURS
+        layout = NEORL2 if file.has("obs") and not file.has("observation") else Layout()
         unit_box = layout is NEORL2 and bool(_NEORL2_FILES.fullmatch(Path(path).name))
         return read_dataset(file, layout, str(path) if name is None else name, box, unit_box)
 
@@ -120,32 +98,25 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def read_npy(path: str | Path, memory_limit: int | None = None) -> np.ndarray:
-    """The array of an .npy file, in the type it is kept in."""
-    path = Path(path)
-    budget = MemoryBudget(path, memory_limit)
-    with _opened(path, follow_links=True) as file, _explained(path):
-        header = _read_header(path, "", file)
-        declared = math.prod(header.shape) * header.dtype.itemsize
-        _check_length(path, "", os.fstat(file.fileno()).st_size - file.tell(), declared)
-        budget.take("", header.shape, header.dtype.itemsize)
-        return _read_numbers(path, "", file, header, header.dtype)
-
-
 @contextlib.contextmanager
 def open_npz(
     path: str | Path, memory_limit: int | None = None, *, follow_links: bool = True
 ) -> Iterator["NpzFile"]:
     """An .npz file, safe to read; its arrays together may take `memory_limit` bytes."""
     path = Path(path)
-    with _opened(path, follow_links) as file:
+    with (
+        open_file(path, follow_links=follow_links) as file,
+        _ShortReads(file.fileno(), closefd=False) as short,
+    ):
         with _explained(path):
-            archive = zipfile.ZipFile(file)
+            archive = zipfile.ZipFile(short)
         yield NpzFile(path, archive, MemoryBudget(path, memory_limit))
 
 
-class NpzFile:
+class NpzFile(ArrayFile):
     """The arrays of an .npz file, one member read at a time."""
+
+    resave = "Save plain arrays of numbers with numpy.savez."
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, budget: MemoryBudget) -> None:
         self.path = path
@@ -170,55 +141,86 @@ class NpzFile:
         with self._member(field) as (stream, header):
             wanted = header.dtype if dtype is None else np.dtype(dtype)
             self._budget.take(field, header.shape, max(header.dtype.itemsize, wanted.itemsize))
-            return _read_numbers(self.path, field, stream, header, wanted)
+            return self._numbers(field, stream, header, wanted)
 
     def setting(self, name: str) -> np.ndarray | None:
         """A small array, as float64; None where there is none."""
         if name not in self._members:
             return None
         with self._member(name) as (_, header):
-            if math.prod(header.shape) > _LARGEST_SETTING:
-                raise file_error(
-                    self.path,
-                    f"has shape {header.shape}",
-                    "A setting is a number a coordinate.",
-                    name,
-                )
+            self.check_setting(name, header.shape)
         return self.read(name, np.float64)
 
     @contextlib.contextmanager
-    def _member(self, field: str) -> Iterator[tuple[_Stream, _Header]]:
+    def _member(self, field: str) -> Iterator[tuple[zipfile.ZipExtFile, _Header]]:
         member = self._members[field]
-        with _explained(self.path, field), self._archive.open(member) as stream:
-            header = _read_header(self.path, field, stream)
-            declared = math.prod(header.shape) * header.dtype.itemsize
-            _check_length(self.path, field, member.file_size - stream.tell(), declared)
-            yield stream, header
+        with _explained(self.path, field), self._archive.open(member) as opened:
+            stream = cast(zipfile.ZipExtFile, opened)
+            yield stream, self._header(field, stream, member.file_size)
 
     def _check_member(self, member: zipfile.ZipInfo) -> None:
         name = member.filename
         place = PurePosixPath(name.replace("\\", "/"))
         if place.is_absolute() or ".." in place.parts or re.match("[A-Za-z]:", name):
-            raise self._refused(name, "leads out of the archive")
+            raise self.refused(name, "leads out of the archive")
         if name.removesuffix(".npy") in self._members:
-            raise self._refused(name, "is there twice")
+            raise self.refused(name, "is there twice")
         if member.flag_bits & 1:
-            raise self._refused(name, "is encrypted")
+            raise self.refused(name, "is encrypted")
         if member.compress_type not in _METHODS:
-            raise self._refused(name, f"is packed by method {member.compress_type}, not by deflate")
+            raise self.refused(name, f"is packed by method {member.compress_type}, not by deflate")
         if member.file_size > _HIGHEST_RATIO * member.compress_size:
-            raise self._refused(
-                name,
-                f"declares {member.file_size:,} bytes, more than deflate can make of the "
-                f"{member.compress_size:,} there",
-            )
+            size = f"declares {member.file_size:,} bytes"
+            complaint = f"{size}, more than deflate can make of the {member.compress_size:,} there"
+            raise self.refused(name, complaint)
 
-    def _refused(self, field: str, complaint: str) -> DataFileError:
-        return file_error(self.path, complaint, _RESAVE, field)
+    def _header(self, field: str, stream: zipfile.ZipExtFile, size: int) -> _Header:
+        """Read the header of a member of this size, which must be what the header declares."""
+        start = stream.read(8)
+        if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+            raise self.refused(field, "is no array of NumPy (.npy, version 1 to 3)")
+        length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
+        if length > _LONGEST_HEADER:
+            raise self.refused(field, f"has a header of {length:,} bytes")
+        text = stream.read(length).decode("latin-1")
+        found = _HEADER.fullmatch(text)
+        kind = found["type"] if found else text.strip()[:80]
+        if "O" in kind:
+            raise self.refused(field, "holds Python objects, which could run code")
+        if not found or not _NUMBERS.fullmatch(kind):
+            raise self.refused(field, f"does not hold plain numbers: {kind!r}")
+        shape = tuple(int(number) for number in re.findall(r"\d+", found["shape"]))
+        dtype = np.dtype(kind)
+        there, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
+        if there != declared:
+            state = "is truncated" if there < declared else "is longer than it says"
+            complaint = f"{state}: its shape needs {declared:,} bytes, and {there:,} are there"
+            raise self.wrong(field, complaint, DAMAGED)
+        return _Header(shape, dtype, found["fortran"] == "True")
+
+    def _numbers(
+        self, field: str, stream: zipfile.ZipExtFile, header: _Header, dtype: np.dtype
+    ) -> np.ndarray:
+        """Read the numbers after a header in blocks: the whole is never there in two types."""
+        order: Literal["F", "C"] = "F" if header.fortran_order else "C"
+        array = np.empty(header.shape, dtype, order)
+        flat = array.reshape(-1, order=order)
+        per_block = _BLOCK // header.dtype.itemsize
+        for first in range(0, flat.size, per_block):
+            part = flat[first : first + per_block]
+            data = stream.read(part.size * header.dtype.itemsize)
+            if len(data) != part.size * header.dtype.itemsize:
+                raise EOFError
+            # What is too large for the type becomes infinite, and is refused as such later.
+            with np.errstate(over="ignore", invalid="ignore"):
+                part[:] = np.frombuffer(data, header.dtype)
+        if stream.read(1):
+            raise self.wrong(field, "is longer than it says", DAMAGED)
+        return array
 
 
 class _ShortReads(io.FileIO):
-    """A file that refuses to hand over much at once: a directory of millions of members."""
+    """A file that refuses to be read in one large piece: a directory of millions of members."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:
@@ -229,17 +231,8 @@ class _ShortReads(io.FileIO):
 
 
 @contextlib.contextmanager
-def _opened(path: Path, follow_links: bool) -> Iterator[_ShortReads]:
-    with (
-        open_file(path, follow_links=follow_links) as file,
-        _ShortReads(file.fileno(), closefd=False) as short,
-    ):
-        yield short
-
-
-@contextlib.contextmanager
 def _explained(path: Path, field: str = "") -> Iterator[None]:
-    """What the standard library says about a damaged archive, as one kind of error."""
+    """Turn what the standard library says about a damaged archive into one kind of error."""
     try:
         yield
     except DataFileError:
@@ -250,79 +243,23 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
             complaint = "is truncated, or no .npz file (a zip) at all"
         elif isinstance(error, EOFError):
             complaint = "is truncated"
-        raise file_error(path, complaint, _DAMAGED, field) from error
+        raise file_error(path, complaint, DAMAGED, field) from error
     except (NotImplementedError, RuntimeError, OverflowError) as error:
-        raise file_error(path, f"cannot be unpacked: {error}", _RESAVE, field) from error
-
-
-def _read_header(path: Path, field: str, stream: _Stream) -> _Header:
-    start = stream.read(8)
-    if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-        raise file_error(path, "is no array of NumPy (.npy, version 1 to 3)", _RESAVE, field)
-    length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
-    if length > _LONGEST_HEADER:
-        raise file_error(path, f"has a header of {length:,} bytes", _RESAVE, field)
-    text = stream.read(length).decode("latin-1")
-    found = _HEADER.fullmatch(text)
-    kind = found["type"] if found else text.strip()[:80]
-    if "O" in kind:
-        raise file_error(path, "holds Python objects, which could run code", _RESAVE, field)
-    if not found or not _NUMBERS.fullmatch(kind):
-        raise file_error(path, f"does not hold plain numbers: {kind!r}", _RESAVE, field)
-    shape = tuple(int(number) for number in re.findall(r"\d+", found["shape"]))
-    return _Header(shape, np.dtype(kind), found["fortran"] == "True")
-
-
-def _check_length(path: Path, field: str, found: int, declared: int) -> None:
-    if found != declared:
-        state = "is truncated" if found < declared else "is longer than it says"
-        complaint = f"{state}: its shape needs {declared:,} bytes, and {found:,} are there"
-        raise file_error(path, complaint, _DAMAGED, field)
-
-
-def _read_numbers(
-    path: Path, field: str, stream: _Stream, header: _Header, dtype: np.dtype
-) -> np.ndarray:
-    """The numbers after a header, a block at a time: the whole is never there in two types."""
-    order: Literal["F", "C"] = "F" if header.fortran_order else "C"
-    array = np.empty(header.shape, dtype, order)
-    flat = array.reshape(-1, order=order)
-    per_block = _BLOCK // header.dtype.itemsize
-    for first in range(0, flat.size, per_block):
-        part = flat[first : first + per_block]
-        data = stream.read(part.size * header.dtype.itemsize)
-        if len(data) != part.size * header.dtype.itemsize:
-            raise EOFError
-        # What is too large for the type becomes infinite, and is refused as such later.
-        with np.errstate(over="ignore", invalid="ignore"):
-            part[:] = np.frombuffer(data, header.dtype)
-    if stream.read(1):
-        raise file_error(path, "is longer than it says", _DAMAGED, field)
-    return array
+        raise file_error(path, f"cannot be unpacked: {error}", NpzFile.resave, field) from error
 
 
 def _check_can_be_saved(dataset: Dataset) -> None:
+    named = f"data set {dataset.name!r}"
     for field in dataset.row_arrays:
         dtype = getattr(dataset, field).dtype
         if dtype != np.float32:
-            raise ValueError(
-                f"data set {dataset.name!r}: {field} is {dtype}, and files keep float32: convert it"
-            )
+            raise ValueError(f"{named}: {field} is {dtype}, and files keep float32: convert it")
     terminal = dataset.continuation == 0
     if not (terminal | (dataset.continuation == 1)).all():
-        raise ValueError(
-            f"data set {dataset.name!r}: continuation lies between 0 and 1 in places, and files "
-            "keep only true ends"
-        )
-    starts = np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start)
-    if not starts.all():
-        raise ValueError(
-            f"data set {dataset.name!r}: an episode goes on after a true end; start a new one there"
-        )
+        reason = "continuation lies between 0 and 1 in places, and files keep only true ends"
+        raise ValueError(f"{named}: {reason}")
+    if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
+        raise ValueError(f"{named}: an episode goes on after a true end; start a new one there")
 
 
-def _by_path(path: str, _: int) -> Dataset:
-    return read_npz(path)
-
-
-register_suffix(".npz", _by_path)
+register_suffix(".npz", lambda path, _: read_npz(path))

@@ -8,58 +8,70 @@ a piece at a time, straight into the arrays.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fat2thin.data.dataset import Dataset, not_a_probability
-from fat2thin.data.episodes import Box, RawLog, assemble
-from fat2thin.data.errors import DataFileError, file_error, several
-from fat2thin.data.formats.table_files import SUFFIXES, ParquetFile, TableFile, open_table
-from fat2thin.data.formats.table_order import Order, Piece
-from fat2thin.data.formats.table_schema import Columns, TableSchema, find_files, read_schema
-from fat2thin.data.formats.table_template import Ends, starter
-from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, numbers
-from fat2thin.data.limits import default_limit
+from fat2thin.data.formats.array_log import PROPENSITY, float32_box
+from fat2thin.data.formats.table_files import (
+    Batch,
+    ParquetFile,
+    TableFile,
+    damaged,
+    open_table,
+)
+from fat2thin.data.formats.table_schema import (
+    Columns,
+    Ends,
+    TableSchema,
+    find_files,
+    read_schema,
+    starter,
+)
+from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, labels, numbers, times
+from fat2thin.data.operations import Box, RawLog, assemble
+from fat2thin.data.safe_files import DataFileError, default_limit, file_error, several
+
+Values = TypeVar("Values")
 
 _KINDS: dict[str, Kind] = {"episode": "label", "time": "time", "end": "flag", "cut": "flag"}
 """What the columns of a key hold, where it is not numbers."""
-
-
-class Table(NamedTuple):
-    """A log as its files have it."""
-
-    raw: RawLog
-    """Without next observations it has more rows than the data set: the last of cut episodes."""
-    box: Box
+_SHOWN = 3
+_SORT = "Sort the rows by episode, and by time within an episode."
 
 
 def load(path: Path) -> Dataset:
-    """The data set of a TOML, or of a CSV or Parquet file with such a TOML beside it."""
-    table = read_table(path)
+    """Return the data set of a TOML, or of a CSV or Parquet file with such a TOML beside it."""
+    raw, box = read_table(path)
     try:
-        return assemble(str(path), table.raw, table.box, reuse=True)
+        return assemble(str(path), raw, box, reuse=True)
     except ValueError as error:
         raise file_error(path, str(error), "Correct the rows or the columns.") from None
 
 
-def read_table(path: Path) -> Table:
-    """Read the files of a TOML, or a file with a TOML of the same name beside it."""
+def read_table(path: Path) -> tuple[RawLog, Box]:
+    """Read the files of a TOML, or a file with a TOML of the same name beside it.
+
+    Without next observations the log has more rows than the data set: the last of cut episodes.
+    """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_beside(path)
-    files = [open_table(file) for file in find_files(schema, SUFFIXES)]
+    files = [open_table(file) for file in find_files(schema)]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
     _refuse_too_many(schema, files, columns)
     log = _Filling(sum(file.row_bound for file in files), columns, schema)
-    order = Order(schema.episode, schema.time)
+    order = _RowOrder(schema.episode, schema.time)
     rows = 0
     for file in files:
         rows = log.append(file, rows, order, box)
     if not rows:
         raise schema.wrong("its files have no rows", "A log needs some.")
-    return log.table(rows, box)
+    return log.raw_log(rows), box
 
 
 def _schema_beside(path: Path) -> TableSchema:
@@ -73,13 +85,13 @@ def _schema_beside(path: Path) -> TableSchema:
             + starter(path, file.columns, lambda names: _observed(file, names)),
         )
     schema = read_schema(beside)
-    if [found.resolve() for found in find_files(schema, SUFFIXES)] != [path.resolve()]:
+    if [found.resolve() for found in find_files(schema)] != [path.resolve()]:
         raise file_error(path, f"{beside.name} beside it describes other files", f"Load {beside}.")
     return schema
 
 
 def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
-    """The lowest and the highest number of each column; None where they are not all numbers."""
+    """Return the lowest and the highest number of each column; None where some are not numbers."""
     pieces = []
     try:
         for column in columns:
@@ -92,12 +104,9 @@ def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
     if not pieces:
         return None
     ends = np.asarray(pieces, np.float32)
+    low, high = ends[..., 0].min(axis=0), ends[..., 1].max(axis=0)
     # As few digits as tell a float32 from its neighbours.
-    low, high = (
-        [float(str(end)) for end in several]
-        for several in (ends[..., 0].min(axis=0), ends[..., 1].max(axis=0))
-    )
-    return low, high
+    return [float(str(end)) for end in low], [float(str(end)) for end in high]
 
 
 def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
@@ -123,18 +132,104 @@ def _refuse_too_many(schema: TableSchema, files: list[TableFile], columns: Colum
     rows = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
     size = rows * (4 * sum(len(names) for key, names in columns.items() if key not in _KINDS) + 2)
     if size > default_limit():
-        raise schema.wrong(
-            f"its files have {rows} rows, which would take {size:,} bytes; the limit is "
-            f"{default_limit():,}",
-            "Take fewer files, or fewer columns.",
-        )
+        needed = f"its files have {rows} rows, which would take {size:,} bytes"
+        limit = f"the limit is {default_limit():,}"
+        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
+
+
+class _Piece(NamedTuple):
+    """A few rows of a file."""
+
+    file: TableFile
+    batch: Batch
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.batch.values())))
+
+    def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
+        """Return the values of a column; wrong cells are an error with their place."""
+        try:
+            return convert(self.batch[column])
+        except BadCellsError as error:
+            raise self.wrong(column, error.what, error.way_out, error.offsets) from None
+        except pa.ArrowException as error:
+            raise damaged(self.file.path, str(error)) from None
+
+    def wrong(self, column: str, what: str, way_out: str, offsets: np.ndarray) -> DataFileError:
+        """Return the error about a column, at the first of these rows of the piece."""
+        place = self.file.places([self.first_row + int(offset) for offset in offsets[:_SHOWN]])
+        more = " and more" if len(offsets) > _SHOWN else ""
+        return file_error(self.file.path, f"{what}: {place}{more}", way_out, column)
+
+
+class _RowOrder:
+    """Follows the rows from top to bottom, over batches and files.
+
+    Without a column of episodes, an episode begins with every file and below every row that ends
+    one. Where a file begins with the label that the file before ended with, the episode goes on,
+    unless its last row ended it. Otherwise labels count within a file.
+    """
+
+    def __init__(self, episode: str | None, time: str | None) -> None:
+        self._episode = episode
+        self._time = time
+        self._label: str | None = None
+        self._last_time = np.nan
+        self._over = True
+        self._last_row: dict[str, int] = {}
+
+    def begins(self, piece: _Piece, over: np.ndarray) -> np.ndarray:
+        """Shape (rows,), bool: an episode begins here. `over` is true in rows that end one."""
+        above_is_over = np.concatenate([[self._over], over[:-1]])
+        if self._episode is None:
+            begins = above_is_over
+            begins[0] |= piece.first_row == 0
+        else:
+            begins = self._changes(piece, self._episode, above_is_over)
+        if self._time is not None:
+            time = piece.read(times, self._time)
+            above = np.concatenate([[self._last_time], time[:-1]])
+            falls = np.flatnonzero(~begins & ~(time > above))
+            if falls.size:
+                raise piece.wrong(self._time, "does not rise within an episode", _SORT, falls)
+            self._last_time = time[-1]
+        self._over = bool(over[-1])
+        return begins
+
+    def _changes(self, piece: _Piece, column: str, above_is_over: np.ndarray) -> np.ndarray:
+        names = piece.read(labels, column)
+        below = pc.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
+        begins = np.concatenate([[names[0].as_py() != self._label], below])
+        if piece.first_row == 0:
+            # Files of one episode each may all call it 1: only a time that rises joins two files.
+            begins[0] |= above_is_over[0] or self._time is None
+            self._last_row = {}
+        goes_on = np.flatnonzero(above_is_over & ~begins)
+        if goes_on.size:
+            label = names[int(goes_on[0])].as_py()
+            complaint = f"goes on with episode {label!r} below the row that ended it"
+            remedy = "Give what follows a name of its own, or correct the end."
+            raise piece.wrong(column, complaint, remedy, goes_on)
+        for offset in np.flatnonzero(begins):
+            self._begin(piece, column, names[int(offset)].as_py(), int(offset))
+        return begins
+
+    def _begin(self, piece: _Piece, column: str, label: str, offset: int) -> None:
+        row = piece.first_row + offset
+        if row and self._label is not None:
+            self._last_row[self._label] = row - 1
+        if label in self._last_row:
+            ended = piece.file.places([self._last_row[label]])
+            complaint = f"comes back to episode {label!r}, left after {ended}"
+            raise piece.wrong(column, complaint, _SORT, np.array([offset]))
+        self._label = label
 
 
 class _Filling:
-    """Arrays with room for the rows that the files can have, filled from the top.
-
-    Room that stays empty takes no memory.
-    """
+    """Arrays with room for all rows, filled from the top; empty room takes no memory."""
 
     def __init__(self, room: int, columns: Columns, schema: TableSchema) -> None:
         self._columns = columns
@@ -147,12 +242,11 @@ class _Filling:
             self._terminal = np.zeros(room, bool)
             self._cut = np.zeros(room, bool)
         except (MemoryError, ValueError):
-            raise schema.wrong(
-                f"its files say that they have {room} rows, more than memory can hold",
-                "Take fewer files, or write the damaged one again.",
-            ) from None
+            complaint = f"its files say that they have {room} rows, more than memory can hold"
+            remedy = "Take fewer files, or write the damaged one again."
+            raise schema.wrong(complaint, remedy) from None
 
-    def append(self, file: TableFile, start: int, order: Order, box: Box) -> int:
+    def append(self, file: TableFile, start: int, order: _RowOrder, box: Box) -> int:
         """Write the file from row `start` on; the row where the next one starts."""
         together = _columns_of(self._columns, _KINDS)
         others = _columns_of(self._columns, self._numbers)
@@ -160,7 +254,7 @@ class _Filling:
         for columns in file.passes(together, tuple(c for c in others if c not in together)):
             stop = start
             for batch in file.batches(columns):
-                piece = Piece(file, batch, stop - start)
+                piece = _Piece(file, batch, stop - start)
                 if piece.rows:
                     self._write_numbers(piece, stop, box)
                     if columns[0] in together:
@@ -168,7 +262,7 @@ class _Filling:
                 stop += piece.rows
         return stop
 
-    def _write_numbers(self, piece: Piece, start: int, box: Box) -> None:
+    def _write_numbers(self, piece: _Piece, start: int, box: Box) -> None:
         """Write the numbers of a piece; all columns that are wrong in it are one error."""
         errors = []
         for key, array in self._numbers.items():
@@ -184,7 +278,7 @@ class _Filling:
         if errors:
             raise several(errors)
 
-    def _write_order(self, piece: Piece, start: int, order: Order) -> None:
+    def _write_order(self, piece: _Piece, start: int, order: _RowOrder) -> None:
         stop = start + piece.rows
         for key, flag in (("end", self._terminal), ("cut", self._cut)):
             for column in self._columns.get(key, ()):
@@ -192,10 +286,10 @@ class _Filling:
         begins = order.begins(piece, self._terminal[start:stop] | self._cut[start:stop])
         self._cut[max(start - 1, 0) : stop - 1] |= begins[0 if start else 1 :]
 
-    def table(self, rows: int, box: Box) -> Table:
-        """The first rows of the arrays."""
+    def raw_log(self, rows: int) -> RawLog:
+        """Return the first rows of the arrays."""
         filled = {key: array[:rows] for key, array in self._numbers.items()}
-        raw = RawLog(
+        return RawLog(
             observation=filled["observation"],
             action=filled["action"],
             reward=filled["reward"][:, 0],
@@ -204,7 +298,6 @@ class _Filling:
             next_observation=filled.get("next_observation"),
             propensity=filled["propensity"][:, 0] if "propensity" in filled else None,
         )
-        return Table(raw, box)
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
@@ -212,47 +305,24 @@ def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for key in keys for name in columns.get(key, ())))
 
 
-def _values(piece: Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
-    """A column of numbers, checked for what its key asks of it."""
+def _values(piece: _Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
+    """Return a column of numbers, checked for what its key asks of it.
+
+    Actions and box are compared in float32. An end of the box that float32 does not have is then
+    rounded inwards, so that no action is outside by rounding.
+    """
     values = piece.read(numbers, column).astype(np.float32, copy=False)
     if key == "action":
-        return _inside(piece, column, values, box.low[place], box.high[place])
+        low, high = box.low[place], box.high[place]
+        outside = np.flatnonzero((values < np.float32(low)) | (values > np.float32(high)))
+        if outside.size:
+            first = values[outside[0]]
+            complaint = f"has {first:g}, outside the action box from {low:g} to {high:g}"
+            remedy = "Correct action_low and action_high, or the rows."
+            raise piece.wrong(column, complaint, remedy, outside)
+        return np.clip(values, *float32_box(low, high))
     if key == "propensity":
-        _check_propensity(piece, column, values)
+        wrong = np.flatnonzero(not_a_probability(values))
+        if wrong.size:
+            raise piece.wrong(column, f"has {values[wrong[0]]:g}", PROPENSITY, wrong)
     return values
-
-
-def _inside(piece: Piece, column: str, values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The actions of a column, refused outside the box.
-
-    Both are compared in float32; an end of the box that float32 does not have is then rounded
-    inwards, so that no action is outside by rounding.
-    """
-    outside = np.flatnonzero((values < np.float32(low)) | (values > np.float32(high)))
-    if outside.size:
-        raise piece.wrong(
-            column,
-            f"has {values[outside[0]]:g}, outside the action box from {low:g} to {high:g}",
-            "Correct action_low and action_high, or the rows.",
-            outside,
-        )
-    return np.clip(values, _rounded(low, np.inf), _rounded(high, -np.inf))
-
-
-def _rounded(bound: float, towards: float) -> np.float32:
-    rounded = np.float32(bound)
-    # In float64: beside a float32 number NumPy would round a plain float as well.
-    error = np.float64(rounded) - bound
-    is_outside = error < 0 if towards > bound else error > 0
-    return np.nextafter(rounded, np.float32(towards)) if is_outside else rounded
-
-
-def _check_propensity(piece: Piece, column: str, values: np.ndarray) -> None:
-    wrong = np.flatnonzero(not_a_probability(values))
-    if wrong.size:
-        raise piece.wrong(
-            column,
-            f"has {values[wrong[0]]:g}",
-            "A propensity is a probability above 0 and at most 1.",
-            wrong,
-        )

@@ -4,18 +4,22 @@ import csv
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
-from fat2thin.data.errors import DataFileError, file_error, open_file
 from fat2thin.data.formats.table_values import Kind, refusal
-from fat2thin.data.limits import refuse_too_many_columns
+from fat2thin.data.safe_files import (
+    DataFileError,
+    file_error,
+    open_file,
+    opened_path,
+    refuse_too_many_columns,
+)
 
 Batch = dict[str, pa.Array]
 """A few rows: an array a column, by its name."""
@@ -45,66 +49,17 @@ _SAVE_AS_UTF8 = "Save it as CSV in UTF-8."
 _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
 
 
-@runtime_checkable
-class TableFile(Protocol):
-    """A file of rows and named columns."""
+class CsvFile:
+    """A CSV file: rows and named columns, with text in all cells."""
 
-    path: Path
-    columns: tuple[str, ...]
     row_bound: int
     """At least the number of rows."""
-
-    def refuse(self, column: str, kind: Kind) -> None:
-        """Raise where the column's type cannot hold values of this kind."""
-
-    def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Which columns to read at once, where `together` must be and the others need not."""
-
-    def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
-        """The rows from top to bottom, these columns alone."""
-
-    def places(self, rows: list[int]) -> str:
-        """Rows (the first is 0) as a person finds them."""
-
-
-def open_table(path: Path) -> TableFile:
-    """A CSV or Parquet file, of which only the names of the columns are read."""
-    open_file(path).close()
-    table = _OPENERS[path.suffix.lower()](path)
-    refuse_too_many_columns(path, len(table.columns))
-    return table
-
-
-class _Lines:
-    """The lines of a CSV file; a record of more letters than `_LONGEST_RECORD` is an error."""
-
-    def __init__(self, path: Path, file: io.TextIOBase) -> None:
-        self._path, self._file = path, file
-        self.taken = 0
-        """Letters of the record that is being read."""
-
-    def __iter__(self) -> Iterator[str]:
-        for number in itertools.count(1):
-            line = self._file.readline(_LONGEST_RECORD)
-            self.taken += len(line)
-            if self.taken >= _LONGEST_RECORD:
-                raise file_error(
-                    self._path,
-                    f"what ends in line {number} is longer than {_LONGEST_RECORD:,} letters",
-                    "It has too many columns, or a quotation mark is missing.",
-                )
-            if not line:
-                return
-            yield line
-
-
-class CsvFile:
-    """A CSV file; all its cells are text."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with _readable(path), open_file(path) as file:
-            self._check_encoding(file.read(2))
+            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                raise file_error(path, "is UTF-16 text", _SAVE_AS_UTF8)
             self._size = os.fstat(file.fileno()).st_size
             self.row_bound = 1 + sum(
                 # Line ends of every kind; a piece that ends between \r and \n counts one too many.
@@ -117,12 +72,13 @@ class CsvFile:
         """Nothing to refuse: text is read as what it should be, or refused cell by cell."""
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """All columns in one pass: a line has all of them."""
+        """Return which columns to read at once: all, since a line has all of them."""
         return [together + others]
 
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
         """The rows from top to bottom, these columns alone."""
-        if not self._has_rows():
+        # Arrow takes a header without rows for a file that is too short.
+        if not any(itertools.islice(self._records(), 1, 2)):
             return
         # Named by number: the file may use a name twice where nobody asks for it.
         place = {name: str(number) for number, name in enumerate(self.columns)}
@@ -143,85 +99,73 @@ class CsvFile:
         )
         parse = arrow_csv.ParseOptions(newlines_in_values=True)
         try:
-            with arrow_csv.open_csv(self.path, read, parse, convert) as reader:
+            with (
+                opened_path(self.path) as path,
+                arrow_csv.open_csv(path, read, parse, convert) as reader,
+            ):
                 for batch in reader:
                     yield {name: batch.column(number) for name, number in wanted.items()}
         except pa.ArrowInvalid as error:
             raise self._unreadable(error) from None
 
     def places(self, rows: list[int]) -> str:
-        """Rows as a person counts them, with the lines that a text editor shows."""
-        lines = self._lines(rows)
+        """Return rows (the first is 0) as people count them, with the lines of a text editor."""
+        lines: dict[int, int] = {}
+        # Lines are known only up to where the file can be read.
+        with suppress(DataFileError):
+            records = itertools.islice(self._records(), 1, max(rows) + 2)
+            lines.update((row, line) for row, (line, _) in enumerate(records) if row in rows)
         return ", ".join(
             f"row {row + 1}" + (f" (line {lines[row]})" if row in lines else "") for row in rows
         )
 
-    def _has_rows(self) -> bool:
-        # Arrow takes a header without rows for a file that is too short.
-        return any(True for _ in itertools.islice(self._records(), 1, 2))
-
-    def _check_encoding(self, start: bytes) -> None:
-        if start in (b"\xff\xfe", b"\xfe\xff"):
-            raise file_error(self.path, "is UTF-16 text", _SAVE_AS_UTF8)
-
     def _header(self) -> tuple[tuple[str, ...], int]:
-        for line, names in self._records():
-            columns = tuple(name.strip() for name in names)
-            self._check_header(columns)
-            return columns, line
-        raise file_error(self.path, "is empty", _NAME_THE_COLUMNS)
-
-    def _check_header(self, columns: tuple[str, ...]) -> None:
+        line, names = next(self._records(), (0, []))
+        if not line:
+            raise file_error(self.path, "is empty", _NAME_THE_COLUMNS)
+        columns = tuple(name.strip() for name in names)
         if any("\ufffd" in name for name in columns):
-            raise file_error(
-                self.path, "the names of its columns are not UTF-8 text", _SAVE_AS_UTF8
-            )
+            complaint = "the names of its columns are not UTF-8 text"
+            raise file_error(self.path, complaint, _SAVE_AS_UTF8)
         separators = [sign for sign in ";\t|" if len(columns) == 1 and sign in columns[0]]
         if separators:
-            raise file_error(
-                self.path,
-                f"its columns are separated by {separators[0]!r}",
-                "Save it with commas between columns and points in numbers.",
-            )
+            complaint = f"its columns are separated by {separators[0]!r}"
+            remedy = "Save it with commas between columns and points in numbers."
+            raise file_error(self.path, complaint, remedy)
         if all(_is_number(name) for name in columns):
             raise file_error(self.path, "its first line holds numbers", _NAME_THE_COLUMNS)
+        return columns, line
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Every record, the header among them, with the line it ends at; empty lines are none."""
-        with (
-            _readable(self.path),
-            io.TextIOWrapper(
-                open_file(self.path), encoding="utf-8-sig", errors="replace", newline=""
-            ) as file,
-        ):
-            lines = _Lines(self.path, file)
-            reader = csv.reader(lines)
+        """Yield every record, header included, with the line it ends at; no empty lines."""
+        with _readable(self.path), open_file(self.path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+            letters = 0
+
+            def lines() -> Iterator[str]:
+                nonlocal letters
+                while line := text.readline(_LONGEST_RECORD):
+                    letters += len(line)
+                    if letters >= _LONGEST_RECORD:
+                        place = f"what ends in line {reader.line_num + 1}"
+                        complaint = f"{place} is longer than {_LONGEST_RECORD:,} letters"
+                        remedy = "It has too many columns, or a quotation mark is missing."
+                        raise file_error(self.path, complaint, remedy)
+                    yield line
+
+            reader = csv.reader(lines())
             try:
                 for record in reader:
-                    lines.taken = 0
+                    letters = 0
                     if record:
                         yield reader.line_num, record
             except csv.Error as error:
-                raise file_error(
-                    self.path,
-                    f"line {reader.line_num} cannot be read ({error})",
-                    "A quotation mark may be missing.",
-                ) from None
-
-    def _lines(self, rows: list[int]) -> dict[int, int]:
-        """The line of each row; none from where the file cannot be read on."""
-        lines = {}
-        try:
-            records = itertools.islice(self._records(), 1, max(rows) + 2)
-            for row, (line, _) in enumerate(records):
-                if row in rows:
-                    lines[row] = line
-        except DataFileError:
-            pass
-        return lines
+                complaint = f"line {reader.line_num} cannot be read ({error})"
+                remedy = "A quotation mark may be missing."
+                raise file_error(self.path, complaint, remedy) from None
 
     def _unreadable(self, error: pa.ArrowInvalid) -> DataFileError:
-        """What a person can do about Arrow's complaint."""
+        """Return an error that says what to do about Arrow's complaint."""
         if "UTF8" in str(error):
             return file_error(self.path, "is not UTF-8 text", _SAVE_AS_UTF8)
         for row, (line, record) in enumerate(itertools.islice(self._records(), 1, None)):
@@ -237,12 +181,12 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file; its columns have types."""
+    """A Parquet file: rows and named columns with types."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._metadata: arrow_parquet.FileMetaData | None = None
-        with _readable(path), self._open() as file:
+        with self._opened() as file:
             self._metadata = file.metadata
             self._schema = file.schema_arrow
             self.columns = tuple(self._schema.names)
@@ -257,7 +201,7 @@ class ParquetFile:
             raise file_error(self.path, *reason, column)
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """As many columns at once as take little memory beside what is read of them.
+        """Return which columns to read at once, where `together` must be and the others need not.
 
         Those of a small file are read a few at a time: all open would take more than its rows.
         """
@@ -273,7 +217,7 @@ class ParquetFile:
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
         """The rows from top to bottom, these columns alone."""
         rows = 0
-        with _readable(self.path), self._open() as file:
+        with self._opened() as file:
             for batch in file.iter_batches(
                 _PARQUET_BATCH_ROWS, columns=list(columns), use_threads=False
             ):
@@ -285,24 +229,35 @@ class ParquetFile:
             raise damaged(self.path, f"it says that it has {self.row_bound} rows, and has not")
 
     def places(self, rows: list[int]) -> str:
-        """Rows as a person counts them."""
+        """Return rows (the first is 0) as people count them."""
         return ", ".join(f"row {row + 1}" for row in rows)
 
-    def _open(self) -> arrow_parquet.ParquetFile:
-        # Pages are streamed through a small buffer: a row group may be as large as the file.
-        return arrow_parquet.ParquetFile(
-            self.path,
-            metadata=self._metadata,
-            buffer_size=_PARQUET_BUFFER_BYTES,
-            pre_buffer=False,
-            thrift_container_size_limit=_LONGEST_PARQUET_LIST,
-            page_checksum_verification=True,
-        )
+    @contextmanager
+    def _opened(self) -> Iterator[arrow_parquet.ParquetFile]:
+        with (
+            _readable(self.path),
+            opened_path(self.path) as path,
+            # Pages are streamed through a small buffer: a row group may be as large as the file.
+            arrow_parquet.ParquetFile(
+                path,
+                metadata=self._metadata,
+                buffer_size=_PARQUET_BUFFER_BYTES,
+                pre_buffer=False,
+                thrift_container_size_limit=_LONGEST_PARQUET_LIST,
+                page_checksum_verification=True,
+            ) as file,
+        ):
+            yield file
 
 
-_OPENERS: dict[str, Callable[[Path], TableFile]] = {".csv": CsvFile, ".parquet": ParquetFile}
+TableFile = CsvFile | ParquetFile
 
-SUFFIXES = tuple(_OPENERS)
+
+def open_table(path: Path) -> TableFile:
+    """Open a CSV or Parquet file; only the names of its columns are read."""
+    table = CsvFile(path) if path.suffix.lower() == ".csv" else ParquetFile(path)
+    refuse_too_many_columns(path, len(table.columns))
+    return table
 
 
 @contextmanager
@@ -311,16 +266,14 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if "Exceeded size limit" in str(error):
-            raise file_error(
-                path,
-                f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows",
-                "Keep fewer columns, or write larger groups.",
-            ) from None
+            complaint = f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows"
+            remedy = "Keep fewer columns, or write larger groups."
+            raise file_error(path, complaint, remedy) from None
         raise damaged(path, _first_line(error)) from None
 
 
 def damaged(path: Path, reason: str) -> DataFileError:
-    """The error of a file that cannot be read for a reason that lies deeper than its cells."""
+    """Return the error of a file that cannot be read, not for its cells but for this reason."""
     return file_error(path, f"cannot be read: {reason}", "Write or copy the file again.")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import glob
 import itertools
+import json
 import os
 import re
 import tomllib
@@ -12,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fat2thin.data.episodes import Box
-from fat2thin.data.errors import DataFileError, file_error, open_file
+from fat2thin.data.operations import Box
+from fat2thin.data.safe_files import DataFileError, file_error, read_small
 from fat2thin.terminal_text import printable
 
 KEYS = {
@@ -35,15 +36,12 @@ KEYS = {
 }
 """Every key, and what it means."""
 
-REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
-
-SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
+_REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
+_SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
 """Keys that name one column."""
-
-SEVERAL = ("observation", "action", "next_observation")
+_SEVERAL = ("observation", "action", "next_observation")
 """Keys that name columns, or beginnings of them."""
-
-USUAL_NAMES = {
+_USUAL_NAMES = {
     "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
     "time": ("time", "timestamp", "step", "timestep", "date", "t"),
     "reward": ("reward", "rewards"),
@@ -53,8 +51,14 @@ USUAL_NAMES = {
 }
 """What people call the single columns, in lower case."""
 
-LARGEST_TOML = 2**20
-"""Bytes of a TOML that is read at most."""
+_USUAL_BEGINNINGS = {
+    "observation": ("obs", "state"),
+    "action": ("act", "dose"),
+    "next_observation": ("next_obs", "next_state"),
+}
+SUFFIXES = (".csv", ".parquet")
+_TABLES = f"Tables are {' or '.join(SUFFIXES)} files."
+_LARGEST_TOML = 2**20
 _LONGEST_SHOWN = 200
 _MOST_DOTS = 200
 _DEEP_KEY = re.compile(
@@ -62,8 +66,13 @@ _DEEP_KEY = re.compile(
 )
 """Dots and words in turn, more than any key, number or name of a file has."""
 
+_MANY = 8
+_OBSERVED = "observed in the log: write the real limit"
+
 Columns = dict[str, tuple[str, ...]]
 """The columns of a file that each key names."""
+Ends = tuple[list[float], list[float]]
+"""The lowest and the highest number of each of some columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +95,9 @@ class TableSchema:
     propensity: str | None = None
 
     def columns(self, present: Sequence[str], file: Path) -> Columns:
-        """The columns of each key in a file that has these; what does not fit is refused."""
+        """Return the columns of each key in a file that has these; refuse what does not fit."""
         counted = Counter(present)
-        named = {key: _names(getattr(self, key)) for key in (*SINGLE, *SEVERAL)}
+        named = {key: _names(getattr(self, key)) for key in (*_SINGLE, *_SEVERAL)}
         found = {
             key: self._find(key, names, counted, file) for key, names in named.items() if names
         }
@@ -97,17 +106,15 @@ class TableSchema:
         return found
 
     def box(self, actions: int) -> Box:
-        """The action box for this many actions."""
+        """Return the action box for this many actions."""
         low, high = self._bound("action_low", actions), self._bound("action_high", actions)
         if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
-            raise self.wrong(
-                f"action_low {low} is not below action_high {high}",
-                "The box needs room in every coordinate.",
-            )
+            complaint = f"action_low {low} is not below action_high {high}"
+            raise self.wrong(complaint, "The box needs room in every coordinate.")
         return Box(low, high, self.discount)
 
     def wrong(self, complaint: str, remedy: str) -> DataFileError:
-        """The error that says so of this TOML."""
+        """Return an error about this TOML."""
         return file_error(self.path, complaint, remedy)
 
     def _find(
@@ -116,31 +123,22 @@ class TableSchema:
         found = [column for name in names for column in self._matches(key, name, present, file)]
         for column, times in Counter(found).items():
             if present[column] > 1:
-                raise file_error(
-                    file,
-                    f"is the name of {present[column]} columns",
-                    "Give every column a name of its own.",
-                    column,
-                )
+                complaint = f"is the name of {present[column]} columns"
+                raise file_error(file, complaint, "Give every column a name of its own.", column)
             if times > 1:
-                raise self.wrong(
-                    f"{key} names the column {column!r} {times} times", "Name it once."
-                )
+                named = f"{key} names the column {column!r} {times} times"
+                raise self.wrong(named, "Name it once.")
         return tuple(found)
 
     def _matches(self, key: str, name: str, present: Counter[str], file: Path) -> list[str]:
         if name in present:
             return [name]
-        beginning = name[:-1] if name.endswith("*") and key in SEVERAL else None
+        beginning = name[:-1] if name.endswith("*") and key in _SEVERAL else None
         found = [column for column in present if beginning and column.startswith(beginning)]
         if not found:
-            columns = list(present)
-            raise file_error(
-                file,
-                f"has no column {name!r}, which {self.path.name} names as {key}"
-                f"{_did_you_mean(name, columns)}",
-                f"Its columns are {_listed(columns)}.",
-            )
+            hint = _did_you_mean(name, list(present))
+            complaint = f"has no column {name!r}, which {self.path.name} names as {key}{hint}"
+            raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
 
     def _check_pairs(
@@ -148,36 +146,28 @@ class TableSchema:
     ) -> None:
         pairs = f"observation ({_listed(observation)}) and next_observation ({_listed(following)})"
         if len(observation) != len(following):
-            raise file_error(
-                file, f"{pairs} have {len(observation)} and {len(following)} columns",
-                "Each column of the one needs its twin in the other.",
-            )  # fmt: skip
+            complaint = f"{pairs} have {len(observation)} and {len(following)} columns"
+            raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
         ends = _endings(observation), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
         if by_pattern and ends[0] != ends[1] and sorted(ends[0]) == sorted(ends[1]):
-            raise file_error(
-                file, f"{pairs} have different orders", f"List the names in {self.path.name}."
-            )
+            remedy = f"List the names in {self.path.name}."
+            raise file_error(file, f"{pairs} have different orders", remedy)
 
     def _bound(self, key: str, actions: int) -> tuple[float, ...]:
         bound = getattr(self, key)
         if not isinstance(bound, tuple):
             return (bound,) * actions
         if len(bound) != actions:
-            raise self.wrong(
-                f"{key} has {len(bound)} numbers for {actions} actions",
-                "Give one for each, or one number for all.",
-            )
+            complaint = f"{key} has {len(bound)} numbers for {actions} actions"
+            raise self.wrong(complaint, "Give one for each, or one number for all.")
         return bound
 
 
 def read_schema(path: Path) -> TableSchema:
     """Read and check a TOML; which columns the files really have is not looked at."""
-    with open_file(path) as file:
-        contents = file.read(LARGEST_TOML + 1)
-    if len(contents) > LARGEST_TOML:
-        remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
-        raise file_error(path, f"has more than {LARGEST_TOML:,} bytes", remedy)
+    remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
+    contents = read_small(path, _LARGEST_TOML, remedy)
     try:
         text = contents.decode()
         # To parse a key takes the time of its length squared.
@@ -189,40 +179,49 @@ def read_schema(path: Path) -> TableSchema:
         raise file_error(path, f"cannot be read as TOML: {error}", remedy) from None
     for key in written:
         if key not in KEYS:
-            raise file_error(path, *_unknown_key(key))
-    missing = [key for key in REQUIRED if key not in written]
+            meant = [known for known, usual in _USUAL_NAMES.items() if key.lower() in usual]
+            hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
+            remedy = f"The keys are {', '.join(KEYS)}."
+            raise file_error(path, f"there is no key {_shown(key)}{hint}", remedy)
+    missing = [key for key in _REQUIRED if key not in written]
     if not {"episode", "end", "cut"} & written.keys():
         missing.insert(0, "episode")
     if missing:
         remedy = " ".join(map(_explained, missing))
         raise file_error(path, f"lacks {', '.join(missing)}", remedy)
-    values = {key: _checked(path, key, value) for key, value in written.items()}
-    return TableSchema(path=path, **{"files": (), **values})
+    values: dict[str, Any] = {"files": ()}
+    for key, value in written.items():
+        check, must_be = _CHECKS[key]
+        values[key] = check(value)
+        if values[key] is None:
+            complaint = f"{key} must be {must_be}, not {_shown(value)}"
+            raise file_error(path, complaint, _explained(key))
+    return TableSchema(path=path, **values)
 
 
-def find_files(schema: TableSchema, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
-    """The files of a TOML, in its order; those of a pattern or a folder in order of their names."""
+def find_files(schema: TableSchema) -> tuple[Path, ...]:
+    """Return the files of a TOML in its order; those of a pattern or a folder sorted by name."""
     if not schema.files:
-        same_name = [schema.path.with_suffix(suffix) for suffix in suffixes]
+        same_name = [schema.path.with_suffix(suffix) for suffix in SUFFIXES]
         found = [path for path in same_name if path.is_file()]
         if len(found) != 1:
             names = " and ".join(path.name for path in found) or "no table of its name"
             raise schema.wrong(f"has {names} beside it", "Say with files which tables it is for.")
         return tuple(found)
-    paths = [path for entry in schema.files for path in _expand(schema, entry, suffixes)]
+    paths = [path for entry in schema.files for path in _expand(schema, entry)]
     for path, times in Counter(paths).items():
         if times > 1:
             raise schema.wrong(f"files names {path} {times} times", "Name it once.")
-        if path.suffix.lower() not in suffixes:
-            raise schema.wrong(f"files names {path}", f"Tables are {_either(suffixes)} files.")
+        if path.suffix.lower() not in SUFFIXES:
+            raise schema.wrong(f"files names {path}", _TABLES)
     return tuple(paths)
 
 
-def _expand(schema: TableSchema, entry: str, suffixes: tuple[str, ...]) -> list[Path]:
+def _expand(schema: TableSchema, entry: str) -> list[Path]:
     folder = schema.path.parent
     path = folder / entry
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
         what = "which has no tables in it"
     elif os.path.lexists(path):
         return [path]
@@ -231,16 +230,8 @@ def _expand(schema: TableSchema, entry: str, suffixes: tuple[str, ...]) -> list[
         found = sorted(folder / match for match in matches if (folder / match).is_file())
         what = f"which is not there{_did_you_mean(entry, [file.name for file in folder.iterdir()])}"
     if not found:
-        raise schema.wrong(f"files names {entry}, {what}", f"Tables are {_either(suffixes)} files.")
+        raise schema.wrong(f"files names {entry}, {what}", _TABLES)
     return found
-
-
-def _checked(path: Path, key: str, value: Any) -> Any:
-    check, must_be = _CHECKS[key]
-    checked = check(value)
-    if checked is None:
-        raise file_error(path, f"{key} must be {must_be}, not {_shown(value)}", _explained(key))
-    return checked
 
 
 def _name(value: Any) -> str | None:
@@ -274,8 +265,8 @@ def _discount(value: Any) -> float | None:
 
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "files": (_names, "a name or a list of names"),
-    **{key: (_name, "the name of a column") for key in SINGLE},
-    **{key: (_names, "a list of names of columns") for key in SEVERAL},
+    **{key: (_name, "the name of a column") for key in _SINGLE},
+    **{key: (_names, "a list of names of columns") for key in _SEVERAL},
     "action_low": (_bounds, "a finite number or a list of them"),
     "action_high": (_bounds, "a finite number or a list of them"),
     "discount": (_discount, "a number from 0 to 1"),
@@ -286,14 +277,8 @@ def _explained(key: str) -> str:
     return f"{key}: {KEYS[key]}."
 
 
-def _unknown_key(key: str) -> tuple[str, str]:
-    meant = [known for known, usual in USUAL_NAMES.items() if key.lower() in usual]
-    hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
-    return f"there is no key {_shown(key)}{hint}", f"The keys are {', '.join(KEYS)}."
-
-
 def _shown(value: Any) -> str:
-    """The beginning of what may be very long."""
+    """Return a value as text, cut where it is very long."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no number of thousands of digits
@@ -312,16 +297,57 @@ def _listed(names: Sequence[str], at_most: int = 12) -> str:
     return ", ".join(map(printable, names[:at_most])) + more
 
 
-def _either(suffixes: Sequence[str]) -> str:
-    return " or ".join(suffixes)
-
-
 def _endings(names: Sequence[str]) -> list[str]:
-    return [name.removeprefix(common_beginning(names)) for name in names]
+    return [name.removeprefix(_common_beginning(names)) for name in names]
 
 
-def common_beginning(names: Sequence[str]) -> str:
-    """What all the names begin with."""
+def _common_beginning(names: Sequence[str]) -> str:
     # All of them lie between the first and the last in their order.
     letters = zip(min(names), max(names), strict=False)
     return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], letters))
+
+
+def starter(
+    file: Path, columns: Sequence[str], observed: Callable[[Sequence[str]], Ends | None]
+) -> str:
+    """Return a TOML for a file with these columns, as far as their names tell.
+
+    The action box is that of the logged actions, which `observed` returns for columns of numbers;
+    where it is not known it is "?", which is refused.
+    """
+    guesses = {key: _guess(key, columns) for key in KEYS if key in (*_SINGLE, *_SEVERAL)}
+    values: dict[str, Any] = {"files": [file.name]}
+    for key, names in guesses.items():
+        if names or key in _REQUIRED:
+            written = _folded(names, columns) or ["?"]
+            values[key] = written if key in _SEVERAL else written[0]
+    ends = observed(guesses["action"]) if guesses["action"] else None
+    low, high = ends or ("?", "?")
+    values |= {"action_low": low, "action_high": high, "discount": 0.99}
+    comments = dict.fromkeys(("action_low", "action_high"), f"  # {_OBSERVED}") if ends else {}
+    lines = [f"{key} = {_toml(value)}{comments.get(key, '')}" for key, value in values.items()]
+    used = {name for names in guesses.values() for name in names}
+    unused = [name for name in columns if name not in used]
+    if unused:
+        lines.append(f"# not used yet: {_toml(unused)}")
+    return "\n".join(lines) + "\n"
+
+
+def _guess(key: str, columns: Sequence[str]) -> list[str]:
+    if key in _SINGLE:
+        return [name for name in columns if name.lower() in _USUAL_NAMES[key]][:1]
+    return [name for name in columns if name.lower().startswith(_USUAL_BEGINNINGS[key])]
+
+
+def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
+    """Return the names, or their common beginning where they are many and it means only them."""
+    if len(names) <= _MANY:
+        return names
+    beginning = _common_beginning(names).rstrip("0123456789")
+    meant = [name for name in columns if name.startswith(beginning)]
+    return [f"{beginning}*"] if meant == names else names
+
+
+def _toml(value: Any) -> str:
+    # The strings, numbers and lists of JSON are those of TOML but for one control character.
+    return printable(json.dumps(value, ensure_ascii=False))

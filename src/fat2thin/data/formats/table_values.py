@@ -1,5 +1,6 @@
 """What the cells of a table mean: numbers, flags, labels and times out of Arrow's columns."""
 
+import contextlib
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ _COMPLETE = "Fill in the value, or leave out the row."
 
 
 class BadCellsError(Exception):
-    """Cells of a column that do not hold what they should; whoever knows the file says where."""
+    """Cells of a column that do not hold what they should; the reader of the file adds where."""
 
     def __init__(self, bad: np.ndarray, what: str, way_out: str) -> None:
         super().__init__(what)
@@ -26,7 +27,7 @@ class BadCellsError(Exception):
 
 
 def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
-    """Why a typed column cannot hold values of this kind, and the way out; None where it can."""
+    """Return why a typed column cannot hold this kind, and the way out; None where it can."""
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
     number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
@@ -51,7 +52,7 @@ def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
 
 
 def numbers(column: pa.Array) -> np.ndarray:
-    """The column in float32 or float64; every number is finite and fits in float32."""
+    """Return the column in float32 or float64; every number is finite and fits in float32."""
     values = _plain_text(column) if _is_text(column.type) else None
     if values is None:
         column = _complete(column)
@@ -59,14 +60,13 @@ def numbers(column: pa.Array) -> np.ndarray:
     # Written so that it is true of NaN as well.
     bad = ~(np.abs(values) <= _FLOAT32_MAX)
     if bad.any():
-        raise BadCellsError(
-            bad, f"has {values[bad.argmax()]}, which is no finite float32 number", _COMPLETE
-        )
+        what = f"has {values[bad.argmax()]}, which is no finite float32 number"
+        raise BadCellsError(bad, what, _COMPLETE)
     return values
 
 
 def flags(column: pa.Array) -> np.ndarray:
-    """The column as booleans: true/false, 1/0 or yes/no."""
+    """Return the column as booleans: true/false, 1/0 or yes/no."""
     column = _complete(column)
     if _is_text(column.type):
         place = pc.index_in(pc.utf8_lower(column), value_set=_FLAGS)
@@ -77,21 +77,18 @@ def flags(column: pa.Array) -> np.ndarray:
         values = floats == 1
         bad = ~values & (floats != 0)
     if bad.any():
-        raise BadCellsError(
-            bad,
-            f"has {column[int(bad.argmax())].as_py()!r}, which is neither true nor false",
-            "Write true or false, 1 or 0, yes or no.",
-        )
+        what = f"has {column[int(bad.argmax())].as_py()!r}, which is neither true nor false"
+        raise BadCellsError(bad, what, "Write true or false, 1 or 0, yes or no.")
     return values
 
 
 def labels(column: pa.Array) -> pa.Array:
-    """The column as text."""
+    """Return the column as text."""
     return _complete(column).cast(pa.string())
 
 
 def times(column: pa.Array) -> np.ndarray:
-    """The column in float64, to be compared; dates are microseconds since 1970."""
+    """Return the column in float64, to be compared; dates are microseconds since 1970."""
     column = _complete(column)
     if _is_text(column.type):
         column = _moments(column)
@@ -127,7 +124,7 @@ def _floats(column: pa.Array) -> np.ndarray:
 
 
 def _plain_text(column: pa.Array) -> np.ndarray | None:
-    """Numbers as most text has them, without blanks and gaps; None where a closer look is due."""
+    """Return numbers as most text has them, without blanks and gaps; None where there is more."""
     try:
         return None if column.null_count else column.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -135,22 +132,18 @@ def _plain_text(column: pa.Array) -> np.ndarray | None:
 
 
 def _parsed(column: pa.Array) -> np.ndarray:
-    try:
-        return column.cast(pa.float64()).to_numpy()
-    except pa.ArrowInvalid:
-        return _parsed_one_by_one(column.to_pylist())
-
-
-def _parsed_one_by_one(texts: list[str]) -> np.ndarray:
-    """The slow way, which knows the cell that is wrong."""
+    values = _plain_text(column)
+    if values is not None:
+        return values
+    # The slow way, which knows the cell that is wrong.
+    texts = column.to_pylist()
     parsed = [_number_or_none(text) for text in texts]
     bad = np.array([number is None for number in parsed])
     if bad.any():
         text = texts[int(bad.argmax())]
-        what = f"has {_shortened(text)!r}, which is no number"
-        if _number_or_none(text.replace(",", ".", 1)) is not None:
-            raise BadCellsError(bad, what, "Write numbers with a decimal point, not a comma.")
-        raise BadCellsError(bad, what, _COMPLETE)
+        comma = _number_or_none(text.replace(",", ".", 1)) is not None
+        way_out = "Write numbers with a decimal point, not a comma." if comma else _COMPLETE
+        raise BadCellsError(bad, f"has {_shortened(text)!r}, which is no number", way_out)
     return np.array(parsed, np.float64)
 
 
@@ -168,21 +161,17 @@ def _shortened(text: str) -> str:
 def _moments(column: pa.Array) -> pa.Array:
     """Text as numbers, or else as dates without or with a time zone."""
     for type_ in _MOMENTS:
-        if _casts(column, type_):
+        with contextlib.suppress(pa.ArrowInvalid):
             return column.cast(type_)
-    ways = np.array([_way(column[row : row + 1]) for row in range(len(column))])
-    unreadable = ways == len(_MOMENTS)
-    bad = unreadable if unreadable.any() else ways != ways[0]
+    cells = [column[row : row + 1] for row in range(len(column))]
+    ways = np.array([[_casts(cell, type_) for type_ in _MOMENTS] for cell in cells])
+    unreadable = ~np.any(ways, axis=1)
+    first = ways.argmax(axis=1)
+    bad = unreadable if unreadable.any() else first != first[0]
     text = _shortened(column[int(bad.argmax())].as_py())
-    raise BadCellsError(
-        bad,
-        f"has {text!r}, which is no number and no date, or not written as in the rows above",
-        "Write numbers, or dates such as 2024-05-31 14:00, all in one way.",
-    )
-
-
-def _way(cell: pa.Array) -> int:
-    return next((i for i, type_ in enumerate(_MOMENTS) if _casts(cell, type_)), len(_MOMENTS))
+    what = f"has {text!r}, which is no number and no date, or not written as in the rows above"
+    way_out = "Write numbers, or dates such as 2024-05-31 14:00, all in one way."
+    raise BadCellsError(bad, what, way_out)
 
 
 def _casts(column: pa.Array, type_: pa.DataType) -> bool:
