@@ -15,8 +15,9 @@ from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments import sweep
 from fat2thin.paper import claims_table as all_claims
 from fat2thin.paper import reproduction
-from fat2thin.paper.claims import Claim, Finding, Verdict, to_json
-from fat2thin.paper.scales import SCALES
+from fat2thin.paper.claims import Claim, Evidence, Verdict
+from fat2thin.paper.claims_table import to_json
+from fat2thin.paper.presets import SCALES
 from fat2thin.tables import Table
 from fat2thin.training import Run, load
 
@@ -175,7 +176,9 @@ def test_a_page_has_all_runs_below_a_folder(swept, tmp_path, capsys):
 
 
 def test_a_page_shows_claims(swept, tmp_path, capsys):
-    finding = Finding(False, Interval(1.0, float("nan"), float("nan")), "eggs of hares; above 1", 2)
+    finding = Evidence(
+        False, Interval(1.0, float("nan"), float("nan")), "eggs of hares; above 1", 2
+    )
     verdict = Verdict(Claim("C99", "Hares are hatched.", "", None), "does not hold", finding, None)
     (tmp_path / "claims.json").write_text(to_json([verdict], ""))
     folder = swept / "selection" / "learning_rate=0.01"

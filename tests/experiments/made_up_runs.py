@@ -10,7 +10,7 @@ from jaxtyping import Array
 from fat2thin.data.scores import D4RL
 from fat2thin.evaluation.returns import Evaluation
 from fat2thin.paper import claims_table as all_claims
-from fat2thin.paper.claims import Kept, judge
+from fat2thin.paper.claims import Reproduced, judge
 from fat2thin.policies.families import Head
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Evaluations
@@ -41,7 +41,7 @@ class MadeUpPolicies(MadeUpRun):
         return self.proposals
 
 
-class MadeUpKept(Kept):
+class MadeUpKept(Reproduced):
     """Runs by the name of their folder, in place of a folder."""
 
     def __init__(self, runs=(), times=None):

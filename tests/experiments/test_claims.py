@@ -21,19 +21,17 @@ from fat2thin.paper.claims import (
     ONLY_PUBLISHED,
     UNDECIDED,
     Claim,
-    Finding,
-    Kept,
+    Evidence,
+    Reproduced,
     Verdict,
     _verdict,
     above,
-    effect_words,
     number,
-    to_json,
     weakest,
 )
-from fat2thin.paper.presets import PRESETS, Reproduction
+from fat2thin.paper.claims_table import effect_words, to_json
+from fat2thin.paper.presets import PRESETS, Reproduction, scale_of
 from fat2thin.paper.reproduction import NAMES
-from fat2thin.paper.scales import scale_of
 
 NAN = float("nan")
 STRUCTURAL = ("C21", "C22", "C23", "C24")
@@ -79,7 +77,7 @@ def test_a_claim_hangs_on_its_smallest_effect():
 )
 def test_a_verdict_follows_from_both_findings(corrected, published, expected):
     both = (
-        None if holds == "absent" else Finding(holds, number(0.0), "")
+        None if holds == "absent" else Evidence(holds, number(0.0), "")
         for holds in (corrected, published)
     )
     assert _verdict(*both) == expected
@@ -97,7 +95,7 @@ def test_a_verdict_follows_from_both_findings(corrected, published, expected):
     ],
 )
 def test_effects_in_words(effect, words):
-    assert effect_words(Finding(None, effect, "")) == words
+    assert effect_words(Evidence(None, effect, "")) == words
 
 
 # The list
@@ -148,7 +146,7 @@ def test_a_claim_looks_as_published_at_runs_that_some_preset_makes(claim, made):
 
 
 def test_a_folder_without_runs_has_no_runs(tmp_path):
-    kept = Kept(tmp_path)
+    kept = Reproduced(tmp_path)
     assert kept.curve("treatment-cubic", CORRECTED.method("fttpo")) is None
     assert kept.times() is None
 
@@ -167,9 +165,9 @@ def test_without_any_run_the_mathematics_holds_and_nothing_else_was_run(of_nothi
         assert found.verdict == (HOLDS if found.claim.name in STRUCTURAL else NOT_RUN)
 
 
-GAP = Finding(True, Interval(-1.5, -2.0, 0.5), "a gap", 3)
-OF_ONE_SEED = Finding(None, Interval(4.0, NAN, NAN), "a gap", 1)
-OF_NONE = Finding(None, Interval(NAN, NAN, NAN), "a gap")
+GAP = Evidence(True, Interval(-1.5, -2.0, 0.5), "a gap", 3)
+OF_ONE_SEED = Evidence(None, Interval(4.0, NAN, NAN), "a gap", 1)
+OF_NONE = Evidence(None, Interval(NAN, NAN, NAN), "a gap")
 FOUND = [
     Verdict(Claim("C1", "one.", "fig1", None), HOLDS, GAP, None),
     Verdict(Claim("C2", "two.", "fig2", None), UNDECIDED, OF_ONE_SEED, OF_NONE),

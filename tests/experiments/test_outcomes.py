@@ -146,10 +146,20 @@ def test_markdown_is_a_table():
     )
 
 
+def test_columns_of_text_are_left_aligned_and_counts_are_whole():
+    rows = [{"claim": "C1", "seeds": 3, "runs": "a"}, {"claim": "C2", "seeds": NAN, "runs": "b"}]
+    assert outcomes.markdown_rows(rows) == [
+        "| claim | seeds | runs |",
+        "|---|---:|---|",
+        "| C1 | 3 | a |",
+        "| C2 | – | b |",
+    ]
+
+
 def test_runs_are_ordered_by_the_names_of_their_folders():
     names = ["curves/hopper-medium/fttpo", "curves/hopper-medium/iql", "curves/treatment-cubic/bc"]
     runs = {name: scored_run("treatment/cubic", actor_sampled=np.zeros((2, 2))) for name in names}
-    found = outcomes.by_dataset(names, runs)
+    found = outcomes.by_dataset(runs)
     assert {name: [*of_set] for name, of_set in found.items()} == {
         "hopper-medium": ["fttpo", "iql"], "treatment-cubic": ["bc"],
     }  # fmt: skip

@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from experiments.made_up_runs import scored_run
-from fat2thin.experiments import plan, plan_progress
-from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, programs
-from fat2thin.experiments.plan_progress import PlanLines, PlanProgress
+from fat2thin.experiments import plan
+from fat2thin.experiments.plan import (
+    PlanLines,
+    Planned,
+    PlanProgress,
+    carry_out,
+    environment_steps,
+    load_runs,
+    programs,
+)
 from fat2thin.training import FolderInUseError, OtherRunError, load, make_spec
 from fat2thin.training.interruption import Interrupted
 
@@ -109,7 +116,7 @@ def test_episodes_of_stopped_seeds_cost_no_steps():
 
 def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
     clock = itertools.count(0.0, 10.0)
-    monkeypatch.setattr(plan_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))
     progress = PlanProgress()
     progress.plan([400, 600], reused=1)  # at 0 s
     assert progress.words == "2 programs to run, 1 runs are there already"

@@ -6,7 +6,7 @@ import pytest
 
 from fat2thin import data
 from fat2thin.data import Dataset
-from fat2thin.report import distribution_figures as figures
+from fat2thin.report import figure_style as figures
 from fat2thin.report import log_figures
 from untrained import untrained_run
 

@@ -12,7 +12,7 @@ from fat2thin import training
 from fat2thin.cli.main import main
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Reference
-from fat2thin.report import distribution_figures as figures
+from fat2thin.report import figure_style as figures
 from fat2thin.report import run_figures
 from fat2thin.runs.folder import RunFolder
 

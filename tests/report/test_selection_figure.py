@@ -6,10 +6,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 
-from fat2thin.paper.selection_figure import draw_regret
-from fat2thin.paper.selection_study import SIGNS
-from fat2thin.paper.signal_quality import LAST, RANDOM, WAYS, Quality
-from fat2thin.report.distribution_figures import STYLE
+from fat2thin.paper.score_figures import draw_regret
+from fat2thin.paper.studies import LAST, RANDOM, SIGNS, WAYS, Quality
+from fat2thin.report.figure_style import STYLE
 
 SIZES = (25, 50, 200, 1000)
 TREATMENT = [f"treatment-{reward}-{size}" for reward in ("quadratic", "cubic") for size in SIZES]

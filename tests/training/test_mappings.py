@@ -7,8 +7,7 @@ import pytest
 
 import fat2thin
 from fat2thin.engine import memory_mappings as mappings
-from fat2thin.experiments.plan import Planned, carry_out
-from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.experiments.plan import Planned, PlanProgress, carry_out
 from fat2thin.training import make_spec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has such a limit")

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from fat2thin.cli.main import main
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.report import follow as following
-from fat2thin.report import status_table as standings
+from fat2thin.report import run_status
 from fat2thin.runs import status as standing
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import RunFolder
@@ -63,16 +62,16 @@ def test_a_run_without_metrics_is_at_its_start(folder):
     standing = Watch(folder.path).look()
     assert (standing.step, standing.percent, standing.score) == (0, 0, None)
     assert standing.running and not standing.in_use
-    text = standings.describe(standing)
+    text = run_status.describe(standing)
     assert "seeds 3, 5: step 0 of 40 (0 %)" in text
-    assert "goes on from the start" in text and "no metrics yet" in text
+    assert "resume from the start" in text and "no metrics yet" in text
 
 
 def test_the_lock_tells_who_trains(folder):
     watch = Watch(folder.path)
     with FolderLock(folder.path):
         assert watch.look().in_use
-        assert "a process trains into it now" in standings.describe(watch.look())
+        assert "a process is training into it now" in run_status.describe(watch.look())
     assert not watch.look().in_use
 
 
@@ -82,7 +81,7 @@ def test_a_seed_without_a_value_goes_on(folder):
     standing = Watch(folder.path).look()
     assert standing.stopped == 0
     assert "held_out_value: not estimable: outside what the rewards allow, 1 of 2 seeds" in (
-        standings.describe(standing)
+        run_status.describe(standing)
     )
 
 
@@ -93,7 +92,7 @@ def test_means_leave_out_seeds_that_stopped(folder):
     standing = Watch(folder.path).look()
     assert (standing.step, standing.percent, standing.stopped) == (20, 50, 1)
     assert standing.score.step == 20 and standing.score.mean == 7.0
-    text = standings.describe(standing)
+    text = run_status.describe(standing)
     assert "1 of 2 seeds stopped" in text
     assert re.search(r"^loss +4\.000 +4\.000 +4\.000$", text, re.MULTILINE)
     assert re.search(r"^actor_sampled +7\.000 ", text, re.MULTILINE)
@@ -194,14 +193,14 @@ def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
     main(["show", str(path)])
     text = capsys.readouterr().out
     assert "stand_in on tiny/own, seeds 0, 1: step 4 of 6 (66 %)" in text
-    assert "broken off: the command that began it goes on from step 3" in text
+    assert "interrupted: run the same command again to resume from step 3" in text
     assert "evaluation after step 2" in text
     written = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     low, high = sorted(line["loss"] for line in written if line["step"] == 4)
     assert re.search(rf"^loss +{(low + high) / 2:.3f} +{low:.3f} +{high:.3f}$", text, re.MULTILINE)
     for checkpoint in (path / "checkpoints").iterdir():
         (checkpoint / "state.safetensors").write_bytes(b"")
-    assert "from the start" in standings.describe(Watch(path).look())
+    assert "from the start" in run_status.describe(Watch(path).look())
     execute(spec, path)
     assert not Watch(path).look().running
 
@@ -209,7 +208,7 @@ def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
 def test_seeds_that_stopped_and_warnings_are_told(folder):
     stop = {"step": 7, "metric": "loss", "last_good_step": 5, "why": "x"}
     told = [
-        *standings.remarks(outline({**ABOUT, "stopped": {"3": stop}, "warnings": ["a\n\x1bb"]}))
+        *run_status.remarks(outline({**ABOUT, "stopped": {"3": stop}, "warnings": ["a\n\x1bb"]}))
     ]
     assert told == [
         "seed 3 stopped at step 7: loss was not finite. Its state after step 5 is kept.",
@@ -225,7 +224,7 @@ def test_what_a_checkpoint_knows_is_told(tmp_path):
     write_and_break_off(path, seeds=2, settings=settings)
     standing = Watch(path).look()
     assert standing.stopped == 1
-    text = standings.describe(standing)
+    text = run_status.describe(standing)
     assert "1 of 2 seeds stopped" in text
     assert (
         "\nseed 1 stopped at step 2: loss was not finite. Its state after step 1 is kept." in text
@@ -249,12 +248,14 @@ def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
     with FolderLock(held.path):
         main(["show", *map(str, paths)])
     lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [["6 run folders"], [""]]
+    lines = lines[2:]
     assert lines[0] == ["folder", "algorithm", "dataset", "seeds", "actor sampled", "status"]
     assert [line[0] for line in lines[2:]] == [*map(str, paths)]
     assert lines[2][-1] == "damaged: state.safetensors is cut off or was changed"
     assert lines[3][1:] == ["stand_in", "tiny/own", "0, 1", f"{score:.3f}", "finished"]
     stopped = "1 of 2 seeds stopped"
-    assert lines[4][-2:] == ["-", f"broken off at step 10, {stopped}"]
+    assert lines[4][-2:] == ["-", f"interrupted at step 10, {stopped}"]
     assert lines[5][-1] == f"running 25 %, {stopped}"
     assert lines[6][-1].startswith("damaged: run.json is no JSON file")
     assert lines[7][-1] == "holds no run: there is no run.json"
@@ -262,7 +263,7 @@ def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
 
 def test_pace_is_that_of_the_rows_seen_to_come():
     """The first one seen is of unknown age; then 100 steps take 10 s, and 800 are left."""
-    pace = following.Pace()
+    pace = run_status.Pace()
     for step, now in ((100, 0.0), (200, 3.0), (200, 8.0), (300, 13.0)):
         assert pace.words(800) == ""
         pace.see(step, now)
@@ -290,7 +291,7 @@ def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
     spec = make_spec("stand_in", "tiny/own", steps=4, evaluate_every=2, log_every=1)
     thread = threading.Thread(target=execute, args=(spec, path, gate))
     shown = []
-    kind = following._Screen if terminal else following._Lines
+    kind = run_status._Screen if terminal else run_status._Lines
     show = kind.show
 
     def and_tell(self, standing, pace):
@@ -305,7 +306,7 @@ def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=120)
     try:
-        assert following.follow(path, console, refresh=0.01, line_every=0.0)
+        assert run_status.follow(path, console, refresh=0.01, line_every=0.0)
     finally:
         gate.seen.set()
         thread.join()
@@ -337,7 +338,7 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
         assert begun.wait(60.0)
         while (standing := watch.look()).running:
             assert standing.in_use
-            assert f"step {standing.step} of 40" in standings.describe(standing)
+            assert f"step {standing.step} of 40" in run_status.describe(standing)
             steps.append(standing.step)
     finally:
         over.set()
@@ -347,7 +348,7 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
 
 
 def test_lines_come_only_with_news(folder, capsys):
-    lines = following._Lines(every=0.0)
+    lines = run_status._Lines(every=0.0)
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
     watch = Watch(folder.path)
     for _ in range(3):
@@ -361,15 +362,16 @@ def test_lines_come_only_with_news(folder, capsys):
 
 
 def test_following_a_run_that_nobody_is_at_ends_and_says_so(folder, capsys):
-    assert not following.follow(folder.path, refresh=0.01, patience=0.02)
-    assert "broken off: the command that began it goes on from the start" in capsys.readouterr().out
+    assert not run_status.follow(folder.path, refresh=0.01, patience=0.02)
+    told = "interrupted: run the same command again to resume from the start"
+    assert told in capsys.readouterr().out
 
 
 def test_following_ends_quietly(folder, monkeypatch, capsys):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(following.time, "sleep", interrupt)
+    monkeypatch.setattr(run_status.time, "sleep", interrupt)
     main(["show", str(folder.path), "--follow"])
     assert capsys.readouterr().out.splitlines() == ["step 0 of 40 (0 %)"]
 
@@ -379,11 +381,11 @@ def test_following_waits_for_a_run_that_is_just_being_begun(tmp_path, monkeypatc
     path = tmp_path / "run"
     made, states = RunFolder(path), iter(["running", "finished"])
     monkeypatch.setattr(
-        following.time,
+        run_status.time,
         "sleep",
         lambda _: made.write_about({**ABOUT, "step": 40, "status": next(states)}),
     )
     with FolderLock(path):
-        assert following.follow(path)
+        assert run_status.follow(path)
     with pytest.raises(ValueError, match="holds no run"):
-        following.follow(tmp_path / "nowhere")
+        run_status.follow(tmp_path / "nowhere")

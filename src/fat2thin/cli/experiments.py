@@ -134,9 +134,8 @@ def reproduce(
         steps: Updates of learning curves, instead of the scale's.
         out: Folder for runs, tables and figures; reproduction/SCALE by default.
     """
-    from fat2thin.paper.presets import Reproduction
+    from fat2thin.paper.presets import Reproduction, scale_of
     from fat2thin.paper.reproduction import reproduce as carry_out
-    from fat2thin.paper.scales import scale_of
 
     with _told_plainly():
         asked = Reproduction(scale_of(scale), data, seeds, steps)
@@ -162,7 +161,8 @@ def claims(
         json_file: File for the same as data; `fat2thin report --claims` shows it.
     """
     from fat2thin.paper import claims_table as all_claims
-    from fat2thin.paper.claims import asked, to_json
+    from fat2thin.paper.claims_table import to_json
+    from fat2thin.paper.presets import options_of as asked
 
     with _told_plainly():
         if not folder.is_dir():

@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 
 from fat2thin.algorithms.outside_support import REPLACEMENT_SAMPLES
 from fat2thin.distributions import QGaussian
-from fat2thin.report.distribution_figures import BEST_RATIO, BLUE, GREY, ORANGE, SHADE
-from fat2thin.report.run_figures import DASHED
+from fat2thin.report.distribution_figures import BEST_RATIO
+from fat2thin.report.figure_style import BLUE, DASHED, GREY, ORANGE, SHADE
 
 _SEED = 0
 _CENTRE, _SCALE = 0.25, 0.25
@@ -57,13 +57,9 @@ def outside_actions() -> Figure:
         _LOGGED[~inside], np.full(np.sum(~inside), _LOWEST + 0.9), "x", color="black", markersize=7,
         markeredgewidth=1.8, label="logged action, outside: log likelihood −∞",
     )  # fmt: skip
+    arrow = {"arrowstyle": "-|>", "color": "black"}
     for action in _LOGGED[~inside]:
-        lower.annotate(
-            "",
-            (action, _LOWEST),
-            (action, _LOWEST + 0.75),
-            arrowprops={"arrowstyle": "-|>", "color": "black"},
-        )
+        lower.annotate("", (action, _LOWEST), (action, _LOWEST + 0.75), arrowprops=arrow)
         lower.text(action + 0.025, _LOWEST + 0.2, "−∞", fontsize=9)
     total = np.sum(_log_density(proposal, _LOGGED))
     lower.set(
@@ -77,10 +73,7 @@ def outside_actions() -> Figure:
 
 
 def replaced_actions() -> Figure:
-    """Random action replacement: the nearest of the policy's own samples stands in for an action.
-
-    Two coordinates, a sparse policy in each, so that its support is a rectangle.
-    """
+    """Random action replacement in two dimensions: the policy's nearest sample is learned from."""
     policy = QGaussian(_CENTRE, _SCALE, 0.0)
     low, high = (_CENTRE + side * float(policy.half_width) for side in (-1.0, 1.0))
     samples = np.asarray(policy.sample(jax.random.key(_SEED), (REPLACEMENT_SAMPLES, 2)))
@@ -113,8 +106,8 @@ def replaced_actions() -> Figure:
         *nearest.T, "D", color=ORANGE, markerfacecolor="none", markersize=8, markeredgewidth=1.8,
         label="nearest sample: learned from instead",
     )  # fmt: skip
+    arrow = {"arrowstyle": "-|>", "color": GREY, "shrinkA": 9, "shrinkB": 6}
     for action, instead in zip(outside, nearest, strict=True):
-        arrow = {"arrowstyle": "-|>", "color": GREY, "shrinkA": 9, "shrinkB": 6}
         axes.annotate("", instead, action, arrowprops=arrow)
     axes.set(
         xlim=(-1.0, 1.0), ylim=(-1.0, 1.0), aspect="equal",

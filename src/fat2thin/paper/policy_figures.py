@@ -1,36 +1,31 @@
-"""The paper's figures of policies: true densities of what is done, and when a dose pays."""
+"""The paper's figures of policies: true densities of what is done, and what a first dose is worth.
 
-from collections.abc import Iterable, Mapping, Sequence
+The paper draws squashed Gaussians before squashing, and scales heights.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fat2thin.envs import treatment
+from fat2thin.envs.treatment import State, Treatment
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.paper.first_actions import (
-    EARLIER_DOSE,
-    EARLIER_STEPS,
-    FUTURES,
-    RETURN_STEPS,
-    first_action_returns,
-)
-from fat2thin.paper.marginals import (
-    Marginal,
-    draw_acting,
-    draw_proposal,
-    fit_height,
-    marginal,
-    view,
-)
-from fat2thin.report.distribution_figures import GREY
-from fat2thin.report.run_figures import DOTTED
+from fat2thin.paper.marginals import Marginal, draw_acting, draw_proposal, fit_height, marginal
+from fat2thin.policies.policy import Policy
+from fat2thin.report.figure_style import DARK, DOTTED, GREY, signed
 from fat2thin.runs.result import Run
 
+EARLIER_STEPS, EARLIER_DOSE = 7, -0.03
+RETURN_STEPS, FIRST_DOSES, FUTURES = 50, 50, 400
+PATIENT_SEED = 0
 ACTS, LEARNS = "policy that acts", "its proposal, which only learns"
 _RESAMPLES = 2000
 _CENTRAL = 0.9
@@ -38,20 +33,15 @@ _RED = "#C1272D"
 
 
 def final_policies(
-    runs: Mapping[str, Run],
-    observation: ArrayLike,
-    seed: int | None = None,
-    *,
-    dimension: int = 0,
-    where: str = "in one state",
-) -> Figure:
-    """Densities of the policies that act, a row each with its own height, after the last update.
+    runs: Mapping[str, Run], observation: ArrayLike, seed: int | None = None, *,
+    dimension: int = 0, where: str = "in one state",
+) -> Figure:  # fmt: skip
+    """Densities of the final policies that act, one row per method with its own height.
 
-    A coordinate of the action over its box. The support of a sparse policy is shown and named
-    exactly, a single action is a stem, and for others the central 90 % is named. `where` says in
-    words which state it is.
+    Titles name the exact support of a sparse policy, or the central 90 % of another one; a single
+    action is a stem. `where` names the state.
     """
-    _refuse_none(runs)
+    heading = _data(runs.values(), seed)
     figure = Figure(figsize=(7.2, 1.5 + 1.25 * len(runs)))
     rows = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, run) in zip(rows, runs.items(), strict=True):
@@ -59,21 +49,17 @@ def final_policies(
         draw_acting(axes, law, ACTS)
         fit_height(axes, [law])
         axes.set_title(f"{name}: {_in_words(law)}", loc="left", fontsize=10, pad=4)
-    rows[-1].set_xlabel(_action_name(runs, dimension))
-    figure.supylabel(f"density, per unit of {_unit(runs)}", fontsize=10)
-    figure.suptitle(f"final policies on {_data(runs)}, {_of_seed(runs, seed)}\n{where}")
+    rows[-1].set_xlabel(_action_name(runs.values(), dimension))
+    figure.supylabel(f"density, per unit of {_unit(runs.values())}", fontsize=10)
+    figure.suptitle(f"final policies on {heading}\n{where}")
     _name_lines(figure, rows)
     return figure
 
 
 def actor_and_proposal(
-    run: Run,
-    observation: ArrayLike,
-    seed: int | None = None,
-    *,
-    dimension: int = 0,
+    run: Run, observation: ArrayLike, seed: int | None = None, *, dimension: int = 0,
     where: str = "in one state",
-) -> Figure:
+) -> Figure:  # fmt: skip
     """The thin actor against its fat proposal, around the actor's band; shaded where it is zero."""
     thin = marginal(run.policy(seed), observation, dimension)
     fat = marginal(run.proposal(seed), observation, dimension, clipped=False)
@@ -84,36 +70,30 @@ def actor_and_proposal(
     draw_proposal(axes, fat, "fat proposal")
     fit_height(axes, [thin, fat])
     reach = 1.2 * (high - low)
-    left, right = view(thin.box)
+    left, right = axes.get_xlim()
     axes.set_xlim(max(low - reach, left), min(high + reach, right))
     inside = (low <= fat.points) & (fat.points <= high)
     kept = np.trapezoid(fat.density[inside], fat.points[inside])
-    axes.set_title(f"band {_range(thin.support)}: {_per_cent(kept)} of the proposal is in it")
-    axes.set_xlabel(_action_name({"": run}, dimension))
-    axes.set_ylabel(f"density, per unit of {_unit({'': run})}")
+    axes.set_title(f"band {_range(thin.support)}: {100.0 * kept:.0f} % of the proposal is in it")
+    axes.set_xlabel(_action_name([run], dimension))
+    axes.set_ylabel(f"density, per unit of {_unit([run])}")
     figure.suptitle(
-        f"{run.spec.algorithm} on {_data_of(run)}, {_of_seed({'': run}, seed)}, after "
-        f"{run.step:,} updates, {where}"
+        f"{run.spec.algorithm} on {_data([run], seed)}, after {run.step:,} updates, {where}"
     )
     _name_lines(figure, [axes])
     return figure
 
 
 def evolution(
-    runs: Mapping[str, Run],
-    observation: ArrayLike,
-    seed: int | None,
-    steps: Sequence[int],
-    dimensions: Sequence[int] = (0,),
-    *,
-    where: str = "in one state",
-) -> Figure:
-    """Densities after some updates: a column a step, a row a method and coordinate.
+    runs: Mapping[str, Run], observation: ArrayLike, seed: int | None, steps: Sequence[int],
+    dimensions: Sequence[int] = (0,), *, where: str = "in one state",
+) -> Figure:  # fmt: skip
+    """Densities after some updates: one column per step, one row per method and coordinate.
 
     True marginals of what is done, each panel with its own height. Where actions are clipped to the
     box, the atoms on its edges are stems with their probability.
     """
-    _refuse_none(runs)
+    heading = _data(runs.values(), seed)
     if not steps or not dimensions:
         raise ValueError("an evolution needs at least one step and one coordinate")
     rows = [(name, dimension) for name in runs for dimension in dimensions]
@@ -121,7 +101,14 @@ def evolution(
     grid = figure.subplots(len(rows), len(steps), sharex="row", squeeze=False)
     for row, (name, dimension) in zip(grid, rows, strict=True):
         for axes, step in zip(row, steps, strict=True):
-            _draw_step(axes, runs[name], observation, seed, step, dimension)
+            run, laws = runs[name], []
+            laws.append(marginal(run.policy(seed, step), observation, dimension))
+            draw_acting(axes, laws[0], ACTS)
+            if run.program.algorithm.proposal:
+                fat = run.proposal(seed, step)
+                laws.append(marginal(fat, observation, dimension, clipped=False))
+                draw_proposal(axes, laws[1], LEARNS)
+            fit_height(axes, laws)
         of_coordinate = f"\ncoordinate {dimension}" if len(dimensions) > 1 else ""
         row[0].set_ylabel(f"{name}{of_coordinate}\ndensity")
     for axes, step in zip(grid[0], steps, strict=True):
@@ -129,21 +116,54 @@ def evolution(
             "before training" if step == 0 else f"after {step:,} update{'s' * (step > 1)}"
         )
     for axes in grid[-1]:
-        axes.set_xlabel(_action_name(runs, dimensions[0] if len(dimensions) == 1 else None))
-    figure.suptitle(f"{_data(runs)}, {_of_seed(runs, seed)}, {where}")
+        single = dimensions[0] if len(dimensions) == 1 else None
+        axes.set_xlabel(_action_name(runs.values(), single))
+    figure.suptitle(f"{heading}, {where}")
     _name_lines(figure, grid.flat)
     return figure
 
 
-def _draw_step(
-    axes: Axes, run: Run, observation: ArrayLike, seed: int | None, step: int, dimension: int
-) -> None:
-    laws = [marginal(run.policy(seed, step), observation, dimension)]
-    draw_acting(axes, laws[0], ACTS)
-    if run.program.algorithm.proposal:
-        laws.append(marginal(run.proposal(seed, step), observation, dimension, clipped=False))
-        draw_proposal(axes, laws[1], LEARNS)
-    fit_height(axes, laws)
+class FirstActions(NamedTuple):
+    """Returns of futures that begin with each of some doses."""
+
+    observation: Float[Array, " observation"]
+    """What is seen of the patient."""
+    doses: Float[np.ndarray, " doses"]
+    returns: Float[np.ndarray, "doses futures"]
+
+
+def patient_after_doses(task: Treatment) -> tuple[State, Float[Array, " observation"]]:
+    """The patient: what the task knows of it, and what is seen."""
+    key = jax.random.key(PATIENT_SEED)
+    state, observation = treatment.reset(key, task)
+    dose = jnp.full(treatment.ACTION_SIZE, EARLIER_DOSE)
+    for step in range(EARLIER_STEPS):
+        state, observation, *_ = treatment.step(jax.random.fold_in(key, step), state, dose, task)
+    return state, observation
+
+
+def first_action_returns(actor: Policy, task: Treatment) -> FirstActions:
+    """Undiscounted returns of 50 steps by first dose, the actor's centre afterwards.
+
+    The patient has had 7 doses of -0.03. The futures are the same for every dose and every actor;
+    they use no random stream of training or evaluation.
+    """
+    state, observation = patient_after_doses(task)
+    doses = np.linspace(task.dose_low, task.dose_high, FIRST_DOSES)
+    begin = jax.random.fold_in(jax.random.key(PATIENT_SEED), EARLIER_STEPS)
+
+    def one(dose: Array, key: Array) -> Array:
+        def step(carry: tuple[State, Array], time: Array) -> tuple[tuple[State, Array], Array]:
+            now, action = carry
+            now, seen, reward, _ = treatment.step(jax.random.fold_in(key, time), now, action, task)
+            return (now, actor.act(seen)), reward
+
+        return jnp.sum(jax.lax.scan(step, (state, dose[None]), jnp.arange(RETURN_STEPS))[1])
+
+    every = jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))
+    futures = jax.random.split(begin, FUTURES)
+    returns = jax.jit(every)(jnp.asarray(doses, jnp.float32), futures)
+    return FirstActions(observation, doses, np.asarray(returns))
 
 
 def first_action_return(run: Run, seed: int | None = None) -> Figure:
@@ -168,14 +188,11 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
     axes = figure.subplots()
     draw_acting(axes, thin, "thin actor")
     draw_proposal(axes, fat, "fat proposal")
-    for beyond, prefix in (
-        (fat.points <= thin.support[0], ""),
-        (fat.points >= thin.support[1], "_"),
-    ):
-        label = f"{prefix}proposal above zero, actor exactly zero"
+    beyond = {"": fat.points <= thin.support[0], "_": fat.points >= thin.support[1]}
+    for prefix, places in beyond.items():
         axes.fill_between(
-            fat.points[beyond], fat.density[beyond], color=_RED, alpha=0.35, linewidth=0,
-            hatch="///", label=label,
+            fat.points[places], fat.density[places], color=_RED, alpha=0.35, linewidth=0,
+            hatch="///", label=f"{prefix}proposal above zero, actor exactly zero",
         )  # fmt: skip
     fit_height(axes, [thin, fat])
     beside = axes.twinx()
@@ -183,71 +200,48 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
     beside.fill_between(doses, low, high, color=GREY, alpha=0.18, linewidth=0)
     beside.plot(doses, value, color=GREY, linestyle=DOTTED, label="return after that first dose")
     beside.set_ylim(min(0.0, 1.05 * low.min()), max(0.0, 1.15 * high.max()))
-    beside.set_ylabel(f"return of {RETURN_STEPS} steps, undiscounted", color="#555555")
+    beside.set_ylabel(f"return of {RETURN_STEPS} steps, undiscounted", color=DARK)
     axes.set(xlabel="first dose", ylabel="density, per unit of dose")
     figure.suptitle(
-        f"{run.spec.algorithm} on {_data_of(run)}, {_of_seed({'': run}, seed)}: a patient after "
-        f"{EARLIER_STEPS} doses of −{-EARLIER_DOSE:g}\ngrey: mean of {FUTURES} futures, with its "
-        "95 % interval; the actor's centre doses after the first",
+        f"{run.spec.algorithm} on {_data([run], seed)}: a patient after {EARLIER_STEPS} doses of "
+        f"−{-EARLIER_DOSE:g}\ngrey: mean of {FUTURES} futures, with its 95 % interval; the actor's "
+        "centre doses after the first",
         fontsize=10,
     )
-    handles, labels = (
-        one + other
-        for one, other in zip(
-            axes.get_legend_handles_labels(), beside.get_legend_handles_labels(), strict=True
-        )
-    )
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    (handles, labels), (more, names) = (one.get_legend_handles_labels() for one in (axes, beside))
+    figure.legend(handles + more, labels + names, loc="outside lower center", ncols=2)
     return figure
 
 
 def _in_words(law: Marginal) -> str:
     if law.support[0] == law.support[1]:
-        return f"always {_number(law.support[0])}"
+        return f"always {signed(law.support[0])}"
     if law.sparse:
         return f"nothing outside {_range(law.support)}"
-    return f"central {_per_cent(_CENTRAL)} {_range(law.central(_CENTRAL))}"
+    return f"central {100.0 * _CENTRAL:.0f} % {_range(law.central(_CENTRAL))}"
 
 
 def _range(ends: tuple[float, float]) -> str:
-    return f"{_number(ends[0])} to {_number(ends[1])}"
+    return f"{signed(ends[0])} to {signed(ends[1])}"
 
 
-def _per_cent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
+def _unit(runs: Iterable[Run]) -> str:
+    return "dose" if all(treatment.is_name(run.spec.dataset) for run in runs) else "action"
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
-
-
-def _refuse_none(runs: Mapping[str, Run]) -> None:
-    if not runs:
-        raise ValueError("there is no run to draw the policies of")
-
-
-def _unit(runs: Mapping[str, Run]) -> str:
-    return "dose" if all(treatment.is_name(run.spec.dataset) for run in runs.values()) else "action"
-
-
-def _action_name(runs: Mapping[str, Run], dimension: int | None) -> str:
-    single = all(run.program.problem.action_size == 1 for run in runs.values())
+def _action_name(runs: Collection[Run], dimension: int | None) -> str:
+    single = all(run.program.problem.action_size == 1 for run in runs)
     return _unit(runs) if single or dimension is None else f"action, coordinate {dimension}"
 
 
-def _data(runs: Mapping[str, Run]) -> str:
-    return ", ".join(dict.fromkeys(map(_data_of, runs.values())))
-
-
-def _data_of(run: Run) -> str:
-    """The name of the data; of a file without its folder."""
-    path = Path(run.spec.dataset)
-    return path.name if path.suffix else run.spec.dataset
-
-
-def _of_seed(runs: Mapping[str, Run], seed: int | None) -> str:
-    first = next(iter(runs.values())).spec.seeds[0]
-    return f"seed {first if seed is None else seed}"
+def _data(runs: Collection[Run], seed: int | None) -> str:
+    """The names of the data, of files without their folders, and the seed."""
+    if not runs:
+        raise ValueError("there is no run to draw the policies of")
+    datasets = dict.fromkeys(run.spec.dataset for run in runs)
+    names = dict.fromkeys(Path(name).name if Path(name).suffix else name for name in datasets)
+    first = next(iter(runs)).spec.seeds[0]
+    return f"{', '.join(names)}, seed {first if seed is None else seed}"
 
 
 def _name_lines(figure: Figure, panels: Iterable[Axes]) -> None:

@@ -1,27 +1,19 @@
-"""What the page knows of a run's policies: their heads in a few states, and where they lead."""
+"""What the page shows of a run's policies: their heads in a few states, and where they lead."""
 
-import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from scipy import stats
 
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
-from fat2thin.policies.families import (
-    Beta,
-    Deterministic,
-    Family,
-    HeavyStudent,
-    HeavyTailed,
-    Sparse,
-    Squashed,
-)
+from fat2thin.policies import families
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 
@@ -38,20 +30,22 @@ GRID = 61
 """Actions of a curve that is not computed in the page."""
 CENTRAL = 0.9
 """Share of a policy that is shown as its middle."""
-FAMILIES = (Sparse, HeavyTailed, HeavyStudent, Squashed, Beta, Deterministic)
-"""Those that the page's scripts have the densities of; what is made from one of them may differ."""
+FAMILIES: dict[type, Callable[[Any], Plain]] = {
+    families.Sparse: lambda of: {
+        "kind": "sparse", "index": float(of.entropic_index), "box": of.box,
+    },
+    families.HeavyTailed: lambda of: {"kind": "heavy", "index": float(of.entropic_index)},
+    families.HeavyStudent: lambda of: {"kind": "student", "freedom": float(of.degrees_of_freedom)},
+    families.Squashed: lambda of: {"kind": "squashed"},
+    families.Beta: lambda of: {"kind": "beta"},
+    families.Deterministic: lambda of: {"kind": "deterministic"},
+}  # fmt: skip
+"""Families whose densities the page's scripts know; a subclass may have another density."""
 _PATIENT_SEED = 0
 
 
-class Limits(NamedTuple):
-    """How much of each run a page of several runs has room for."""
-
-    states: int
-    snapshots: int
-
-
 def rounded(values: Any, digits: int = 5) -> Any:
-    """Nested lists of numbers with so many significant digits; None where one is not finite."""
+    """Nested lists of numbers with `digits` significant digits; None where one is not finite."""
     array = np.asarray(values, np.float64)
     if array.ndim:
         return [rounded(row, digits) for row in array]
@@ -64,11 +58,17 @@ def good_seed(run: Run) -> int:
     return next((seed for seed in run.spec.seeds if seed not in stopped), run.spec.seeds[0])
 
 
-def look_at(run: Run, log: Dataset | None, limits: Limits) -> Plain:
+def spread(count: int, most: int) -> np.ndarray:
+    """At most `most` of `count` places: the first, the last, and others evenly between."""
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(int))
+
+
+def look_at(run: Run, log: Dataset | None, most_states: int, most_steps: int) -> Plain:
     """Everything the page shows of single policies of a run, but for the weights."""
     seed, problem = good_seed(run), run.program.problem
-    names, states = _picked_states(run, log, limits.states)
-    steps = _spread(sorted({*run.snapshots, run.step}), limits.snapshots)
+    names, states = _picked_states(run, log, most_states)
+    kept = sorted({*run.snapshots, run.step})
+    steps = [kept[place] for place in spread(len(kept), most_steps)]
     actors = [run.policy(seed, step) for step in steps]
     fats = [run.proposal(seed, step) for step in steps] if run.program.algorithm.proposal else []
     return {
@@ -89,12 +89,11 @@ def _picked_states(
 ) -> tuple[list[str], Float[np.ndarray, "states observation"]]:
     """Names and values of states to look at: the middle of all, and some logged ones."""
     scale = run.jobs.observation_scale
-    size = run.program.problem.observation_size
-    # A policy that standardises what it sees tells where the middle of its log is.
-    index = run.spec.seeds.index(good_seed(run))
-    middle = np.zeros(size) if scale is None else np.asarray(scale.mean[index], np.float64)
-    names = ["all zeros" if scale is None else "mean of the log"]
-    states = [middle]
+    names, states = ["all zeros"], [np.zeros(run.program.problem.observation_size)]
+    if scale is not None:
+        # A policy that standardises what it sees tells where the middle of its log is.
+        index = run.spec.seeds.index(good_seed(run))
+        names, states = ["mean of the log"], [np.asarray(scale.mean[index], np.float64)]
     if log is not None:
         for row in np.linspace(0, log.rows - 1, count).astype(int)[: count - 1]:
             names.append(f"logged step {row}")
@@ -104,30 +103,10 @@ def _picked_states(
     return names, np.asarray(shown)
 
 
-def _spread(steps: list[int], most: int) -> list[int]:
-    """The first and the last of some steps, and others at equal distances between them."""
-    places = np.linspace(0, len(steps) - 1, min(most, len(steps)))
-    return [steps[round(place)] for place in places]
-
-
 def family_of(policy: Policy) -> Plain | None:
     """The family as the page's scripts know it; None for one that they do not."""
-    if type(policy.family) not in FAMILIES:
-        return None
-    match policy.family:
-        case Sparse(entropic_index, box):
-            return {"kind": "sparse", "index": float(entropic_index), "box": box}
-        case HeavyTailed(entropic_index):
-            return {"kind": "heavy", "index": float(entropic_index)}
-        case HeavyStudent(degrees_of_freedom):
-            return {"kind": "student", "freedom": float(degrees_of_freedom)}
-        case Squashed():
-            return {"kind": "squashed"}
-        case Beta():
-            return {"kind": "beta"}
-        case Deterministic():
-            return {"kind": "deterministic"}
-    return None
+    describe = FAMILIES.get(type(policy.family))
+    return describe(policy.family) if describe else None
 
 
 class _Answer(NamedTuple):
@@ -152,11 +131,7 @@ def _log_density(policy: Policy, seen: Array, actions: Array) -> Array:
 
 
 def _answers(policies: list[Policy], states: Float[np.ndarray, "states observation"]) -> Plain:
-    """What a policy says of the picked states after each step that is kept.
-
-    For a family that the page knows that is the head; for another one its ends, its centre and,
-    with one coordinate, its density on a grid.
-    """
+    """Heads of a known family in the picked states after each step; of another what is drawn."""
     family, seen = family_of(policies[-1]), jnp.asarray(states, jnp.float32)
     if family is not None:
         answers = [_ask(policy, seen) for policy in policies]
@@ -166,6 +141,7 @@ def _answers(policies: list[Policy], states: Float[np.ndarray, "states observati
 
 
 def _drawn(policy: Policy, seen: Float[Array, "states observation"]) -> Plain:
+    """The ends and the centre and, with one coordinate, the density on a grid."""
     answer = _ask(policy, seen)
     low, high = np.asarray(answer.low), np.asarray(answer.high)
     drawn = {"low": rounded(low), "high": rounded(high), "centre": rounded(answer.act)}
@@ -182,40 +158,35 @@ def _trajectory(run: Run, policy: Policy, fat: Policy | None) -> Plain | None:
     """Doses along the course of a few patients who are given the centre, (patients, time)."""
     if not treatment.is_name(run.spec.dataset) or run.spec.task is not None:
         return None
-    task = treatment.by_name(run.spec.dataset)
-    patients, seen = _first_patients(task)
-    steps: list[tuple[_Answer, _Answer]] = []
-    for time in range(task.horizon):
-        answer = _ask(policy, seen)
-        steps.append((answer, answer if fat is None else _ask(fat, seen)))
-        patients, seen = _next_patients(patients, answer.act, jnp.int32(time), task)
-    thin, wide = jax.tree.map(lambda *of_steps: np.stack(of_steps, axis=1), *steps)
+    fat = policy if fat is None else fat
+    courses = _courses(policy, fat, treatment.by_name(run.spec.dataset))
+    thin, wide = jax.tree.map(lambda of_steps: np.swapaxes(of_steps, 0, 1), courses)
     course = {
         "low": np.clip(thin.low, policy.low, policy.high),
         "high": np.clip(thin.high, policy.low, policy.high),
         "centre": thin.act,
-        **_central(policy if fat is None else fat, wide),
+        **_central(fat, wide),
     }
     return {name: rounded(doses[..., 0]) for name, doses in course.items()}
 
 
-def _patient_keys() -> Key[Array, " patients"]:
-    return jax.random.split(jax.random.key(_PATIENT_SEED), PATIENTS)
+@eqx.filter_jit
+def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _Answer]:
+    """What both policies say, (time, patients, 1), while the first one's centre is given."""
+    keys = jax.random.split(jax.random.key(_PATIENT_SEED), PATIENTS)
 
+    def step(now: tuple[treatment.State, Array], time: Array) -> tuple[Any, Any]:
+        patients, seen = now
+        answer = _ask(policy, seen)
+        later = jax.vmap(
+            lambda key, state, dose: treatment.step(
+                jax.random.fold_in(key, time + 1), state, dose, task
+            )[:2]
+        )(keys, patients, answer.act)
+        return later, (answer, _ask(fat, seen))
 
-@functools.partial(jax.jit, static_argnames="task")
-def _first_patients(task: Treatment) -> tuple[treatment.State, Float[Array, "patients 8"]]:
-    return jax.vmap(lambda key: treatment.reset(key, task))(_patient_keys())
-
-
-@functools.partial(jax.jit, static_argnames="task")
-def _next_patients(
-    patients: treatment.State, doses: Float[Array, "patients 1"], time: Array, task: Treatment
-) -> tuple[treatment.State, Float[Array, "patients 8"]]:
-    def one(key: Array, state: treatment.State, dose: Array) -> tuple[treatment.State, Array]:
-        return treatment.step(jax.random.fold_in(key, time + 1), state, dose, task)[:2]
-
-    return jax.vmap(one)(_patient_keys(), patients, doses)
+    start = jax.vmap(lambda key: treatment.reset(key, task))(keys)
+    return jax.lax.scan(step, start, jnp.arange(task.horizon))[1]
 
 
 def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
@@ -234,32 +205,32 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
 
 
 def quantile(
-    family: Family, centre: np.ndarray, log_scale: np.ndarray, share: float
+    family: families.Family, centre: np.ndarray, log_scale: np.ndarray, share: float
 ) -> Float[np.ndarray, "*rows action"]:
     """The action below which a share of the mass lies, in half-ranges; of one of `FAMILIES`."""
     scale = np.exp(log_scale)
     match family:
-        case Sparse(index, box):
+        case families.Sparse(index, box):
             # On its band the law is a Beta distribution with two equal concentrations.
             concentration = 1.0 / (1.0 - index) + 1.0
             unit = 2.0 * stats.beta.ppf(share, concentration, concentration) - 1.0
             width = scale if box == "clip" else np.minimum(scale, 1.0)
             at = centre if box == "clip" else np.clip(centre, width - 1.0, 1.0 - width)
             return at + width * unit
-        case HeavyTailed(index) if index == 1.0:
+        case families.HeavyTailed(index) if index == 1.0:
             return stats.norm.ppf(share, centre, scale)
-        case HeavyTailed(index):
+        case families.HeavyTailed(index):
             freedom = (3.0 - index) / (index - 1.0)
             return stats.t.ppf(share, freedom, centre, scale * np.sqrt(2.0 / (3.0 - index)))
-        case HeavyStudent(freedom):
+        case families.HeavyStudent(freedom):
             return stats.t.ppf(share, freedom, centre, scale)
-        case Squashed():
+        case families.Squashed():
             return np.tanh(stats.norm.ppf(share, centre, scale))
-        case Beta():
+        case families.Beta():
             place, strength = (1.0 + centre) / 2.0, scale**-2.0
             above, below = 1.0 + place * strength, 1.0 + (1.0 - place) * strength
             return 2.0 * stats.beta.ppf(share, above, below) - 1.0
-        case Deterministic():
+        case families.Deterministic():
             return centre
     raise ValueError(f"no quantiles of {family!r} are known")
 

@@ -1,38 +1,62 @@
 """The networks of a run as the page computes with them, or Q in a few states where they are large.
 
-Weights are 16-bit whole numbers, each row of a matrix with a scale of its own: half the size of
-float32, and some ten times as exact as float16.
+Weights are 16-bit integers, each row of a matrix with a scale of its own: half the size of float32,
+and some ten times as exact as float16.
 """
 
 import base64
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int16
+from jaxtyping import Array
 
 from fat2thin.algorithms.critics import critics_of_job
 from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
-from fat2thin.policies.networks import Linear, ScalarNetwork, Trunk, TwinCritic
+from fat2thin.policies.networks import Linear, Trunk, TwinCritic
 from fat2thin.policies.policy import BoundedNetwork, StandardisedNetwork
 from fat2thin.report.page_policies import GRID, Plain, family_of, good_seed, rounded
 from fat2thin.runs.result import Run
 
+WEIGHT_BYTES = 3_000_000
+"""Characters of the page that weights may take; the rest of 5 MB is for everything else."""
 _LARGEST_LEVEL = 32767
 
 
-def critic_of(run: Run) -> TwinCritic | None:
-    """The critics of the seed that is shown; None for a method that has none of our kind."""
-    return critics_of_job(run.states, run.spec.seeds.index(good_seed(run)))
+def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
+    """Add weights to as many runs as fit, the smallest first, and Q in picked states to others."""
+    pairs = list(zip(runs, described, strict=True))
+    pairs.sort(key=lambda pair: (pair[0].program.problem.action_size, _weight_count(pair[0])))
+    left = WEIGHT_BYTES
+    for run, policies in pairs:
+        critic = critics_of_job(run.states, run.spec.seeds.index(good_seed(run)))
+        # Two characters and two thirds a weight: where that does not fit, nothing need be encoded.
+        fits = _weight_count(run) * 8 // 3 <= left
+        encoded = weights(run, critic) if fits else None
+        size = len(json.dumps(encoded))
+        if encoded is not None and size <= left:
+            policies["weights"] = encoded
+            left -= size
+            continue
+        policies["weights"] = None
+        policies["unknown_family"] = fits and encoded is None
+        if critic is not None:
+            policies |= _values(run, policies, critic)
 
 
-def values_at(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
-    """The smaller Q over each coordinate in the picked states, the others at the actor's centre.
+def _weight_count(run: Run) -> int:
+    """About how many weights the page would need: a policy's, and two critics'."""
+    hidden, problem = getattr(run.spec.config, "hidden", ()), run.program.problem
+    sizes = (problem.observation_size, *hidden, 1)
+    return 3 * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
 
-    For runs whose weights the page has no room for.
-    """
+
+def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
+    """The smaller Q over each coordinate in the picked states, the others at the actor's centre."""
     policy, scale = run.policy(looked_at["seed"]), run.jobs.observation_scale
     states = jnp.asarray(looked_at["states"], jnp.float32)
     centre = (policy.act(states) - policy.low) / (policy.high - policy.low) * 2.0 - 1.0
@@ -64,25 +88,20 @@ class _Arrays:
         known = weight.tobytes()
         if known not in self._places:
             self._places[known] = len(self.encoded)
-            self.encoded.append(_encoded(weight))
+            largest = np.max(np.abs(weight), axis=1)
+            step = np.where(largest > 0, largest / _LARGEST_LEVEL, 1.0).astype("<f4")
+            levels = np.rint(weight / step[:, None]).astype("<i2")
+            self.encoded.append(
+                {
+                    "inputs": weight.shape[1],
+                    "steps": base64.b64encode(step.tobytes()).decode(),
+                    "levels": base64.b64encode(levels.tobytes()).decode(),
+                }
+            )
         return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
 
     def trunk(self, trunk: Trunk) -> list[Plain]:
         return [self.layer(layer) for layer in trunk.layers]
-
-    def scalar(self, network: ScalarNetwork) -> Plain:
-        return {"trunk": self.trunk(network.trunk), "head": self.layer(network.head)}
-
-
-def _encoded(weight: Float[np.ndarray, "outputs inputs"]) -> Plain:
-    largest = np.max(np.abs(weight), axis=1)
-    step = np.where(largest > 0, largest / _LARGEST_LEVEL, 1.0).astype("<f4")
-    levels: Int16[np.ndarray, "outputs inputs"] = np.rint(weight / step[:, None]).astype("<i2")
-    return {
-        "inputs": weight.shape[1],
-        "steps": base64.b64encode(step.tobytes()).decode(),
-        "levels": base64.b64encode(levels.tobytes()).decode(),
-    }
 
 
 def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
@@ -100,7 +119,9 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
         twins = (
             jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members) for twin in (0, 1)
         )
-        networks["critics"] = [arrays.scalar(member) for member in twins]
+        networks["critics"] = [
+            {"trunk": arrays.trunk(one.trunk), "head": arrays.layer(one.head)} for one in twins
+        ]
     scale = run.jobs.observation_scale
     if scale is not None:
         index = run.spec.seeds.index(seed)
