@@ -265,10 +265,10 @@ def demo(out: Path = Path("demo")) -> None:
 def list_algorithms() -> None:
     """List the algorithms with a line each; `fat2thin settings NAME` explains one of them."""
     from fat2thin import algorithms
+    from fat2thin.tables import Table
 
-    width = max(map(len, algorithms.names()))
-    for name in algorithms.names():
-        print(f"{name:{width}}  {algorithms.get(name).summary}")
+    rows = ({"name": name, "summary": algorithms.get(name).summary} for name in algorithms.names())
+    print(Table("", tuple(rows), headings=False))
 
 
 @app.command

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table as Grid
 from rich.text import Text
 
 from fat2thin.evaluation.returns import SCORE
@@ -202,9 +202,8 @@ class _Screen:
         self._live = live
 
     def show(self, standing: Standing, pace: str) -> None:
-        bar = Grid.grid(padding=(0, 1))
         done = ProgressBar(total=standing.outline.steps, completed=standing.step, width=40)
-        bar.add_row(done, Text(_progress(standing)), Text(pace))
+        bar = Columns([done, Text(_progress(standing)), Text(pace)])
         texts = filter(None, ["; ".join(_news(standing)), _metrics(standing)])
         shown = Group(Text(_title(standing.outline)), bar, Text("\n".join(texts)))
         self._live.update(shown, refresh=True)
