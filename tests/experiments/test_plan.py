@@ -105,13 +105,25 @@ def test_an_interruption_ends_the_plan(tmp_path, monkeypatch):
 
 def test_steps_in_the_environment_are_counted(done):
     """Two evaluations, two ways of acting, two seeds, three episodes of 24 steps."""
-    assert environment_steps(load(done / "a")) == 2 * 2 * 2 * 3 * 24
+    assert environment_steps([load(done / "a")]) == 2 * 2 * 2 * 3 * 24
 
 
 def test_episodes_of_stopped_seeds_cost_no_steps():
     """Two evaluations of three seeds, two episodes of 24 steps; one seed stops in between."""
     run = scored_run("treatment/quadratic", actor_sampled=[[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]])
-    assert environment_steps(run) == (3 + 2) * 2 * 24
+    assert environment_steps([run]) == (3 + 2) * 2 * 24
+
+
+def test_a_task_that_does_not_measure_lengths_is_not_taken_for_the_treatment_task():
+    """Its steps are not known; one that measures lengths is counted by them."""
+    own = scored_run("own/task", actor_sampled=np.ones((2, 3)), proposal_sampled=np.ones((2, 3)))
+    assert environment_steps([own]) is None and environment_steps([own], "actor_sampled") is None
+    treated = scored_run("treatment/quadratic@7", actor_sampled=np.ones((2, 3)))
+    assert environment_steps([treated, own]) is None
+    measured = own.evaluations["actor_sampled"]._replace(measures={"length": np.full((2, 3), 7.0)})
+    own.evaluations.policies["actor_sampled"] = measured
+    assert environment_steps([own], "actor_sampled") == 2 * 3 * 2 * 7
+    assert environment_steps([own]) is None
 
 
 def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):

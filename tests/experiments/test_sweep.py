@@ -61,6 +61,10 @@ def test_the_budget_is_counted_and_printed(swept):
     assert result.choice.environment_steps == 4 * 2 * 3 * 4 * 24
     assert result.choice.all_environment_steps == 2 * result.choice.environment_steps
     assert "2,304 steps in the environment (4,608" in str(result.table())
+    unknown = result.choice._replace(environment_steps=None, all_environment_steps=None)
+    assert "steps not known, the task does not measure" in str(
+        result._replace(choice=unknown).table()
+    )
 
 
 def test_the_result_is_kept_as_json(swept):

@@ -5,7 +5,7 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -274,15 +274,26 @@ def _title(pack: Sequence[Planned]) -> str:
     return f"{spec.algorithm}{published} on {where}"
 
 
-def environment_steps(run: Run) -> int:
-    """Environment steps of a run's evaluations, of all its policies."""
-    return sum(steps_of(run, policy) for policy in run.evaluations.policies)
+def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | None:
+    """Environment steps of the runs' evaluations, of one policy or of all.
+
+    Without those of seeds that had stopped. None where a task does not measure the length of its
+    episodes.
+    """
+    counts = [
+        _steps_of(run, one)
+        for run in runs
+        for one in (run.evaluations.policies if policy is None else [policy])
+    ]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
-def steps_of(run: Run, policy: str) -> int:
-    """Environment steps of one policy's evaluations, without those of seeds that had stopped."""
+def _steps_of(run: Run, policy: str) -> int | None:
     evaluation = run.evaluations[policy]
     if "length" in evaluation.measures:
         return round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
+    if not treatment.is_name(run.spec.dataset):
+        return None
     episodes = int(np.sum(~np.isnan(evaluation.returns)))
     return episodes * treatment.by_name(run.spec.dataset).horizon

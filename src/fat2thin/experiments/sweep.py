@@ -30,7 +30,6 @@ from fat2thin.experiments.plan import (
     carry_out,
     environment_steps,
     load_runs,
-    steps_of,
 )
 from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
@@ -124,9 +123,9 @@ class Choice(NamedTuple):
     setting: dict[str, Any]
     scores: dict[str, Interval]
     """By setting, in words; larger is better."""
-    environment_steps: int
-    """Of the returns that chose ..."""
-    all_environment_steps: int
+    environment_steps: int | None
+    """Of the returns that chose; None where the task does not say how long episodes are ..."""
+    all_environment_steps: int | None
     """... and of all evaluations of these runs, those of proposals and centres too."""
 
 
@@ -164,6 +163,10 @@ class Result(NamedTuple):
 
 def budget(choice: Choice) -> str:
     """What choosing cost, in words."""
+    if choice.all_environment_steps is None:
+        return (
+            "spent on choosing: steps not known, the task does not measure the length of episodes"
+        )
     if not choice.all_environment_steps:
         return "spent on choosing: no step in the environment"
     return (
@@ -231,8 +234,8 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
             f"{_why_none(sweep.select)}. Take other settings"
         )
     by_returns = sweep.select in BY_RETURNS
-    chose = sum(steps_of(run, POLICY) for run in runs.values()) if by_returns else 0
-    return Choice(best, scores, chose, sum(map(environment_steps, runs.values())))
+    chose = environment_steps(runs.values(), POLICY) if by_returns else 0
+    return Choice(best, scores, chose, environment_steps(runs.values()))
 
 
 def log_scores(run: Run) -> np.ndarray:
