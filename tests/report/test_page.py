@@ -14,7 +14,7 @@ import scipy.integrate
 from fat2thin import data
 from fat2thin.policies.families import Beta, Head, HeavyStudent, HeavyTailed, Sparse, Squashed
 from fat2thin.policies.policy import Policy
-from fat2thin.report import page_weights
+from fat2thin.report import page_policies
 from fat2thin.report.page import datasets_of, gather, make_page, names_of, save_page
 from fat2thin.report.page_policies import quantile
 from report.page_runs import (
@@ -158,7 +158,7 @@ def test_runs_whose_weights_do_not_fit_have_q_in_the_picked_states(run, two, log
     everything = gather([run, two])["runs"]
     assert all(found["policies"]["weights"] for found in everything)
     size = len(json.dumps(everything[0]["policies"]["weights"]))
-    monkeypatch.setattr(page_weights, "WEIGHT_BYTES", size + 10)
+    monkeypatch.setattr(page_policies, "WEIGHT_BYTES", size + 10)
     fits, left_out = gather([two, run], logs={two.spec.dataset: log})["runs"][::-1]
     assert fits["policies"]["weights"] and not left_out["policies"]["weights"]
 
@@ -251,7 +251,7 @@ def test_the_page_names_no_address_to_fetch_from(run):
 
 def test_a_page_of_ten_is_small(run):
     # Beside the weights, whose share has a limit of its own.
-    assert len(make_page([run] * 10)) < 5e6 - page_weights.WEIGHT_BYTES
+    assert len(make_page([run] * 10)) < 5e6 - page_policies.WEIGHT_BYTES
 
 
 def test_a_family_that_the_scripts_do_not_know_is_drawn_here(run):

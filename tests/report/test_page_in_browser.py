@@ -14,7 +14,7 @@ from fat2thin.policies.families import (
     Sparse,
     Squashed,
 )
-from fat2thin.report import page_weights
+from fat2thin.report import page_policies
 from fat2thin.report.page import save_page
 from report.browser import open_browser
 from report.page_runs import (
@@ -286,7 +286,7 @@ def test_every_law_is_that_of_its_family(opened, family, told):
 def test_without_weights_typing_is_closed_and_the_reason_is_said(
     browser, run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(page_weights, "WEIGHT_BYTES", 0)
+    monkeypatch.setattr(page_policies, "WEIGHT_BYTES", 0)
     browser.open(save_page([run], tmp_path / "page.html"))
     browser.find(".typed summary").click()
     boxes = browser.window.find_elements("css selector", "#typed input")

@@ -20,8 +20,8 @@ from fat2thin.distributions.published import published_box_muller
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.paper import cartoons, policy_figures, score_figures
 from fat2thin.paper import marginals as paper_marginals
+from fat2thin.paper import policy_figures, score_figures
 from fat2thin.paper.marginals import marginal
 from fat2thin.policies.families import Beta, Deterministic, Head, HeavyStudent, HeavyTailed, Sparse
 from fat2thin.policies.policy import Policy
@@ -414,7 +414,7 @@ def test_training_time_is_in_hours_per_million():
 
 
 def test_outside_actions_have_no_likelihood():
-    _, lower = cartoons.outside_actions().axes
+    _, lower = policy_figures.outside_actions().axes
     places, heights = labelled(lower, "logged action, inside")
     # Epanechnikov around 0.25 with half-width sqrt(2) / 4.
     reach = math.sqrt(2.0) / 4.0
@@ -425,7 +425,7 @@ def test_outside_actions_have_no_likelihood():
 
 
 def test_replaced_actions_go_to_the_nearest_sample():
-    (axes,) = cartoons.replaced_actions().axes
+    (axes,) = policy_figures.replaced_actions().axes
     samples = labelled(axes, "100 samples").T
     outside, instead = labelled(axes, "logged, outside").T, labelled(axes, "nearest").T
     _, nearest = scipy.spatial.cKDTree(samples).query(outside)

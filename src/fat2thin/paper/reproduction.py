@@ -15,12 +15,14 @@ from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison
 from fat2thin.experiments.plan import Planned, PlanProgress, carry_out, is_over, load_runs
 from fat2thin.experiments.sweep import Result, run_sweeps
-from fat2thin.paper import cartoons, studies, timing
+from fat2thin.paper import studies, timing
 from fat2thin.paper.policy_figures import (
     actor_and_proposal,
     evolution,
     final_policies,
     first_action_return,
+    outside_actions,
+    replaced_actions,
 )
 from fat2thin.paper.presets import EVOLUTION_STEPS, PRESETS, REWARDS, Preset, Reproduction, sweeps
 from fat2thin.paper.score_figures import ablation, curves, draw_regret, training_time
@@ -165,8 +167,8 @@ def _mean_patient(run: Run) -> np.ndarray:
 def _first(runs: Runs) -> Shown:
     by_method = _curves(runs)
     return _tables(by_method), {
-        "fig1_left": cartoons.outside_actions(),
-        "fig1_middle": cartoons.replaced_actions(),
+        "fig1_left": outside_actions(),
+        "fig1_middle": replaced_actions(),
         **_both("fig1_right", by_method, _draw_scores),
     }
 

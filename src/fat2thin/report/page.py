@@ -27,13 +27,13 @@ from fat2thin.evaluation.statistics import RESAMPLES, seed_interval
 from fat2thin.report.page_policies import (
     VIEW,
     Plain,
+    add_weights,
     good_seed,
     logged_pairs,
     look_at,
     rounded,
     spread,
 )
-from fat2thin.report.page_weights import add_weights
 from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Run
 from fat2thin.settings.spec import DEFAULT, LAST, RunSpec

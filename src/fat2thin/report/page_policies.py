@@ -1,6 +1,12 @@
-"""What the page shows of a run's policies: their heads in a few states, and where they lead."""
+"""What the page shows of a run's policies: answers in a few states, trajectories, and networks.
 
-from collections.abc import Callable
+Weights are 16-bit integers, each row of a matrix with a scale of its own: half the size of float32,
+and some ten times as exact as float16. Where networks are too large, Q in a few states is kept.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,11 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import stats
 
+from fat2thin.algorithms.critics import critics_of_job
+from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies import families
-from fat2thin.policies.policy import Policy
+from fat2thin.policies.networks import Linear, Trunk, TwinCritic
+from fat2thin.policies.policy import BoundedNetwork, Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]
@@ -42,6 +51,9 @@ FAMILIES: dict[type, Callable[[Any], Plain]] = {
 }  # fmt: skip
 """Families whose densities the page's scripts know; a subclass may have another density."""
 _PATIENT_SEED = 0
+WEIGHT_BYTES = 3_000_000
+"""Characters of the page that weights may take; the rest of 5 MB is for everything else."""
+_LARGEST_LEVEL = 32767
 
 
 def rounded(values: Any, digits: int = 5) -> Any:
@@ -245,3 +257,131 @@ def logged_pairs(log: Dataset) -> Plain:
         "actions": rounded(log.action[rows], 5),
         "spread": rounded(np.where(spread > 0, spread, 1.0), 5),
     }
+
+
+def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
+    """Add weights to as many runs as fit, the smallest first, and Q in picked states to others."""
+    pairs = list(zip(runs, described, strict=True))
+    pairs.sort(key=lambda pair: (pair[0].program.problem.action_size, _weight_count(pair[0])))
+    left = WEIGHT_BYTES
+    for run, policies in pairs:
+        critic = critics_of_job(run.states, run.spec.seeds.index(good_seed(run)))
+        # Two characters and two thirds a weight: where that does not fit, nothing need be encoded.
+        fits = _weight_count(run) * 8 // 3 <= left
+        encoded = weights(run, critic) if fits else None
+        size = len(json.dumps(encoded))
+        if encoded is not None and size <= left:
+            policies["weights"] = encoded
+            left -= size
+            continue
+        policies["weights"] = None
+        policies["unknown_family"] = fits and encoded is None
+        if critic is not None:
+            policies |= _values(run, policies, critic)
+
+
+def _weight_count(run: Run) -> int:
+    """About how many weights the page would need: a policy's, and two critics'."""
+    hidden, problem = getattr(run.spec.config, "hidden", ()), run.program.problem
+    sizes = (problem.observation_size, *hidden, 1)
+    return 3 * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
+
+
+def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
+    """The smaller Q over each coordinate in the picked states, the others at the actor's centre."""
+    policy, scale = run.policy(looked_at["seed"]), run.jobs.observation_scale
+    states = jnp.asarray(looked_at["states"], jnp.float32)
+    centre = (policy.act(states) - policy.low) / (policy.high - policy.low) * 2.0 - 1.0
+    if scale is not None:
+        index = run.spec.seeds.index(looked_at["seed"])
+        states = (states - scale.mean[index]) / scale.scale[index]
+    grid = np.linspace(-1.0, 1.0, GRID, dtype=np.float32)
+    along = np.broadcast_to(centre[:, None, None], (*centre.shape, GRID, centre.shape[-1])).copy()
+    for coordinate in range(centre.shape[-1]):
+        along[:, coordinate, :, coordinate] = grid
+    rows = jnp.broadcast_to(states[:, None, None], (*along.shape[:-1], states.shape[-1]))
+    return {"values": rounded(_smaller(critic, rows, jnp.asarray(along)))}
+
+
+@eqx.filter_jit
+def _smaller(critic: TwinCritic, states: Array, actions: Array) -> Array:
+    return jax.tree.map(jnp.asarray, critic).minimum(states, actions)
+
+
+class _Arrays:
+    """Matrices in the form that the page reads, each of them once."""
+
+    def __init__(self) -> None:
+        self.encoded: list[Plain] = []
+        self._places: dict[bytes, int] = {}
+
+    def layer(self, layer: Linear) -> Plain:
+        weight = np.asarray(layer.weight, np.float32)
+        known = weight.tobytes()
+        if known not in self._places:
+            self._places[known] = len(self.encoded)
+            largest = np.max(np.abs(weight), axis=1)
+            step = np.where(largest > 0, largest / _LARGEST_LEVEL, 1.0).astype("<f4")
+            levels = np.rint(weight / step[:, None]).astype("<i2")
+            self.encoded.append(
+                {
+                    "inputs": weight.shape[1],
+                    "steps": base64.b64encode(step.tobytes()).decode(),
+                    "levels": base64.b64encode(levels.tobytes()).decode(),
+                }
+            )
+        return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
+
+    def trunk(self, trunk: Trunk) -> list[Plain]:
+        return [self.layer(layer) for layer in trunk.layers]
+
+
+def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
+    """The networks of actor, proposal and critics; None where the page could not compute them."""
+    seed, arrays = good_seed(run), _Arrays()
+    policies = {"actor": run.policy(seed)}
+    if run.program.algorithm.proposal:
+        policies["proposal"] = run.proposal(seed)
+    if any(family_of(policy) is None for policy in policies.values()):
+        return None
+    networks: Plain = {name: _network(policy.network, arrays) for name, policy in policies.items()}
+    if any(network is None for network in networks.values()):
+        return None
+    if critic is not None:
+        twins = (
+            jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members) for twin in (0, 1)
+        )
+        networks["critics"] = [
+            {"trunk": arrays.trunk(one.trunk), "head": arrays.layer(one.head)} for one in twins
+        ]
+    scale = run.jobs.observation_scale
+    if scale is not None:
+        index = run.spec.seeds.index(seed)
+        networks["mean"] = rounded(scale.mean[index], 8)
+        networks["scale"] = rounded(scale.scale[index], 8)
+    return {**networks, "arrays": arrays.encoded}
+
+
+def _network(network: Any, arrays: _Arrays) -> Plain | None:
+    """A policy's network: trunk, both heads, and what is done to their outputs."""
+    if isinstance(network, StandardisedNetwork):
+        return _network(network.network, arrays)
+    if isinstance(network, BoundedNetwork):
+        fixed = None if network.state_dependent_scale else network.network.log_scale.bias
+        return {
+            "trunk": arrays.trunk(network.network.trunk),
+            "centre": arrays.layer(network.network.centre),
+            "log_scale": arrays.layer(network.network.log_scale),
+            "fixed": None if fixed is None else rounded(fixed, 7),
+            "tanh": not network.squashed,
+            "bounds": rounded(np.log(network.scale_bounds), 8),
+        }
+    if isinstance(network, ActorNetwork | ProportionalActor):
+        base = _network(network.proposal, arrays)
+        bounds = rounded(np.log(network.width_bounds), 8)
+        if isinstance(network, ActorNetwork):
+            own = {"log_scale": arrays.layer(network.width), "fixed": None, "bounds": bounds}
+        else:
+            own = {"ratio": rounded(network.log_ratio, 8), "ratio_bounds": bounds}
+        return {**(base or {}), **own, "tanh": True}
+    return None
