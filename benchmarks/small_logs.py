@@ -19,7 +19,7 @@ from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.experiments.comparison import markdown
 from fat2thin.paper import studies
 from fat2thin.paper.score_figures import draw_regret
-from fat2thin.report.figure_style import STYLE, save_figure
+from fat2thin.report.style import STYLE, save_figure
 
 RESULTS = Path("docs/results")
 CELL = "{:.2f} [{:.2f}, {:.2f}]"

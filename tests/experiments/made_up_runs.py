@@ -9,14 +9,14 @@ from jaxtyping import Array
 
 from fat2thin.data.scores import D4RL
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.paper import claims_table as all_claims
+from fat2thin.paper import claims_table
 from fat2thin.paper.claims import Reproduced, judge
 from fat2thin.policies.families import Head
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Evaluations
 from fat2thin.training import Run
 
-CLAIMS = {claim.name: claim for claim in all_claims.CLAIMS}
+CLAIMS = {claim.name: claim for claim in claims_table.CLAIMS}
 SPREAD = np.array([-0.3, 0.1, 0.0, 0.2, 0.0])
 """What five seeds differ by, in points; its mean is 0."""
 FAR_OFF = -100.0

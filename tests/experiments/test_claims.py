@@ -10,8 +10,7 @@ from experiments.made_up_runs import (
     MadeUpKept,
 )
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.paper import claims_structure
-from fat2thin.paper import claims_table as all_claims
+from fat2thin.paper import claims_structure, claims_table
 from fat2thin.paper.claims import (
     AS_PUBLISHED,
     CORRECTED,
@@ -102,9 +101,9 @@ def test_effects_in_words(effect, words):
 
 
 def test_every_claim_is_there_once_and_in_order():
-    assert [claim.name for claim in all_claims.CLAIMS] == [f"C{n}" for n in range(1, 27)]
-    assert {claim.preset for claim in all_claims.CLAIMS} <= {*NAMES, ""}
-    assert {claim.name for claim in all_claims.CLAIMS if not claim.preset} == {*STRUCTURAL}
+    assert [claim.name for claim in claims_table.CLAIMS] == [f"C{n}" for n in range(1, 27)]
+    assert {claim.preset for claim in claims_table.CLAIMS} <= {*NAMES, ""}
+    assert {claim.name for claim in claims_table.CLAIMS if not claim.preset} == {*STRUCTURAL}
 
 
 class Asking(MadeUpKept):
@@ -126,7 +125,9 @@ def made():
 
 
 @pytest.mark.parametrize(
-    "claim", [claim for claim in all_claims.CLAIMS if claim.preset in PRESETS], ids=lambda c: c.name
+    "claim",
+    [claim for claim in claims_table.CLAIMS if claim.preset in PRESETS],
+    ids=lambda c: c.name,
 )
 def test_a_claim_looks_at_runs_that_its_preset_makes(claim, made):
     asking = Asking()
@@ -136,7 +137,7 @@ def test_a_claim_looks_at_runs_that_its_preset_makes(claim, made):
 
 
 @pytest.mark.parametrize(
-    "claim", [claim for claim in all_claims.CLAIMS if claim.both_modes], ids=lambda c: c.name
+    "claim", [claim for claim in claims_table.CLAIMS if claim.both_modes], ids=lambda c: c.name
 )
 def test_a_claim_looks_as_published_at_runs_that_some_preset_makes(claim, made):
     asking = Asking()
@@ -157,7 +158,7 @@ def of_nothing(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims_structure, "DRAWS", 40_000)
         patch.setattr(claims_structure, "RATIOS", (3.0,))
-        return all_claims.verdicts(tmp_path_factory.mktemp("empty"))
+        return claims_table.verdicts(tmp_path_factory.mktemp("empty"))
 
 
 def test_without_any_run_the_mathematics_holds_and_nothing_else_was_run(of_nothing):
@@ -200,7 +201,7 @@ def cells(line):
 
 
 def test_the_page_has_a_row_a_claim(of_nothing):
-    text = all_claims.document(of_nothing, "reproduction/small", "--scale small", ["cpu", "gpu"])
+    text = claims_table.document(of_nothing, "reproduction/small", "--scale small", ["cpu", "gpu"])
     head, rule, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(cells(line)) for line in (head, rule, *rows)} == {7}
     assert set(rule) <= set("|-:")
@@ -209,11 +210,11 @@ def test_the_page_has_a_row_a_claim(of_nothing):
     assert "Trained on\ncpu and gpu." in text
     assert "\nnot run: 22, holds: 4.\n" in text
     assert "{" not in text
-    assert str(all_claims.table(of_nothing)).endswith("not run: 22, holds: 4")
+    assert str(claims_table.table(of_nothing)).endswith("not run: 22, holds: 4")
 
 
 def test_the_page_tells_effects_of_both_modes():
-    first, second, third = all_claims.document(FOUND, "x", "--scale small", []).splitlines()[-3:]
+    first, second, third = claims_table.document(FOUND, "x", "--scale small", []).splitlines()[-3:]
     assert cells(first)[1:] == [HOLDS, "−1.50 [−2.00, 0.50]", NOT_RUN, "a gap", "3",
                                 "`fat2thin reproduce fig1 --scale small`"]  # fmt: skip
     assert cells(second)[2:4] == ["4", "–"]

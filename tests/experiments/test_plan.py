@@ -10,7 +10,7 @@ from experiments.made_up_runs import scored_run
 from fat2thin.experiments import plan
 from fat2thin.experiments.plan import (
     PlanLines,
-    Planned,
+    PlannedRun,
     PlanProgress,
     carry_out,
     environment_steps,
@@ -24,7 +24,7 @@ TINY = {"steps": 4, "seeds": 2, "batch_size": 8, "evaluate_every": 4, "episodes"
 
 
 def tiny(name, algorithm="bc", dataset="treatment/cubic", **settings):
-    return Planned(
+    return PlannedRun(
         name, make_spec(algorithm, dataset, settings={"hidden": (4,), **settings}, **TINY)
     )
 
@@ -48,7 +48,7 @@ def done(three, tmp_path_factory):
 def test_what_differs_in_numbers_and_logs_shares_a_program(three):
     assert programs(three) == [three]
     other = tiny("d", hidden=(5,))
-    longer = Planned("e", dataclasses.replace(three[0].spec, steps=5))
+    longer = PlannedRun("e", dataclasses.replace(three[0].spec, steps=5))
     assert programs([*three, other, longer]) == [three, [other], [longer]]
 
 

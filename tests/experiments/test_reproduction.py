@@ -20,7 +20,7 @@ from fat2thin.paper.claims import Reproduced
 from fat2thin.paper.presets import PRESETS, SCALES, Method, Reproduction, method, options_of
 from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
 from fat2thin.policies.families import HeavyTailed, Sparse, Squashed
-from fat2thin.report import figure_style
+from fat2thin.report import style
 from fat2thin.runs.result import Evaluations
 from report.page_runs import two_coordinates
 
@@ -43,7 +43,7 @@ def third(tmp_path_factory):
         outcome = reproduce("fig3", ASKED, root, PlanProgress())
         times = {path: path.stat().st_mtime_ns for path in root.glob("**/run.json")}
         patch.setattr(plan, "execute_together", no_computing)
-        patch.setattr(figure_style, "save_figure", lambda figure, path: None)
+        patch.setattr(style, "save_figure", lambda figure, path: None)
         again = reproduce("fig3", ASKED, root, PlanProgress())
     return SimpleNamespace(root=root, outcome=outcome, again=again, times=times)
 
@@ -162,7 +162,7 @@ def made_up(monkeypatch, robot_log):
         lambda planned, root: {one.name: stand_in(one) for one in planned},
     )
     monkeypatch.setattr(reproduction.data, "load", lambda name, seed=0: robot_log)
-    monkeypatch.setattr(figure_style, "save_figure", lambda figure, path: path.touch())
+    monkeypatch.setattr(style, "save_figure", lambda figure, path: path.touch())
     # It simulates thousands of futures, and has tests of its own.
     monkeypatch.setattr(reproduction, "first_action_return", lambda run, seed: Figure())
 
@@ -267,7 +267,7 @@ def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch)
             self.updates.append(1.0 / len(order))
             self.actions.append(float(len(order)))
 
-    monkeypatch.setattr(timing, "_Subject", Subject)
+    monkeypatch.setattr(timing, "_TimedMethod", Subject)
     outcome = reproduce("time", ASKED, tmp_path)
     names = ["fttpo", "inac", "tawac", "iql"]
     assert order == names * timing.ROUNDS

@@ -9,8 +9,7 @@ from scipy.stats import spearmanr
 
 from experiments.made_up_runs import MadeUpRun, evaluation
 from fat2thin.experiments.sweep import combinations
-from fat2thin.paper import reproduction
-from fat2thin.paper import studies as choices
+from fat2thin.paper import reproduction, studies
 from fat2thin.paper.presets import SCALES, Reproduction
 from fat2thin.paper.studies import (
     LAST,
@@ -292,7 +291,7 @@ def scored_by(regrets, datasets):
         name: [Quality(0.5 + one, regret + one) for one in spread]
         for name, regret in regrets.items()
     }
-    return {way: dict.fromkeys(datasets, of) for way in choices.WAYS}
+    return {way: dict.fromkeys(datasets, of) for way in studies.CHOSEN_AMONG}
 
 
 def test_an_interval_leaves_out_what_is_not_known():

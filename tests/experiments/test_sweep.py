@@ -164,7 +164,7 @@ def test_what_is_not_estimable_has_no_score_and_is_never_chosen(offline):
     good = [*offline.runs][1]
     choice = sweep._choose(offline.wanted, {**others, good: offline.runs[good]})
     assert words(choice.setting) == words_of(good)
-    table = str(sweep.Result(offline.wanted, choice, run).table())
+    table = str(sweep.SweepResult(offline.wanted, choice, run).table())
     assert "never chosen): a seed stopped, or its value is not estimable: outside what" in table
     with pytest.raises(ValueError, match=r"has a score: a seed stopped, or .* not estimable: out"):
         sweep._choose(offline.wanted, others)

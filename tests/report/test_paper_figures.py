@@ -25,7 +25,7 @@ from fat2thin.paper import policy_figures, score_figures
 from fat2thin.paper.marginals import marginal
 from fat2thin.policies.families import Beta, Deterministic, Head, HeavyStudent, HeavyTailed, Sparse
 from fat2thin.policies.policy import Policy
-from fat2thin.report import figure_style as figures
+from fat2thin.report import style
 from fat2thin.runs.result import Evaluations
 from untrained import untrained_run
 
@@ -38,8 +38,8 @@ SIZE, LOW, HIGH = 3, np.array([-1.0, 0.0, 5.0]), np.array([1.0, 4.0, 6.0])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def style():
-    with matplotlib.style.context(figures.STYLE):
+def in_style():
+    with matplotlib.style.context(style.STYLE):
         yield
 
 

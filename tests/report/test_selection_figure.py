@@ -7,8 +7,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 
 from fat2thin.paper.score_figures import draw_regret
-from fat2thin.paper.studies import LAST, RANDOM, SIGNS, WAYS, Quality
-from fat2thin.report.figure_style import STYLE
+from fat2thin.paper.studies import CHOSEN_AMONG, LAST, RANDOM, SIGNS, Quality
+from fat2thin.report.style import STYLE
 
 SIZES = (25, 50, 200, 1000)
 TREATMENT = [f"treatment-{reward}-{size}" for reward in ("quadratic", "cubic") for size in SIZES]
@@ -20,7 +20,7 @@ def made_up(datasets, seeds=3, spread=0.1):
     """Regrets that grow from signal to signal and fall with the place of the data set."""
     rng = np.random.default_rng(0)
     scored = {}
-    for way in WAYS:
+    for way in CHOSEN_AMONG:
         names = [*SIGNS, LAST, RANDOM] if way == "checkpoints" else [*SIGNS, RANDOM]
         for place, dataset in enumerate(datasets):
             scored.setdefault(way, {})[dataset] = {

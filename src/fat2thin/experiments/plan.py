@@ -37,7 +37,7 @@ _PATIENCE = 2.0
 _REPORT_SECONDS = 60.0
 
 
-class Planned(NamedTuple):
+class PlannedRun(NamedTuple):
     """A run, and the folder below the plan's root that holds it."""
 
     name: str
@@ -166,7 +166,7 @@ def for_plan() -> PlanProgress:
 
 
 def carry_out(
-    planned: Sequence[Planned], root: str | Path, progress: PlanProgress | None = None
+    planned: Sequence[PlannedRun], root: str | Path, progress: PlanProgress | None = None
 ) -> None:
     """Compute the runs that are not below `root` yet, packed into programs.
 
@@ -194,7 +194,7 @@ def carry_out(
                 time.sleep(_PATIENCE)
 
 
-def _computed(number: int, pack: Sequence[Planned], root: Path, shown: PlanProgress) -> bool:
+def _computed(number: int, pack: Sequence[PlannedRun], root: Path, shown: PlanProgress) -> bool:
     """Whether a program is done, now or before; not where another process is at it."""
     if not all(is_over(one, root) for one in pack):
         folders = [root / one.name for one in pack]
@@ -212,12 +212,12 @@ def _computed(number: int, pack: Sequence[Planned], root: Path, shown: PlanProgr
     return True
 
 
-def load_runs(planned: Sequence[Planned], root: str | Path) -> dict[str, Run]:
+def load_runs(planned: Sequence[PlannedRun], root: str | Path) -> dict[str, Run]:
     """Runs that were carried out, by name."""
     return {one.name: load(Path(root) / one.name) for one in planned}
 
 
-def is_over(one: Planned, root: Path) -> bool:
+def is_over(one: PlannedRun, root: Path) -> bool:
     """Whether this very run is finished or diverged; another run there is refused.
 
     The contents of its data are not compared; `fat2thin verify` does that.
@@ -228,16 +228,16 @@ def is_over(one: Planned, root: Path) -> bool:
     return folder.status(one.spec, folder.about()["sha256"]) in (FINISHED, DIVERGED)
 
 
-def _refuse_two_meanings(planned: Sequence[Planned]) -> None:
+def _refuse_two_meanings(planned: Sequence[PlannedRun]) -> None:
     specs: dict[str, RunSpec] = {}
     for name, spec in planned:
         if specs.setdefault(name, spec) != spec:
             raise ValueError(f"a plan wants two different runs in the folder {name}")
 
 
-def programs(planned: Sequence[Planned]) -> list[list[Planned]]:
+def programs(planned: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
     """The runs, those that can share a compiled program together."""
-    packs: dict[Any, list[Planned]] = {}
+    packs: dict[Any, list[PlannedRun]] = {}
     for one in planned:
         packs.setdefault(_program(one.spec), []).append(one)
     return list(packs.values())
@@ -266,7 +266,7 @@ def _problem(dataset: str, seed: int) -> Problem:
     return problem_of(data.load(dataset, seed))
 
 
-def _title(pack: Sequence[Planned]) -> str:
+def _title(pack: Sequence[PlannedRun]) -> str:
     spec = pack[0].spec
     datasets = list(dict.fromkeys(one.spec.dataset for one in pack))
     published = ", as published" if getattr(spec.config, "published", False) else ""

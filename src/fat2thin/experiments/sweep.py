@@ -25,7 +25,7 @@ from fat2thin.evaluation.signals import NOT_ESTIMABLE, preference
 from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.experiments import comparison
 from fat2thin.experiments.plan import (
-    Planned,
+    PlannedRun,
     PlanProgress,
     carry_out,
     environment_steps,
@@ -93,7 +93,7 @@ class Sweep:
         given = vars(base.config) if self.given is None else self.given
         return make_spec(base.algorithm, base.dataset, settings={**given, **setting}, **options)
 
-    def selection(self, name: str) -> list[Planned]:
+    def selection(self, name: str) -> list[PlannedRun]:
         """The runs that choose, in the folder of this name."""
         specs = [self.spec(one) for one in self.settings]
         if self.select in BY_LOG:
@@ -103,11 +103,11 @@ class Sweep:
                 for spec in specs
             ]
         names = [f"{name}/selection/{words(one)}" for one in self.settings]
-        return list(map(Planned, names, specs))
+        return list(map(PlannedRun, names, specs))
 
-    def report(self, name: str, setting: Mapping[str, Any]) -> Planned:
+    def report(self, name: str, setting: Mapping[str, Any]) -> PlannedRun:
         """The run of the chosen setting on fresh seeds and the whole log."""
-        return Planned(
+        return PlannedRun(
             f"{name}/report", dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
         )
 
@@ -117,7 +117,7 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-class Choice(NamedTuple):
+class SweepChoice(NamedTuple):
     """How the settings did on the seeds that choose, and which is taken."""
 
     setting: dict[str, Any]
@@ -129,11 +129,11 @@ class Choice(NamedTuple):
     """... and of all evaluations of these runs, those of proposals and centres too."""
 
 
-class Result(NamedTuple):
+class SweepResult(NamedTuple):
     """A sweep that is done."""
 
     sweep: Sweep
-    choice: Choice
+    choice: SweepChoice
     run: Run
     """The chosen setting on fresh seeds."""
 
@@ -161,7 +161,7 @@ class Result(NamedTuple):
         )
 
 
-def budget(choice: Choice) -> str:
+def budget(choice: SweepChoice) -> str:
     """What choosing cost, in words."""
     if choice.all_environment_steps is None:
         return (
@@ -177,7 +177,7 @@ def budget(choice: Choice) -> str:
 
 def run_sweeps(
     sweeps: Mapping[str, Sweep], root: str | Path, progress: PlanProgress | None = None
-) -> dict[str, Result]:
+) -> dict[str, SweepResult]:
     """Run all sweeps, each below `root` in the folder of its name; they share programs.
 
     First every selection, then every report. Finished runs are reused.
@@ -204,7 +204,7 @@ def run_sweeps(
         _refuse_changed_log(sweep.base, final)
     results = {}
     for name, sweep in sweeps.items():
-        results[name] = Result(sweep, choices[name], final[reports[name].name])
+        results[name] = SweepResult(sweep, choices[name], final[reports[name].name])
         _write(root / name / RESULT, results[name])
     return results
 
@@ -222,7 +222,7 @@ def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
             )
 
 
-def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
+def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> SweepChoice:
     """The setting with the largest mean score; one without a score for every seed never wins."""
     score = _SCORES[sweep.select]
     of_settings = {name.rsplit("/", 1)[1]: score(run) for name, run in runs.items()}
@@ -235,7 +235,7 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
         )
     by_returns = sweep.select in BY_RETURNS
     chose = environment_steps(runs.values(), POLICY) if by_returns else 0
-    return Choice(best, scores, chose, environment_steps(runs.values()))
+    return SweepChoice(best, scores, chose, environment_steps(runs.values()))
 
 
 def log_scores(run: Run) -> np.ndarray:
@@ -314,7 +314,7 @@ def parse_grid(entries: Sequence[str], values: Any) -> dict[str, tuple[Any, ...]
     return grid
 
 
-def _write(path: Path, result: Result) -> None:
+def _write(path: Path, result: SweepResult) -> None:
     sweep, choice = result.sweep, result.choice
     known = {
         "algorithm": sweep.base.algorithm,

@@ -18,7 +18,7 @@ from numpyro.distributions import Distribution, Independent, Normal
 from fat2thin.distributions import MultivariateQGaussian, QGaussian
 from fat2thin.distributions.published import AuthorsProposal
 from fat2thin.policies.policy import Policy
-from fat2thin.report.figure_style import BLUE, DASHED, DOTTED, ORANGE, SHADE, view
+from fat2thin.report.style import BLUE, DASHED, DOTTED, ORANGE, SHADE, view
 
 VIEW = 1.4
 """Farthest action shown, in half-ranges of the box from its middle."""

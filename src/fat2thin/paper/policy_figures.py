@@ -24,7 +24,7 @@ from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.paper.marginals import Marginal, draw_acting, draw_proposal, fit_height, marginal
 from fat2thin.policies.policy import Policy
 from fat2thin.report.distribution_figures import BEST_RATIO
-from fat2thin.report.figure_style import BLUE, DARK, DASHED, DOTTED, GREY, ORANGE, SHADE, signed
+from fat2thin.report.style import BLUE, DARK, DASHED, DOTTED, GREY, ORANGE, SHADE, signed
 from fat2thin.runs.result import Run
 
 EARLIER_STEPS, EARLIER_DOSE = 7, -0.03

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fat2thin import algorithms
 from fat2thin.atomic_files import write
-from fat2thin.experiments.plan import Planned
+from fat2thin.experiments.plan import PlannedRun
 from fat2thin.experiments.sweep import Sweep
 from fat2thin.runs import files
 from fat2thin.settings.published import origins
@@ -180,19 +180,19 @@ class Reproduction:
         """The data set of a robot and a set, for example "hopper-medium"."""
         return SOURCES[self.source].format(name)
 
-    def treatment(self, reward: str, which: Method) -> Planned:
+    def treatment(self, reward: str, which: Method) -> PlannedRun:
         """A learning curve on the treatment task."""
         return self._curve(
             f"treatment/{reward}", f"treatment-{reward}", which, self.scale.treatment
         )
 
-    def robot(self, name: str, which: Method) -> Planned:
+    def robot(self, name: str, which: Method) -> PlannedRun:
         """A learning curve on a robot's data."""
         return self._curve(self.robot_data(name), name, which, self.scale.robots)
 
     def evolution(
         self, dataset: str, folder: str, which: Method, steps: Sequence[int], **settings: Any
-    ) -> Planned:
+    ) -> PlannedRun:
         """A short run of one seed that keeps its policies on the way and is not evaluated."""
         return self._planned(
             f"evolution/{folder}", dataset, which, settings, steps=steps[-1], seeds=1,
@@ -200,7 +200,7 @@ class Reproduction:
             log_every=max(1, steps[-1] // 10), task="none",
         )  # fmt: skip
 
-    def _curve(self, dataset: str, folder: str, which: Method, sizes: CurveSizes) -> Planned:
+    def _curve(self, dataset: str, folder: str, which: Method, sizes: CurveSizes) -> PlannedRun:
         steps = self.steps or sizes.steps
         every = max(1, steps // sizes.evaluations)
         return self._planned(
@@ -210,7 +210,7 @@ class Reproduction:
 
     def _planned(
         self, folder: str, dataset: str, which: Method, settings: Mapping[str, Any], **options: Any
-    ) -> Planned:
+    ) -> PlannedRun:
         origin, values = settings_of(which, dataset)
         sizes: dict[str, Any] = {}
         if self.scale.hidden is not None:
@@ -225,7 +225,7 @@ class Reproduction:
             settings_from=origin, data_needed=False,
             standardise=origin == "own" and which.algorithm in _OWN_SCALE, **options,
         )  # fmt: skip
-        return Planned(f"{folder}/{which.folder}", spec)
+        return PlannedRun(f"{folder}/{which.folder}", spec)
 
 
 def options_of(root: Path) -> str:
@@ -249,7 +249,7 @@ def settings_of(which: Method, dataset: str) -> tuple[str, dict[str, Any]]:
     return "default", {**middle, **which.settings}
 
 
-Preset = Callable[[Reproduction], list[Planned]]
+Preset = Callable[[Reproduction], list[PlannedRun]]
 
 
 def _on_treatment(wanted: Sequence[Method]) -> Preset:
@@ -260,7 +260,7 @@ def _on_robots(wanted: Sequence[Method], sets: Sequence[str] = ROBOT_SETS) -> Pr
     return lambda asked: [asked.robot(name, one) for one in wanted for name in sets]
 
 
-def treatment_evolution(asked: Reproduction) -> list[Planned]:
+def treatment_evolution(asked: Reproduction) -> list[PlannedRun]:
     """Figure 3: the first 400 updates, on the reward of the authors' code."""
     return [
         asked.evolution(
@@ -271,13 +271,13 @@ def treatment_evolution(asked: Reproduction) -> list[Planned]:
     ]  # fmt: skip
 
 
-def robot_evolution(asked: Reproduction) -> list[Planned]:
+def robot_evolution(asked: Reproduction) -> list[PlannedRun]:
     """Figures 5 and 9."""
     steps = [asked.scale.robot_evolution * number for number in range(5)]
     return [asked.evolution(asked.robot_data(EXAMPLE), EXAMPLE, FTTPO, steps)]
 
 
-def _seventh(asked: Reproduction) -> list[Planned]:
+def _seventh(asked: Reproduction) -> list[PlannedRun]:
     """Clipped policies on the left, and what first doses are worth on the right."""
     steps = [asked.scale.clipped_steps * number // 4 for number in range(5)]
     clipped = [
@@ -352,6 +352,6 @@ def sweeps(asked: Reproduction, robots: bool = True) -> dict[str, Sweep]:
 
 
 def _specs(
-    plan: Callable[[str, Method], Planned], grids: Mapping[str, Grid], names: Sequence[str]
+    plan: Callable[[str, Method], PlannedRun], grids: Mapping[str, Grid], names: Sequence[str]
 ) -> list[tuple[RunSpec, Grid]]:
     return [(plan(name, method(one)).spec, grid) for one, grid in grids.items() for name in names]

@@ -13,8 +13,8 @@ from fat2thin.atomic_files import write
 from fat2thin.data.scores import normalised_score
 from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison
-from fat2thin.experiments.plan import Planned, PlanProgress, carry_out, is_over, load_runs
-from fat2thin.experiments.sweep import Result, run_sweeps
+from fat2thin.experiments.plan import PlannedRun, PlanProgress, carry_out, is_over, load_runs
+from fat2thin.experiments.sweep import SweepResult, run_sweeps
 from fat2thin.paper import studies, timing
 from fat2thin.paper.policy_figures import (
     actor_and_proposal,
@@ -26,7 +26,7 @@ from fat2thin.paper.policy_figures import (
 )
 from fat2thin.paper.presets import EVOLUTION_STEPS, PRESETS, REWARDS, Preset, Reproduction, sweeps
 from fat2thin.paper.score_figures import ablation, curves, draw_regret, training_time
-from fat2thin.report.figure_style import save_figures, styled
+from fat2thin.report.style import save_figures, styled
 from fat2thin.tables import Table
 from fat2thin.training import Run
 
@@ -49,7 +49,7 @@ Methods = Mapping[str, Mapping[str, Run]]
 Shown = tuple[list[Table], dict[str, Figure]]
 
 
-class Outcome(NamedTuple):
+class PresetOutput(NamedTuple):
     """What a preset gave."""
 
     tables: list[Table]
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 def reproduce(
     name: str, asked: Reproduction, root: str | Path, progress: PlanProgress | None = None
-) -> Outcome:
+) -> PresetOutput:
     """Run a preset below `root`, reusing finished runs; write its tables and figures there."""
     root = Path(root)
     if name not in NAMES:
@@ -77,13 +77,13 @@ def reproduce(
     shown = [_keep(one, root, *_show(one, load_runs(planned[one], root))) for one in wanted]
     if name == ALL:
         shown.append(reproduce(TIME, asked, root, progress))
-    return Outcome(
+    return PresetOutput(
         [table for outcome in shown for table in outcome.tables],
         [picture for outcome in shown for picture in outcome.pictures],
     )
 
 
-def _sweep_tables(results: Mapping[str, Result]) -> list[Table]:
+def _sweep_tables(results: Mapping[str, SweepResult]) -> list[Table]:
     """What the chosen settings reach on fresh seeds, by data set; then how all settings did."""
     chosen = [
         comparison.methods_table(f"best settings on {name}", {one: of[one].run for one in of})
@@ -92,20 +92,22 @@ def _sweep_tables(results: Mapping[str, Result]) -> list[Table]:
     return [*chosen, *(result.table() for result in results.values())]
 
 
-def refuse_missing_data(planned: Sequence[Planned]) -> None:
+def refuse_missing_data(planned: Sequence[PlannedRun]) -> None:
     """Check that every data set is there before anything runs; the error says how to get one."""
     for name in dict.fromkeys(run.spec.dataset for run in planned):
         data.load(name)
 
 
 @styled
-def _keep(name: str, root: Path, tables: Sequence[Table], figures: dict[str, Figure]) -> Outcome:
+def _keep(
+    name: str, root: Path, tables: Sequence[Table], figures: dict[str, Figure]
+) -> PresetOutput:
     pictures = save_figures(figures, root / "figures", FORMATS)
     (root / "tables").mkdir(exist_ok=True)
     if tables:
         text = "\n".join(map(comparison.markdown, tables))
         write(root / "tables" / f"{name}.md", text.encode())
-    return Outcome([*tables], pictures)
+    return PresetOutput([*tables], pictures)
 
 
 @styled

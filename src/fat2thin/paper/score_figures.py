@@ -17,10 +17,9 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fat2thin.evaluation.signals import PREFIX
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.paper.studies import LAST, RANDOM, Scores, interval
-from fat2thin.paper.studies import WAYS as CHOICES
+from fat2thin.paper.studies import CHOSEN_AMONG, LAST, RANDOM, Scores, interval
 from fat2thin.policies.policy import WAYS
-from fat2thin.report import figure_style as style
+from fat2thin.report import style
 from fat2thin.runs.result import Run
 
 MOST_PANELS = 9
@@ -267,8 +266,8 @@ def draw_regret(scored: Scores) -> Figure:
     robots = rewards.pop("", [])
     columns = len(rewards) + bool(robots)
     figure = Figure(figsize=(1.0 + 3.4 * columns, 6.4))
-    grid = figure.subplots(len(CHOICES), columns, squeeze=False)
-    for row, way in zip(grid, CHOICES, strict=True):
+    grid = figure.subplots(len(CHOSEN_AMONG), columns, squeeze=False)
+    for row, way in zip(grid, CHOSEN_AMONG, strict=True):
         for axes, (reward, names) in zip(row, rewards.items(), strict=False):
             _over_sizes(axes, scored, way, names)
             axes.set_title(f"{reward}, choosing among {way}")

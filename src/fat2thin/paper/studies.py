@@ -16,7 +16,7 @@ from fat2thin.evaluation.signals import PREFIX
 from fat2thin.evaluation.statistics import Interval, mean, stratified_interval
 from fat2thin.experiments import comparison
 from fat2thin.experiments.comparison import known_mean
-from fat2thin.experiments.plan import Planned
+from fat2thin.experiments.plan import PlannedRun
 from fat2thin.experiments.sweep import combinations, words
 from fat2thin.paper.presets import REWARDS, CurveSizes, Method, Reproduction, methods
 from fat2thin.settings.small_logs import SMALL, SMALL_STEPS
@@ -82,7 +82,7 @@ class Quality(NamedTuple):
     """Best return minus chosen return."""
 
 
-def selection_plan(asked: Reproduction) -> list[Planned]:
+def selection_plan(asked: Reproduction) -> list[PlannedRun]:
     """The runs of the study of choosing."""
     treatment, robots, hidden = asked.scale.treatment, asked.scale.robots, asked.scale.hidden
     steps = asked.steps or min(TREATMENT_STEPS, treatment.steps)
@@ -109,14 +109,14 @@ def selection_plan(asked: Reproduction) -> list[Planned]:
 
 def _held_out(
     dataset: str, folder: str, setting: Mapping[str, Any], sizes: CurveSizes, **options: Any
-) -> Planned:
+) -> PlannedRun:
     every = max(1, sizes.steps // sizes.evaluations)
     spec = make_spec(
         "fttpo", dataset, steps=sizes.steps, seeds=sizes.seeds, settings=setting, holdout=HOLDOUT,
         evaluate_every=every, episodes=sizes.episodes, log_every=every, data_needed=False,
         **options,
     )  # fmt: skip
-    return Planned(f"selection/{folder}/{words(setting)}", spec)
+    return PlannedRun(f"selection/{folder}/{words(setting)}", spec)
 
 
 def candidates(runs: Mapping[str, Run]) -> dict[str, list[Candidates]]:
@@ -185,7 +185,7 @@ def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
     return Quality(correlation, float(best - seen[signal == signal.max()].mean()))
 
 
-WAYS = {"checkpoints": among_checkpoints, "settings": among_settings}
+CHOSEN_AMONG = {"checkpoints": among_checkpoints, "settings": among_settings}
 """What is chosen among, and how that is measured."""
 Scores = dict[str, dict[str, dict[str, list[Quality]]]]
 """By what is chosen among, by data set and by signal: one per seed."""
@@ -194,7 +194,7 @@ Scores = dict[str, dict[str, dict[str, list[Quality]]]]
 def scores(found: Mapping[str, Sequence[Candidates]]) -> Scores:
     """Every signal's quality."""
     result: Scores = {}
-    for way, measure in WAYS.items():
+    for way, measure in CHOSEN_AMONG.items():
         for dataset, seeds in found.items():
             several = [measure(one) for one in seeds]
             of = {name: [one[name] for one in several] for name in several[0]}
@@ -238,7 +238,7 @@ def selection_tables(scored: Scores) -> list[Table]:
                 )
             ),
         )
-        for way in WAYS
+        for way in CHOSEN_AMONG
         for title, names in groups([*scored[way]]).items()
     ]
 
@@ -253,7 +253,7 @@ def _row(scored: Scores, way: str, names: Sequence[str], signal: str) -> dict[st
     }
 
 
-def small_log_plan(asked: Reproduction) -> list[Planned]:
+def small_log_plan(asked: Reproduction) -> list[PlannedRun]:
     """Each method with the small settings; FtTPO also with the usual ones, and selected."""
     treatment = asked.scale.treatment
     steps = asked.steps or min(SMALL_STEPS, treatment.steps)
@@ -262,7 +262,7 @@ def small_log_plan(asked: Reproduction) -> list[Planned]:
     wanted: list[tuple[Method, dict[str, Any]]] = [(one, small) for one in SMALL_METHODS]
     wanted += [(_USUAL, {}), (_SELECTED, {**small, "holdout": HOLDOUT, "select": "offline"})]
     return [
-        Planned(
+        PlannedRun(
             f"small-logs/{reward}/{one.folder}",
             make_spec(
                 one.algorithm, f"treatment/{reward}", steps=steps,

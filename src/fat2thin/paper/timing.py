@@ -13,7 +13,7 @@ from fat2thin import data
 from fat2thin.atomic_files import write
 from fat2thin.engine.devices import Turns
 from fat2thin.engine.pack import make_pack
-from fat2thin.experiments.plan import Planned
+from fat2thin.experiments.plan import PlannedRun
 from fat2thin.paper.presets import Reproduction, methods
 from fat2thin.runs import machine
 from fat2thin.runs.logs import read_logs
@@ -30,7 +30,7 @@ DATASET = "treatment/quadratic"
 def measure(asked: Reproduction, root: Path) -> dict[str, Any]:
     """Seconds per update and per action of each method: the best of rounds that take turns."""
     planned = [asked.treatment("quadratic", one) for one in METHODS]
-    subjects = [_Subject(one, asked.scale.timed_updates) for one in planned]
+    subjects = [_TimedMethod(one, asked.scale.timed_updates) for one in planned]
     for _ in range(ROUNDS):
         for subject in subjects:
             subject.round()
@@ -54,10 +54,10 @@ def measure(asked: Reproduction, root: Path) -> dict[str, Any]:
     return found
 
 
-class _Subject:
+class _TimedMethod:
     """One method of one seed, compiled, and what its rounds took."""
 
-    def __init__(self, planned: Planned, updates: int) -> None:
+    def __init__(self, planned: PlannedRun, updates: int) -> None:
         spec = dataclasses.replace(planned.spec, seeds=(0,))
         pack = make_pack([spec], read_logs([spec]))
         self.name, self._length = planned.spec.algorithm, updates

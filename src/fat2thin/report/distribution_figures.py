@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution, Normal
 
 from fat2thin.distributions import QGaussian
 from fat2thin.distributions.published import PaperQGaussian
-from fat2thin.report.figure_style import BLUE, DARK, ORANGE, SHADE, save_figures, signed, styled
+from fat2thin.report.style import BLUE, DARK, ORANGE, SHADE, save_figures, signed, styled
 
 FAMILY = {
     -10.0: "almost uniform",

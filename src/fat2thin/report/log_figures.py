@@ -17,7 +17,7 @@ from numpyro.distributions import Independent
 from fat2thin.data import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.policies.policy import Policy
-from fat2thin.report.figure_style import BLUE, GREY, ORANGE, panels, save_figures, signed, styled
+from fat2thin.report.style import BLUE, GREY, ORANGE, panels, save_figures, signed, styled
 from fat2thin.runs.result import Run
 
 Values = Array | np.ndarray

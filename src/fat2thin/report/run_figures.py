@@ -15,8 +15,8 @@ from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.policies.policy import Policy
-from fat2thin.report import figure_style as style
-from fat2thin.report.figure_style import save_figures, styled, view
+from fat2thin.report import style
+from fat2thin.report.style import save_figures, styled, view
 from fat2thin.runs.result import Run
 
 PATIENTS = 200
