@@ -16,10 +16,10 @@ import matplotlib.style
 import numpy as np
 
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.experiments.comparison import markdown
 from fat2thin.paper import studies
 from fat2thin.paper.score_figures import draw_regret
 from fat2thin.report.style import STYLE, save_figure
+from fat2thin.tables import Table
 
 RESULTS = Path("docs/results")
 CELL = "{:.2f} [{:.2f}, {:.2f}]"
@@ -123,7 +123,7 @@ def main() -> None:
     arguments.add_argument("--figure", type=Path)
     asked = arguments.parse_args()
     scored = study()
-    print("\n".join(map(markdown, studies.selection_tables(scored))))
+    print("\n".join(map(Table.markdown, studies.selection_tables(scored))))
     print_robot_sets(scored)
     print_changes()
     print_sizes()

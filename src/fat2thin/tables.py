@@ -1,4 +1,4 @@
-"""The one table printer: rows of results, easy to read from and to print."""
+"""The one table printer: rows of results for a terminal, a file or a page in Markdown."""
 
 import dataclasses
 import math
@@ -36,7 +36,8 @@ class Table:
 
     def __str__(self) -> str:
         """The text for a terminal at its width, or for a file at full width."""
-        return self.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        return self.text(shutil.get_terminal_size().columns if terminal else None)
 
     def text(self, width: int | None = None) -> str:
         """The table for lines of this width, or with one line per row.
@@ -49,6 +50,11 @@ class Table:
         title = [printable(self.title), ""] if self.title else []
         notes = ["", *map(printable, self.notes)] if self.notes else []
         return "\n".join([*title, "\n\n".join(blocks), *notes])
+
+    def markdown(self) -> str:
+        """The table for documentation: intervals in brackets behind their value."""
+        notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join([f"**{self.title}**", "", *markdown_rows(self.rows), *notes, ""])
 
     def _cells(self, column: str) -> list[str]:
         heading = [printable(column.replace("_", " "))] if self.headings else []
@@ -95,7 +101,7 @@ class Table:
             if self.headings and number == 0:
                 drawn.add_row(*(Rule(characters="-") for _ in columns))
         full = sum(widths.values()) + _GAP * len(widths)
-        console = Console(width=width or full, color_system=None)
+        console = Console(width=width or full, color_system=None, force_jupyter=False)
         with console.capture() as captured:
             console.print(drawn)
         return "\n".join(map(str.rstrip, captured.get().splitlines()))
@@ -112,3 +118,32 @@ def _cell(value: Any) -> str:
     if isinstance(value, str):
         return printable(value)
     return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+def markdown_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of a Markdown table: columns of text to the left, others to the right."""
+    columns = [name for name in rows[0] if name not in ("low", "high")]
+    text = {name: all(isinstance(row.get(name), str) for row in rows) for name in columns}
+    return [
+        f"| {' | '.join(name.replace('_', ' ') for name in columns)} |",
+        f"|{'|'.join('---' if text[name] else '---:' for name in columns)}|",
+        *(f"| {' | '.join(_markdown_cell(row, name) for name in columns)} |" for row in rows),
+    ]
+
+
+def _markdown_cell(row: dict[str, Any], name: str) -> str:
+    value = row.get(name, math.nan)
+    if isinstance(value, str | int):
+        return str(value)
+    if math.isnan(value):
+        return "–"
+    text = _short(value)
+    if name in ("mean", "score") and not math.isnan(row.get("low", math.nan)):
+        text = f"{text} [{_short(row['low'])}, {_short(row['high'])}]"
+    return text.replace("-", "−")
+
+
+def _short(value: float) -> str:
+    if abs(value) < 1.0:
+        return f"{value:.3g}"
+    return f"{value:.2f}" if abs(value) < 10.0 else f"{value:.1f}"

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from experiments.made_up_runs import scored_run
+from fat2thin import tables
 from fat2thin.evaluation.returns import Evaluation
 from fat2thin.experiments import comparison
 from fat2thin.runs.result import Evaluations
-from fat2thin.tables import Table
+from fat2thin.tables import Table, markdown_rows
 
 NAN = float("nan")
 STEPS = (0, 10, 40)
@@ -120,13 +121,13 @@ def test_a_table_of_data_sets_ends_with_their_mean():
     ],
 )
 def test_cells(row, cell):
-    assert comparison._cell(row, "mean") == cell
+    assert tables._markdown_cell(row, "mean") == cell
 
 
 def test_only_means_and_scores_have_their_interval_behind_them():
     row = {"area": 2.0, "score": 3.0, "low": 1.0, "high": 4.0}
-    assert comparison._cell(row, "area") == "2.00"
-    assert comparison._cell(row, "score") == "3.00 [1.00, 4.00]"
+    assert tables._markdown_cell(row, "area") == "2.00"
+    assert tables._markdown_cell(row, "score") == "3.00 [1.00, 4.00]"
 
 
 def test_markdown_is_a_table():
@@ -134,7 +135,7 @@ def test_markdown_is_a_table():
         {"method": "fttpo", "mean": 1.5, "low": 1.0, "high": 2.0, "dose_variance": 0.25},
         {"method": "iql", "mean": -1.5, "low": NAN, "high": NAN},
     )
-    assert comparison.markdown(Table("a title", rows, ("a note",))) == (
+    assert Table("a title", rows, ("a note",)).markdown() == (
         "**a title**\n"
         "\n"
         "| method | mean | dose variance |\n"
@@ -148,7 +149,7 @@ def test_markdown_is_a_table():
 
 def test_columns_of_text_are_left_aligned_and_counts_are_whole():
     rows = [{"claim": "C1", "seeds": 3, "runs": "a"}, {"claim": "C2", "seeds": NAN, "runs": "b"}]
-    assert comparison.markdown_rows(rows) == [
+    assert markdown_rows(rows) == [
         "| claim | seeds | runs |",
         "|---|---:|---|",
         "| C1 | 3 | a |",

@@ -1,7 +1,7 @@
-"""Tables that compare runs: one row per method, one table per data set; also as Markdown."""
+"""Tables that compare runs: one row per method, one table per data set."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -113,41 +113,6 @@ def scores_table(title: str, runs: Mapping[str, Mapping[str, Run]]) -> Table:
     ]
     means = {label: float(np.mean([row[label] for row in rows])) for label in labels}
     return Table(title, (*rows, {"data set": "mean", **means}))
-
-
-def markdown(table: Table) -> str:
-    """A table for documentation: intervals in brackets behind their value."""
-    notes = ["", *(f"- {note}" for note in table.notes)] if table.notes else []
-    return "\n".join([f"**{table.title}**", "", *markdown_rows(table.rows), *notes, ""])
-
-
-def markdown_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines of a Markdown table: columns of text to the left, others to the right."""
-    columns = [name for name in rows[0] if name not in ("low", "high")]
-    text = {name: all(isinstance(row.get(name), str) for row in rows) for name in columns}
-    return [
-        f"| {' | '.join(name.replace('_', ' ') for name in columns)} |",
-        f"|{'|'.join('---' if text[name] else '---:' for name in columns)}|",
-        *(f"| {' | '.join(_cell(row, name) for name in columns)} |" for row in rows),
-    ]
-
-
-def _cell(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name, math.nan)
-    if isinstance(value, str | int):
-        return str(value)
-    if math.isnan(value):
-        return "–"
-    text = _short(value)
-    if name in ("mean", "score") and not math.isnan(row.get("low", math.nan)):
-        text = f"{text} [{_short(row['low'])}, {_short(row['high'])}]"
-    return text.replace("-", "−")
-
-
-def _short(value: float) -> str:
-    if abs(value) < 1.0:
-        return f"{value:.3g}"
-    return f"{value:.2f}" if abs(value) < 10.0 else f"{value:.1f}"
 
 
 def by_dataset(named: Mapping[str, Named]) -> dict[str, dict[str, Named]]:

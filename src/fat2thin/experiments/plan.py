@@ -160,26 +160,22 @@ class PlanBar(PlanProgress):
         self._bar.update(self._task, total=total or 1, completed=done, description=self.words)
 
 
-def for_plan() -> PlanProgress:
-    """A bar on a terminal, lines elsewhere."""
-    return PlanBar() if sys.stderr.isatty() else PlanLines()
-
-
 def carry_out(
     planned: Sequence[PlannedRun], root: str | Path, progress: PlanProgress | None = None
 ) -> None:
     """Compute the runs that are not below `root` yet, packed into programs.
 
-    Whatever is wrong with a name, a setting or a data set is told before anything is computed. A
-    plan that was broken off goes on where it was. Several processes may carry out one plan: what
-    one of them has begun the others leave to it.
+    Errors in names, settings and data sets are raised before anything is computed. An interrupted
+    plan resumes. Several processes may share a plan: each leaves alone what another has begun.
     """
-    root = Path(root)
-    _refuse_two_meanings(planned)
-    distinct = list({one.name: one for one in planned}.values())
+    root, specs = Path(root), dict[str, RunSpec]()
+    for name, spec in planned:
+        if specs.setdefault(name, spec) != spec:
+            raise ValueError(f"a plan wants two different runs in the folder {name}")
+    distinct = [PlannedRun(*one) for one in specs.items()]
     missing = [one for one in distinct if not is_over(one, root)]
     packs = programs(missing)
-    shown = progress or for_plan()
+    shown = progress or (PlanBar() if sys.stderr.isatty() else PlanLines())
     with shown:
         shown.plan(
             [sum(one.updates for one in pack) for pack in packs], len(distinct) - len(missing)
@@ -206,7 +202,7 @@ def _computed(number: int, pack: Sequence[PlannedRun], root: Path, shown: PlanPr
         except FolderInUseError:
             return False
         except TrainingDiverged as diverged:
-            # It is over as well, and so told in tables; the others are worth going on for.
+            # It is over too, and tables say so; the other programs are still worth running.
             _log.warning("%s: %s", _title(pack), diverged)
     shown.program_is_done(number)
     return True
@@ -226,13 +222,6 @@ def is_over(one: PlannedRun, root: Path) -> bool:
     if not (folder.path / "run.json").exists():
         return False
     return folder.status(one.spec, folder.about()["sha256"]) in (FINISHED, DIVERGED)
-
-
-def _refuse_two_meanings(planned: Sequence[PlannedRun]) -> None:
-    specs: dict[str, RunSpec] = {}
-    for name, spec in planned:
-        if specs.setdefault(name, spec) != spec:
-            raise ValueError(f"a plan wants two different runs in the folder {name}")
 
 
 def programs(planned: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
@@ -280,20 +269,15 @@ def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | N
     Without those of seeds that had stopped. None where a task does not measure the length of its
     episodes.
     """
-    counts = [
-        _steps_of(run, one)
-        for run in runs
-        for one in (run.evaluations.policies if policy is None else [policy])
-    ]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _steps_of(run: Run, policy: str) -> int | None:
-    evaluation = run.evaluations[policy]
-    if "length" in evaluation.measures:
-        return round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
-    if not treatment.is_name(run.spec.dataset):
-        return None
-    episodes = int(np.sum(~np.isnan(evaluation.returns)))
-    return episodes * treatment.by_name(run.spec.dataset).horizon
+    steps = 0
+    for run in runs:
+        for name in run.evaluations.policies if policy is None else [policy]:
+            evaluation = run.evaluations[name]
+            if "length" in evaluation.measures:
+                steps += round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
+            elif treatment.is_name(run.spec.dataset):
+                episodes = int(np.sum(~np.isnan(evaluation.returns)))
+                steps += episodes * treatment.by_name(run.spec.dataset).horizon
+            else:
+                return None
+    return steps

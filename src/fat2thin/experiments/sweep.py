@@ -23,14 +23,8 @@ from fat2thin.data.predictability import is_noisy
 from fat2thin.evaluation.returns import NO_TASK, evaluator
 from fat2thin.evaluation.signals import NOT_ESTIMABLE, preference
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.experiments import comparison
-from fat2thin.experiments.plan import (
-    PlannedRun,
-    PlanProgress,
-    carry_out,
-    environment_steps,
-    load_runs,
-)
+from fat2thin.experiments import comparison, plan
+from fat2thin.experiments.plan import PlannedRun, PlanProgress
 from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 
@@ -95,15 +89,15 @@ class Sweep:
 
     def selection(self, name: str) -> list[PlannedRun]:
         """The runs that choose, in the folder of this name."""
-        specs = [self.spec(one) for one in self.settings]
-        if self.select in BY_LOG:
-            # A part of the log is held out, and no policy acts in any environment.
-            specs = [
-                dataclasses.replace(spec, holdout=spec.holdout or HELD_OUT, task=NO_TASK)
-                for spec in specs
-            ]
-        names = [f"{name}/selection/{words(one)}" for one in self.settings]
-        return list(map(PlannedRun, names, specs))
+        # By the log: a part of it is held out, and no policy acts in any environment.
+        by_log = {"holdout": self.base.holdout or HELD_OUT, "task": NO_TASK}
+        changes: dict[str, Any] = by_log if self.select in BY_LOG else {}
+        return [
+            PlannedRun(
+                f"{name}/selection/{words(one)}", dataclasses.replace(self.spec(one), **changes)
+            )
+            for one in self.settings
+        ]
 
     def report(self, name: str, setting: Mapping[str, Any]) -> PlannedRun:
         """The run of the chosen setting on fresh seeds and the whole log."""
@@ -141,6 +135,8 @@ class SweepResult(NamedTuple):
         """A row a setting, the best first; below it what choosing cost."""
         base, choice = self.sweep.base, self.choice
         ordered = sorted(choice.scores.items(), key=lambda item: -_known(item[1].value))
+        missing = any(math.isnan(score.value) for score in choice.scores.values())
+        never = [f"- (never chosen): {_why_none(self.sweep.select)}"] if missing else []
         return Table(
             title=f"{base.algorithm} on {base.dataset}, {len(choice.scores)} settings, "
             f"seeds {listed(base.seeds)}, {base.steps:,} steps: {_CRITERIA[self.sweep.select]}",
@@ -149,11 +145,7 @@ class SweepResult(NamedTuple):
                 for name, score in ordered
             ),
             notes=(
-                *(
-                    [f"- (never chosen): {_why_none(self.sweep.select)}"]
-                    if any(math.isnan(score.value) for score in choice.scores.values())
-                    else []
-                ),
+                *never,
                 f"chosen: {words(choice.setting)}",
                 budget(choice),
                 f"reported on seeds {listed(self.sweep.report_seeds)}, which chose nothing",
@@ -191,15 +183,15 @@ def run_sweeps(
                 f"log, with select={' or '.join(map(repr, BY_LOG))}"
             )
     selections = {name: sweep.selection(name) for name, sweep in sweeps.items()}
-    carry_out([one for several in selections.values() for one in several], root, progress)
+    plan.carry_out([one for several in selections.values() for one in several], root, progress)
     choices = {}
     for name, sweep in sweeps.items():
-        runs = load_runs(selections[name], root)
+        runs = plan.load_runs(selections[name], root)
         _refuse_changed_log(sweep.base, runs)
         choices[name] = _choose(sweep, runs)
     reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
-    carry_out([*reports.values()], root, progress)
-    final = load_runs([*reports.values()], root)
+    plan.carry_out([*reports.values()], root, progress)
+    final = plan.load_runs([*reports.values()], root)
     for sweep in sweeps.values():
         _refuse_changed_log(sweep.base, final)
     results = {}
@@ -234,8 +226,8 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> SweepChoice:
             f"{_why_none(sweep.select)}. Take other settings"
         )
     by_returns = sweep.select in BY_RETURNS
-    chose = environment_steps(runs.values(), POLICY) if by_returns else 0
-    return SweepChoice(best, scores, chose, environment_steps(runs.values()))
+    chose = plan.environment_steps(runs.values(), POLICY) if by_returns else 0
+    return SweepChoice(best, scores, chose, plan.environment_steps(runs.values()))
 
 
 def log_scores(run: Run) -> np.ndarray:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fat2thin.experiments.comparison import markdown_rows
 from fat2thin.paper import claims_learning, claims_policies, claims_structure
 from fat2thin.paper.claims import NOT_RUN, Evidence, Reproduced, Verdict, judge
-from fat2thin.tables import Table
+from fat2thin.tables import Table, markdown_rows
 
 CLAIMS = tuple(
     sorted(

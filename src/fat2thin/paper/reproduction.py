@@ -105,7 +105,7 @@ def _keep(
     pictures = save_figures(figures, root / "figures", FORMATS)
     (root / "tables").mkdir(exist_ok=True)
     if tables:
-        text = "\n".join(map(comparison.markdown, tables))
+        text = "\n".join(map(Table.markdown, tables))
         write(root / "tables" / f"{name}.md", text.encode())
     return PresetOutput([*tables], pictures)
 
