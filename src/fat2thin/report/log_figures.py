@@ -127,20 +127,20 @@ def _ask(
     def one(state: tuple[Array, Array]) -> _Answers:
         seen, key = state
         low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(seen))
-        middle = _central(policy if fat is None else fat, seen)
+        middle = central_range(policy if fat is None else fat, seen, _CENTRAL)
         return _Answers(low, high, policy.act(seen), policy.act(seen, key), middle)
 
     keys = jax.random.split(jax.random.key(_DRAW_SEED), len(observation))
     return lax.map(one, (observation, keys), batch_size=_ROWS_AT_ONCE)
 
 
-def _central(policy: Policy, observation: Array) -> tuple[Array, Array] | None:
-    """The central part of each coordinate, cut at the box."""
-    law, tail = policy(observation), (1.0 - _CENTRAL) / 2.0
+def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
+    """Ends of the central share of each coordinate, cut at the box; None without quantiles."""
+    law, tails = policy(observation), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
     if not isinstance(law, Independent):
         return None
     try:
-        low, high = (law.base_dist.icdf(share) for share in (tail, 1.0 - tail))
+        low, high = (law.base_dist.icdf(tail) for tail in tails)
     except ImportError:
         # NumPyro's Student-t needs another package for its quantiles.
         return None

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpyro.distributions import Independent
 
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.policies.policy import Policy
 from fat2thin.report import style
+from fat2thin.report.log_figures import central_range
 from fat2thin.report.style import save_figures, styled, view
 from fat2thin.runs.result import Run
 
@@ -216,19 +216,14 @@ def patients(task: Treatment) -> Float[Array, "patients 8"]:
     return jax.vmap(lambda key: treatment.reset(key, task)[1])(keys)
 
 
-def _central_range(
-    policy: Policy, observations: Float[Array, "rows observation"], share: float
-) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
-    """Ends of the central share of what a policy of one coordinate does, cut at its box."""
-    law, shares = policy(observations), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
-    if isinstance(law, Independent):
-        ends = [np.asarray(law.base_dist.icdf(tail))[:, 0] for tail in shares]
-    else:
-        # The published proposal has no quantile function: its samples are not of its density.
-        doses = law.sample(jax.random.key(PATIENT_SEED), (_DRAWS,))
-        ends = list(np.quantile(np.asarray(doses)[..., 0], shares, axis=0))
-    low, high = (np.clip(end, *_box(policy)) for end in ends)
-    return low, high
+def _central_range(policy: Policy, observations: Array, share: float) -> np.ndarray:
+    """Ends of the central share of what a policy of one coordinate does, shape (2, rows)."""
+    if (ends := central_range(policy, observations, share)) is not None:
+        return np.asarray(ends)[..., 0]
+    # The published proposal has no quantile function: its samples are not of its density.
+    doses = policy(observations).sample(jax.random.key(PATIENT_SEED), (_DRAWS,))
+    tails = (1.0 - share) / 2.0, (1.0 + share) / 2.0
+    return np.clip(np.quantile(np.asarray(doses)[..., 0], tails, axis=0), *_box(policy))
 
 
 def _box(policy: Policy) -> tuple[float, float]:

@@ -71,26 +71,26 @@ def overview(folders: Sequence[Path]) -> Table:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    known: dict[str, Any] = {"algorithm": "", "dataset": "", "seeds": "", SCORE: math.nan}
+    row: dict[str, Any] = {"folder": str(folder), "algorithm": "", "dataset": "", "seeds": ""}
+    row |= {SCORE: math.nan, "status": ""}
     try:
         standing = Watch(folder).look()
         if not standing.running:
             _check_sizes(standing)
         outline, score = standing.outline, standing.score
-        known = {"algorithm": outline.algorithm, "dataset": outline.dataset}
-        known |= {"seeds": _seeds(outline), SCORE: score.mean if score else math.nan}
-        status = outline.status
+        row |= {"algorithm": outline.algorithm, "dataset": outline.dataset}
+        row |= {"seeds": _seeds(outline), SCORE: score.mean if score else math.nan}
+        row["status"] = outline.status
         if standing.running and standing.in_use:
-            status = f"running {standing.percent} %"
+            row["status"] = f"running {standing.percent} %"
         elif standing.running:
-            status = f"interrupted at step {standing.step:,}"
+            row["status"] = f"interrupted at step {standing.step:,}"
         if standing.stopped:
-            status += f", {_stopped_seeds(standing)}"
+            row["status"] += f", {_stopped_seeds(standing)}"
     except (ValueError, OSError) as error:
         what = str(error).removeprefix(f"{folder}/").removeprefix(f"{folder} ")
-        status = what if isinstance(error, NoRunError) else f"damaged: {what}"
-    row = {"folder": str(folder), **known, "status": status}
-    return {name: printable(of) if isinstance(of, str) else of for name, of in row.items()}
+        row["status"] = what if isinstance(error, NoRunError) else f"damaged: {what}"
+    return row
 
 
 def _check_sizes(standing: Standing) -> None:

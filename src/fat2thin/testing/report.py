@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fat2thin.tables import Table
-
 Status = Literal["pass", "FAIL", "not offered"]
 
 
@@ -58,20 +56,21 @@ class Report:
             raise AssertionError(f"{', '.join(self.failures)} failed\n{self}")
 
     def __str__(self) -> str:
-        return str(Table(self.distribution, tuple(map(_row, self.checks))))
+        header = ("check", "result", "measured", "tolerance", "where the worst is")
+        rows = [header, *map(_row, self.checks)]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "  ".join(
+                [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), where]
+            )
+            for *row, where in rows
+        ]
+        return "\n".join([self.distribution, *(line.rstrip() for line in lines)])
 
 
-def _row(check: Check) -> dict[str, str]:
-    measured, tolerance = (
-        "" if number is None else f"{number:.3g}" for number in (check.measured, check.tolerance)
-    )
-    return {
-        "check": check.name,
-        "result": check.status,
-        "measured": measured,
-        "tolerance": tolerance,
-        "where the worst is": check.where,
-    }
+def _row(check: Check) -> tuple[str, ...]:
+    numbers = ("" if n is None else f"{n:.3g}" for n in (check.measured, check.tolerance))
+    return check.name, check.status, *numbers, check.where
 
 
 def not_offered(name: str, reason: str) -> Check:
