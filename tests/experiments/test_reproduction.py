@@ -12,8 +12,8 @@ from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
 from fat2thin.data.errors import DataFileError
-from fat2thin.evaluation.statistics import Interval
-from fat2thin.experiments import plan
+from fat2thin.evaluation.statistics import ratio
+from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlanProgress
 from fat2thin.paper import presets, reproduction, timing
 from fat2thin.paper.claims import Reproduced
@@ -204,8 +204,10 @@ def test_numbers_reach_the_tables(tmp_path):
 def test_shares_are_of_fttpo_in_per_cent():
     runs = {"a": {one.algorithm: stand_in(ASKED.robot("hopper-medium", one))
                   for one in (presets.FTTPO, method("fttpo-spot"))}}  # fmt: skip
-    ((name, share),) = reproduction._shares(runs)["a"].items()
+    ((name, share),) = reproduction._shares(runs, published=False)["a"].items()
     assert (name, share.value) == ("fttpo-spot", pytest.approx(90.0))
+    variant, fttpo = (comparison.final(runs["a"][one], "actor_sampled") for one in (name, "fttpo"))
+    assert share == pytest.approx(100.0 * np.asarray(ratio(variant, fttpo)))
     assert share.low < 90.0 < share.high
 
 
@@ -213,8 +215,8 @@ def test_shares_as_published_are_of_proposals():
     methods = (presets.FTTPO_PUBLISHED, method("fttpo-spot", published=True))
     runs = {"a": {one.folder: stand_in(ASKED.robot("hopper-medium", one))
                   for one in methods}}  # fmt: skip
-    ((name, share),) = reproduction._shares(runs, "-published")["a"].items()
-    assert (name, share.value) == ("fttpo-spot-published", pytest.approx(100.0 * 35.0 / 40.0))
+    ((name, share),) = reproduction._shares(runs, published=True)["a"].items()
+    assert (name, share.value) == ("fttpo-spot", pytest.approx(100.0 * 35.0 / 40.0))
 
 
 def test_the_published_part_has_those_without_a_form_of_their_own():
@@ -277,7 +279,3 @@ def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch)
     assert kept["methods"]["fttpo"] == {"seconds_an_update": 1.0 / last, "seconds_an_action": 1.0}
     assert [path.name for path in outcome.pictures] == ["time.png", "time.pdf"]
     assert kept["device"] in outcome.tables[0].title
-
-
-def test_a_share_is_three_numbers_in_per_cent():
-    assert reproduction._per_cent(Interval(0.5, 0.25, 1.0)) == Interval(50.0, 25.0, 100.0)

@@ -221,36 +221,30 @@ def _on_robot(name: str, every: bool, runs: Runs) -> Shown:
 
 def _variants(runs: Runs) -> Shown:
     by_method = _curves(runs)
-    published = {
-        name: {label.removesuffix("-published"): share for label, share in of_set.items()}
-        for name, of_set in _shares(_part(by_method, published=True), "-published").items()
-    }
     return [comparison.scores_table("final scores", by_method)], {
-        "fig6": ablation(_shares(_part(by_method, published=False))),
-        "fig6_published": ablation(published),
+        "fig6": ablation(_shares(by_method, published=False)),
+        "fig6_published": ablation(_shares(by_method, published=True)),
     }
 
 
-def _shares(runs: Methods, suffix: str = "") -> dict[str, dict[str, Interval]]:
+def _shares(runs: Methods, published: bool) -> dict[str, dict[str, Interval]]:
     """Each variant's score in per cent of FtTPO's, by data set; as published the proposals'."""
-    policy = "proposal_sampled" if suffix else "actor_sampled"
+    suffix, policy = ("-published", "proposal_sampled") if published else ("", "actor_sampled")
 
     def final(run: Run) -> np.ndarray:
         known = run.evaluations.policies
         return comparison.final(run, policy if policy in known else "actor_sampled")
 
-    return {
-        name: {
-            label: _per_cent(ratio(final(run), final(of_set[f"fttpo{suffix}"])))
-            for label, run in of_set.items()
-            if label != f"fttpo{suffix}"
+    found: dict[str, dict[str, Interval]] = {}
+    for name, of_set in _part(runs, published).items():
+        fttpo = final(of_set.pop(f"fttpo{suffix}"))
+        shares = {
+            label.removesuffix(suffix): ratio(final(of), fttpo) for label, of in of_set.items()
         }
-        for name, of_set in runs.items()
-    }
-
-
-def _per_cent(share: Interval) -> Interval:
-    return Interval(*(100.0 * end for end in share))
+        found[name] = {
+            label: Interval(*(100.0 * end for end in share)) for label, share in shares.items()
+        }
+    return found
 
 
 def _variant_curves(runs: Runs) -> Shown:
