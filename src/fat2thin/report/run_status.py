@@ -35,20 +35,20 @@ _ROWS = 20
 _LONGEST_SEEDS = 20
 
 
-def describe(standing: Standing) -> str:
+def describe(status: Standing) -> str:
     """An unfinished run: how far it is, its last evaluation and metrics, stops and warnings."""
     # While a process writes and removes checkpoints they are left alone.
-    checkpoint = None if standing.in_use else newest_checkpoint(standing.folder)
-    outline = standing.outline.including(checkpoint) if checkpoint else standing.outline
-    now = "a process is training into it now" if standing.in_use else _interrupted(checkpoint)
-    parts = [f"{_title(outline)}: {_progress(standing)}\n{now}"]
-    if standing.stopped:
-        parts.append(f"{_stopped_seeds(standing)}; what follows leaves them out")
-    steps, policies = RunFolder(standing.folder).evaluations(len(outline.seeds))
+    checkpoint = None if status.in_use else newest_checkpoint(status.folder)
+    outline = status.outline.including(checkpoint) if checkpoint else status.outline
+    now = "a process is training into it now" if status.in_use else _interrupted(checkpoint)
+    parts = [f"{_title(outline)}: {_progress(status)}\n{now}"]
+    if status.stopped:
+        parts.append(f"{_stopped_seeds(status)}; what follows leaves them out")
+    steps, policies = RunFolder(status.folder).evaluations(len(outline.seeds))
     if steps and policies:
         last = Evaluations(tuple(steps), policies).last()
         parts.append(str(make_table(f"evaluation after step {steps[-1]:,}", last, {})))
-    parts.append(_metrics(standing))
+    parts.append(_metrics(status))
     if told := [*remarks(outline)]:
         parts.append("\n".join(told))
     return "\n\n".join(parts)
@@ -74,29 +74,29 @@ def _row(folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"folder": str(folder), "algorithm": "", "dataset": "", "seeds": ""}
     row |= {SCORE: math.nan, "status": ""}
     try:
-        standing = Watch(folder).look()
-        if not standing.running:
-            _check_sizes(standing)
-        outline, score = standing.outline, standing.score
+        status = Watch(folder).look()
+        if not status.running:
+            _check_sizes(status)
+        outline, score = status.outline, status.score
         row |= {"algorithm": outline.algorithm, "dataset": outline.dataset}
         row |= {"seeds": _seeds(outline), SCORE: score.mean if score else math.nan}
         row["status"] = outline.status
-        if standing.running and standing.in_use:
-            row["status"] = f"running {standing.percent} %"
-        elif standing.running:
-            row["status"] = f"interrupted at step {standing.step:,}"
-        if standing.stopped:
-            row["status"] += f", {_stopped_seeds(standing)}"
+        if status.running and status.in_use:
+            row["status"] = f"running {status.percent} %"
+        elif status.running:
+            row["status"] = f"interrupted at step {status.step:,}"
+        if status.stopped:
+            row["status"] += f", {_stopped_seeds(status)}"
     except (ValueError, OSError) as error:
         what = str(error).removeprefix(f"{folder}/").removeprefix(f"{folder} ")
         row["status"] = what if isinstance(error, NoRunError) else f"damaged: {what}"
     return row
 
 
-def _check_sizes(standing: Standing) -> None:
+def _check_sizes(status: Standing) -> None:
     """Check that the files of a finished run have their sizes; contents are not read."""
-    for name, stamp in standing.outline.files.items():
-        path = standing.folder / name
+    for name, stamp in status.outline.files.items():
+        path = status.folder / name
         try:
             with files.opened(path) as file:
                 size = files.size_of(file)
@@ -115,13 +115,13 @@ def _seeds(outline: Outline) -> str:
     return text if len(text) <= _LONGEST_SEEDS else f"{len(outline.seeds)} of them"
 
 
-def _progress(standing: Standing) -> str:
-    return f"step {standing.step:,} of {standing.outline.steps:,} ({standing.percent} %)"
+def _progress(status: Standing) -> str:
+    return f"step {status.step:,} of {status.outline.steps:,} ({status.percent} %)"
 
 
-def _stopped_seeds(standing: Standing) -> str:
-    count = len(standing.outline.seeds)
-    return f"{standing.stopped} of {count} seed{'s' if count > 1 else ''} stopped"
+def _stopped_seeds(status: Standing) -> str:
+    count = len(status.outline.seeds)
+    return f"{status.stopped} of {count} seed{'s' if count > 1 else ''} stopped"
 
 
 def _interrupted(checkpoint: Checkpoint | None) -> str:
@@ -129,19 +129,19 @@ def _interrupted(checkpoint: Checkpoint | None) -> str:
     return f"interrupted: run the same command again to resume from {place}"
 
 
-def _metrics(standing: Standing) -> str:
-    if standing.row is None:
+def _metrics(status: Standing) -> str:
+    if status.row is None:
         return "no metrics yet"
-    return str(metrics_table(f"metrics at step {standing.step:,}", standing.row.metrics))
+    return str(metrics_table(f"metrics at step {status.step:,}", status.row.metrics))
 
 
-def _news(standing: Standing) -> list[str]:
+def _news(status: Standing) -> list[str]:
     """The last score, and how many seeds stopped."""
     told = []
-    if score := standing.score:
+    if score := status.score:
         told.append(f"{SCORE} {score.mean:.3f} at step {score.step:,}")
-    if standing.stopped:
-        told.append(_stopped_seeds(standing))
+    if status.stopped:
+        told.append(_stopped_seeds(status))
     return told
 
 
@@ -179,19 +179,19 @@ class _Lines:
         self._told: tuple[int, int] | None = None
         self._when = -math.inf
 
-    def show(self, standing: Standing, pace: str) -> None:
-        news = standing.step, standing.score.step if standing.score else -1
+    def show(self, status: Standing, pace: str) -> None:
+        news = status.step, status.score.step if status.score else -1
         now = time.monotonic()
         if news == self._told or now - self._when < self._every:
             return
         self._told, self._when = news, now
-        rows = metrics_table("", standing.row.metrics) if standing.row else ()
+        rows = metrics_table("", status.row.metrics) if status.row else ()
         losses = [
             f"{printable(row['metric'])} {row['mean']:.4g}"
             for row in rows
             if row["metric"].endswith("loss")
         ]
-        parts = [_progress(standing), *losses, *_news(standing), pace]
+        parts = [_progress(status), *losses, *_news(status), pace]
         print("; ".join(filter(None, parts)), flush=True)
 
 
@@ -201,11 +201,11 @@ class _Screen:
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, standing: Standing, pace: str) -> None:
-        done = ProgressBar(total=standing.outline.steps, completed=standing.step, width=40)
-        bar = Columns([done, Text(_progress(standing)), Text(pace)])
-        texts = filter(None, ["; ".join(_news(standing)), _metrics(standing)])
-        shown = Group(Text(_title(standing.outline)), bar, Text("\n".join(texts)))
+    def show(self, status: Standing, pace: str) -> None:
+        done = ProgressBar(total=status.outline.steps, completed=status.step, width=40)
+        bar = Columns([done, Text(_progress(status)), Text(pace)])
+        texts = filter(None, ["; ".join(_news(status)), _metrics(status)])
+        shown = Group(Text(_title(status.outline)), bar, Text("\n".join(texts)))
         self._live.update(shown, refresh=True)
 
 
@@ -221,20 +221,20 @@ def follow(
     last_held = time.monotonic()
     try:
         with live if console.is_terminal else contextlib.nullcontext():
-            while (standing := _look(watch, folder, refresh, patience)).running:
+            while (status := _look(watch, folder, refresh, patience)).running:
                 now = time.monotonic()
-                if standing.in_use:
+                if status.in_use:
                     last_held = now
                 elif now - last_held > patience:
                     break
-                pace.see(standing.step, now)
-                display.show(standing, pace.words(standing.outline.steps - standing.step))
+                pace.see(status.step, now)
+                display.show(status, pace.words(status.outline.steps - status.step))
                 time.sleep(refresh)
     except KeyboardInterrupt:
         return False
-    if standing.running:
-        print(f"{_progress(standing)}; {_interrupted(newest_checkpoint(folder))}")
-    return not standing.running
+    if status.running:
+        print(f"{_progress(status)}; {_interrupted(newest_checkpoint(folder))}")
+    return not status.running
 
 
 def _look(watch: Watch, folder: Path, refresh: float, patience: float) -> Standing:
