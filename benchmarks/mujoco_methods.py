@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 
 import fat2thin
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
 from fat2thin.runs.folder import DIVERGED, FINISHED, RUNNING, RunFolder
 from fat2thin.runs.result import MetricColumns
 from fat2thin.training import RunSpec, execute_together, make_spec

@@ -36,7 +36,7 @@ from fat2thin.engine import loop
 from fat2thin.engine.pack import on_device
 from fat2thin.engine.program import sequential_here
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
 
 CURVES = {
     "seeds": (1, 10, 50, 200),

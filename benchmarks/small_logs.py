@@ -16,11 +16,10 @@ import matplotlib.style
 import numpy as np
 
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.experiments.comparison import markdown
-from fat2thin.paper import selection_study
-from fat2thin.paper import signal_quality as choices
-from fat2thin.paper.selection_figure import draw_regret
-from fat2thin.report.distribution_figures import STYLE, save_figure
+from fat2thin.paper import studies
+from fat2thin.paper.score_figures import draw_regret
+from fat2thin.report.style import STYLE, save_figure
+from fat2thin.tables import Table
 
 RESULTS = Path("docs/results")
 CELL = "{:.2f} [{:.2f}, {:.2f}]"
@@ -34,11 +33,11 @@ def of_seeds(values: list[float]) -> Interval:
     return seed_interval(np.asarray(values)[:, None])
 
 
-def study() -> choices.Scores:
+def study() -> studies.Scores:
     """How well each signal chooses."""
     candidates = {
         dataset: [
-            choices.Candidates(
+            studies.Candidates(
                 np.asarray(one["truth"]),
                 {name: np.asarray(of, float) for name, of in one["signals"].items()},
             )
@@ -46,7 +45,7 @@ def study() -> choices.Scores:
         ]
         for dataset, seeds in read("selection")["candidates"].items()
     }
-    return choices.scores(candidates)
+    return studies.scores(candidates)
 
 
 def print_changes() -> None:
@@ -95,14 +94,14 @@ def print_robots(robots: Mapping[str, Mapping]) -> None:
             print(f"| {int(rows):,} | {dataset} | {' | '.join(cells)} |")
 
 
-def print_robot_sets(scored: choices.Scores) -> None:
+def print_robot_sets(scored: studies.Scores) -> None:
     """What the means over robots' sets hide: each set, and weight decay there."""
-    ways = ("held_out_log_likelihood", "held_out_value", choices.LAST)
+    ways = ("held_out_log_likelihood", "held_out_value", studies.LAST)
     kept = read("selection")
     print(f"\n| regret among checkpoints | {' | '.join(ways)} | score, no decay | decay 0.1 |")
     print(f"|---|{'---|' * (len(ways) + 2)}")
-    for dataset in selection_study.ROBOTS:
-        found = [choices.interval(scored, "checkpoints", [dataset], way, "regret") for way in ways]
+    for dataset in studies.ROBOTS:
+        found = [studies.interval(scored, "checkpoints", [dataset], way, "regret") for way in ways]
         last = np.mean([one["truth"] for one in kept["candidates"][dataset]], axis=0)[:, -1]
         decayed = np.asarray([name.endswith("=0.1") for name in kept["settings"][dataset]])
         cells = [*(one.value for one in found), last[~decayed].mean(), last[decayed].mean()]
@@ -124,7 +123,7 @@ def main() -> None:
     arguments.add_argument("--figure", type=Path)
     asked = arguments.parse_args()
     scored = study()
-    print("\n".join(map(markdown, selection_study.tables(scored))))
+    print("\n".join(map(Table.markdown, studies.selection_tables(scored))))
     print_robot_sets(scored)
     print_changes()
     print_sizes()

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import fat2thin
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
 
 RESULTS = Path("docs/results/treatment_fttpo.json")
 CURVES = Path("docs/images/treatment_curves.png")

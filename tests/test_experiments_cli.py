@@ -13,10 +13,10 @@ from fat2thin.cli.main import TrainOptions, main
 from fat2thin.cli.reading import read_options, read_setting, read_value
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments import sweep
-from fat2thin.paper import claims_table as all_claims
-from fat2thin.paper import reproduction
-from fat2thin.paper.claims import Claim, Finding, Verdict, to_json
-from fat2thin.paper.scales import SCALES
+from fat2thin.paper import claims_table, reproduction
+from fat2thin.paper.claims import Claim, Evidence, Verdict
+from fat2thin.paper.claims_table import to_json
+from fat2thin.paper.presets import SCALES
 from fat2thin.tables import Table
 from fat2thin.training import Run, load
 
@@ -175,7 +175,9 @@ def test_a_page_has_all_runs_below_a_folder(swept, tmp_path, capsys):
 
 
 def test_a_page_shows_claims(swept, tmp_path, capsys):
-    finding = Finding(False, Interval(1.0, float("nan"), float("nan")), "eggs of hares; above 1", 2)
+    finding = Evidence(
+        False, Interval(1.0, float("nan"), float("nan")), "eggs of hares; above 1", 2
+    )
     verdict = Verdict(Claim("C99", "Hares are hatched.", "", None), "does not hold", finding, None)
     (tmp_path / "claims.json").write_text(to_json([verdict], ""))
     folder = swept / "selection" / "learning_rate=0.01"
@@ -218,8 +220,8 @@ def test_runs_are_found_wherever_their_folder_lies(swept, tmp_path):
 
 
 def test_claims_of_an_empty_folder(tmp_path, capsys, monkeypatch):
-    quick = [claim for claim in all_claims.CLAIMS if claim.name not in ("C22", "C23", "C24")]
-    monkeypatch.setattr(all_claims, "CLAIMS", quick)
+    quick = [claim for claim in claims_table.CLAIMS if claim.name not in ("C22", "C23", "C24")]
+    monkeypatch.setattr(claims_table, "CLAIMS", quick)
     folder, page, file = tmp_path / "small", tmp_path / "claims.md", tmp_path / "claims.json"
     folder.mkdir()
     text = said(["claims", folder, "--markdown", page, "--json", file], capsys)

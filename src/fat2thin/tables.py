@@ -1,11 +1,17 @@
-"""Tables of results: printable, and easy to read from."""
+"""The one table printer: rows of results for a terminal, a file or a page in Markdown."""
 
 import dataclasses
 import math
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fat2thin.terminal_text import printable
+
+_GAP = 2
+_NEVER_WRAPPED = 24
+"""Columns up to this width are never wrapped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +22,7 @@ class Table:
     rows: tuple[dict[str, Any], ...]
     """The first column holds the name of a row."""
     notes: tuple[str, ...] = ()
+    headings: bool = True
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         """The row of this name."""
@@ -28,23 +35,76 @@ class Table:
         return iter(self.rows)
 
     def __str__(self) -> str:
+        """The text for a terminal at its width, or for a file at full width."""
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        return self.text(shutil.get_terminal_size().columns if terminal else None)
+
+    def text(self, width: int | None = None) -> str:
+        """The table for lines of this width, or with one line per row.
+
+        Where columns do not fit, long texts wrap first; then the columns are cut into blocks, each
+        of which repeats the first column.
+        """
         columns = list(self.rows[0]) if self.rows else []
-        headings = [printable(column.replace("_", " ")) for column in columns]
-        cells = [[_cell(row.get(column, math.nan)) for column in columns] for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-        # Numbers stand below each other by their last digit, words by their first letter.
-        places = [
-            str.ljust if isinstance(self.rows[0].get(column), str) else str.rjust
-            for column in columns
-        ]
-        lines = [
-            "  ".join(
-                place(cell, width) for place, cell, width in zip(places, line, widths, strict=True)
-            ).rstrip()
-            for line in [headings, ["-" * width for width in widths], *cells]
-        ]
-        notes = [printable(note) for note in self.notes]
-        return "\n".join([printable(self.title), "", *lines, *([""] if notes else []), *notes])
+        blocks = [self._block(block, width) for block in self._blocks(columns, width)]
+        title = [printable(self.title), ""] if self.title else []
+        notes = ["", *map(printable, self.notes)] if self.notes else []
+        return "\n".join([*title, "\n\n".join(blocks), *notes])
+
+    def markdown(self) -> str:
+        """The table for documentation: intervals in brackets behind their value."""
+        notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join([f"**{self.title}**", "", *markdown_rows(self.rows), *notes, ""])
+
+    def _cells(self, column: str) -> list[str]:
+        heading = [printable(column.replace("_", " "))] if self.headings else []
+        return [*heading, *(_cell(row.get(column, math.nan)) for row in self.rows)]
+
+    def _width(self, column: str) -> int:
+        from rich.cells import cell_len
+
+        return max(map(cell_len, self._cells(column)))
+
+    def _blocks(self, columns: Sequence[str], width: int | None) -> list[list[str]]:
+        if width is None or not columns:
+            return [list(columns)]
+        least = {column: min(self._width(column), _NEVER_WRAPPED) + _GAP for column in columns}
+        blocks = [[columns[0]]]
+        for column in columns[1:]:
+            if (
+                len(blocks[-1]) > 1
+                and sum(least[one] for one in [*blocks[-1], column]) > width + _GAP
+            ):
+                blocks.append([columns[0]])
+            blocks[-1].append(column)
+        return blocks
+
+    def _block(self, columns: Sequence[str], width: int | None) -> str:
+        from rich.console import Console
+        from rich.rule import Rule
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        drawn = RichTable(box=None, show_header=False, padding=(0, _GAP, 0, 0), pad_edge=False)
+        widths = {column: self._width(column) for column in columns}
+        for column, natural in widths.items():
+            # Numbers stand below each other by their last digit, words by their first letter.
+            words = isinstance(self.rows[0].get(column), str)
+            drawn.add_column(
+                justify="left" if words else "right",
+                overflow="fold",
+                width=natural if width is None or natural <= _NEVER_WRAPPED else None,
+            )
+        lines = list(zip(*map(self._cells, columns), strict=True))
+        for number, line in enumerate(lines):
+            drawn.add_row(*map(Text, line))
+            if self.headings and number == 0:
+                drawn.add_row(*(Rule(characters="-") for _ in columns))
+        full = sum(widths.values()) + _GAP * len(widths)
+        console = Console(width=width or full, color_system=None, force_jupyter=False)
+        with console.capture() as captured:
+            console.print(drawn)
+        return "\n".join(map(str.rstrip, captured.get().splitlines()))
 
 
 def listed(values: Sequence[int]) -> str:
@@ -58,3 +118,32 @@ def _cell(value: Any) -> str:
     if isinstance(value, str):
         return printable(value)
     return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+def markdown_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of a Markdown table: columns of text to the left, others to the right."""
+    columns = [name for name in rows[0] if name not in ("low", "high")]
+    text = {name: all(isinstance(row.get(name), str) for row in rows) for name in columns}
+    return [
+        f"| {' | '.join(name.replace('_', ' ') for name in columns)} |",
+        f"|{'|'.join('---' if text[name] else '---:' for name in columns)}|",
+        *(f"| {' | '.join(_markdown_cell(row, name) for name in columns)} |" for row in rows),
+    ]
+
+
+def _markdown_cell(row: dict[str, Any], name: str) -> str:
+    value = row.get(name, math.nan)
+    if isinstance(value, str | int):
+        return str(value)
+    if math.isnan(value):
+        return "–"
+    text = _short(value)
+    if name in ("mean", "score") and not math.isnan(row.get("low", math.nan)):
+        text = f"{text} [{_short(row['low'])}, {_short(row['high'])}]"
+    return text.replace("-", "−")
+
+
+def _short(value: float) -> str:
+    if abs(value) < 1.0:
+        return f"{value:.3g}"
+    return f"{value:.2f}" if abs(value) < 10.0 else f"{value:.1f}"

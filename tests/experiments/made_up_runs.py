@@ -9,14 +9,14 @@ from jaxtyping import Array
 
 from fat2thin.data.formats.d4rl import REFERENCES
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.paper import claims_table as all_claims
-from fat2thin.paper.claims import Kept, judge
+from fat2thin.paper import claims_table
+from fat2thin.paper.claims import Reproduced, judge
 from fat2thin.policies.families import Head
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Evaluations
 from fat2thin.training import Run
 
-CLAIMS = {claim.name: claim for claim in all_claims.CLAIMS}
+CLAIMS = {claim.name: claim for claim in claims_table.CLAIMS}
 SPREAD = np.array([-0.3, 0.1, 0.0, 0.2, 0.0])
 """What five seeds differ by, in points; its mean is 0."""
 FAR_OFF = -100.0
@@ -41,7 +41,7 @@ class MadeUpPolicies(MadeUpRun):
         return self.proposals
 
 
-class MadeUpKept(Kept):
+class MadeUpKept(Reproduced):
     """Runs by the name of their folder, in place of a folder."""
 
     def __init__(self, runs=(), times=None):

@@ -10,8 +10,7 @@ from experiments.made_up_runs import (
     MadeUpKept,
 )
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.paper import claims_structure
-from fat2thin.paper import claims_table as all_claims
+from fat2thin.paper import claims_structure, claims_table
 from fat2thin.paper.claims import (
     AS_PUBLISHED,
     CORRECTED,
@@ -21,19 +20,17 @@ from fat2thin.paper.claims import (
     ONLY_PUBLISHED,
     UNDECIDED,
     Claim,
-    Finding,
-    Kept,
+    Evidence,
+    Reproduced,
     Verdict,
     _verdict,
     above,
-    effect_words,
     number,
-    to_json,
     weakest,
 )
-from fat2thin.paper.presets import PRESETS, Reproduction
+from fat2thin.paper.claims_table import effect_words, to_json
+from fat2thin.paper.presets import PRESETS, Reproduction, scale_of
 from fat2thin.paper.reproduction import NAMES
-from fat2thin.paper.scales import scale_of
 
 NAN = float("nan")
 STRUCTURAL = ("C21", "C22", "C23", "C24")
@@ -79,7 +76,7 @@ def test_a_claim_hangs_on_its_smallest_effect():
 )
 def test_a_verdict_follows_from_both_findings(corrected, published, expected):
     both = (
-        None if holds == "absent" else Finding(holds, number(0.0), "")
+        None if holds == "absent" else Evidence(holds, number(0.0), "")
         for holds in (corrected, published)
     )
     assert _verdict(*both) == expected
@@ -97,16 +94,16 @@ def test_a_verdict_follows_from_both_findings(corrected, published, expected):
     ],
 )
 def test_effects_in_words(effect, words):
-    assert effect_words(Finding(None, effect, "")) == words
+    assert effect_words(Evidence(None, effect, "")) == words
 
 
 # The list
 
 
 def test_every_claim_is_there_once_and_in_order():
-    assert [claim.name for claim in all_claims.CLAIMS] == [f"C{n}" for n in range(1, 27)]
-    assert {claim.preset for claim in all_claims.CLAIMS} <= {*NAMES, ""}
-    assert {claim.name for claim in all_claims.CLAIMS if not claim.preset} == {*STRUCTURAL}
+    assert [claim.name for claim in claims_table.CLAIMS] == [f"C{n}" for n in range(1, 27)]
+    assert {claim.preset for claim in claims_table.CLAIMS} <= {*NAMES, ""}
+    assert {claim.name for claim in claims_table.CLAIMS if not claim.preset} == {*STRUCTURAL}
 
 
 class Asking(MadeUpKept):
@@ -128,7 +125,9 @@ def made():
 
 
 @pytest.mark.parametrize(
-    "claim", [claim for claim in all_claims.CLAIMS if claim.preset in PRESETS], ids=lambda c: c.name
+    "claim",
+    [claim for claim in claims_table.CLAIMS if claim.preset in PRESETS],
+    ids=lambda c: c.name,
 )
 def test_a_claim_looks_at_runs_that_its_preset_makes(claim, made):
     asking = Asking()
@@ -138,7 +137,7 @@ def test_a_claim_looks_at_runs_that_its_preset_makes(claim, made):
 
 
 @pytest.mark.parametrize(
-    "claim", [claim for claim in all_claims.CLAIMS if claim.both_modes], ids=lambda c: c.name
+    "claim", [claim for claim in claims_table.CLAIMS if claim.both_modes], ids=lambda c: c.name
 )
 def test_a_claim_looks_as_published_at_runs_that_some_preset_makes(claim, made):
     asking = Asking()
@@ -148,7 +147,7 @@ def test_a_claim_looks_as_published_at_runs_that_some_preset_makes(claim, made):
 
 
 def test_a_folder_without_runs_has_no_runs(tmp_path):
-    kept = Kept(tmp_path)
+    kept = Reproduced(tmp_path)
     assert kept.curve("treatment-cubic", CORRECTED.method("fttpo")) is None
     assert kept.times() is None
 
@@ -159,7 +158,7 @@ def of_nothing(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims_structure, "DRAWS", 40_000)
         patch.setattr(claims_structure, "RATIOS", (3.0,))
-        return all_claims.verdicts(tmp_path_factory.mktemp("empty"))
+        return claims_table.verdicts(tmp_path_factory.mktemp("empty"))
 
 
 def test_without_any_run_the_mathematics_holds_and_nothing_else_was_run(of_nothing):
@@ -167,9 +166,9 @@ def test_without_any_run_the_mathematics_holds_and_nothing_else_was_run(of_nothi
         assert found.verdict == (HOLDS if found.claim.name in STRUCTURAL else NOT_RUN)
 
 
-GAP = Finding(True, Interval(-1.5, -2.0, 0.5), "a gap", 3)
-OF_ONE_SEED = Finding(None, Interval(4.0, NAN, NAN), "a gap", 1)
-OF_NONE = Finding(None, Interval(NAN, NAN, NAN), "a gap")
+GAP = Evidence(True, Interval(-1.5, -2.0, 0.5), "a gap", 3)
+OF_ONE_SEED = Evidence(None, Interval(4.0, NAN, NAN), "a gap", 1)
+OF_NONE = Evidence(None, Interval(NAN, NAN, NAN), "a gap")
 FOUND = [
     Verdict(Claim("C1", "one.", "fig1", None), HOLDS, GAP, None),
     Verdict(Claim("C2", "two.", "fig2", None), UNDECIDED, OF_ONE_SEED, OF_NONE),
@@ -202,7 +201,7 @@ def cells(line):
 
 
 def test_the_page_has_a_row_a_claim(of_nothing):
-    text = all_claims.document(of_nothing, "reproduction/small", "--scale small", ["cpu", "gpu"])
+    text = claims_table.document(of_nothing, "reproduction/small", "--scale small", ["cpu", "gpu"])
     head, rule, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(cells(line)) for line in (head, rule, *rows)} == {7}
     assert set(rule) <= set("|-:")
@@ -211,11 +210,11 @@ def test_the_page_has_a_row_a_claim(of_nothing):
     assert "Trained on\ncpu and gpu." in text
     assert "\nnot run: 22, holds: 4.\n" in text
     assert "{" not in text
-    assert str(all_claims.table(of_nothing)).endswith("not run: 22, holds: 4")
+    assert str(claims_table.table(of_nothing)).endswith("not run: 22, holds: 4")
 
 
 def test_the_page_tells_effects_of_both_modes():
-    first, second, third = all_claims.document(FOUND, "x", "--scale small", []).splitlines()[-3:]
+    first, second, third = claims_table.document(FOUND, "x", "--scale small", []).splitlines()[-3:]
     assert cells(first)[1:] == [HOLDS, "−1.50 [−2.00, 0.50]", NOT_RUN, "a gap", "3",
                                 "`fat2thin reproduce fig1 --scale small`"]  # fmt: skip
     assert cells(second)[2:4] == ["4", "–"]

@@ -10,7 +10,7 @@ from experiments.made_up_runs import (
     judged,
     scored_run,
 )
-from fat2thin.paper import claims_learning
+from fat2thin.experiments import comparison
 from fat2thin.paper.claims import (
     CORRECTED,
     FAILS,
@@ -18,8 +18,8 @@ from fat2thin.paper.claims import (
     NOT_RUN,
     ONLY_PUBLISHED,
     UNDECIDED,
-    as_row,
 )
+from fat2thin.paper.claims_table import as_row
 
 NAN = float("nan")
 TASKS = tuple(
@@ -210,8 +210,8 @@ def test_areas_are_of_the_curve_and_scores_of_its_end():
     """By trapezoids: (10 * 15 + 30 * 40) / 40."""
     curve = np.array([[10.0], [20.0], [60.0]])
     run = scored_run("regenerated/hopper-medium", (0, 10, 40), actor_sampled=curve)
-    assert claims_learning.area(run, CORRECTED) == pytest.approx(33.75)
-    assert claims_learning.final(run, CORRECTED) == pytest.approx(60.0)
+    assert comparison.area(run, CORRECTED.policy(run)) == pytest.approx(33.75)
+    assert comparison.final(run, CORRECTED.policy(run)) == pytest.approx(60.0)
 
 
 def test_areas_decide_where_ends_do_not():

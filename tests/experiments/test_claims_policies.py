@@ -17,7 +17,7 @@ from experiments.made_up_runs import (
 from fat2thin import data
 from fat2thin.paper import claims_policies
 from fat2thin.paper.claims import FAILS, HOLDS, ONLY_PUBLISHED, number
-from fat2thin.paper.first_actions import FirstActions
+from fat2thin.paper.policy_figures import FirstActions
 from fat2thin.policies.families import HeavyTailed, Sparse, Squashed
 from report.page_runs import two_coordinates
 

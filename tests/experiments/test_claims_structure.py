@@ -14,7 +14,7 @@ from experiments.made_up_runs import (
 )
 from fat2thin.distributions import QGaussian
 from fat2thin.paper import claims_structure
-from fat2thin.paper.claims import FAILS, HOLDS, UNDECIDED, Kept
+from fat2thin.paper.claims import FAILS, HOLDS, UNDECIDED, Reproduced
 
 NAN = float("nan")
 
@@ -41,7 +41,7 @@ def test_times_are_read_from_the_folder(tmp_path):
         for name, seconds in (("iql", 1.0), ("fttpo", 2.5))
     }
     (tmp_path / "times.json").write_text(json.dumps({"device": "a clock", "methods": methods}))
-    assert judged("C19", Kept(tmp_path)).corrected.effect.value == 2.5
+    assert judged("C19", Reproduced(tmp_path)).corrected.effect.value == 2.5
 
 
 DRAWS = 40_000

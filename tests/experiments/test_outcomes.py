@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from experiments.made_up_runs import scored_run
+from fat2thin import tables
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.experiments import comparison as outcomes
+from fat2thin.experiments import comparison
 from fat2thin.runs.result import Evaluations
-from fat2thin.tables import Table
+from fat2thin.tables import Table, markdown_rows
 
 NAN = float("nan")
 STEPS = (0, 10, 40)
@@ -35,7 +36,7 @@ def runs():
 
 
 def test_numbers_are_those_of_numpy(runs):
-    table = outcomes.methods_table("treatment-cubic", runs)
+    table = comparison.methods_table("treatment-cubic", runs)
     row = table["fttpo"]
     assert row["mean"] == pytest.approx(12.5)
     # The middle two of four seeds.
@@ -54,18 +55,18 @@ def test_numbers_are_those_of_numpy(runs):
 
 def test_the_best_method_is_first_and_one_without_a_score_last(runs):
     broken = scored_run("treatment/cubic", STEPS, actor_sampled=np.full((3, 4), NAN))
-    table = outcomes.methods_table("treatment-cubic", {"bc": broken, **runs})
+    table = comparison.methods_table("treatment-cubic", {"bc": broken, **runs})
     assert [row["method"] for row in table] == ["iql", "fttpo", "bc"]
     assert np.isnan(table["bc"]["mean"])
 
 
 def test_what_a_method_does_not_have_is_not_a_number(runs):
-    row = outcomes.methods_table("treatment-cubic", runs)["iql"]
+    row = comparison.methods_table("treatment-cubic", runs)["iql"]
     assert np.isnan(row["proposal"]) and np.isnan(row["centre"])
 
 
 def test_the_title_says_what_the_numbers_are(runs):
-    title = outcomes.methods_table("treatment-cubic", runs).title
+    title = comparison.methods_table("treatment-cubic", runs).title
     assert (
         title == "treatment-cubic: final return after 40 updates, seeds 0 to 3, 2 episodes a seed"
     )
@@ -76,7 +77,7 @@ def test_stopped_seeds_are_named_and_left_out(runs):
     scores[1:, [1, 3]] = NAN
     about = {"stopped": {"3": {"step": 5}, "1": {"step": 9}}}
     runs["sql"] = scored_run("treatment/cubic", STEPS, about, actor_sampled=scores)
-    table = outcomes.methods_table("treatment-cubic", runs)
+    table = comparison.methods_table("treatment-cubic", runs)
     assert table.notes == ("sql: without seeds 1, 3, which stopped",)
     assert table["sql"]["mean"] == table["sql"]["iqm"] == pytest.approx(11.0)
     kept = ACTOR[:, [0, 2]].mean(axis=1)
@@ -88,11 +89,11 @@ def test_robots_have_the_scores_of_d4rl():
     returns = np.array([[[-20.272305], [3234.3]], [[1607.0138475], [3234.3]]])
     run = scored_run("regenerated/hopper-medium", actor_sampled=np.zeros((2, 2)))
     object.__setattr__(run, "evaluations", Evaluations((0, 20), {"a": Evaluation(returns, {})}))
-    assert outcomes.scored(run, "a")[..., 0] == pytest.approx(
+    assert comparison.scored(run, "a")[..., 0] == pytest.approx(
         np.array([[0.0, 100.0], [50.0, 100.0]])
     )
     run.spec.dataset = "treatment/cubic"
-    assert outcomes.scored(run, "a") == pytest.approx(returns)
+    assert comparison.scored(run, "a") == pytest.approx(returns)
 
 
 def test_a_table_of_data_sets_ends_with_their_mean():
@@ -100,7 +101,7 @@ def test_a_table_of_data_sets_ends_with_their_mean():
         return scored_run("regenerated/hopper-medium", actor_sampled=np.full((2, 3), score))
 
     runs = {"hopper": {"fttpo": at(40.0), "iql": at(30.0)}, "walker2d": {"fttpo": at(60.0)}}
-    table = outcomes.scores_table("final scores", runs)
+    table = comparison.scores_table("final scores", runs)
     assert [row["data set"] for row in table] == ["hopper", "walker2d", "mean"]
     assert table["hopper"]["iql"] == pytest.approx(30.0)
     assert table["mean"]["fttpo"] == pytest.approx(50.0)
@@ -120,13 +121,13 @@ def test_a_table_of_data_sets_ends_with_their_mean():
     ],
 )
 def test_cells(row, cell):
-    assert outcomes._cell(row, "mean") == cell
+    assert tables._markdown_cell(row, "mean") == cell
 
 
 def test_only_means_and_scores_have_their_interval_behind_them():
     row = {"area": 2.0, "score": 3.0, "low": 1.0, "high": 4.0}
-    assert outcomes._cell(row, "area") == "2.00"
-    assert outcomes._cell(row, "score") == "3.00 [1.00, 4.00]"
+    assert tables._markdown_cell(row, "area") == "2.00"
+    assert tables._markdown_cell(row, "score") == "3.00 [1.00, 4.00]"
 
 
 def test_markdown_is_a_table():
@@ -134,7 +135,7 @@ def test_markdown_is_a_table():
         {"method": "fttpo", "mean": 1.5, "low": 1.0, "high": 2.0, "dose_variance": 0.25},
         {"method": "iql", "mean": -1.5, "low": NAN, "high": NAN},
     )
-    assert outcomes.markdown(Table("a title", rows, ("a note",))) == (
+    assert Table("a title", rows, ("a note",)).markdown() == (
         "**a title**\n"
         "\n"
         "| method | mean | dose variance |\n"
@@ -146,10 +147,20 @@ def test_markdown_is_a_table():
     )
 
 
+def test_columns_of_text_are_left_aligned_and_counts_are_whole():
+    rows = [{"claim": "C1", "seeds": 3, "runs": "a"}, {"claim": "C2", "seeds": NAN, "runs": "b"}]
+    assert markdown_rows(rows) == [
+        "| claim | seeds | runs |",
+        "|---|---:|---|",
+        "| C1 | 3 | a |",
+        "| C2 | – | b |",
+    ]
+
+
 def test_runs_are_ordered_by_the_names_of_their_folders():
     names = ["curves/hopper-medium/fttpo", "curves/hopper-medium/iql", "curves/treatment-cubic/bc"]
     runs = {name: scored_run("treatment/cubic", actor_sampled=np.zeros((2, 2))) for name in names}
-    found = outcomes.by_dataset(names, runs)
+    found = comparison.by_dataset(runs)
     assert {name: [*of_set] for name, of_set in found.items()} == {
         "hopper-medium": ["fttpo", "iql"], "treatment-cubic": ["bc"],
     }  # fmt: skip

@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from experiments.made_up_runs import scored_run
-from fat2thin.experiments import plan, plan_progress
-from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, programs
-from fat2thin.experiments.plan_progress import PlanLines, PlanProgress
+from fat2thin.experiments import plan
+from fat2thin.experiments.plan import (
+    PlanLines,
+    PlannedRun,
+    PlanProgress,
+    carry_out,
+    environment_steps,
+    load_runs,
+    programs,
+)
 from fat2thin.training import FolderInUseError, OtherRunError, load, make_spec
 from fat2thin.training.resuming import Interrupted
 
@@ -17,7 +24,7 @@ TINY = {"steps": 4, "seeds": 2, "batch_size": 8, "evaluate_every": 4, "episodes"
 
 
 def tiny(name, algorithm="bc", dataset="treatment/cubic", **settings):
-    return Planned(
+    return PlannedRun(
         name, make_spec(algorithm, dataset, settings={"hidden": (4,), **settings}, **TINY)
     )
 
@@ -41,7 +48,7 @@ def done(three, tmp_path_factory):
 def test_what_differs_in_numbers_and_logs_shares_a_program(three):
     assert programs(three) == [three]
     other = tiny("d", hidden=(5,))
-    longer = Planned("e", dataclasses.replace(three[0].spec, steps=5))
+    longer = PlannedRun("e", dataclasses.replace(three[0].spec, steps=5))
     assert programs([*three, other, longer]) == [three, [other], [longer]]
 
 
@@ -98,18 +105,30 @@ def test_an_interruption_ends_the_plan(tmp_path, monkeypatch):
 
 def test_steps_in_the_environment_are_counted(done):
     """Two evaluations, two ways of acting, two seeds, three episodes of 24 steps."""
-    assert environment_steps(load(done / "a")) == 2 * 2 * 2 * 3 * 24
+    assert environment_steps([load(done / "a")]) == 2 * 2 * 2 * 3 * 24
 
 
 def test_episodes_of_stopped_seeds_cost_no_steps():
     """Two evaluations of three seeds, two episodes of 24 steps; one seed stops in between."""
     run = scored_run("treatment/quadratic", actor_sampled=[[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]])
-    assert environment_steps(run) == (3 + 2) * 2 * 24
+    assert environment_steps([run]) == (3 + 2) * 2 * 24
+
+
+def test_a_task_that_does_not_measure_lengths_is_not_taken_for_the_treatment_task():
+    """Its steps are not known; one that measures lengths is counted by them."""
+    own = scored_run("own/task", actor_sampled=np.ones((2, 3)), proposal_sampled=np.ones((2, 3)))
+    assert environment_steps([own]) is None and environment_steps([own], "actor_sampled") is None
+    treated = scored_run("treatment/quadratic@7", actor_sampled=np.ones((2, 3)))
+    assert environment_steps([treated, own]) is None
+    measured = own.evaluations["actor_sampled"]._replace(measures={"length": np.full((2, 3), 7.0)})
+    own.evaluations.policies["actor_sampled"] = measured
+    assert environment_steps([own], "actor_sampled") == 2 * 3 * 2 * 7
+    assert environment_steps([own]) is None
 
 
 def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
     clock = itertools.count(0.0, 10.0)
-    monkeypatch.setattr(plan_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))
     progress = PlanProgress()
     progress.plan([400, 600], reused=1)  # at 0 s
     assert progress.words == "2 programs to run, 1 runs are there already"

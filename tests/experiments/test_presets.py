@@ -5,9 +5,17 @@ import collections
 import pytest
 
 from fat2thin.experiments.plan import programs
-from fat2thin.paper import grids
-from fat2thin.paper.presets import FTTPO, PRESETS, ROBOTS, SETS, Reproduction, method, settings_of
-from fat2thin.paper.scales import SCALES, scale_of
+from fat2thin.paper.presets import (
+    FTTPO,
+    PRESETS,
+    ROBOT_SETS,
+    SCALES,
+    Reproduction,
+    method,
+    scale_of,
+    settings_of,
+    sweeps,
+)
 
 # Table H1 of the specification: learning rate and temperature of FtTPO.
 PUBLISHED = {
@@ -61,7 +69,7 @@ def test_fttpo_has_the_settings_of_the_authors_runs(paper, name, values):
 def test_figure_4_is_nine_sets_of_seven_methods_and_two_as_published(paper):
     runs = PRESETS["fig4"](paper)
     count = collections.Counter(one.name.split("/")[1] for one in runs)
-    assert set(count) == {f"{robot}-{level}" for robot in ROBOTS for level in SETS}
+    assert set(count) == {*ROBOT_SETS} == {*PUBLISHED}
     assert set(count.values()) == {9}
 
 
@@ -86,7 +94,7 @@ def test_other_sizes_and_sources_are_refused():
 
 
 def test_sweeps_never_choose_and_report_on_one_seed():
-    for sweep in grids.sweeps(Reproduction(scale_of("paper"))).values():
+    for sweep in sweeps(Reproduction(scale_of("paper"))).values():
         assert not {*sweep.base.seeds} & {*sweep.report_seeds}
         assert len(sweep.base.seeds) == 5
         assert len(sweep.report_seeds) == 10

@@ -421,7 +421,7 @@ def test_the_list_has_every_record_or_what_a_run_gets():
     assert any("SimEnv3" in note for note in sources([row]))
     text = listing([row])
     assert text.startswith("fttpo, from fttpo\n    treatment/quadratic\n")
-    assert "temperature 0.01" in text and "[1] [2] [3] [4]\n\n[1]   FtTPO paper" in text
+    assert "temperature 0.01" in text and "[1] [2] [3] [4]\n\n[1]  FtTPO paper" in text
     assert max(map(len, listing(rows()).splitlines())) <= 100
     with pytest.raises(ValueError, match="no settings of 'rar' are known"):
         rows("rar")

@@ -12,15 +12,15 @@ from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import DataFileError
-from fat2thin.evaluation.statistics import Interval
-from fat2thin.experiments import plan
-from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.evaluation.statistics import ratio
+from fat2thin.experiments import comparison, plan
+from fat2thin.experiments.plan import PlanProgress
 from fat2thin.paper import presets, reproduction, timing
-from fat2thin.paper.claims import Kept, asked
-from fat2thin.paper.presets import PRESETS, Method, Reproduction, method
+from fat2thin.paper.claims import Reproduced
+from fat2thin.paper.presets import PRESETS, SCALES, Method, Reproduction, method, options_of
 from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
-from fat2thin.paper.scales import SCALES
 from fat2thin.policies.families import HeavyTailed, Sparse, Squashed
+from fat2thin.report import style
 from fat2thin.runs.result import Evaluations
 from report.page_runs import two_coordinates
 
@@ -43,7 +43,7 @@ def third(tmp_path_factory):
         outcome = reproduce("fig3", ASKED, root, PlanProgress())
         times = {path: path.stat().st_mtime_ns for path in root.glob("**/run.json")}
         patch.setattr(plan, "execute_together", no_computing)
-        patch.setattr(reproduction, "save_figure", lambda figure, path: None)
+        patch.setattr(style, "save_figure", lambda figure, path: None)
         again = reproduce("fig3", ASKED, root, PlanProgress())
     return SimpleNamespace(root=root, outcome=outcome, again=again, times=times)
 
@@ -65,7 +65,9 @@ def test_figures_are_pictures_for_screen_and_print(third):
 
 def test_runs_are_kept_where_claims_look_for_them(third):
     (kept,) = third.times
-    assert Kept(third.root).evolution("treatment-quadratic", presets.FTTPO).folder == kept.parent
+    assert (
+        Reproduced(third.root).evolution("treatment-quadratic", presets.FTTPO).folder == kept.parent
+    )
 
 
 def test_a_second_call_computes_nothing_and_gives_the_same(third):
@@ -160,9 +162,9 @@ def made_up(monkeypatch, robot_log):
         lambda planned, root: {one.name: stand_in(one) for one in planned},
     )
     monkeypatch.setattr(reproduction.data, "load", lambda name, seed=0: robot_log)
-    monkeypatch.setattr(reproduction, "save_figure", lambda figure, path: path.touch())
+    monkeypatch.setattr(style, "save_figure", lambda figure, path: path.touch())
     # It simulates thousands of futures, and has tests of its own.
-    monkeypatch.setattr(reproduction.draw, "first_action_return", lambda run, seed: Figure())
+    monkeypatch.setattr(reproduction, "first_action_return", lambda run, seed: Figure())
 
 
 def test_every_preset_is_shown():
@@ -187,7 +189,7 @@ def test_a_preset_gives_its_pictures_and_tables(name, tmp_path):
 @pytest.mark.usefixtures("made_up")
 def test_what_was_asked_for_is_kept_for_the_commands_of_claims(tmp_path):
     reproduce("treatment", Reproduction(SCALES["smoke"], "d4rl", seeds=3), tmp_path)
-    assert asked(tmp_path) == "--scale smoke --data d4rl --seeds 3"
+    assert options_of(tmp_path) == "--scale smoke --data d4rl --seeds 3"
 
 
 @pytest.mark.usefixtures("made_up")
@@ -202,17 +204,19 @@ def test_numbers_reach_the_tables(tmp_path):
 def test_shares_are_of_fttpo_in_per_cent():
     runs = {"a": {one.algorithm: stand_in(ASKED.robot("hopper-medium", one))
                   for one in (presets.FTTPO, method("fttpo-spot"))}}  # fmt: skip
-    ((name, share),) = reproduction._shares(runs)["a"].items()
+    ((name, share),) = reproduction._shares(runs, published=False)["a"].items()
     assert (name, share.value) == ("fttpo-spot", pytest.approx(90.0))
+    variant, fttpo = (comparison.final(runs["a"][one], "actor_sampled") for one in (name, "fttpo"))
+    assert share == pytest.approx(100.0 * np.asarray(ratio(variant, fttpo)))
     assert share.low < 90.0 < share.high
 
 
 def test_shares_as_published_are_of_proposals():
     methods = (presets.FTTPO_PUBLISHED, method("fttpo-spot", published=True))
-    runs = {"a": {one.label.replace(", ", "-"): stand_in(ASKED.robot("hopper-medium", one))
+    runs = {"a": {one.folder: stand_in(ASKED.robot("hopper-medium", one))
                   for one in methods}}  # fmt: skip
-    ((name, share),) = reproduction._shares(runs, "-published")["a"].items()
-    assert (name, share.value) == ("fttpo-spot-published", pytest.approx(100.0 * 35.0 / 40.0))
+    ((name, share),) = reproduction._shares(runs, published=True)["a"].items()
+    assert (name, share.value) == ("fttpo-spot", pytest.approx(100.0 * 35.0 / 40.0))
 
 
 def test_the_published_part_has_those_without_a_form_of_their_own():
@@ -265,7 +269,7 @@ def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch)
             self.updates.append(1.0 / len(order))
             self.actions.append(float(len(order)))
 
-    monkeypatch.setattr(timing, "_Subject", Subject)
+    monkeypatch.setattr(timing, "_TimedMethod", Subject)
     outcome = reproduce("time", ASKED, tmp_path)
     names = ["fttpo", "inac", "tawac", "iql"]
     assert order == names * timing.ROUNDS
@@ -275,7 +279,3 @@ def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch)
     assert kept["methods"]["fttpo"] == {"seconds_an_update": 1.0 / last, "seconds_an_action": 1.0}
     assert [path.name for path in outcome.pictures] == ["time.png", "time.pdf"]
     assert kept["device"] in outcome.tables[0].title
-
-
-def test_a_share_is_three_numbers_in_per_cent():
-    assert reproduction._per_cent(Interval(0.5, 0.25, 1.0)) == Interval(50.0, 25.0, 100.0)

@@ -8,21 +8,24 @@ import pytest
 from scipy.stats import spearmanr
 
 from experiments.made_up_runs import MadeUpRun, evaluation
-from fat2thin.paper import reproduction
-from fat2thin.paper import signal_quality as choices
-from fat2thin.paper.presets import Reproduction
-from fat2thin.paper.scales import SCALES
-from fat2thin.paper.selection_study import SIGNS, candidates, groups, plan, settings, tables
-from fat2thin.paper.signal_quality import (
+from fat2thin.experiments.sweep import combinations
+from fat2thin.paper import reproduction, studies
+from fat2thin.paper.presets import SCALES, Reproduction
+from fat2thin.paper.studies import (
     LAST,
     RANDOM,
+    SIGNS,
     Candidates,
     Quality,
     among_checkpoints,
     among_settings,
+    candidates,
+    groups,
     interval,
     scores,
 )
+from fat2thin.paper.studies import selection_plan as plan
+from fat2thin.paper.studies import selection_tables as tables
 from fat2thin.runs.result import Evaluations
 
 NAN = float("nan")
@@ -231,7 +234,7 @@ def test_robots_are_scored_as_d4rl_does(planned):
 
 
 def test_every_combination_of_a_grid():
-    assert settings({"a": (1, 2), "b": ("x", "y")}) == [
+    assert combinations({"a": (1, 2), "b": ("x", "y")}) == [
         {"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"},
     ]  # fmt: skip
 
@@ -288,7 +291,7 @@ def scored_by(regrets, datasets):
         name: [Quality(0.5 + one, regret + one) for one in spread]
         for name, regret in regrets.items()
     }
-    return {way: dict.fromkeys(datasets, of) for way in choices.WAYS}
+    return {way: dict.fromkeys(datasets, of) for way in studies.CHOSEN_AMONG}
 
 
 def test_an_interval_leaves_out_what_is_not_known():

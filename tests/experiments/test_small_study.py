@@ -6,9 +6,10 @@ import pytest
 from experiments.made_up_runs import SPREAD, scored_run
 from fat2thin import algorithms
 from fat2thin.evaluation.returns import Reference
-from fat2thin.paper.presets import Reproduction
-from fat2thin.paper.scales import SCALES
-from fat2thin.paper.small_log_study import METHODS, plan, tables
+from fat2thin.paper.presets import SCALES, Reproduction
+from fat2thin.paper.studies import SMALL_METHODS as METHODS
+from fat2thin.paper.studies import small_log_plan as plan
+from fat2thin.paper.studies import small_log_tables as tables
 from fat2thin.settings.small_logs import OPTIONS, SMALL_STEPS, small_settings
 
 BEST = Reference(mean=20.0, standard_error=0.1, measures={}, rule="a dose of 1", episodes=4000)

@@ -12,9 +12,9 @@ from fat2thin import data
 from fat2thin.cli.reading import read_value
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.operations import learned_and_held_out
-from fat2thin.experiments import offline_selection, sweep
-from fat2thin.experiments.plan_progress import PlanProgress
-from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps, words
+from fat2thin.experiments import sweep
+from fat2thin.experiments.plan import PlanProgress
+from fat2thin.experiments.sweep import Sweep, log_scores, parse_grid, run_sweeps, words
 from fat2thin.training import OtherRunError, load, make_spec
 
 GRID = {"learning_rate": (1e-4, 1e-2), "temperature": (1.0, 0.1)}
@@ -61,6 +61,10 @@ def test_the_budget_is_counted_and_printed(swept):
     assert result.choice.environment_steps == 4 * 2 * 3 * 4 * 24
     assert result.choice.all_environment_steps == 2 * result.choice.environment_steps
     assert "2,304 steps in the environment (4,608" in str(result.table())
+    unknown = result.choice._replace(environment_steps=None, all_environment_steps=None)
+    assert "steps not known, the task does not measure" in str(
+        result._replace(choice=unknown).table()
+    )
 
 
 def test_the_result_is_kept_as_json(swept):
@@ -113,10 +117,10 @@ def test_the_report_learns_from_the_whole_log(offline):
 
 
 def test_logs_that_are_not_noisy_are_chosen_by_the_likelihood(offline, monkeypatch):
-    monkeypatch.setattr(offline_selection, "is_noisy", lambda dataset: False)
-    for name, scores in offline_selection.scores(offline.runs).items():
-        metrics = offline.runs[f"y/selection/{name}"].metrics
-        np.testing.assert_allclose(scores, metrics["held_out_log_likelihood"][-1], rtol=1e-6)
+    monkeypatch.setattr(sweep, "is_noisy", lambda dataset: False)
+    for run in offline.runs.values():
+        expected = run.metrics["held_out_log_likelihood"][-1]
+        np.testing.assert_allclose(log_scores(run), expected, rtol=1e-6)
 
 
 def test_only_the_part_that_was_learned_says_whether_a_log_is_noisy(offline, tmp_path):
@@ -129,42 +133,38 @@ def test_only_the_part_that_was_learned_says_whether_a_log_is_noisy(offline, tmp
     rows = held_out.reward.astype(int)
     following[rows] = rng.normal(size=(len(rows), 8))
     save_npz(dataclasses.replace(log, next_observation=following), tmp_path / "log.npz")
-    name, run = next(iter(offline.runs.items()))
+    run = next(iter(offline.runs.values()))
     spec = dataclasses.replace(run.spec, dataset=str(tmp_path / "log.npz"), holdout=0.5)
     metrics = {"held_out_value": np.zeros((1, 2)), "held_out_log_likelihood": np.ones((1, 2))}
     made = dataclasses.replace(run, spec=spec, metrics=metrics)
-    np.testing.assert_array_equal(offline_selection.scores({name: made})[words_of(name)], 1.0)
+    np.testing.assert_array_equal(log_scores(made), 1.0)
 
 
 def test_runs_that_select_on_the_way_have_the_score_of_what_they_selected(offline):
     """The largest of all rows, and not the last."""
-    for name, run in offline.runs.items():
+    for run in offline.runs.values():
         selecting = dataclasses.replace(run.spec, select="offline")
         value = np.array([[3.0, 1.0], [2.0, 5.0]])
         made = dataclasses.replace(run, spec=selecting, metrics={"held_out_value": value})
-        (scores,) = offline_selection.scores({name: made}).values()
-        np.testing.assert_array_equal(scores, [3.0, 5.0])
+        np.testing.assert_array_equal(log_scores(made), [3.0, 5.0])
         last = dataclasses.replace(made, spec=run.spec)
-        np.testing.assert_array_equal(
-            offline_selection.scores({name: last})[words_of(name)], [2, 5]
-        )
+        np.testing.assert_array_equal(log_scores(last), [2, 5])
 
 
 def test_what_is_not_estimable_has_no_score_and_is_never_chosen(offline):
     """Of rows that have a value the largest counts; a setting without a value is not taken."""
-    selecting, (name, run) = {}, next(iter(offline.runs.items()))
+    selecting, run = {}, next(iter(offline.runs.values()))
     for select, expected in (("offline", [3.0, np.nan]), ("last", [np.nan, np.nan])):
         spec = dataclasses.replace(run.spec, select=select)
         value = np.array([[3.0, np.nan], [2.0, np.nan], [np.nan, np.nan]])
         made = dataclasses.replace(run, spec=spec, metrics={"held_out_value": value})
-        (scores,) = offline_selection.scores({name: made}).values()
-        np.testing.assert_array_equal(scores, expected)
+        np.testing.assert_array_equal(log_scores(made), expected)
         selecting[select] = made
     others = {name: selecting["last"] for name in offline.runs}
     good = [*offline.runs][1]
     choice = sweep._choose(offline.wanted, {**others, good: offline.runs[good]})
     assert words(choice.setting) == words_of(good)
-    table = str(sweep.Result(offline.wanted, choice, run).table())
+    table = str(sweep.SweepResult(offline.wanted, choice, run).table())
     assert "never chosen): a seed stopped, or its value is not estimable: outside what" in table
     with pytest.raises(ValueError, match=r"has a score: a seed stopped, or .* not estimable: out"):
         sweep._choose(offline.wanted, others)
@@ -177,12 +177,11 @@ def words_of(name):
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_seed_that_stopped_has_no_score(offline, rows):
     """Even where all did, before there was anything to score by."""
-    name, run = next(iter(offline.runs.items()))
+    run = next(iter(offline.runs.values()))
     stopped = {seed: {"step": 3} for seed in ("01" if rows == 0 else "1")}
     metrics = {"held_out_value": np.array([[3.0, np.nan]])} if rows else {}
     made = dataclasses.replace(run, metrics=metrics, about={**run.about, "stopped": stopped})
-    (scores,) = offline_selection.scores({name: made}).values()
-    np.testing.assert_array_equal(scores, [np.nan if rows == 0 else 3.0, np.nan])
+    np.testing.assert_array_equal(log_scores(made), [np.nan if rows == 0 else 3.0, np.nan])
 
 
 def test_a_log_that_changed_since_is_refused(offline):
@@ -197,11 +196,13 @@ def test_a_log_that_changed_since_is_refused(offline):
 
 
 def test_seeds_that_choose_by_the_log_are_one_run():
-    specs = {"one": base(seeds=[3, 4]), "two": base(seeds=[3, 4], holdout=0.5)}
-    planned = offline_selection.plan(specs, "z")
-    assert [(one.name, one.spec.seeds) for one in planned] == [("z/one", (3, 4)), ("z/two", (3, 4))]
-    assert [one.spec.holdout for one in planned] == [0.2, 0.5]
-    assert {one.spec.task for one in planned} == {"none"}
+    grid = {"learning_rate": (1e-4, 1e-2)}
+    for given, held_out in ({}, 0.2), ({"holdout": 0.5}, 0.5):
+        planned = Sweep(base(seeds=[3, 4], **given), grid, (5,), "offline").selection("z")
+        assert [(one.name, one.spec.seeds) for one in planned] == [
+            (f"z/selection/learning_rate={rate}", (3, 4)) for rate in ("0.0001", "0.01")
+        ]
+        assert {(one.spec.holdout, one.spec.task) for one in planned} == {(held_out, "none")}
 
 
 def test_a_log_without_a_task_must_be_chosen_by_the_log(tmp_path):

@@ -6,12 +6,13 @@ import scipy.optimize
 import scipy.stats
 
 from fat2thin.report import distribution_figures as figures
+from fat2thin.report import style
 
 
 @pytest.fixture(scope="module")
 def drawn():
     """Every figure of the gallery, drawn once with fewer samples."""
-    with matplotlib.style.context(figures.STYLE):
+    with matplotlib.style.context(style.STYLE):
         return {
             "family": figures.family(),
             "fat_and_thin": figures.fat_and_thin(),
@@ -26,7 +27,7 @@ def test_the_gallery_is_complete(drawn):
 def test_pictures_are_written_and_show_something(drawn, tmp_path):
     for name, figure in drawn.items():
         path = tmp_path / f"{name}.png"
-        figures.save_figure(figure, path)
+        style.save_figure(figure, path)
         pixels = matplotlib.image.imread(path)
         width, height = figure.get_size_inches() * figure.dpi
         assert pixels.shape[:2] == pytest.approx((height, width), abs=1)
@@ -40,8 +41,8 @@ def test_pictures_are_written_and_show_something(drawn, tmp_path):
 def test_the_same_figure_gives_the_same_bytes(drawn, tmp_path):
     for kind in ("png", "pdf"):
         first, second = tmp_path / f"first.{kind}", tmp_path / f"second.{kind}"
-        figures.save_figure(drawn["fat_and_thin"], first)
-        figures.save_figure(drawn["fat_and_thin"], second)
+        style.save_figure(drawn["fat_and_thin"], first)
+        style.save_figure(drawn["fat_and_thin"], second)
         assert first.read_bytes() == second.read_bytes()
 
 
@@ -49,9 +50,9 @@ def test_a_failed_write_leaves_nothing_behind(drawn, tmp_path):
     (tmp_path / "kept.png").write_bytes(b"old picture")
     (tmp_path / "blocked.png").mkdir()
     with pytest.raises(OSError, match=r"blocked\.png"):
-        figures.save_figure(drawn["family"], tmp_path / "blocked.png")
+        style.save_figure(drawn["family"], tmp_path / "blocked.png")
     with pytest.raises(ValueError, match="not supported"):
-        figures.save_figure(drawn["family"], tmp_path / "kept.bmp3")
+        style.save_figure(drawn["family"], tmp_path / "kept.bmp3")
     assert {path.name for path in tmp_path.iterdir()} == {"kept.png", "blocked.png"}
     assert (tmp_path / "kept.png").read_bytes() == b"old picture"
 

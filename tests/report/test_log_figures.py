@@ -6,8 +6,7 @@ import pytest
 
 from fat2thin import data
 from fat2thin.data import Dataset
-from fat2thin.report import distribution_figures as figures
-from fat2thin.report import log_figures
+from fat2thin.report import log_figures, style
 from untrained import untrained_run
 
 SIZE, LENGTHS = 3, (12, 20, 8, 16)
@@ -64,7 +63,7 @@ def possible(run):
 
 @pytest.fixture(scope="module")
 def band(run):
-    with matplotlib.style.context(figures.STYLE):
+    with matplotlib.style.context(style.STYLE):
         return log_figures.action_band(run, LOG, seed=5)
 
 
@@ -141,7 +140,7 @@ def test_what_is_left_out_is_said(run, monkeypatch):
 
 
 def test_histogram_counts_logged_actions(run, possible):
-    with matplotlib.style.context(figures.STYLE):
+    with matplotlib.style.context(style.STYLE):
         figure = log_figures.action_histogram(run, LOG, seed=5)
     for coordinate, axes in enumerate(figure.axes):
         shares = {patch.get_label(): patch.get_data().values.sum() for patch in axes.patches}

@@ -14,9 +14,8 @@ import scipy.integrate
 from fat2thin import data
 from fat2thin.policies.families import Beta, Head, HeavyStudent, HeavyTailed, Sparse, Squashed
 from fat2thin.policies.policy import Policy
-from fat2thin.report import page_data
-from fat2thin.report.page import make_page, save_page
-from fat2thin.report.page_data import gather, names_of
+from fat2thin.report import page_policies
+from fat2thin.report.page import datasets_of, gather, make_page, names_of, save_page
 from fat2thin.report.page_policies import quantile
 from report.page_runs import (
     SEED,
@@ -159,7 +158,7 @@ def test_runs_whose_weights_do_not_fit_have_q_in_the_picked_states(run, two, log
     everything = gather([run, two])["runs"]
     assert all(found["policies"]["weights"] for found in everything)
     size = len(json.dumps(everything[0]["policies"]["weights"]))
-    monkeypatch.setattr(page_data, "WEIGHT_BYTES", size + 10)
+    monkeypatch.setattr(page_policies, "WEIGHT_BYTES", size + 10)
     fits, left_out = gather([two, run], logs={two.spec.dataset: log})["runs"][::-1]
     assert fits["policies"]["weights"] and not left_out["policies"]["weights"]
 
@@ -211,7 +210,7 @@ def test_of_a_path_the_page_has_the_last_part(two):
     assert "<title>fat2thin: one run on two.npz</title>" in page
     assert str(Path(two.spec.dataset).parent) not in page
     elsewhere = other(two, dataset="/elsewhere/two.npz")
-    assert page_data.datasets_of([two, elsewhere])["/elsewhere/two.npz"] == "/elsewhere/two.npz"
+    assert datasets_of([two, elsewhere])["/elsewhere/two.npz"] == "/elsewhere/two.npz"
 
 
 def test_no_name_becomes_markup(run):
@@ -252,7 +251,7 @@ def test_the_page_names_no_address_to_fetch_from(run):
 
 def test_a_page_of_ten_is_small(run):
     # Beside the weights, whose share has a limit of its own.
-    assert len(make_page([run] * 10)) < 5e6 - page_data.WEIGHT_BYTES
+    assert len(make_page([run] * 10)) < 5e6 - page_policies.WEIGHT_BYTES
 
 
 def test_a_family_that_the_scripts_do_not_know_is_drawn_here(run):

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fat2thin import data
 from fat2thin.policies.families import (
     Beta,
     Deterministic,
@@ -13,7 +14,7 @@ from fat2thin.policies.families import (
     Sparse,
     Squashed,
 )
-from fat2thin.report import page_data
+from fat2thin.report import page_policies
 from fat2thin.report.page import save_page
 from report.browser import open_browser
 from report.page_runs import (
@@ -211,7 +212,7 @@ def test_a_typed_component_that_is_no_number_is_refused_by_its_number(opened, ru
 
 
 def test_logged_actions_are_those_of_the_nearest_states(opened):
-    found = page_data.data.load("treatment/quadratic", SEED)
+    found = data.load("treatment/quadratic", SEED)
     places, _ = answers(opened)
     rows = np.linspace(0, found.rows - 1, 300).astype(int)
     state = opened.run("return found.runs[0].policies.states[0]")
@@ -285,7 +286,7 @@ def test_every_law_is_that_of_its_family(opened, family, told):
 def test_without_weights_typing_is_closed_and_the_reason_is_said(
     browser, run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(page_data, "WEIGHT_BYTES", 0)
+    monkeypatch.setattr(page_policies, "WEIGHT_BYTES", 0)
     browser.open(save_page([run], tmp_path / "page.html"))
     browser.find(".typed summary").click()
     boxes = browser.window.find_elements("css selector", "#typed input")

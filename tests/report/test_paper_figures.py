@@ -19,14 +19,12 @@ from fat2thin.distributions.published import published_box_muller
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Evaluation, Reference
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.paper import curves as paper_curves
-from fat2thin.paper import figures as paper_figures
-from fat2thin.paper import first_actions
 from fat2thin.paper import marginals as paper_marginals
+from fat2thin.paper import policy_figures, score_figures
 from fat2thin.paper.marginals import marginal
 from fat2thin.policies.families import Beta, Deterministic, Head, HeavyStudent, HeavyTailed, Sparse
 from fat2thin.policies.policy import Policy
-from fat2thin.report import distribution_figures as figures
+from fat2thin.report import style
 from fat2thin.runs.result import Evaluations
 from untrained import untrained_run
 
@@ -39,8 +37,8 @@ SIZE, LOW, HIGH = 3, np.array([-1.0, 0.0, 5.0]), np.array([1.0, 4.0, 6.0])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def style():
-    with matplotlib.style.context(figures.STYLE):
+def in_style():
+    with matplotlib.style.context(style.STYLE):
         yield
 
 
@@ -167,7 +165,7 @@ def test_the_authors_proposal_is_drawn_as_it_samples():
 
 
 def test_a_curve_is_the_mean_of_the_last_evaluations_with_its_interval(runs):
-    figure = paper_figures.curves({"one": runs, "two": {"IQL": runs["IQL"]}}, smooth=2)
+    figure = score_figures.curves({"one": runs, "two": {"IQL": runs["IQL"]}}, smooth=2)
     one, two = figure.axes
     assert len(one.lines) == 3 + 1 + 2 and len(two.lines) == 1 + 2
     for line, area, run in zip(
@@ -187,7 +185,7 @@ def test_a_curve_is_the_mean_of_the_last_evaluations_with_its_interval(runs):
 
 
 def test_the_best_baseline_is_opaque_and_the_proposal_is_beside(runs):
-    (axes,) = paper_figures.curves({"quadratic": runs}).axes
+    (axes,) = score_figures.curves({"quadratic": runs}).axes
     shown = [line for line in axes.lines if line.get_label() == "shown"]
     final = {
         name: np.mean(run.evaluations["actor_sampled"].returns[-1]) for name, run in runs.items()
@@ -205,7 +203,7 @@ def test_the_best_baseline_is_opaque_and_the_proposal_is_beside(runs):
 
 def test_the_proposal_can_be_drawn_instead_and_scores_for_returns(runs):
     scale = ReferenceReturns(-10.0, 10.0)
-    (axes,) = paper_figures.curves(
+    (axes,) = score_figures.curves(
         {"quadratic": {"FtTPO": runs["FtTPO"]}}, policy="proposal", way="centre",
         normalise=lambda task, returns: score(scale, returns),
     ).axes  # fmt: skip
@@ -223,7 +221,7 @@ def test_stopped_seeds_are_left_out_and_said(runs):
         run, about=run.about | {"stopped": {"5": 15}},
         evaluations=dataclasses.replace(run.evaluations, policies={"actor_sampled": evaluation}),
     )  # fmt: skip
-    figure = paper_figures.curves({"quadratic": {"IQL": stopped}})
+    figure = score_figures.curves({"quadratic": {"IQL": stopped}})
     drawn = labelled(figure.axes[0], "shown")[1]
     expected = [*returns[:2].mean(axis=(1, 2)), *returns[2:, 0].mean(axis=1)]
     np.testing.assert_allclose(drawn, expected, rtol=1e-5)
@@ -242,16 +240,16 @@ def test_stopped_seeds_are_left_out_and_said(runs):
 def test_curves_refuse_what_they_cannot_draw(runs, change, message):
     options = {"panels": {"quadratic": runs}} | change
     with pytest.raises(ValueError, match=message):
-        paper_figures.curves(options.pop("panels"), **options)
+        score_figures.curves(options.pop("panels"), **options)
 
 
 def test_a_log_without_a_task_has_no_curves(three):
     with pytest.raises(ValueError, match="never evaluated"):
-        paper_figures.curves({"plant": {"FtTPO": three}})
+        score_figures.curves({"plant": {"FtTPO": three}})
 
 
 def test_final_policies_are_true_densities(runs):
-    thin, fat, _ = paper_figures.final_policies(runs, STATE, 5).axes
+    thin, fat, _ = policy_figures.final_policies(runs, STATE, 5).axes
     low, high = (float(end[0]) for end in runs["FtTPO"].policy(5).support(STATE))
     points, density = labelled(thin, "policy that acts")
     assert (points[0], points[-1]) == pytest.approx((low, high), abs=1e-6)
@@ -292,7 +290,7 @@ def test_a_spike_at_an_end_of_the_box_is_cut_and_said_to_be(runs):
 
 
 def test_thin_and_fat_share_an_axis(runs):
-    (axes,) = paper_figures.actor_and_proposal(runs["FtTPO"], STATE, 5).axes
+    (axes,) = policy_figures.actor_and_proposal(runs["FtTPO"], STATE, 5).axes
     low, high = (float(end[0]) for end in runs["FtTPO"].policy(5).support(STATE))
     shaded = [patch.get_bbox() for patch in axes.patches]
     assert [box.x1 for box in shaded] == pytest.approx([low, 1.4])
@@ -306,7 +304,7 @@ def test_thin_and_fat_share_an_axis(runs):
 
 def test_evolution_has_a_column_a_step_and_a_row_a_method(runs):
     chosen = {name: runs[name] for name in ("FtTPO", "IQL")}
-    figure = paper_figures.evolution(chosen, STATE, 5, (0, 20, 40))
+    figure = policy_figures.evolution(chosen, STATE, 5, (0, 20, 40))
     assert [axes.get_title() for axes in figure.axes[:3]] == [
         "before training", "after 20 updates", "after 40 updates",
     ]  # fmt: skip
@@ -325,7 +323,7 @@ def test_evolution_has_a_column_a_step_and_a_row_a_method(runs):
 
 def test_evolution_has_a_row_a_coordinate_and_stems_for_clipped_mass(three):
     run = three
-    figure = paper_figures.evolution({"FtTPO": run}, jnp.ones(2), 3, (1,), (0, 1, 2))
+    figure = policy_figures.evolution({"FtTPO": run}, jnp.ones(2), 3, (1,), (0, 1, 2))
     for axes, low, high in zip(figure.axes, LOW, HIGH, strict=True):
         ends = [line.get_xdata()[0] for line in axes.lines if "end of" in line.get_label()]
         assert ends == [low, high]
@@ -342,22 +340,22 @@ def test_evolution_has_a_row_a_coordinate_and_stems_for_clipped_mass(three):
 
 def test_steps_and_coordinates_that_are_not_there_are_named(runs):
     with pytest.raises(ValueError, match="no policy of step 10 is kept"):
-        paper_figures.evolution(runs, STATE, 5, (10,))
+        policy_figures.evolution(runs, STATE, 5, (10,))
     with pytest.raises(ValueError, match="coordinates 0 to 0, not 1"):
-        paper_figures.evolution(runs, STATE, 5, (0,), (1,))
+        policy_figures.evolution(runs, STATE, 5, (0,), (1,))
     with pytest.raises(ValueError, match="one row of numbers"):
-        paper_figures.final_policies(runs, jnp.zeros((2, 8)), 5)
+        policy_figures.final_policies(runs, jnp.zeros((2, 8)), 5)
     with pytest.raises(ValueError, match="no proposal"):
-        paper_figures.actor_and_proposal(runs["IQL"], STATE, 5)
+        policy_figures.actor_and_proposal(runs["IQL"], STATE, 5)
 
 
 def test_the_return_of_a_first_dose_is_a_simulation(runs, monkeypatch):
-    monkeypatch.setattr(first_actions, "FUTURES", 3)
-    monkeypatch.setattr(first_actions, "RETURN_STEPS", 4)
+    monkeypatch.setattr(policy_figures, "FUTURES", 3)
+    monkeypatch.setattr(policy_figures, "RETURN_STEPS", 4)
     run, task = runs["FtTPO"], treatment.by_name("treatment/quadratic")
-    figure = paper_figures.first_action_return(run, 5)
+    figure = policy_figures.first_action_return(run, 5)
     axes, beside = figure.axes
-    state, observation = first_actions.patient_after_doses(task)
+    state, observation = policy_figures.patient_after_doses(task)
     assert int(state.time) == 7 and float(state.cumulative_dose) == pytest.approx(0.21, rel=1e-5)
     doses, drawn = labelled(beside, "return")
     assert len(doses) == 50 and (doses[0], doses[-1]) == (-1.0, 1.0)
@@ -385,7 +383,7 @@ def test_the_return_of_a_first_dose_is_a_simulation(runs, monkeypatch):
 
 def test_the_return_of_a_first_dose_is_for_treatment(three):
     with pytest.raises(ValueError, match="treatment tasks"):
-        paper_figures.first_action_return(three)
+        policy_figures.first_action_return(three)
 
 
 def test_bars_of_the_ablation_begin_at_a_hundred():
@@ -393,7 +391,7 @@ def test_bars_of_the_ablation_begin_at_a_hundred():
         "hopper": {"SPOT": Interval(90.0, 80.0, 95.0), "SG": Interval(110.0, 101.0, 125.0)},
         "walker": {"SG": Interval(70.0, math.nan, math.nan)},
     }
-    (axes,) = paper_figures.ablation(scores).axes
+    (axes,) = score_figures.ablation(scores).axes
     bars = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in axes.patches]
     assert bars == [(100.0, 90.0), (100.0, 110.0), (100.0, 70.0)]
     drawn = [area.get_segments() for area in axes.collections]
@@ -401,21 +399,21 @@ def test_bars_of_the_ablation_begin_at_a_hundred():
     assert finite == [(80.0, 95.0), (101.0, 125.0)]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["hopper", "walker"]
     with pytest.raises(ValueError, match="at least one variant"):
-        paper_figures.ablation({"hopper": {}})
+        score_figures.ablation({"hopper": {}})
 
 
 def test_training_time_is_in_hours_per_million():
     # The paper's hours: FtTPO takes 2.5 times as long as IQL.
     rates = {"IQL": 1e6 / (6.0 * 3600.0), "FtTPO": 1e6 / (15.0 * 3600.0)}
-    (axes,) = paper_figures.training_time(rates).axes
+    (axes,) = score_figures.training_time(rates).axes
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([15.0, 6.0])
     assert [text.get_text() for text in axes.texts] == ["15 h  (2.5 ×)", "6 h  (1.0 ×)"]
     with pytest.raises(ValueError, match="above 0"):
-        paper_figures.training_time({"IQL": 0.0})
+        score_figures.training_time({"IQL": 0.0})
 
 
 def test_outside_actions_have_no_likelihood():
-    _, lower = paper_figures.outside_actions().axes
+    _, lower = policy_figures.outside_actions().axes
     places, heights = labelled(lower, "logged action, inside")
     # Epanechnikov around 0.25 with half-width sqrt(2) / 4.
     reach = math.sqrt(2.0) / 4.0
@@ -426,7 +424,7 @@ def test_outside_actions_have_no_likelihood():
 
 
 def test_replaced_actions_go_to_the_nearest_sample():
-    (axes,) = paper_figures.replaced_actions().axes
+    (axes,) = policy_figures.replaced_actions().axes
     samples = labelled(axes, "100 samples").T
     outside, instead = labelled(axes, "logged, outside").T, labelled(axes, "nearest").T
     _, nearest = scipy.spatial.cKDTree(samples).query(outside)
@@ -439,4 +437,4 @@ def test_replaced_actions_go_to_the_nearest_sample():
 
 def test_a_trailing_window_is_shorter_at_the_beginning():
     scores = np.arange(10.0).reshape(5, 2)
-    np.testing.assert_allclose(paper_curves.smoothed(scores, 3)[:, 0], [0.0, 1.0, 2.0, 4.0, 6.0])
+    np.testing.assert_allclose(score_figures.smoothed(scores, 3)[:, 0], [0.0, 1.0, 2.0, 4.0, 6.0])

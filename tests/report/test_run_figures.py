@@ -12,8 +12,7 @@ from fat2thin import training
 from fat2thin.cli.main import main
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Reference
-from fat2thin.report import distribution_figures as figures
-from fat2thin.report import run_figures
+from fat2thin.report import run_figures, style
 from fat2thin.runs.folder import RunFolder
 
 REFERENCES = {
@@ -38,7 +37,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def drawn(run):
-    with matplotlib.style.context(figures.STYLE):
+    with matplotlib.style.context(style.STYLE):
         return {
             "learning_curves": run_figures.learning_curves(run),
             "policy_evolution": run_figures.policy_evolution(run, seed=5),

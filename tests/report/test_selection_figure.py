@@ -6,10 +6,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 
-from fat2thin.paper.selection_figure import draw_regret
-from fat2thin.paper.selection_study import SIGNS
-from fat2thin.paper.signal_quality import LAST, RANDOM, WAYS, Quality
-from fat2thin.report.distribution_figures import STYLE
+from fat2thin.paper.score_figures import draw_regret
+from fat2thin.paper.studies import CHOSEN_AMONG, LAST, RANDOM, SIGNS, Quality
+from fat2thin.report.style import STYLE
 
 SIZES = (25, 50, 200, 1000)
 TREATMENT = [f"treatment-{reward}-{size}" for reward in ("quadratic", "cubic") for size in SIZES]
@@ -21,7 +20,7 @@ def made_up(datasets, seeds=3, spread=0.1):
     """Regrets that grow from signal to signal and fall with the place of the data set."""
     rng = np.random.default_rng(0)
     scored = {}
-    for way in WAYS:
+    for way in CHOSEN_AMONG:
         names = [*SIGNS, LAST, RANDOM] if way == "checkpoints" else [*SIGNS, RANDOM]
         for place, dataset in enumerate(datasets):
             scored.setdefault(way, {})[dataset] = {

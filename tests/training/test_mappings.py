@@ -7,8 +7,7 @@ import pytest
 
 import fat2thin
 from fat2thin.engine import compilation_cache as cache
-from fat2thin.experiments.plan import Planned, carry_out
-from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.experiments.plan import PlannedRun, PlanProgress, carry_out
 from fat2thin.training import make_spec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has such a limit")
@@ -150,7 +149,7 @@ def test_a_plan_of_80_programs_stays_below_the_limit(set_limit, tmp_path):
 
     carry_out(
         [
-            Planned(f"{size}", make_spec("stand_in", "bare/log", steps=1, batch_size=size))
+            PlannedRun(f"{size}", make_spec("stand_in", "bare/log", steps=1, batch_size=size))
             for size in range(4, 84)
         ],
         tmp_path / "plan",

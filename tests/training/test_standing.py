@@ -13,9 +13,8 @@ from rich.console import Console
 
 from fat2thin.cli.main import main
 from fat2thin.evaluation.returns import Evaluation
-from fat2thin.report import follow as following
-from fat2thin.report import status_table as standings
-from fat2thin.runs import status as run_status
+from fat2thin.report import run_status
+from fat2thin.runs import status
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.lock import locked
@@ -63,16 +62,16 @@ def test_a_run_without_metrics_is_at_its_start(folder):
     standing = StatusReader(folder.path).read()
     assert (standing.step, standing.percent, standing.score) == (0, 0, None)
     assert standing.running and not standing.in_use
-    text = standings.describe(standing)
+    text = run_status.describe(standing)
     assert "seeds 3, 5: step 0 of 40 (0 %)" in text
-    assert "goes on from the start" in text and "no metrics yet" in text
+    assert "resume from the start" in text and "no metrics yet" in text
 
 
 def test_the_lock_tells_who_trains(folder):
     watch = StatusReader(folder.path)
     with locked(folder.path):
         assert watch.read().in_use
-        assert "a process trains into it now" in standings.describe(watch.read())
+        assert "a process is training into it now" in run_status.describe(watch.read())
     assert not watch.read().in_use
 
 
@@ -82,7 +81,7 @@ def test_a_seed_without_a_value_goes_on(folder):
     standing = StatusReader(folder.path).read()
     assert standing.stopped == 0
     assert "held_out_value: not estimable: outside what the rewards allow, 1 of 2 seeds" in (
-        standings.describe(standing)
+        run_status.describe(standing)
     )
 
 
@@ -93,7 +92,7 @@ def test_means_leave_out_seeds_that_stopped(folder):
     standing = StatusReader(folder.path).read()
     assert (standing.step, standing.percent, standing.stopped) == (20, 50, 1)
     assert standing.score.step == 20 and standing.score.mean == 7.0
-    text = standings.describe(standing)
+    text = run_status.describe(standing)
     assert "1 of 2 seeds stopped" in text
     assert re.search(r"^loss +4\.000 +4\.000 +4\.000$", text, re.MULTILINE)
     assert re.search(r"^actor_sampled +7\.000 ", text, re.MULTILINE)
@@ -119,8 +118,8 @@ def test_only_rows_of_all_seeds_count(folder):
 @pytest.fixture
 def parsed(monkeypatch):
     """The lines of metrics that were parsed."""
-    lines, parse = [], run_status.metrics_row
-    monkeypatch.setattr(run_status, "metrics_row", lambda line: lines.append(line) or parse(line))
+    lines, parse = [], status.metrics_row
+    monkeypatch.setattr(status, "metrics_row", lambda line: lines.append(line) or parse(line))
     return lines
 
 
@@ -139,7 +138,7 @@ def test_only_the_end_of_a_long_file_is_read_and_only_if_it_changed(folder, pars
 
 
 def test_rows_of_more_seeds_than_a_block_holds(folder, monkeypatch):
-    monkeypatch.setattr(run_status, "_BLOCK", 2**12)
+    monkeypatch.setattr(status, "_BLOCK", 2**12)
     seeds = tuple(range(200))
     for step in (1, 2):
         folder.append_metrics([row(step, seed, float(seed * step)) for seed in seeds])
@@ -201,14 +200,14 @@ def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
     main(["show", str(path)])
     text = capsys.readouterr().out
     assert "stand_in on tiny/own, seeds 0, 1: step 4 of 6 (66 %)" in text
-    assert "broken off: the command that began it goes on from step 3" in text
+    assert "interrupted: run the same command again to resume from step 3" in text
     assert "evaluation after step 2" in text
     written = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     low, high = sorted(line["loss"] for line in written if line["step"] == 4)
     assert re.search(rf"^loss +{(low + high) / 2:.3f} +{low:.3f} +{high:.3f}$", text, re.MULTILINE)
     for checkpoint in (path / "checkpoints").iterdir():
         (checkpoint / "state.safetensors").write_bytes(b"")
-    assert "from the start" in standings.describe(StatusReader(path).read())
+    assert "from the start" in run_status.describe(StatusReader(path).read())
     execute(spec, path)
     assert not StatusReader(path).read().running
 
@@ -216,7 +215,7 @@ def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
 def test_seeds_that_stopped_and_warnings_are_told(folder):
     stop = {"step": 7, "metric": "loss", "last_good_step": 5, "why": "x"}
     told = [
-        *standings.remarks(outline({**ABOUT, "stopped": {"3": stop}, "warnings": ["a\n\x1bb"]}))
+        *run_status.remarks(outline({**ABOUT, "stopped": {"3": stop}, "warnings": ["a\n\x1bb"]}))
     ]
     assert told == [
         "seed 3 stopped at step 7: loss was not finite. Its state after step 5 is kept.",
@@ -232,7 +231,7 @@ def test_what_a_checkpoint_knows_is_told(tmp_path):
     write_and_break_off(path, seeds=2, settings=settings)
     standing = StatusReader(path).read()
     assert standing.stopped == 1
-    text = standings.describe(standing)
+    text = run_status.describe(standing)
     assert "1 of 2 seeds stopped" in text
     assert (
         "\nseed 1 stopped at step 2: loss was not finite. Its state after step 1 is kept." in text
@@ -256,12 +255,14 @@ def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
     with locked(held.path):
         main(["show", *map(str, paths)])
     lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [["6 run folders"], [""]]
+    lines = lines[2:]
     assert lines[0] == ["folder", "algorithm", "dataset", "seeds", "actor sampled", "status"]
     assert [line[0] for line in lines[2:]] == [*map(str, paths)]
     assert lines[2][-1] == "damaged: state.safetensors is cut off or was changed"
     assert lines[3][1:] == ["stand_in", "tiny/own", "0, 1", f"{score:.3f}", "finished"]
     stopped = "1 of 2 seeds stopped"
-    assert lines[4][-2:] == ["-", f"broken off at step 10, {stopped}"]
+    assert lines[4][-2:] == ["-", f"interrupted at step 10, {stopped}"]
     assert lines[5][-1] == f"running 25 %, {stopped}"
     assert lines[6][-1].startswith("damaged: run.json is no JSON file")
     assert lines[7][-1] == "holds no run: there is no run.json"
@@ -269,7 +270,7 @@ def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
 
 def test_pace_is_that_of_the_rows_seen_to_come():
     """The first one seen is of unknown age; then 100 steps take 10 s, and 800 are left."""
-    pace = following.Pace()
+    pace = run_status.Pace()
     for step, now in ((100, 0.0), (200, 3.0), (200, 8.0), (300, 13.0)):
         assert pace.words(800) == ""
         pace.see(step, now)
@@ -297,7 +298,7 @@ def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
     spec = make_spec("stand_in", "tiny/own", steps=4, evaluate_every=2, log_every=1)
     thread = threading.Thread(target=execute, args=(spec, path, gate))
     shown = []
-    kind = following._Screen if terminal else following._Lines
+    kind = run_status._Screen if terminal else run_status._Lines
     show = kind.show
 
     def and_tell(self, standing, pace):
@@ -312,7 +313,7 @@ def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=120)
     try:
-        assert following.follow(path, console, refresh=0.01, line_every=0.0)
+        assert run_status.follow(path, console, refresh=0.01, line_every=0.0)
     finally:
         gate.seen.set()
         thread.join()
@@ -344,7 +345,7 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
         assert begun.wait(60.0)
         while (standing := watch.read()).running:
             assert standing.in_use
-            assert f"step {standing.step} of 40" in standings.describe(standing)
+            assert f"step {standing.step} of 40" in run_status.describe(standing)
             steps.append(standing.step)
     finally:
         over.set()
@@ -354,7 +355,7 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
 
 
 def test_lines_come_only_with_news(folder, capsys):
-    lines = following._Lines(every=0.0)
+    lines = run_status._Lines(every=0.0)
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
     watch = StatusReader(folder.path)
     for _ in range(3):
@@ -368,15 +369,16 @@ def test_lines_come_only_with_news(folder, capsys):
 
 
 def test_following_a_run_that_nobody_is_at_ends_and_says_so(folder, capsys):
-    assert not following.follow(folder.path, refresh=0.01, patience=0.02)
-    assert "broken off: the command that began it goes on from the start" in capsys.readouterr().out
+    assert not run_status.follow(folder.path, refresh=0.01, patience=0.02)
+    told = "interrupted: run the same command again to resume from the start"
+    assert told in capsys.readouterr().out
 
 
 def test_following_ends_quietly(folder, monkeypatch, capsys):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(following.time, "sleep", interrupt)
+    monkeypatch.setattr(run_status.time, "sleep", interrupt)
     main(["show", str(folder.path), "--follow"])
     assert capsys.readouterr().out.splitlines() == ["step 0 of 40 (0 %)"]
 
@@ -386,11 +388,11 @@ def test_following_waits_for_a_run_that_is_just_being_begun(tmp_path, monkeypatc
     path = tmp_path / "run"
     made, states = RunFolder(path), iter(["running", "finished"])
     monkeypatch.setattr(
-        following.time,
+        run_status.time,
         "sleep",
         lambda _: made.write_about({**ABOUT, "step": 40, "status": next(states)}),
     )
     with locked(path):
-        assert following.follow(path)
+        assert run_status.follow(path)
     with pytest.raises(ValueError, match="holds no run"):
-        following.follow(tmp_path / "nowhere")
+        run_status.follow(tmp_path / "nowhere")

@@ -117,14 +117,13 @@ def reproduce(
         steps: Updates of learning curves, instead of the scale's.
         out: Folder for runs, tables and figures; reproduction/SCALE by default.
     """
-    from fat2thin.paper.presets import Reproduction
-    from fat2thin.paper.reproduction import reproduce as carry_out
-    from fat2thin.paper.scales import scale_of
+    from fat2thin.paper import reproduction
+    from fat2thin.paper.presets import Reproduction, scale_of
 
     with _told_plainly():
         asked = Reproduction(scale_of(scale), data, seeds, steps)
         root = out or ROOT / scale
-        outcome = carry_out(preset, asked, root)
+        outcome = reproduction.reproduce(preset, asked, root)
     for table in outcome.tables:
         print(f"\n{table}")
     print("", *map(printable, outcome.pictures), "", f"kept in {printable(root)}", sep="\n")
@@ -144,19 +143,19 @@ def claims(
         markdown: File for the table with effects, intervals and commands.
         json_file: File for the same as data; `fat2thin report --claims` shows it.
     """
-    from fat2thin.paper import claims_table as all_claims
-    from fat2thin.paper.claims import asked, to_json
+    from fat2thin.paper import claims_table
+    from fat2thin.paper.presets import options_of
 
     with _told_plainly():
         if not folder.is_dir():
             raise ValueError(f"{folder} is no folder: `fat2thin reproduce` makes one")
-        found, options = all_claims.verdicts(folder), asked(folder)
-        print(all_claims.table(found))
+        found, options = claims_table.verdicts(folder), options_of(folder)
+        print(claims_table.table(found))
         if markdown is not None:
-            text = all_claims.document(found, str(folder), options, _devices(folder))
+            text = claims_table.document(found, str(folder), options, _devices(folder))
             write(markdown, text.encode())
         if json_file is not None:
-            write(json_file, to_json(found, options).encode())
+            write(json_file, claims_table.to_json(found, options).encode())
 
 
 def report(

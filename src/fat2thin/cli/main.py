@@ -152,8 +152,7 @@ def show(
         folders: Run folders.
         follow: Go on showing how far a run is until it is over.
     """
-    from fat2thin.report import follow as following
-    from fat2thin.report import status_table as standings
+    from fat2thin.report import run_status
     from fat2thin.runs.status import StatusReader
     from fat2thin.training import load
 
@@ -161,14 +160,14 @@ def show(
         if not folders or (follow and len(folders) > 1):
             raise ValueError("show wants a run folder, and with --follow no more than one")
         if len(folders) > 1:
-            print(standings.overview(folders))
+            print(run_status.overview(folders))
             return
         (folder,) = folders
-        if follow and not following.follow(folder):
+        if follow and not run_status.follow(folder):
             return
         standing = StatusReader(folder).read()
         if standing.running:
-            print(standings.describe(standing))
+            print(run_status.describe(standing))
             return
         _print(load(folder))
 
@@ -217,10 +216,10 @@ def demo(out: Path = Path("demo")) -> None:
 def list_algorithms() -> None:
     """List the algorithms with a line each; `fat2thin settings NAME` explains one of them."""
     from fat2thin import algorithms
+    from fat2thin.tables import Table
 
-    width = max(map(len, algorithms.names()))
-    for name in algorithms.names():
-        print(f"{name:{width}}  {algorithms.get(name).summary}")
+    rows = ({"name": name, "summary": algorithms.get(name).summary} for name in algorithms.names())
+    print(Table("", tuple(rows), headings=False))
 
 
 @app.command
@@ -321,7 +320,7 @@ for _command in experiments_cli.COMMANDS:
 
 
 def _print(run: "Run") -> None:
-    from fat2thin.report.status_table import remarks
+    from fat2thin.report.run_status import remarks
     from fat2thin.runs.status import outline
 
     if run.evaluations.steps and run.evaluations.policies:

@@ -68,18 +68,22 @@ class Summary:
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
         worst, quarter, median, three_quarters, best = self.return_quartiles
-        facts = [
+        sizes = [
             f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
             f"median {middle:,g}",
             f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
-            f"return      mean {self.return_mean:.4g}, best {best:.4g}, worst {worst:.4g}, "
-            f"quartiles {quarter:.4g} / {median:.4g} / {three_quarters:.4g}",
-            f"discounted  mean {self.discounted_return_mean:.4g}, factor {self.discount:g}",
-            f"sha256      {self.sha256}",
         ]
+        facts = {
+            "return": f"mean {self.return_mean:.4g}, best {best:.4g}, worst {worst:.4g}, "
+            f"quartiles {quarter:.4g} / {median:.4g} / {three_quarters:.4g}",
+            "discounted": f"mean {self.discounted_return_mean:.4g}, factor {self.discount:g}",
+        }
         if self.propensity is not None:
-            facts.insert(-1, "propensity  {:.4g} to {:.4g}".format(*self.propensity))
-        parts = [*facts, "", self._action_text(), "", self._observation_text()]
+            facts["propensity"] = "{:.4g} to {:.4g}".format(*self.propensity)
+        facts["sha256"] = self.sha256
+        rows = tuple({"fact": name, "value": value} for name, value in facts.items())
+        sizes.append(str(Table("", rows, headings=False)))
+        parts = [*sizes, "", self._action_text(), "", self._observation_text()]
         return "\n".join([printable(self.name), *parts])
 
     def _action_text(self) -> str:

@@ -1,1 +1,1 @@
-"""Experiments: the settings that papers published, with their sources."""
+"""Many runs: plans, sweeps, choosing by the log alone, and tables that compare."""

@@ -1,7 +1,8 @@
-"""Tables of many runs: a row a method, a table a data set; also as Markdown."""
+"""Tables that compare runs: one row per method, one table per data set."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,32 +16,46 @@ from fat2thin.evaluation.statistics import (
 from fat2thin.tables import Table, listed
 from fat2thin.training import Run
 
+Named = TypeVar("Named")
 _MEASURES = ("dose_variance", "dose_limit_rate")
-
-
 WINDOW = 11
-"""Evaluations that the paper's final score is the mean of; with few evaluations it is the last."""
+"""Evaluations averaged for the paper's final score; with few evaluations it is the last one."""
+
+
+def stopped(run: Run) -> np.ndarray:
+    """Which seeds of a run stopped, shape (seeds,)."""
+    return np.asarray([str(seed) in run.about.get("stopped", {}) for seed in run.spec.seeds])
 
 
 def scored(run: Run, policy: str) -> np.ndarray:
-    """Returns of shape (evaluations, seeds, episodes); on a robot D4RL's scores of them.
+    """Returns of shape (evaluations, seeds, episodes); D4RL scores on a robot.
 
-    A seed that stopped has none, not even from before it did.
+    A seed that stopped is nan throughout, also before it stopped.
     """
     returns = np.array(run.evaluations[policy].returns, np.float64)
-    stopped = run.about.get("stopped", {})
-    returns[:, [str(seed) in stopped for seed in run.spec.seeds]] = np.nan
+    returns[:, stopped(run)] = np.nan
     return normalised_score(run.spec.dataset, returns) if robot(run.spec.dataset) else returns
 
 
 def final(run: Run, policy: str) -> np.ndarray:
-    """A seed's score at the end: over a trailing window where there are enough evaluations."""
+    """The final score per seed: over a trailing window where there are enough evaluations."""
     returns = scored(run, policy)
     return final_score(returns, WINDOW if len(returns) > 2 * WINDOW else 1)
 
 
+def area(run: Run, policy: str) -> np.ndarray:
+    """The mean over the learning curve per seed."""
+    return area_under_curve(run.evaluations.steps, scored(run, policy))
+
+
+def known_mean(values: np.ndarray) -> float:
+    """The mean of what is not nan; nan where nothing is left."""
+    known = np.asarray(values)[~np.isnan(values)]
+    return float(np.mean(known)) if known.size else math.nan
+
+
 def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
-    """A row a method, the best final mean first.
+    """One row per method, the best final mean first.
 
     Columns: the final score of the policy that acts ("mean", "low", "high": 95 % bootstrap over
     seeds; "iqm"), the same policy at its centre, the area under its curve, the proposal where there
@@ -56,110 +71,54 @@ def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
         title=f"{dataset}: final {unit} after {any_run.step:,} updates, "
         f"seeds {listed(any_run.spec.seeds)}, {any_run.spec.episodes} episodes a seed",
         rows=tuple(rows),
-        notes=_stopped(runs),
+        notes=tuple(
+            f"{label}: without seeds {listed(sorted(map(int, gone)))}, which stopped"
+            for label, run in runs.items()
+            if (gone := run.about.get("stopped"))
+        ),
     )
 
 
-def _row(label: str, run: Run) -> dict:
+def _row(label: str, run: Run) -> dict[str, Any]:
     seeds = final(run, "actor_sampled")
     interval = seed_interval(seeds[:, None])
-    row = {
+    known = seeds[~np.isnan(seeds)]
+    kept = run.evaluations["actor_sampled"].measures
+    measures = {name: kept[name][-1] for name in _MEASURES if name in kept}
+    return {
         "method": label,
         "mean": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "iqm": _iqm(seeds[~np.isnan(seeds)]),
+        "iqm": float(interquartile_mean(known)) if known.size else math.nan,
         "centre": _mean(run, "actor_centre"),
-        "area": _known_mean(area_under_curve(run.evaluations.steps, scored(run, "actor_sampled"))),
+        "area": known_mean(area(run, "actor_sampled")),
         "proposal": _mean(run, "proposal_sampled"),
-    }
-    measures = run.evaluations["actor_sampled"].measures
-    return row | {
-        name: _known_mean(np.asarray(measures[name][-1])) for name in _MEASURES if name in measures
+        **{name: known_mean(np.asarray(values)) for name, values in measures.items()},
     }
 
 
-def _mean(run: Run, policy: str) -> float:
-    if policy not in run.evaluations.policies:
+def _mean(run: Run | None, policy: str) -> float:
+    if run is None or policy not in run.evaluations.policies:
         return math.nan
-    return _known_mean(final(run, policy))
-
-
-def _iqm(scores: np.ndarray) -> float:
-    return float(interquartile_mean(scores)) if scores.size else math.nan
-
-
-def _known_mean(values: np.ndarray) -> float:
-    """The mean over seeds that did not stop, nan where there are none."""
-    known = np.asarray(values)[~np.isnan(values)]
-    return float(np.mean(known)) if known.size else math.nan
-
-
-def _stopped(runs: Mapping[str, Run]) -> tuple[str, ...]:
-    return tuple(
-        f"{label}: without seeds {listed(sorted(map(int, run.about['stopped'])))}, which stopped"
-        for label, run in runs.items()
-        if run.about.get("stopped")
-    )
+    return known_mean(final(run, policy))
 
 
 def scores_table(title: str, runs: Mapping[str, Mapping[str, Run]]) -> Table:
-    """A row a data set, a column a method: final mean scores of the policy that acts; the mean."""
+    """Final mean scores of the policy that acts: one row per data set, one column per method."""
     labels = list(dict.fromkeys(label for of_set in runs.values() for label in of_set))
     rows = [
-        {"data set": name, **{label: _final(of_set, label) for label in labels}}
-        for name, of_set in runs.items()
+        {"data set": name, **{label: _mean(of.get(label), "actor_sampled") for label in labels}}
+        for name, of in runs.items()
     ]
     means = {label: float(np.mean([row[label] for row in rows])) for label in labels}
     return Table(title, (*rows, {"data set": "mean", **means}))
 
 
-def _final(runs: Mapping[str, Run], label: str) -> float:
-    return _mean(runs[label], "actor_sampled") if label in runs else math.nan
-
-
-def markdown(table: Table) -> str:
-    """A table for documentation: intervals in brackets behind their value."""
-    columns = [name for name in table.rows[0] if name not in ("low", "high")]
-    head = [name.replace("_", " ") for name in columns]
-    lines = [
-        f"| {' | '.join(head)} |",
-        f"|---|{'---:|' * (len(columns) - 1)}",
-        *(f"| {' | '.join(_cell(row, name) for name in columns)} |" for row in table.rows),
-    ]
-    notes = [f"- {note}" for note in table.notes]
-    return "\n".join([f"**{table.title}**", "", *lines, *(["", *notes] if notes else []), ""])
-
-
-def _cell(row: Mapping, name: str) -> str:
-    value = row.get(name, math.nan)
-    if isinstance(value, str):
-        return value
-    if math.isnan(value):
-        return "–"
-    interval = name in ("mean", "score") and not math.isnan(row.get("low", math.nan))
-    text = (
-        f"{_short(value)} [{_short(row['low'])}, {_short(row['high'])}]"
-        if interval
-        else _short(value)
-    )
-    return text.replace("-", "−")
-
-
-def _short(value: float) -> str:
-    return (
-        f"{value:.1f}"
-        if abs(value) >= 10.0
-        else f"{value:.3g}"
-        if abs(value) < 1.0
-        else f"{value:.2f}"
-    )
-
-
-def by_dataset(names: Sequence[str], runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
-    """Runs of learning curves by data set and method, from the names of their folders."""
-    found: dict[str, dict[str, Run]] = {}
-    for name in names:
-        _, dataset, label = name.split("/")
-        found.setdefault(dataset, {})[label] = runs[name]
+def by_dataset(named: Mapping[str, Named]) -> dict[str, dict[str, Named]]:
+    """What folders named kind/dataset/method hold, by data set and method."""
+    found: dict[str, dict[str, Named]] = {}
+    for name, value in named.items():
+        _, dataset, method = name.split("/")
+        found.setdefault(dataset, {})[method] = value
     return found

@@ -1,21 +1,24 @@
-"""Many runs as one piece of work: what can share a program does, and what is there is reused."""
+"""Plans of many runs: they share compiled programs, and finished runs are reused."""
 
 import dataclasses
 import functools
 import logging
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as RichProgress
 
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
 from fat2thin.engine.pack import OWN
 from fat2thin.envs import treatment
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.experiments.plan_progress import PlanProgress, for_plan
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.lock import in_use
 from fat2thin.training import (
@@ -26,13 +29,15 @@ from fat2thin.training import (
     execute_together,
     load,
 )
+from fat2thin.training.progress import Silent
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 2.0
 """Seconds between looks at what other processes are doing."""
+_REPORT_SECONDS = 60.0
 
 
-class Planned(NamedTuple):
+class PlannedRun(NamedTuple):
     """A run, and the folder below the plan's root that holds it."""
 
     name: str
@@ -40,27 +45,137 @@ class Planned(NamedTuple):
 
     @property
     def updates(self) -> int:
-        """All updates of all seeds, those of a preparation too."""
+        """All updates of all seeds, including a preparation."""
         preparation = algorithms.get(self.spec.algorithm).preparation
         before = preparation.steps(self.spec.config) if preparation else 0
         return len(self.spec.seeds) * (self.spec.steps + before)
 
 
+class PlanProgress(Silent):
+    """Counts the updates of all seeds of all programs; prints nothing."""
+
+    def plan(self, updates: Sequence[int], reused: int) -> None:
+        """Updates to compute by program, and the number of runs that are there already."""
+        self._updates, self._reused = list(updates), reused
+        self._finished: set[int] = set()
+        self._number, self._title, self._part = -1, "", 0
+        self._began = time.perf_counter()
+        self.show()
+
+    def next_program(self, number: int, title: str) -> None:
+        """A program starts."""
+        self._number, self._title = number, title
+        self._part = self._before = self._steps = self._seeds = 0
+        self.show()
+
+    def program_is_done(self, number: int) -> None:
+        """A program is done, by this process or by another."""
+        self._finished.add(number)
+        self._part = 0
+        self.show()
+
+    def begin(self, steps: int, seeds: int, part: str = "") -> None:
+        """A part of a program starts: its preparation or its training."""
+        self._before += self._steps * self._seeds
+        self._steps, self._seeds = steps, seeds
+
+    def advance(self, step: int) -> None:
+        """This many steps of that part are done."""
+        self._part = min(self._before + step * self._seeds, self._updates[self._number])
+        self.show()
+
+    @property
+    def _done(self) -> int:
+        return sum(self._updates[number] for number in self._finished) + self._part
+
+    @property
+    def words(self) -> str:
+        """Which program runs, how fast, and the time left at the mean speed so far."""
+        there = f", {self._reused} runs are there already" if self._reused else ""
+        count = len(self._updates)
+        programs = f"{count} program{'s' * (count != 1)}"
+        if self._number < 0:
+            return f"{programs} to run{there}"
+        if len(self._finished) == count:
+            return f"{programs} done{there}"
+        where = f"program {self._number + 1} of {count}: {self._title}"
+        since = time.perf_counter() - self._began
+        if not self._done or since <= 0:
+            return f"{where}, compiling"
+        pace = self._done / since
+        minutes, seconds = divmod(round((sum(self._updates) - self._done) / pace), 60)
+        hours, minutes = divmod(minutes, 60)
+        left = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+        return f"{where}, {pace:,.0f} updates/s, {left}:{seconds:02d} left"
+
+    def show(self) -> None:
+        """Show the progress."""
+
+
+class PlanLines(PlanProgress):
+    """Prints a line when a program starts, and one a minute."""
+
+    _told = 0.0
+
+    def next_program(self, number: int, title: str) -> None:
+        """Print a line at once."""
+        self._told = 0.0
+        super().next_program(number, title)
+
+    def show(self) -> None:
+        """Print a line, unless the last one is recent."""
+        now = time.perf_counter()
+        if now - self._told >= _REPORT_SECONDS:
+            self._told = now
+            print(self.words, flush=True)
+
+
+class PlanBar(PlanProgress):
+    """Shows one bar over the whole plan."""
+
+    def __init__(self) -> None:
+        text = TextColumn("{task.description}")
+        columns = (SpinnerColumn(), BarColumn(), TaskProgressColumn(), text)
+        self._bar = RichProgress(*columns, console=Console(stderr=True))
+        self._entered = 0
+
+    def __enter__(self) -> "PlanBar":
+        # Every program of the plan enters it again, inside.
+        self._entered += 1
+        if self._entered == 1:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=1)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the last state of the bar on the screen."""
+        self._entered -= 1
+        if not self._entered:
+            self._bar.stop()
+
+    def show(self) -> None:
+        """Move the bar."""
+        total = sum(self._updates)
+        done = self._done if total else 1
+        self._bar.update(self._task, total=total or 1, completed=done, description=self.words)
+
+
 def carry_out(
-    planned: Sequence[Planned], root: str | Path, progress: PlanProgress | None = None
+    planned: Sequence[PlannedRun], root: str | Path, progress: PlanProgress | None = None
 ) -> None:
     """Compute the runs that are not below `root` yet, packed into programs.
 
-    Whatever is wrong with a name, a setting or a data set is told before anything is computed. A
-    plan that was broken off goes on where it was. Several processes may carry out one plan: what
-    one of them has begun the others leave to it.
+    Errors in names, settings and data sets are raised before anything is computed. An interrupted
+    plan resumes. Several processes may share a plan: each leaves alone what another has begun.
     """
-    root = Path(root)
-    _refuse_two_meanings(planned)
-    distinct = list({one.name: one for one in planned}.values())
+    root, specs = Path(root), dict[str, RunSpec]()
+    for name, spec in planned:
+        if specs.setdefault(name, spec) != spec:
+            raise ValueError(f"a plan wants two different runs in the folder {name}")
+    distinct = [PlannedRun(*one) for one in specs.items()]
     missing = [one for one in distinct if not is_over(one, root)]
     packs = programs(missing)
-    shown = progress or for_plan()
+    shown = progress or (PlanBar() if sys.stderr.isatty() else PlanLines())
     with shown:
         shown.plan(
             [sum(one.updates for one in pack) for pack in packs], len(distinct) - len(missing)
@@ -75,7 +190,7 @@ def carry_out(
                 time.sleep(_PATIENCE)
 
 
-def _computed(number: int, pack: Sequence[Planned], root: Path, shown: PlanProgress) -> bool:
+def _computed(number: int, pack: Sequence[PlannedRun], root: Path, shown: PlanProgress) -> bool:
     """Whether a program is done, now or before; not where another process is at it."""
     if not all(is_over(one, root) for one in pack):
         folders = [root / one.name for one in pack]
@@ -87,39 +202,31 @@ def _computed(number: int, pack: Sequence[Planned], root: Path, shown: PlanProgr
         except FolderInUseError:
             return False
         except TrainingDiverged as diverged:
-            # It is over as well, and so told in tables; the others are worth going on for.
+            # It is over too, and tables say so; the other programs are still worth running.
             _log.warning("%s: %s", _title(pack), diverged)
     shown.program_is_done(number)
     return True
 
 
-def load_runs(planned: Sequence[Planned], root: str | Path) -> dict[str, Run]:
+def load_runs(planned: Sequence[PlannedRun], root: str | Path) -> dict[str, Run]:
     """Runs that were carried out, by name."""
     return {one.name: load(Path(root) / one.name) for one in planned}
 
 
-def is_over(one: Planned, root: Path) -> bool:
-    """Whether this very run is there already, finished or diverged; another one is refused.
+def is_over(one: PlannedRun, root: Path) -> bool:
+    """Whether this very run is finished or diverged; another run there is refused.
 
-    The contents of its data are not looked at: who wants to know asks `fat2thin verify`.
+    The contents of its data are not compared; `fat2thin verify` does that.
     """
     folder = RunFolder(root / one.name)
-    if not folder.path.exists():
+    if not (folder.path / "run.json").exists():
         return False
-    about = folder.about() if (folder.path / "run.json").exists() else None
-    return about is not None and folder.status(one.spec, about["sha256"]) in (FINISHED, DIVERGED)
+    return folder.status(one.spec, folder.about()["sha256"]) in (FINISHED, DIVERGED)
 
 
-def _refuse_two_meanings(planned: Sequence[Planned]) -> None:
-    specs: dict[str, RunSpec] = {}
-    for name, spec in planned:
-        if specs.setdefault(name, spec) != spec:
-            raise ValueError(f"a plan wants two different runs in the folder {name}")
-
-
-def programs(planned: Sequence[Planned]) -> list[list[Planned]]:
+def programs(planned: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
     """The runs, those that can share a compiled program together."""
-    packs: dict[Any, list[Planned]] = {}
+    packs: dict[Any, list[PlannedRun]] = {}
     for one in planned:
         packs.setdefault(_program(one.spec), []).append(one)
     return list(packs.values())
@@ -138,20 +245,17 @@ def _program(spec: RunSpec) -> tuple:
         for value in [getattr(spec.config, field.name)]
         if shapes_program(field) or not isinstance(value, float)
     )
-    return fixed, shape, _problem(spec.dataset, spec.seeds[0])
-
-
-def _problem(dataset: str, seed: int) -> Problem:
-    """Widths, box and discount of a data set; of one that is drawn for each seed, of any."""
-    return _read_problem(dataset, seed if data.reader(dataset).one_a_seed else 0)
+    one_a_seed = data.reader(spec.dataset).one_a_seed
+    return fixed, shape, _problem(spec.dataset, spec.seeds[0] if one_a_seed else 0)
 
 
 @functools.lru_cache(maxsize=64)
-def _read_problem(dataset: str, seed: int) -> Problem:
+def _problem(dataset: str, seed: int) -> Problem:
+    """Widths, box and discount of a data set."""
     return problem_of(data.load(dataset, seed))
 
 
-def _title(pack: Sequence[Planned]) -> str:
+def _title(pack: Sequence[PlannedRun]) -> str:
     spec = pack[0].spec
     datasets = list(dict.fromkeys(one.spec.dataset for one in pack))
     published = ", as published" if getattr(spec.config, "published", False) else ""
@@ -159,18 +263,21 @@ def _title(pack: Sequence[Planned]) -> str:
     return f"{spec.algorithm}{published} on {where}"
 
 
-def environment_steps(run: Run) -> int:
-    """Steps in the environment that the evaluations of a run took, those of all its policies."""
-    return sum(steps_of(run, policy) for policy in run.evaluations.policies)
+def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | None:
+    """Environment steps of the runs' evaluations, of one policy or of all.
 
-
-def steps_of(run: Run, policy: str) -> int:
-    """Steps in the environment that the evaluations of one of its policies took.
-
-    Those of seeds that had stopped are not counted.
+    Without those of seeds that had stopped. None where a task does not measure the length of its
+    episodes.
     """
-    evaluation = run.evaluations[policy]
-    if "length" in evaluation.measures:
-        return round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
-    episodes = int(np.sum(~np.isnan(evaluation.returns)))
-    return episodes * treatment.by_name(run.spec.dataset).horizon
+    steps = 0
+    for run in runs:
+        for name in run.evaluations.policies if policy is None else [policy]:
+            evaluation = run.evaluations[name]
+            if "length" in evaluation.measures:
+                steps += round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
+            elif treatment.is_name(run.spec.dataset):
+                episodes = int(np.sum(~np.isnan(evaluation.returns)))
+                steps += episodes * treatment.by_name(run.spec.dataset).horizon
+            else:
+                return None
+    return steps

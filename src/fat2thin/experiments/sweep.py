@@ -1,28 +1,30 @@
-"""Sweeps: a grid of settings on some seeds, the best of them on others, and what that cost.
+"""Sweeps: try a grid of settings on some seeds, report the best on others, count the cost.
 
-Selection seeds report nothing and reporting seeds choose nothing. The steps taken in the
-environment to choose are part of a result, and are counted.
+Selection seeds report nothing and reporting seeds choose nothing. A result includes the number of
+environment steps that choosing took.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import data
 from fat2thin.atomic_files import write
-from fat2thin.evaluation.returns import evaluator
-from fat2thin.evaluation.signals import NOT_ESTIMABLE
-from fat2thin.evaluation.statistics import Interval, area_under_curve, seed_interval
-from fat2thin.experiments import comparison as outcomes
-from fat2thin.experiments import offline_selection
-from fat2thin.experiments.plan import Planned, carry_out, environment_steps, load_runs, steps_of
-from fat2thin.experiments.plan_progress import PlanProgress
+from fat2thin.data.operations import learned_and_held_out
+from fat2thin.data.predictability import is_noisy
+from fat2thin.evaluation.returns import NO_TASK, evaluator
+from fat2thin.evaluation.signals import NOT_ESTIMABLE, preference
+from fat2thin.evaluation.statistics import Interval, seed_interval
+from fat2thin.experiments import comparison, plan
+from fat2thin.experiments.plan import PlannedRun, PlanProgress
 from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 
@@ -32,7 +34,9 @@ BY_RETURNS = {
     "area": "mean return over all evaluations (area under the curve, as in the paper)",
     "final": "mean return of the last evaluation",
 }
-BY_LOG = offline_selection.CRITERIA
+BY_LOG = {"offline": "what the held-out fifth of the log says, see docs/selection.md"}
+HELD_OUT = 0.2
+_CRITERIA = {**BY_RETURNS, **BY_LOG}
 MOST_SETTINGS = 10_000
 RESULT = "sweep.json"
 
@@ -52,12 +56,9 @@ class Sweep:
     `base.settings_from` brings, are dropped where a value of the grid rules them out."""
 
     def __post_init__(self) -> None:
-        if self.select not in (*BY_RETURNS, *BY_LOG):
-            ways = {**BY_RETURNS, **BY_LOG}
-            raise ValueError(
-                f"select must be one of {'; '.join(f'{name}: {ways[name]}' for name in ways)}; "
-                f"got {self.select!r}"
-            )
+        if self.select not in _CRITERIA:
+            known = "; ".join(f"{name}: {meaning}" for name, meaning in _CRITERIA.items())
+            raise ValueError(f"select must be one of {known}; got {self.select!r}")
         if both := sorted({*self.base.seeds} & {*self.report_seeds}):
             raise ValueError(
                 f"seeds {listed(both)} would choose the setting and report on it: a seed does "
@@ -72,11 +73,8 @@ class Sweep:
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Every combination of the grid's values, the last setting varying fastest."""
-        return [
-            dict(zip(self.grid, values, strict=True))
-            for values in itertools.product(*self.grid.values())
-        ]
+        """Every combination of the grid's values."""
+        return combinations(self.grid)
 
     def spec(self, setting: Mapping[str, Any]) -> RunSpec:
         """The run that tries a setting; one that is no setting, or out of range, is an error."""
@@ -89,38 +87,47 @@ class Sweep:
         given = vars(base.config) if self.given is None else self.given
         return make_spec(base.algorithm, base.dataset, settings={**given, **setting}, **options)
 
-    def selection(self, name: str) -> list[Planned]:
+    def selection(self, name: str) -> list[PlannedRun]:
         """The runs that choose, in the folder of this name."""
-        if self.select in BY_LOG:
-            return offline_selection.plan(
-                {words(one): self.spec(one) for one in self.settings}, f"{name}/selection"
+        # By the log: a part of it is held out, and no policy acts in any environment.
+        by_log = {"holdout": self.base.holdout or HELD_OUT, "task": NO_TASK}
+        changes: dict[str, Any] = by_log if self.select in BY_LOG else {}
+        return [
+            PlannedRun(
+                f"{name}/selection/{words(one)}", dataclasses.replace(self.spec(one), **changes)
             )
-        return [Planned(f"{name}/selection/{words(one)}", self.spec(one)) for one in self.settings]
+            for one in self.settings
+        ]
 
-    def report(self, name: str, setting: Mapping[str, Any]) -> Planned:
+    def report(self, name: str, setting: Mapping[str, Any]) -> PlannedRun:
         """The run of the chosen setting on fresh seeds and the whole log."""
-        return Planned(
+        return PlannedRun(
             f"{name}/report", dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
         )
 
 
-class Choice(NamedTuple):
+def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of a grid's values, the last setting varying fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+class SweepChoice(NamedTuple):
     """How the settings did on the seeds that choose, and which is taken."""
 
     setting: dict[str, Any]
     scores: dict[str, Interval]
     """By setting, in words; larger is better."""
-    environment_steps: int
-    """Of the returns that chose ..."""
-    all_environment_steps: int
+    environment_steps: int | None
+    """Of the returns that chose; None where the task does not say how long episodes are ..."""
+    all_environment_steps: int | None
     """... and of all evaluations of these runs, those of proposals and centres too."""
 
 
-class Result(NamedTuple):
+class SweepResult(NamedTuple):
     """A sweep that is done."""
 
     sweep: Sweep
-    choice: Choice
+    choice: SweepChoice
     run: Run
     """The chosen setting on fresh seeds."""
 
@@ -128,20 +135,17 @@ class Result(NamedTuple):
         """A row a setting, the best first; below it what choosing cost."""
         base, choice = self.sweep.base, self.choice
         ordered = sorted(choice.scores.items(), key=lambda item: -_known(item[1].value))
-        meaning = {**BY_RETURNS, **BY_LOG}[self.sweep.select]
+        missing = any(math.isnan(score.value) for score in choice.scores.values())
+        never = [f"- (never chosen): {_why_none(self.sweep.select)}"] if missing else []
         return Table(
             title=f"{base.algorithm} on {base.dataset}, {len(choice.scores)} settings, "
-            f"seeds {listed(base.seeds)}, {base.steps:,} steps: {meaning}",
+            f"seeds {listed(base.seeds)}, {base.steps:,} steps: {_CRITERIA[self.sweep.select]}",
             rows=tuple(
                 {"setting": name, "score": score.value, "low": score.low, "high": score.high}
                 for name, score in ordered
             ),
             notes=(
-                *(
-                    [f"- (never chosen): {_why_none(self.sweep.select)}"]
-                    if any(math.isnan(score.value) for score in choice.scores.values())
-                    else []
-                ),
+                *never,
                 f"chosen: {words(choice.setting)}",
                 budget(choice),
                 f"reported on seeds {listed(self.sweep.report_seeds)}, which chose nothing",
@@ -149,8 +153,12 @@ class Result(NamedTuple):
         )
 
 
-def budget(choice: Choice) -> str:
+def budget(choice: SweepChoice) -> str:
     """What choosing cost, in words."""
+    if choice.all_environment_steps is None:
+        return (
+            "spent on choosing: steps not known, the task does not measure the length of episodes"
+        )
     if not choice.all_environment_steps:
         return "spent on choosing: no step in the environment"
     return (
@@ -161,46 +169,40 @@ def budget(choice: Choice) -> str:
 
 def run_sweeps(
     sweeps: Mapping[str, Sweep], root: str | Path, progress: PlanProgress | None = None
-) -> dict[str, Result]:
-    """All sweeps, each below `root` in the folder of its name; what they can share they share.
+) -> dict[str, SweepResult]:
+    """Run all sweeps, each below `root` in the folder of its name; they share programs.
 
-    First all that chooses, then all that reports. What is there already is not computed again.
+    First every selection, then every report. Finished runs are reused.
     """
     root = Path(root)
     for sweep in sweeps.values():
-        _refuse_nothing_to_judge_on(sweep)
+        base = sweep.base
+        if sweep.select in BY_RETURNS and evaluator(base.dataset, base.task) is None:
+            raise ValueError(
+                f"{base.dataset!r} is a log without a task to judge policies on: choose by the "
+                f"log, with select={' or '.join(map(repr, BY_LOG))}"
+            )
     selections = {name: sweep.selection(name) for name, sweep in sweeps.items()}
-    carry_out([one for several in selections.values() for one in several], root, progress)
+    plan.carry_out([one for several in selections.values() for one in several], root, progress)
     choices = {}
     for name, sweep in sweeps.items():
-        runs = load_runs(selections[name], root)
+        runs = plan.load_runs(selections[name], root)
         _refuse_changed_log(sweep.base, runs)
         choices[name] = _choose(sweep, runs)
     reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
-    carry_out([*reports.values()], root, progress)
-    final = load_runs([*reports.values()], root)
+    plan.carry_out([*reports.values()], root, progress)
+    final = plan.load_runs([*reports.values()], root)
+    for sweep in sweeps.values():
+        _refuse_changed_log(sweep.base, final)
+    results = {}
     for name, sweep in sweeps.items():
-        _refuse_changed_log(sweep.base, {reports[name].name: final[reports[name].name]})
-    results = {
-        name: Result(sweep, choices[name], final[reports[name].name])
-        for name, sweep in sweeps.items()
-    }
-    for name, result in results.items():
-        _write(root / name / RESULT, result)
+        results[name] = SweepResult(sweep, choices[name], final[reports[name].name])
+        _write(root / name / RESULT, results[name])
     return results
 
 
-def _refuse_nothing_to_judge_on(sweep: Sweep) -> None:
-    base = sweep.base
-    if sweep.select in BY_RETURNS and evaluator(base.dataset, base.task) is None:
-        raise ValueError(
-            f"{base.dataset!r} is a log without a task to judge policies on: choose by the log, "
-            f"with select={' or '.join(map(repr, BY_LOG))}"
-        )
-
-
 def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
-    """What is there may be of a log that has changed since; a log that is drawn cannot."""
+    """Refuse runs of a file that has changed since; a log that is drawn for each seed cannot."""
     if data.reader(base.dataset).one_a_seed:
         return
     now = [data.load(base.dataset).sha256]
@@ -212,14 +214,10 @@ def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
             )
 
 
-def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
+def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> SweepChoice:
     """The setting with the largest mean score; one without a score for every seed never wins."""
-    if sweep.select in BY_LOG:
-        of_settings = offline_selection.scores(runs)
-    else:
-        of_settings = {
-            name.rsplit("/", 1)[1]: _returns_score(sweep.select, run) for name, run in runs.items()
-        }
+    score = _SCORES[sweep.select]
+    of_settings = {name.rsplit("/", 1)[1]: score(run) for name, run in runs.items()}
     scores = {words(one): _interval(of_settings[words(one)]) for one in sweep.settings}
     best = max(sweep.settings, key=lambda one: _known(scores[words(one)].value))
     if math.isnan(scores[words(best)].value):
@@ -228,14 +226,37 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> Choice:
             f"{_why_none(sweep.select)}. Take other settings"
         )
     by_returns = sweep.select in BY_RETURNS
-    chose = sum(steps_of(run, POLICY) for run in runs.values()) if by_returns else 0
-    return Choice(best, scores, chose, sum(map(environment_steps, runs.values())))
+    chose = plan.environment_steps(runs.values(), POLICY) if by_returns else 0
+    return SweepChoice(best, scores, chose, plan.environment_steps(runs.values()))
 
 
-def _returns_score(select: str, run: Run) -> np.ndarray:
-    if select == "final":
-        return outcomes.final(run, POLICY)
-    return area_under_curve(run.evaluations.steps, outcomes.scored(run, POLICY))
+def log_scores(run: Run) -> np.ndarray:
+    """What the held-out part of the log says, one score per seed.
+
+    It is nan for a seed that stopped or whose signal is not estimable.
+    """
+    stopped = comparison.stopped(run)
+    if stopped.all():
+        return np.full(len(stopped), np.nan)
+    seed = run.spec.seeds[0] if data.reader(run.spec.dataset).one_a_seed else 0
+    learned, _ = learned_and_held_out(data.load(run.spec.dataset, seed), run.spec.holdout, seed)
+    signals = {name: jnp.asarray(values) for name, values in run.metrics.items()}
+    by_row = np.asarray(preference(signals, is_noisy(learned)))
+    if run.spec.select == "offline":
+        # As in training: what is not a number is never selected.
+        known = np.isfinite(by_row)
+        best = np.max(by_row, axis=0, initial=-np.inf, where=known)
+        score = np.where(known.any(axis=0), best, np.nan)
+    else:
+        score = by_row[-1]
+    return np.where(stopped, np.nan, score)
+
+
+_SCORES: dict[str, Callable[[Run], np.ndarray]] = {
+    "area": functools.partial(comparison.area, policy=POLICY),
+    "final": functools.partial(comparison.final, policy=POLICY),
+    "offline": log_scores,
+}
 
 
 def _why_none(select: str) -> str:
@@ -285,7 +306,7 @@ def parse_grid(entries: Sequence[str], values: Any) -> dict[str, tuple[Any, ...]
     return grid
 
 
-def _write(path: Path, result: Result) -> None:
+def _write(path: Path, result: SweepResult) -> None:
     sweep, choice = result.sweep, result.choice
     known = {
         "algorithm": sweep.base.algorithm,
@@ -296,12 +317,11 @@ def _write(path: Path, result: Result) -> None:
         "selection_seeds": list(sweep.base.seeds),
         "report_seeds": list(sweep.report_seeds),
         "chosen": choice.setting,
-        "scores": {name: _or_none(score) for name, score in choice.scores.items()},
+        "scores": {
+            name: {end: None if math.isnan(x) else x for end, x in score._asdict().items()}
+            for name, score in choice.scores.items()
+        },
         "environment_steps": choice.environment_steps,
         "all_environment_steps": choice.all_environment_steps,
     }
     write(path, json.dumps(known, indent=2).encode())
-
-
-def _or_none(score: Interval) -> dict[str, float | None]:
-    return {name: None if math.isnan(x) else x for name, x in score._asdict().items()}

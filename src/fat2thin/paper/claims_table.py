@@ -1,12 +1,15 @@
-"""All claims in order, and the table of their verdicts."""
+"""All claims in order, and their verdicts as a table, a page and data."""
 
+import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fat2thin.paper import claims_learning, claims_policies, claims_structure
-from fat2thin.paper.claims import Verdict, as_row, command, effect_words, judge_all, published_words
-from fat2thin.tables import Table
+from fat2thin.paper.claims import NOT_RUN, Evidence, Reproduced, Verdict, judge
+from fat2thin.tables import Table, markdown_rows
 
 CLAIMS = tuple(
     sorted(
@@ -14,34 +17,6 @@ CLAIMS = tuple(
         key=lambda claim: int(claim.name[1:]),
     )
 )
-
-
-def verdicts(root: str | Path) -> list[Verdict]:
-    """The verdict of every claim, from the runs below a folder."""
-    return judge_all(root, CLAIMS)
-
-
-def table(found: Sequence[Verdict]) -> Table:
-    """A line a claim, for a terminal."""
-    rows = tuple(
-        {
-            "claim": one.claim.name,
-            "verdict": one.verdict,
-            "effect": effect_words(one.corrected) if one.corrected else "–",
-            "as published": published_words(one),
-            "statement": one.claim.statement,
-        }
-        for one in found
-    )
-    counts = Counter(one.verdict for one in found)
-    return Table("claims of the paper", rows, (summary(counts),))
-
-
-def summary(counts: Counter) -> str:
-    """How many of each verdict."""
-    return ", ".join(f"{verdict}: {count}" for verdict, count in counts.most_common())
-
-
 _HEAD = """\
 # What the paper claims, and what was measured
 
@@ -54,28 +29,89 @@ the interval leaves it open, and *not run* that runs are missing below that fold
 
 {summary}.
 
-| claim | verdict | effect | as published | what the effect is, and what is wanted | seeds | runs |
-|---|---|---|---|---|---:|---|
 """
 
 
-def document(found: Sequence[Verdict], root: str, options: str, devices: Sequence[str]) -> str:
-    """The page of all verdicts, in Markdown."""
-    counts = Counter(one.verdict for one in found)
-    head = _HEAD.format(
-        root=root, devices=" and ".join(devices) or "nothing yet", summary=summary(counts)
+def verdicts(root: str | Path) -> list[Verdict]:
+    """The verdict of every claim, from the runs below a folder."""
+    kept = Reproduced(Path(root))
+    return [judge(claim, kept) for claim in CLAIMS]
+
+
+def table(found: Sequence[Verdict]) -> Table:
+    """One row per claim, for a terminal."""
+    rows = tuple(
+        {"claim": one.claim.name, **_effects(one), "statement": one.claim.statement}
+        for one in found
     )
-    return head + "".join(f"| {' | '.join(_cells(one, options))} |\n" for one in found)
+    return Table("claims of the paper", rows, (_summary(found),))
 
 
-def _cells(one: Verdict, options: str) -> list[str]:
-    row = as_row(one, options)
-    return [
-        f"**{one.claim.name}** {one.claim.statement}",
-        one.verdict,
-        effect_words(one.corrected) if one.corrected else "–",
-        published_words(one),
-        row["meaning"] or "–",
-        str(row["seeds"] or "–"),
-        f"`{command(one.claim, options)}`",
-    ]
+def document(found: Sequence[Verdict], root: str, options: str, devices: Sequence[str]) -> str:
+    """The page of all verdicts, in Markdown; `options` are those of the reproduction."""
+    devices_or_none = " and ".join(devices) or "nothing yet"
+    head = _HEAD.format(root=root, devices=devices_or_none, summary=_summary(found))
+    rows = []
+    for one in found:
+        data = as_row(one, options)
+        rows.append(
+            {
+                "claim": f"**{one.claim.name}** {one.claim.statement}",
+                **_effects(one),
+                "what the effect is, and what is wanted": data["meaning"] or "–",
+                "seeds": data["seeds"] or math.nan,
+                "runs": f"`{data['command']}`",
+            }
+        )
+    return head + "\n".join([*markdown_rows(rows), ""])
+
+
+def to_json(verdicts: Sequence[Verdict], options: str) -> str:
+    """The verdicts as a JSON file."""
+    return json.dumps([as_row(verdict, options) for verdict in verdicts], indent=1)
+
+
+def as_row(verdict: Verdict, options: str) -> dict[str, Any]:
+    """A verdict as plain values, with both effects and the command that makes its runs."""
+    claim, shown = verdict.claim, verdict.corrected
+    ends = shown.effect if shown else (math.nan,) * 3
+    effect, low, high = (round(end, 6) if math.isfinite(end) else None for end in ends)
+    return {
+        "claim": claim.name,
+        "statement": claim.statement,
+        "verdict": verdict.verdict,
+        "effect": effect,
+        "low": low,
+        "high": high,
+        "meaning": shown.meaning if shown else verdict.why,
+        "seeds": shown.seeds if shown else 0,
+        "published_effect": _effects(verdict)["as published"],
+        "command": f"fat2thin reproduce {claim.preset} {options}"
+        if claim.preset
+        else "fat2thin claims",
+    }
+
+
+def _effects(one: Verdict) -> dict[str, str]:
+    """The verdict and both effects in words; a missing one is not run, or has no such form."""
+    missing = NOT_RUN if one.claim.both_modes else "–"
+    return {
+        "verdict": one.verdict,
+        "effect": effect_words(one.corrected) if one.corrected else "–",
+        "as published": effect_words(one.published) if one.published else missing,
+    }
+
+
+def effect_words(found: Evidence) -> str:
+    """ "1.23 [0.80, 1.61]", or the number alone where it was computed."""
+    value, low, high = found.effect
+    if math.isnan(value):
+        return "–"
+    if low == high or math.isnan(low):
+        return f"{value:.3g}".replace("-", "−")
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")
+
+
+def _summary(found: Sequence[Verdict]) -> str:
+    counts = Counter(one.verdict for one in found)
+    return ", ".join(f"{verdict}: {count}" for verdict, count in counts.most_common())

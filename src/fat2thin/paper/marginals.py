@@ -18,8 +18,7 @@ from numpyro.distributions import Distribution, Independent, Normal
 from fat2thin.distributions import MultivariateQGaussian, QGaussian
 from fat2thin.distributions.published import AuthorsProposal
 from fat2thin.policies.policy import Policy
-from fat2thin.report.distribution_figures import BLUE, ORANGE, SHADE
-from fat2thin.report.run_figures import DASHED, DOTTED
+from fat2thin.report.style import BLUE, DASHED, DOTTED, ORANGE, SHADE, view
 
 VIEW = 1.4
 """Farthest action shown, in half-ranges of the box from its middle."""
@@ -61,8 +60,7 @@ class Marginal(NamedTuple):
     def height(self) -> float:
         """Density that a panel has to reach: the peak, but for a spike at an end of the box.
 
-        A wide squashed Gaussian is thousands high next to an end, where little of it is; beside
-        such a spike nobody would see the rest.
+        There a wide squashed Gaussian has little mass but a density of thousands.
         """
         margin = _SPIKE * (self.box[1] - self.box[0])
         inner = (self.points > self.box[0] + margin) & (self.points < self.box[1] - margin)
@@ -84,15 +82,11 @@ class Marginal(NamedTuple):
 
 
 def marginal(
-    policy: Policy,
-    observation: ArrayLike,
-    dimension: int = 0,
-    *,
-    clipped: bool = True,
+    policy: Policy, observation: ArrayLike, dimension: int = 0, *, clipped: bool = True
 ) -> Marginal:
     """What a policy does with a coordinate of the action, counted from 0, on one observation.
 
-    With `clipped=False` the density goes on beyond the box: a proposal as it is learned.
+    With `clipped=False` the density continues beyond the box: a proposal as it is learned.
     """
     observation = jnp.asarray(observation)
     if observation.ndim != 1:
@@ -104,7 +98,7 @@ def marginal(
     low, high = (float(end[dimension]) for end in policy.support(observation))
     if low == high:
         return Marginal(np.zeros(0), np.zeros(0), (Atom(low, 1.0),), (low, high), box)
-    seen = box if clipped else view(box)
+    seen = box if clipped else view(box, VIEW)
     points = _grid(max(low, seen[0]), min(high, seen[1]), float(policy.act(observation)[dimension]))
     log_density, below, above = (
         np.asarray(values)[..., dimension]
@@ -150,15 +144,9 @@ def _grid(low: float, high: float, centre: float) -> Float[np.ndarray, " points"
     return np.sort(points.astype(np.float32)).astype(np.float64)
 
 
-def view(box: tuple[float, float]) -> tuple[float, float]:
-    """The actions shown: somewhat more than the box."""
-    middle, half_range = (box[0] + box[1]) / 2.0, (box[1] - box[0]) / 2.0
-    return middle - VIEW * half_range, middle + VIEW * half_range
-
-
 def draw_acting(axes: Axes, law: Marginal, label: str, colour: str = BLUE) -> None:
     """The policy that acts: density, atoms as stems, and shade where it is exactly zero."""
-    left, right = view(law.box)
+    left, right = view(law.box, VIEW)
     if law.sparse:
         spans = zip(((left, law.support[0]), (law.support[1], right)), ("", "_"), strict=True)
         for ends, prefix in spans:
@@ -198,9 +186,7 @@ def fit_height(axes: Axes, laws: Sequence[Marginal]) -> None:
 
 def draw_proposal(axes: Axes, law: Marginal, label: str) -> None:
     """The policy that only learns, dashed."""
-    axes.plot(
-        law.points, law.density, color=ORANGE, linestyle=DASHED, linewidth=1.5, label=label
-    )  # fmt: skip
+    axes.plot(law.points, law.density, color=ORANGE, linestyle=DASHED, linewidth=1.5, label=label)
 
 
 def _draw_atom(axes: Axes, atom: Atom, box: tuple[float, float], prefix: str) -> None:

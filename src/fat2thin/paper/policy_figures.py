@@ -1,57 +1,60 @@
-"""The paper's figures of policies: true densities of what is done, and when a dose pays."""
+"""The paper's figures of policies: true densities, what a first dose is worth, and two sketches.
 
-from collections.abc import Iterable, Mapping, Sequence
+The paper draws squashed Gaussians before squashing, and scales heights. The sketches show why a
+sparse policy is hard to learn from a log, with made-up data and our own distributions.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
+from fat2thin.algorithms.outside_support import REPLACEMENT_SAMPLES
+from fat2thin.distributions import QGaussian
 from fat2thin.envs import treatment
+from fat2thin.envs.treatment import State, Treatment
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.paper.first_actions import (
-    EARLIER_DOSE,
-    EARLIER_STEPS,
-    FUTURES,
-    RETURN_STEPS,
-    first_action_returns,
-)
-from fat2thin.paper.marginals import (
-    Marginal,
-    draw_acting,
-    draw_proposal,
-    fit_height,
-    marginal,
-    view,
-)
-from fat2thin.report.distribution_figures import GREY
-from fat2thin.report.run_figures import DOTTED
+from fat2thin.paper.marginals import Marginal, draw_acting, draw_proposal, fit_height, marginal
+from fat2thin.policies.policy import Policy
+from fat2thin.report.distribution_figures import BEST_RATIO
+from fat2thin.report.style import BLUE, DARK, DASHED, DOTTED, GREY, ORANGE, SHADE, signed
 from fat2thin.runs.result import Run
 
+EARLIER_STEPS, EARLIER_DOSE = 7, -0.03
+RETURN_STEPS, FIRST_DOSES, FUTURES = 50, 50, 400
+PATIENT_SEED = 0
 ACTS, LEARNS = "policy that acts", "its proposal, which only learns"
 _RESAMPLES = 2000
 _CENTRAL = 0.9
 _RED = "#C1272D"
+_SEED = 0
+_CENTRE, _SCALE = 0.25, 0.25
+"""Of the sparse policy in the sketches, on a box from -1 to 1."""
+_LOGGED = np.array([-0.86, -0.62, -0.3, -0.02, 0.1, 0.22, 0.3, 0.41, 0.52, 0.8, 0.93])
+_LOGGED_PAIRS = np.array(
+    [(-0.75, -0.55), (-0.6, 0.65), (-0.28, -0.8), (0.05, 0.12), (0.2, 0.42), (0.36, 0.22),
+     (0.5, 0.05), (0.18, 0.9), (0.85, 0.75), (0.88, -0.35)]
+)  # fmt: skip
+_LOWEST = -5.0
 
 
 def final_policies(
-    runs: Mapping[str, Run],
-    observation: ArrayLike,
-    seed: int | None = None,
-    *,
-    dimension: int = 0,
-    where: str = "in one state",
-) -> Figure:
-    """Densities of the policies that act, a row each with its own height, after the last update.
+    runs: Mapping[str, Run], observation: ArrayLike, seed: int | None = None, *,
+    dimension: int = 0, where: str = "in one state",
+) -> Figure:  # fmt: skip
+    """Densities of the final policies that act, one row per method with its own height.
 
-    A coordinate of the action over its box. The support of a sparse policy is shown and named
-    exactly, a single action is a stem, and for others the central 90 % is named. `where` says in
-    words which state it is.
+    Titles name the exact support of a sparse policy, or the central 90 % of another one; a single
+    action is a stem. `where` names the state.
     """
-    _refuse_none(runs)
+    heading = _data(runs.values(), seed)
     figure = Figure(figsize=(7.2, 1.5 + 1.25 * len(runs)))
     rows = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, run) in zip(rows, runs.items(), strict=True):
@@ -59,21 +62,17 @@ def final_policies(
         draw_acting(axes, law, ACTS)
         fit_height(axes, [law])
         axes.set_title(f"{name}: {_in_words(law)}", loc="left", fontsize=10, pad=4)
-    rows[-1].set_xlabel(_action_name(runs, dimension))
-    figure.supylabel(f"density, per unit of {_unit(runs)}", fontsize=10)
-    figure.suptitle(f"final policies on {_data(runs)}, {_of_seed(runs, seed)}\n{where}")
+    rows[-1].set_xlabel(_action_name(runs.values(), dimension))
+    figure.supylabel(f"density, per unit of {_unit(runs.values())}", fontsize=10)
+    figure.suptitle(f"final policies on {heading}\n{where}")
     _name_lines(figure, rows)
     return figure
 
 
 def actor_and_proposal(
-    run: Run,
-    observation: ArrayLike,
-    seed: int | None = None,
-    *,
-    dimension: int = 0,
+    run: Run, observation: ArrayLike, seed: int | None = None, *, dimension: int = 0,
     where: str = "in one state",
-) -> Figure:
+) -> Figure:  # fmt: skip
     """The thin actor against its fat proposal, around the actor's band; shaded where it is zero."""
     thin = marginal(run.policy(seed), observation, dimension)
     fat = marginal(run.proposal(seed), observation, dimension, clipped=False)
@@ -84,36 +83,30 @@ def actor_and_proposal(
     draw_proposal(axes, fat, "fat proposal")
     fit_height(axes, [thin, fat])
     reach = 1.2 * (high - low)
-    left, right = view(thin.box)
+    left, right = axes.get_xlim()
     axes.set_xlim(max(low - reach, left), min(high + reach, right))
     inside = (low <= fat.points) & (fat.points <= high)
     kept = np.trapezoid(fat.density[inside], fat.points[inside])
-    axes.set_title(f"band {_range(thin.support)}: {_per_cent(kept)} of the proposal is in it")
-    axes.set_xlabel(_action_name({"": run}, dimension))
-    axes.set_ylabel(f"density, per unit of {_unit({'': run})}")
+    axes.set_title(f"band {_range(thin.support)}: {100.0 * kept:.0f} % of the proposal is in it")
+    axes.set_xlabel(_action_name([run], dimension))
+    axes.set_ylabel(f"density, per unit of {_unit([run])}")
     figure.suptitle(
-        f"{run.spec.algorithm} on {_data_of(run)}, {_of_seed({'': run}, seed)}, after "
-        f"{run.step:,} updates, {where}"
+        f"{run.spec.algorithm} on {_data([run], seed)}, after {run.step:,} updates, {where}"
     )
     _name_lines(figure, [axes])
     return figure
 
 
 def evolution(
-    runs: Mapping[str, Run],
-    observation: ArrayLike,
-    seed: int | None,
-    steps: Sequence[int],
-    dimensions: Sequence[int] = (0,),
-    *,
-    where: str = "in one state",
-) -> Figure:
-    """Densities after some updates: a column a step, a row a method and coordinate.
+    runs: Mapping[str, Run], observation: ArrayLike, seed: int | None, steps: Sequence[int],
+    dimensions: Sequence[int] = (0,), *, where: str = "in one state",
+) -> Figure:  # fmt: skip
+    """Densities after some updates: one column per step, one row per method and coordinate.
 
     True marginals of what is done, each panel with its own height. Where actions are clipped to the
     box, the atoms on its edges are stems with their probability.
     """
-    _refuse_none(runs)
+    heading = _data(runs.values(), seed)
     if not steps or not dimensions:
         raise ValueError("an evolution needs at least one step and one coordinate")
     rows = [(name, dimension) for name in runs for dimension in dimensions]
@@ -121,7 +114,14 @@ def evolution(
     grid = figure.subplots(len(rows), len(steps), sharex="row", squeeze=False)
     for row, (name, dimension) in zip(grid, rows, strict=True):
         for axes, step in zip(row, steps, strict=True):
-            _draw_step(axes, runs[name], observation, seed, step, dimension)
+            run, laws = runs[name], []
+            laws.append(marginal(run.policy(seed, step), observation, dimension))
+            draw_acting(axes, laws[0], ACTS)
+            if run.program.algorithm.proposal:
+                fat = run.proposal(seed, step)
+                laws.append(marginal(fat, observation, dimension, clipped=False))
+                draw_proposal(axes, laws[1], LEARNS)
+            fit_height(axes, laws)
         of_coordinate = f"\ncoordinate {dimension}" if len(dimensions) > 1 else ""
         row[0].set_ylabel(f"{name}{of_coordinate}\ndensity")
     for axes, step in zip(grid[0], steps, strict=True):
@@ -129,21 +129,54 @@ def evolution(
             "before training" if step == 0 else f"after {step:,} update{'s' * (step > 1)}"
         )
     for axes in grid[-1]:
-        axes.set_xlabel(_action_name(runs, dimensions[0] if len(dimensions) == 1 else None))
-    figure.suptitle(f"{_data(runs)}, {_of_seed(runs, seed)}, {where}")
+        single = dimensions[0] if len(dimensions) == 1 else None
+        axes.set_xlabel(_action_name(runs.values(), single))
+    figure.suptitle(f"{heading}, {where}")
     _name_lines(figure, grid.flat)
     return figure
 
 
-def _draw_step(
-    axes: Axes, run: Run, observation: ArrayLike, seed: int | None, step: int, dimension: int
-) -> None:
-    laws = [marginal(run.policy(seed, step), observation, dimension)]
-    draw_acting(axes, laws[0], ACTS)
-    if run.program.algorithm.proposal:
-        laws.append(marginal(run.proposal(seed, step), observation, dimension, clipped=False))
-        draw_proposal(axes, laws[1], LEARNS)
-    fit_height(axes, laws)
+class FirstActions(NamedTuple):
+    """Returns of futures that begin with each of some doses."""
+
+    observation: Float[Array, " observation"]
+    """What is seen of the patient."""
+    doses: Float[np.ndarray, " doses"]
+    returns: Float[np.ndarray, "doses futures"]
+
+
+def patient_after_doses(task: Treatment) -> tuple[State, Float[Array, " observation"]]:
+    """The patient: what the task knows of it, and what is seen."""
+    key = jax.random.key(PATIENT_SEED)
+    state, observation = treatment.reset(key, task)
+    dose = jnp.full(treatment.ACTION_SIZE, EARLIER_DOSE)
+    for step in range(EARLIER_STEPS):
+        state, observation, *_ = treatment.step(jax.random.fold_in(key, step), state, dose, task)
+    return state, observation
+
+
+def first_action_returns(actor: Policy, task: Treatment) -> FirstActions:
+    """Undiscounted returns of 50 steps by first dose, the actor's centre afterwards.
+
+    The patient has had 7 doses of -0.03. The futures are the same for every dose and every actor;
+    they use no random stream of training or evaluation.
+    """
+    state, observation = patient_after_doses(task)
+    doses = np.linspace(task.dose_low, task.dose_high, FIRST_DOSES)
+    begin = jax.random.fold_in(jax.random.key(PATIENT_SEED), EARLIER_STEPS)
+
+    def one(dose: Array, key: Array) -> Array:
+        def step(carry: tuple[State, Array], time: Array) -> tuple[tuple[State, Array], Array]:
+            now, action = carry
+            now, seen, reward, _ = treatment.step(jax.random.fold_in(key, time), now, action, task)
+            return (now, actor.act(seen)), reward
+
+        return jnp.sum(jax.lax.scan(step, (state, dose[None]), jnp.arange(RETURN_STEPS))[1])
+
+    every = jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))
+    futures = jax.random.split(begin, FUTURES)
+    returns = jax.jit(every)(jnp.asarray(doses, jnp.float32), futures)
+    return FirstActions(observation, doses, np.asarray(returns))
 
 
 def first_action_return(run: Run, seed: int | None = None) -> Figure:
@@ -168,14 +201,11 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
     axes = figure.subplots()
     draw_acting(axes, thin, "thin actor")
     draw_proposal(axes, fat, "fat proposal")
-    for beyond, prefix in (
-        (fat.points <= thin.support[0], ""),
-        (fat.points >= thin.support[1], "_"),
-    ):
-        label = f"{prefix}proposal above zero, actor exactly zero"
+    beyond = {"": fat.points <= thin.support[0], "_": fat.points >= thin.support[1]}
+    for prefix, places in beyond.items():
         axes.fill_between(
-            fat.points[beyond], fat.density[beyond], color=_RED, alpha=0.35, linewidth=0,
-            hatch="///", label=label,
+            fat.points[places], fat.density[places], color=_RED, alpha=0.35, linewidth=0,
+            hatch="///", label=f"{prefix}proposal above zero, actor exactly zero",
         )  # fmt: skip
     fit_height(axes, [thin, fat])
     beside = axes.twinx()
@@ -183,71 +213,48 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
     beside.fill_between(doses, low, high, color=GREY, alpha=0.18, linewidth=0)
     beside.plot(doses, value, color=GREY, linestyle=DOTTED, label="return after that first dose")
     beside.set_ylim(min(0.0, 1.05 * low.min()), max(0.0, 1.15 * high.max()))
-    beside.set_ylabel(f"return of {RETURN_STEPS} steps, undiscounted", color="#555555")
+    beside.set_ylabel(f"return of {RETURN_STEPS} steps, undiscounted", color=DARK)
     axes.set(xlabel="first dose", ylabel="density, per unit of dose")
     figure.suptitle(
-        f"{run.spec.algorithm} on {_data_of(run)}, {_of_seed({'': run}, seed)}: a patient after "
-        f"{EARLIER_STEPS} doses of −{-EARLIER_DOSE:g}\ngrey: mean of {FUTURES} futures, with its "
-        "95 % interval; the actor's centre doses after the first",
+        f"{run.spec.algorithm} on {_data([run], seed)}: a patient after {EARLIER_STEPS} doses of "
+        f"−{-EARLIER_DOSE:g}\ngrey: mean of {FUTURES} futures, with its 95 % interval; the actor's "
+        "centre doses after the first",
         fontsize=10,
     )
-    handles, labels = (
-        one + other
-        for one, other in zip(
-            axes.get_legend_handles_labels(), beside.get_legend_handles_labels(), strict=True
-        )
-    )
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    (handles, labels), (more, names) = (one.get_legend_handles_labels() for one in (axes, beside))
+    figure.legend(handles + more, labels + names, loc="outside lower center", ncols=2)
     return figure
 
 
 def _in_words(law: Marginal) -> str:
     if law.support[0] == law.support[1]:
-        return f"always {_number(law.support[0])}"
+        return f"always {signed(law.support[0])}"
     if law.sparse:
         return f"nothing outside {_range(law.support)}"
-    return f"central {_per_cent(_CENTRAL)} {_range(law.central(_CENTRAL))}"
+    return f"central {100.0 * _CENTRAL:.0f} % {_range(law.central(_CENTRAL))}"
 
 
 def _range(ends: tuple[float, float]) -> str:
-    return f"{_number(ends[0])} to {_number(ends[1])}"
+    return f"{signed(ends[0])} to {signed(ends[1])}"
 
 
-def _per_cent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
+def _unit(runs: Iterable[Run]) -> str:
+    return "dose" if all(treatment.is_name(run.spec.dataset) for run in runs) else "action"
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
-
-
-def _refuse_none(runs: Mapping[str, Run]) -> None:
-    if not runs:
-        raise ValueError("there is no run to draw the policies of")
-
-
-def _unit(runs: Mapping[str, Run]) -> str:
-    return "dose" if all(treatment.is_name(run.spec.dataset) for run in runs.values()) else "action"
-
-
-def _action_name(runs: Mapping[str, Run], dimension: int | None) -> str:
-    single = all(run.program.problem.action_size == 1 for run in runs.values())
+def _action_name(runs: Collection[Run], dimension: int | None) -> str:
+    single = all(run.program.problem.action_size == 1 for run in runs)
     return _unit(runs) if single or dimension is None else f"action, coordinate {dimension}"
 
 
-def _data(runs: Mapping[str, Run]) -> str:
-    return ", ".join(dict.fromkeys(map(_data_of, runs.values())))
-
-
-def _data_of(run: Run) -> str:
-    """The name of the data; of a file without its folder."""
-    path = Path(run.spec.dataset)
-    return path.name if path.suffix else run.spec.dataset
-
-
-def _of_seed(runs: Mapping[str, Run], seed: int | None) -> str:
-    first = next(iter(runs.values())).spec.seeds[0]
-    return f"seed {first if seed is None else seed}"
+def _data(runs: Collection[Run], seed: int | None) -> str:
+    """The names of the data, of files without their folders, and the seed."""
+    if not runs:
+        raise ValueError("there is no run to draw the policies of")
+    datasets = dict.fromkeys(run.spec.dataset for run in runs)
+    names = dict.fromkeys(Path(name).name if Path(name).suffix else name for name in datasets)
+    first = next(iter(runs)).spec.seeds[0]
+    return f"{', '.join(names)}, seed {first if seed is None else seed}"
 
 
 def _name_lines(figure: Figure, panels: Iterable[Axes]) -> None:
@@ -261,3 +268,103 @@ def _name_lines(figure: Figure, panels: Iterable[Axes]) -> None:
     figure.legend(
         list(named.values()), list(named), loc="outside lower center", ncols=min(3, len(named))
     )
+
+
+def outside_actions() -> Figure:
+    """Logged actions outside the support of a sparse policy have a log likelihood of −∞."""
+    policy = QGaussian(_CENTRE, _SCALE, 0.0)
+    low, high = (_CENTRE + side * float(policy.half_width) for side in (-1.0, 1.0))
+    # A heavy-tailed one with the same centre, to which the sparse one is the nearest band.
+    proposal = QGaussian(_CENTRE, _SCALE / BEST_RATIO, 2.0)
+    points = np.linspace(-1.05, 1.05, 1001)
+    band = np.linspace(low, high, 801)
+    inside = np.asarray(policy.support_mask(_LOGGED))
+    figure = Figure(figsize=(7.2, 5.4))
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.35))
+    for axes in (upper, lower):
+        for ends in ((-1.05, low), (high, 1.05)):
+            axes.axvspan(*ends, color=SHADE, linewidth=0)
+    thin, fat = _log_density(policy, band), _log_density(proposal, points)
+    upper.fill_between(band, np.exp(thin), color=BLUE, alpha=0.25, linewidth=0)
+    upper.plot(band, np.exp(thin), color=BLUE)
+    upper.plot(points, np.exp(fat), color=ORANGE, linestyle=DASHED)
+    upper.text(low - 0.03, 1.1, "thin policy,\nzero out here", ha="right", color=BLUE)
+    upper.set(ylabel="density", ylim=(0.0, None), title="what the policies can do")
+
+    lower.plot(band, np.maximum(thin, 2.0 * _LOWEST), color=BLUE, label="thin policy, $q$ = 0")
+    lower.plot(
+        points, fat, color=ORANGE, linestyle=DASHED, label="fat policy, $q$ = 2: finite everywhere"
+    )
+    lower.plot(
+        _LOGGED[inside], _log_density(policy, _LOGGED)[inside], "o", color="black",
+        markersize=5, label="logged action, inside the thin policy's support",
+    )  # fmt: skip
+    lower.plot(
+        _LOGGED[~inside], np.full(np.sum(~inside), _LOWEST + 0.9), "x", color="black", markersize=7,
+        markeredgewidth=1.8, label="logged action, outside: log likelihood −∞",
+    )  # fmt: skip
+    arrow = {"arrowstyle": "-|>", "color": "black"}
+    for action in _LOGGED[~inside]:
+        lower.annotate("", (action, _LOWEST), (action, _LOWEST + 0.75), arrowprops=arrow)
+        lower.text(action + 0.025, _LOWEST + 0.2, "−∞", fontsize=9)
+    total = np.sum(_log_density(proposal, _LOGGED))
+    lower.set(
+        xlabel="action, in half-ranges of the box", ylabel="log likelihood", xlim=(-1.05, 1.05),
+        ylim=(_LOWEST, 1.6),
+        title=f"the sum over the log: thin −∞, whatever its other terms; fat {total:.1f}"
+        .replace("-", "−"),
+    )  # fmt: skip
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def replaced_actions() -> Figure:
+    """Random action replacement in two dimensions: the policy's nearest sample is learned from."""
+    policy = QGaussian(_CENTRE, _SCALE, 0.0)
+    low, high = (_CENTRE + side * float(policy.half_width) for side in (-1.0, 1.0))
+    samples = np.asarray(policy.sample(jax.random.key(_SEED), (REPLACEMENT_SAMPLES, 2)))
+    inside = np.all(policy.support_mask(_LOGGED_PAIRS), axis=1)
+    outside = _LOGGED_PAIRS[~inside]
+    distances = np.sum((outside[:, None] - samples) ** 2, axis=-1)
+    nearest = samples[np.argmin(distances, axis=1)]
+
+    figure = Figure(figsize=(6.2, 6.6))
+    axes = figure.subplots()
+    axes.set_facecolor(SHADE)
+    axes.add_patch(
+        Rectangle(
+            (low, low), high - low, high - low, facecolor="#DCEAF5", edgecolor=BLUE, linewidth=1.5,
+            label="support of the policy",
+        )
+    )  # fmt: skip
+    axes.plot(
+        *samples.T, ".", color=BLUE, markersize=3.5, alpha=0.6,
+        label=f"{REPLACEMENT_SAMPLES} samples of the policy",
+    )  # fmt: skip
+    axes.plot(
+        *_LOGGED_PAIRS[inside].T, "o", color="black", markersize=6, label="logged, inside: kept"
+    )
+    axes.plot(
+        *outside.T, "x", color="black", markersize=8, markeredgewidth=1.8,
+        label="logged, outside: likelihood 0",
+    )  # fmt: skip
+    axes.plot(
+        *nearest.T, "D", color=ORANGE, markerfacecolor="none", markersize=8, markeredgewidth=1.8,
+        label="nearest sample: learned from instead",
+    )  # fmt: skip
+    arrow = {"arrowstyle": "-|>", "color": GREY, "shrinkA": 9, "shrinkB": 6}
+    for action, instead in zip(outside, nearest, strict=True):
+        axes.annotate("", instead, action, arrowprops=arrow)
+    axes.set(
+        xlim=(-1.0, 1.0), ylim=(-1.0, 1.0), aspect="equal",
+        xlabel="first coordinate of the action, in half-ranges of the box",
+        ylabel="second coordinate of the action",
+        title="random action replacement: an action outside is learned from\n"
+        "as if the policy's nearest sample had been logged",
+    )  # fmt: skip
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _log_density(law: QGaussian, points: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.jit(law.log_prob)(points))

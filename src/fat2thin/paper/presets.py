@@ -1,30 +1,38 @@
-"""Every figure of the paper as the runs it is made of; runs that figures share are made once.
+"""The runs behind every figure and sweep of the paper; runs that figures share are made once.
 
-Settings are those that the FtTPO authors' runs had (`published.toml`), where they are known; those
-of the method's own paper where they are not; and else a learning rate and a temperature in the
-middle of the paper's grids. "published" methods are what the authors' code computes.
+Settings are those of the FtTPO authors' runs (`published.toml`) where they are known, else those of
+the method's own paper, else a learning rate and a temperature in the middle of the paper's grids.
+"published" methods are what the authors' code computes.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fat2thin import algorithms
-from fat2thin.experiments.plan import Planned
-from fat2thin.paper.scales import SCALES, Scale
+from fat2thin.atomic_files import write
+from fat2thin.experiments.plan import PlannedRun
+from fat2thin.experiments.sweep import Sweep
+from fat2thin.runs import files
 from fat2thin.settings.published import origins
+from fat2thin.settings.spec import RunSpec, expand_seeds
 from fat2thin.training import make_spec
 
 REWARDS = ("quadratic", "cubic")
 """The authors' code has the first; the paper prints the second."""
-ROBOTS = ("halfcheetah", "hopper", "walker2d")
-SETS = ("medium-expert", "medium-replay", "medium")
+ROBOT_SETS = tuple(
+    f"{robot}-{level}"
+    for robot in ("halfcheetah", "hopper", "walker2d")
+    for level in ("medium-expert", "medium-replay", "medium")
+)
 SOURCES = {"regenerated": "regenerated/{}", "d4rl": "d4rl/{}-v2"}
 """Where the robots' data come from: the name of a data set."""
 EXAMPLE = "halfcheetah-medium-expert"
-"""The set that the paper shows its evolutions and its first figure on."""
-PUBLISHED = {"published": True}
+"""The set of the paper's first figure and of its evolutions."""
+ASKED = "reproduction.json"
+"""File in which a reproduction keeps what it was asked for."""
 _MIDDLE = {
     "treatment/": {"learning_rate": 3e-4, "temperature": 0.1},
     "": {"learning_rate": 1e-3, "temperature": 0.5},
@@ -33,57 +41,104 @@ _OWN_SCALE = ("td3_bc", "spot")
 """Methods whose authors standardise observations."""
 
 
+class CurveSizes(NamedTuple):
+    """Sizes of the runs that learning curves are of."""
+
+    steps: int
+    seeds: int
+    evaluations: int
+    """After the one before the first update."""
+    episodes: int
+
+
+class ReproductionScale(NamedTuple):
+    """Sizes of the runs of a preset."""
+
+    treatment: CurveSizes
+    robots: CurveSizes
+    selection_seeds: int
+    """Seeds of a sweep, which report nothing."""
+    hidden: tuple[int, ...] | None
+    """Layers of all networks; None is what was published."""
+    clipped_steps: int
+    """Updates that Figure 7 shows the clipped policies over."""
+    robot_evolution: int
+    """Updates between the pictures of Figures 5 and 9."""
+    timed_updates: int
+
+
+SCALES = {
+    "smoke": ReproductionScale(
+        treatment=CurveSizes(steps=200, seeds=2, evaluations=2, episodes=10),
+        robots=CurveSizes(steps=100, seeds=2, evaluations=2, episodes=1),
+        selection_seeds=2, hidden=(16, 16), clipped_steps=100, robot_evolution=25, timed_updates=20,
+    ),
+    "small": ReproductionScale(
+        treatment=CurveSizes(steps=10_000, seeds=5, evaluations=10, episodes=100),
+        robots=CurveSizes(steps=20_000, seeds=4, evaluations=2, episodes=5),
+        selection_seeds=3, hidden=None, clipped_steps=10_000, robot_evolution=1_000,
+        timed_updates=500,
+    ),
+    "paper": ReproductionScale(
+        treatment=CurveSizes(steps=500_000, seeds=10, evaluations=50, episodes=5),
+        robots=CurveSizes(steps=1_000_000, seeds=10, evaluations=100, episodes=5),
+        selection_seeds=5, hidden=None, clipped_steps=10_000, robot_evolution=1_000,
+        timed_updates=2_000,
+    ),
+}  # fmt: skip
+"""Minutes on two cores; an evening; ten seeds and all updates. At the paper's scale an evaluation
+has its 5 episodes; smaller ones have more on the treatment task, where they are cheap."""
+
+
+def scale_of(name: str) -> ReproductionScale:
+    """The scale of this name."""
+    if name not in SCALES:
+        raise ValueError(f"no scale is called {name!r}; there are {', '.join(SCALES)}")
+    return SCALES[name]
+
+
 class Method(NamedTuple):
     """An algorithm as one line of a figure."""
 
-    label: str
+    folder: str
+    """Its name below a data set's folder, and in figures and tables."""
     algorithm: str
     settings: Mapping[str, Any] = MappingProxyType({})
 
-    @property
-    def folder(self) -> str:
-        """Its label as a folder is called."""
-        return self.label.replace(", ", "-").replace(" ", "-")
 
-
-def method(algorithm: str, *, published: bool = False, **settings: Any) -> Method:
+def method(algorithm: str, *, published: bool = False) -> Method:
     """A method under its own name, or under its name and "published"."""
-    if not published:
-        return Method(algorithm, algorithm, settings)
-    return Method(f"{algorithm}, published", algorithm, {**PUBLISHED, **settings})
+    form = Method(f"{algorithm}-published", algorithm, {"published": True})
+    return form if published else Method(algorithm, algorithm)
 
 
-FTTPO = method("fttpo")
-FTTPO_PUBLISHED = method("fttpo", published=True)
+def methods(*names: str, published: bool = False) -> tuple[Method, ...]:
+    """Several of them."""
+    return tuple(method(name, published=published) for name in names)
+
+
+FTTPO, FTTPO_PUBLISHED = method("fttpo"), method("fttpo", published=True)
 TREATMENT = (
-    FTTPO, method("iql"), method("xql"), method("sql"), method("spot"),
-    FTTPO_PUBLISHED, method("xql", published=True), method("spot", published=True),
-)  # fmt: skip
+    *methods("fttpo", "iql", "xql", "sql", "spot"),
+    *methods("fttpo", "xql", "spot", published=True),
+)
 """Figure 2, and what is needed to tell what is due to the authors' code."""
 TREATMENT_ALL = (
-    *TREATMENT, method("inac"), method("tawac"), method("awac"), method("td3_bc"), method("bc"),
-    method("fttpo-spot"), method("fttpo-sg"), method("fttpo-greedy"), method("tawac-ht"),
-    method("rar"), method("sparse_reverse_kl"), method("tawac-ht", published=True),
-    method("rar", published=True), method("sparse_reverse_kl", published=True),
-)  # fmt: skip
-ROBOT_METHODS = (
-    FTTPO, method("iql"), method("inac"), method("tawac"), method("awac"), method("xql"),
-    method("sql"), FTTPO_PUBLISHED, method("xql", published=True),
-)  # fmt: skip
-"""Figure 4. XQL's own temperature of V is not in the authors' record, and is our default."""
-VARIANTS = (FTTPO, method("fttpo-spot"), method("fttpo-sg"), method("tawac-ht"))
-VARIANTS_PUBLISHED = (
-    FTTPO_PUBLISHED, method("fttpo-spot", published=True), method("fttpo-sg", published=True),
-    method("tawac-ht", published=True),
-)  # fmt: skip
-SPARSE = (FTTPO, method("rar"), method("sparse_reverse_kl"))
-SPARSE_PUBLISHED = (
-    FTTPO_PUBLISHED, method("rar", published=True), method("sparse_reverse_kl", published=True),
-)  # fmt: skip
-CLIPPED = (
-    FTTPO,
-    Method("iql, clipped Gaussian", "iql", {"policy": "clipped_gaussian"}),
+    *TREATMENT,
+    *methods("inac", "tawac", "awac", "td3_bc", "bc", "fttpo-spot", "fttpo-sg", "fttpo-greedy"),
+    *methods("tawac-ht", "rar", "sparse_reverse_kl"),
+    *methods("tawac-ht", "rar", "sparse_reverse_kl", published=True),
 )
+ROBOT_METHODS = (
+    *methods("fttpo", "iql", "inac", "tawac", "awac", "xql", "sql"),
+    *methods("fttpo", "xql", published=True),
+)
+"""Figure 4. XQL's own temperature of V is not in the authors' record, and is our default."""
+_ABLATED = ("fttpo", "fttpo-spot", "fttpo-sg", "tawac-ht")
+VARIANTS = (*methods(*_ABLATED), *methods(*_ABLATED, published=True))
+_SPARSE = ("fttpo", "rar", "sparse_reverse_kl")
+SPARSE = (*methods(*_SPARSE), *methods(*_SPARSE, published=True))
+CLIPPED = (FTTPO, Method("iql-clipped-Gaussian", "iql", {"policy": "clipped_gaussian"}))
 EVOLUTION_STEPS = (0, 100, 200, 300, 400)
 _EVOLUTION = {"fttpo": {"temperature": 0.1}, "iql": {"learning_rate": 3e-5, "temperature": 1 / 3}}
 """Where the paper's runs of the evolution have other settings than its curves."""
@@ -93,7 +148,7 @@ _EVOLUTION = {"fttpo": {"temperature": 0.1}, "iql": {"learning_rate": 3e-5, "tem
 class Reproduction:
     """What is asked for: how large, and where the robots' data come from."""
 
-    scale: Scale
+    scale: ReproductionScale
     source: str = "regenerated"
     seeds: int | None = None
     """Instead of the scale's."""
@@ -110,148 +165,134 @@ class Reproduction:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was asked for, as a command line says it."""
+        """The same as options of the command line."""
         scale = next((name for name, one in SCALES.items() if one == self.scale), "small")
         also = {"seeds": self.seeds, "steps": self.steps}
-        return {
-            "scale": scale,
-            "data": self.source,
-            **{name: value for name, value in also.items() if value is not None},
-        }
+        given = {name: value for name, value in also.items() if value is not None}
+        return {"scale": scale, "data": self.source, **given}
+
+    def write(self, root: Path) -> None:
+        """Write the options into a folder, so that claims can name the command."""
+        root.mkdir(parents=True, exist_ok=True)
+        write(root / ASKED, files.as_json(self.options))
 
     def robot_data(self, name: str) -> str:
         """The data set of a robot and a set, for example "hopper-medium"."""
         return SOURCES[self.source].format(name)
 
-    def treatment(self, reward: str, which: Method) -> Planned:
+    def treatment(self, reward: str, which: Method) -> PlannedRun:
         """A learning curve on the treatment task."""
-        steps = self.steps or self.scale.treatment_steps
         return self._curve(
-            f"treatment/{reward}", f"treatment-{reward}", which, steps,
-            self.scale.treatment_seeds, self.scale.treatment_evaluations,
-            self.scale.treatment_episodes,
-        )  # fmt: skip
+            f"treatment/{reward}", f"treatment-{reward}", which, self.scale.treatment
+        )
 
-    def robot(self, name: str, which: Method) -> Planned:
+    def robot(self, name: str, which: Method) -> PlannedRun:
         """A learning curve on a robot's data."""
-        steps = self.steps or self.scale.robot_steps
-        return self._curve(
-            self.robot_data(name), name, which, steps, self.scale.robot_seeds,
-            self.scale.robot_evaluations, self.scale.robot_episodes,
-        )  # fmt: skip
+        return self._curve(self.robot_data(name), name, which, self.scale.robots)
 
     def evolution(
         self, dataset: str, folder: str, which: Method, steps: Sequence[int], **settings: Any
-    ) -> Planned:
-        """A short run of one seed whose policies are kept on the way; it is not judged."""
+    ) -> PlannedRun:
+        """A short run of one seed that keeps its policies on the way and is not evaluated."""
         return self._planned(
             f"evolution/{folder}", dataset, which, settings, steps=steps[-1], seeds=1,
             snapshots=tuple(steps), evaluate_every=steps[-1], episodes=1,
             log_every=max(1, steps[-1] // 10), task="none",
         )  # fmt: skip
 
-    def _curve(
-        self, dataset: str, folder: str, which: Method, steps: int, seeds: int, evaluations: int,
-        episodes: int,
-    ) -> Planned:  # fmt: skip
-        every = max(1, steps // evaluations)
+    def _curve(self, dataset: str, folder: str, which: Method, sizes: CurveSizes) -> PlannedRun:
+        steps = self.steps or sizes.steps
+        every = max(1, steps // sizes.evaluations)
         return self._planned(
-            f"curves/{folder}", dataset, which, {}, steps=steps, seeds=self.seeds or seeds,
-            evaluate_every=every, episodes=episodes, log_every=max(1, min(2_500, every)),
+            f"curves/{folder}", dataset, which, {}, steps=steps, seeds=self.seeds or sizes.seeds,
+            evaluate_every=every, episodes=sizes.episodes, log_every=max(1, min(2_500, every)),
         )  # fmt: skip
 
     def _planned(
         self, folder: str, dataset: str, which: Method, settings: Mapping[str, Any], **options: Any
-    ) -> Planned:
+    ) -> PlannedRun:
         origin, values = settings_of(which, dataset)
-        given = {**values, **settings, **self._sizes(which, options)}
-        spec = make_spec(
-            which.algorithm, dataset, settings=given, settings_from=origin, data_needed=False,
-            standardise=origin == "own" and which.algorithm in _OWN_SCALE, **options,
-        )  # fmt: skip
-        return Planned(f"{folder}/{which.folder}", spec)
-
-    def _sizes(self, which: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-        config = algorithms.get(which.algorithm).config
-        names = {field.name for field in dataclasses.fields(config)}
         sizes: dict[str, Any] = {}
         if self.scale.hidden is not None:
             sizes["hidden"] = self.scale.hidden
-        if "vae_steps" in names:
+        if "vae_steps" in _settings(which.algorithm):
             # The density model gets as many updates as the policy, and no more than published.
             sizes["vae_steps"] = min(100_000, options["steps"])
             if self.scale.hidden is not None:
                 sizes["vae_hidden"] = self.scale.hidden
-        return sizes
+        spec = make_spec(
+            which.algorithm, dataset, settings={**values, **settings, **sizes},
+            settings_from=origin, data_needed=False,
+            standardise=origin == "own" and which.algorithm in _OWN_SCALE, **options,
+        )  # fmt: skip
+        return PlannedRun(f"{folder}/{which.folder}", spec)
+
+
+def options_of(root: Path) -> str:
+    """The options of the reproduction that a folder holds, as a command line has them."""
+    place = root / ASKED
+    options = files.read_json(place) if place.exists() else {"scale": "small"}
+    return " ".join(f"--{name} {value}" for name, value in options.items())
+
+
+def _settings(algorithm: str) -> set[str]:
+    return {field.name for field in dataclasses.fields(algorithms.get(algorithm).config)}
 
 
 def settings_of(which: Method, dataset: str) -> tuple[str, dict[str, Any]]:
     """Where a method's settings on a data set come from, and what is set besides."""
-    known = origins(which.algorithm, dataset)
-    if known:
-        origin = "fttpo" if "fttpo" in known else known[0]
-        return origin, dict(which.settings)
-    names = {field.name for field in dataclasses.fields(algorithms.get(which.algorithm).config)}
+    if known := origins(which.algorithm, dataset):
+        return "fttpo" if "fttpo" in known else known[0], dict(which.settings)
+    names = _settings(which.algorithm)
     prefix = next(prefix for prefix in _MIDDLE if dataset.startswith(prefix))
     middle = {name: value for name, value in _MIDDLE[prefix].items() if name in names}
     return "default", {**middle, **which.settings}
 
 
-Preset = Callable[[Reproduction], list[Planned]]
+Preset = Callable[[Reproduction], list[PlannedRun]]
 
 
-def _on_treatment(methods: Sequence[Method]) -> Preset:
-    return lambda asked: [asked.treatment(reward, one) for reward in REWARDS for one in methods]
+def _on_treatment(wanted: Sequence[Method]) -> Preset:
+    return lambda asked: [asked.treatment(reward, one) for reward in REWARDS for one in wanted]
 
 
-def _on_robots(methods: Sequence[Method]) -> Preset:
-    return lambda asked: [
-        asked.robot(f"{robot}-{level}", one)
-        for one in methods
-        for robot in ROBOTS
-        for level in SETS
-    ]
+def _on_robots(wanted: Sequence[Method], sets: Sequence[str] = ROBOT_SETS) -> Preset:
+    return lambda asked: [asked.robot(name, one) for one in wanted for name in sets]
 
 
-def _sparse(asked: Reproduction) -> list[Planned]:
-    return [asked.robot(EXAMPLE, one) for one in (*SPARSE, *SPARSE_PUBLISHED)]
-
-
-def treatment_evolution(asked: Reproduction) -> list[Planned]:
+def treatment_evolution(asked: Reproduction) -> list[PlannedRun]:
     """Figure 3: the first 400 updates, on the reward of the authors' code."""
     return [
         asked.evolution(
             "treatment/quadratic", "treatment-quadratic", one, EVOLUTION_STEPS,
             **_EVOLUTION.get(one.algorithm, {}),
         )
-        for one in (FTTPO, method("iql"), method("xql"), method("sql"), method("spot"))
+        for one in methods("fttpo", "iql", "xql", "sql", "spot")
     ]  # fmt: skip
 
 
-def robot_evolution(asked: Reproduction) -> list[Planned]:
+def robot_evolution(asked: Reproduction) -> list[PlannedRun]:
     """Figures 5 and 9."""
     steps = [asked.scale.robot_evolution * number for number in range(5)]
     return [asked.evolution(asked.robot_data(EXAMPLE), EXAMPLE, FTTPO, steps)]
 
 
-def clipped_evolution(asked: Reproduction) -> list[Planned]:
-    """The left half of Figure 7."""
+def _seventh(asked: Reproduction) -> list[PlannedRun]:
+    """Clipped policies on the left, and what first doses are worth on the right."""
     steps = [asked.scale.clipped_steps * number // 4 for number in range(5)]
-    return [
+    clipped = [
         asked.evolution(asked.robot_data(EXAMPLE), f"{EXAMPLE}-clipped", one, steps)
         for one in CLIPPED
     ]
+    curves = [
+        asked.treatment(reward, one) for one in (FTTPO, FTTPO_PUBLISHED) for reward in REWARDS
+    ]
+    return [*clipped, *curves]
 
 
-def _seventh(asked: Reproduction) -> list[Planned]:
-    methods = (FTTPO, FTTPO_PUBLISHED)
-    curves = [asked.treatment(reward, one) for one in methods for reward in REWARDS]
-    return [*clipped_evolution(asked), *curves]
-
-
-_ablation = _on_robots((*VARIANTS, *VARIANTS_PUBLISHED))
+_ablation = _on_robots(VARIANTS)
 PRESETS: dict[str, Preset] = {
-    "fig1": _sparse,
+    "fig1": _on_robots(SPARSE, [EXAMPLE]),
     "fig2": _on_treatment(TREATMENT),
     "fig3": treatment_evolution,
     "fig4": _on_robots(ROBOT_METHODS),
@@ -265,3 +306,52 @@ PRESETS: dict[str, Preset] = {
 }
 """The runs of each figure by name; `treatment` is the table of all methods on that task, and
 `ablation` is Figures 6 and 8."""
+
+
+# The paper's sweeps. Source of the grids: the FtTPO authors' code, commit 811d59d. Temperatures
+# divide: the inverse ones of XQL are converted.
+Grid = Mapping[str, tuple[Any, ...]]
+_RATES: Grid = {"learning_rate": (1e-3, 3e-4, 1e-4, 3e-3)}
+_FTTPO_GRID: Grid = {"learning_rate": (1e-3, 3e-4), "temperature": (1.0, 0.5, 0.01)}
+TREATMENT_GRIDS: dict[str, Grid] = {
+    "fttpo": {"learning_rate": (3e-4, 1e-4, 3e-5), "temperature": (1.0, 0.5, 0.1, 0.01)},
+    "iql": {**_RATES, "temperature": (1 / 3, 0.7), "expectile": (0.7, 0.8, 0.9)},
+    "sql": {**_RATES, "temperature": (2.0, 5.0)},
+    "xql": {**_RATES, "temperature": (0.5, 0.2)},
+}
+ROBOT_GRIDS: dict[str, Grid] = {
+    "fttpo": _FTTPO_GRID,
+    "fttpo-sg": _FTTPO_GRID,
+    "fttpo-spot": _FTTPO_GRID,
+    "iql": _RATES,
+    "inac": _RATES,
+    "tawac": {**_RATES, "temperature": (1.0, 0.5, 0.01)},
+    "awac": _RATES,
+    "sql": {"learning_rate": (2e-4,), "temperature": (2.0, 5.0)},
+}
+EXAMPLE_GRIDS: dict[str, Grid] = {"rar": _FTTPO_GRID, "sparse_reverse_kl": _FTTPO_GRID}
+"""Tuned on two sets of one robot alone."""
+EXAMPLES = ("halfcheetah-medium-expert", "halfcheetah-medium")
+
+
+def sweeps(asked: Reproduction, robots: bool = True) -> dict[str, Sweep]:
+    """Every sweep of the paper, or those on the treatment task, by the folder that holds it."""
+    specs = _specs(asked.treatment, TREATMENT_GRIDS, REWARDS)
+    if robots:
+        specs += _specs(asked.robot, ROBOT_GRIDS, ROBOT_SETS)
+        specs += _specs(asked.robot, EXAMPLE_GRIDS, EXAMPLES)
+    chooses = expand_seeds(asked.scale.selection_seeds)
+    return {
+        f"sweeps/{spec.dataset.replace('/', '-')}/{spec.algorithm}": Sweep(
+            dataclasses.replace(spec, seeds=chooses),
+            grid,
+            tuple(range(len(chooses), len(chooses) + len(spec.seeds))),
+        )
+        for spec, grid in specs
+    }
+
+
+def _specs(
+    plan: Callable[[str, Method], PlannedRun], grids: Mapping[str, Grid], names: Sequence[str]
+) -> list[tuple[RunSpec, Grid]]:
+    return [(plan(name, method(one)).spec, grid) for one, grid in grids.items() for name in names]

@@ -5,19 +5,15 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib.style
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpyro.distributions import Distribution, Normal
 
-from fat2thin.atomic_files import writing
 from fat2thin.distributions import QGaussian
 from fat2thin.distributions.published import PaperQGaussian
-
-STYLE = Path(__file__).with_name("style.mplstyle")
-BLUE, ORANGE, GREY, SHADE = "#0072B2", "#D55E00", "#6E6E6E", "#ECECEC"
+from fat2thin.report.style import BLUE, DARK, ORANGE, SHADE, save_figures, signed, styled
 
 FAMILY = {
     -10.0: "almost uniform",
@@ -34,9 +30,8 @@ FAMILY = {
 # KL(actor || proposal) is least; the same number relates half-width and Cauchy scale.
 BEST_RATIO = 3.2579
 
-
-# Label, distribution, colour and dashes of a density to draw over samples.
-Claim = tuple[str, Distribution, str, str | tuple[int, tuple[float, ...]]]
+_Line = tuple[str, Distribution, str, str | tuple[int, tuple[float, ...]]]
+"""Label, distribution, colour and dashes of a density to draw over samples."""
 
 
 def _density(distribution: Distribution, points: np.ndarray) -> Float[np.ndarray, " points"]:
@@ -52,16 +47,6 @@ def _outside(distribution: QGaussian, distance: float) -> float:
     return 2.0 * float(jax.jit(distribution.cdf)(-distance))
 
 
-def _histogram(samples: Array, edges: np.ndarray) -> Float[np.ndarray, " bins"]:
-    """Density of samples per bin, as a share of all of them and not only of those in view."""
-    counts, _ = np.histogram(np.asarray(samples), edges)
-    return counts / (samples.size * np.diff(edges))
-
-
-def _signed(index: float) -> str:
-    return f"{index:g}".replace("-", "−")
-
-
 def _draw_member(axes: Axes, index: float, name: str, limit: float) -> None:
     distribution = QGaussian(0.0, 1.0, index)
     half_width = min(float(distribution.half_width), limit)
@@ -73,22 +58,16 @@ def _draw_member(axes: Axes, index: float, name: str, limit: float) -> None:
     colour = BLUE if sparse else ORANGE if index > 1.0 else "black"
     axes.fill_between(points, density, color=colour, alpha=0.18, linewidth=0)
     axes.plot(points, density, color=colour)
-    axes.set_title(f"$q$ = {_signed(index)}\n{name}")
+    axes.set_title(f"$q$ = {signed(index)}\n{name}")
     # The support, as a bar under the axis; without an end where there is none.
+    arrow = {
+        "arrowstyle": "|-|, widthA=0.25, widthB=0.25" if sparse else "<->", "color": colour,
+        "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0,
+    }  # fmt: skip
     axes.annotate(
-        "",
-        (half_width, -0.21),
-        (-half_width, -0.21),
-        xycoords=("data", "axes fraction"),
-        arrowprops={
-            "arrowstyle": "|-|, widthA=0.25, widthB=0.25" if sparse else "<->",
-            "color": colour,
-            "linewidth": 1.8,
-            "shrinkA": 0,
-            "shrinkB": 0,
-        },
-        annotation_clip=False,
-    )
+        "", (half_width, -0.21), (-half_width, -0.21), xycoords=("data", "axes fraction"),
+        arrowprops=arrow, annotation_clip=False,
+    )  # fmt: skip
     note = f"zero beyond\n±{half_width:.2f}" if sparse else "zero\nnowhere"
     axes.set_xlabel(note, color=colour, labelpad=24)
 
@@ -120,41 +99,34 @@ def fat_and_thin() -> Figure:
     axes = figure.subplots()
     for side in (-1, 1):
         axes.axvspan(side * half_width, side * limit, color=SHADE, linewidth=0)
-        axes.text(
-            side * (half_width + limit) / 2,
-            0.1,
-            "the actor's density\nis exactly zero",
-            ha="center",
-            color="#555555",
-        )
+        middle, told = side * (half_width + limit) / 2, "the actor's density\nis exactly zero"
+        axes.text(middle, 0.1, told, ha="center", color=DARK)
     axes.fill_between(band, _density(actor, band), color=BLUE, alpha=0.2, linewidth=0)
     axes.plot(band, _density(actor, band), color=BLUE)
     axes.plot(everywhere, _density(proposal, everywhere), color=ORANGE, linestyle=(0, (5, 1.5)))
     axes.text(0.75, 0.219, "fat proposal,\n$q$ = 2 (Cauchy)", color=ORANGE, va="center")
     axes.text(2.15, 0.146, "thin actor,\n$q$ = 0", color=BLUE, va="center")
     axes.text(
-        0.0,
-        0.014,
+        0.0, 0.014,
         f"half-width $k^*γ$ = {half_width:.2f} σ\n"
         f"{1.0 - _outside(proposal, half_width):.0%} of the proposal is in here",
-        ha="center",
-        color="#123B56",
-        fontsize=9,
-    )
+        ha="center", color="#123B56", fontsize=9,
+    )  # fmt: skip
     axes.set(xlim=(-limit, limit), ylim=(0.0, 0.25), xlabel="action, in scales σ of the proposal")
     axes.set(ylabel="density", yticks=[0.0, 0.1, 0.2])
     return figure
 
 
-def _compare(column: Sequence[Axes], samples: Array, colour: str, claims: list[Claim]) -> None:
+def _compare(column: Sequence[Axes], samples: Array, colour: str, densities: list[_Line]) -> None:
     """Samples and densities: linear around the centre above, the tails in logs below."""
     for axes, limit, bins in zip(column, (6.0, 30.0), (96, 120), strict=True):
         edges = np.linspace(-limit, limit, bins + 1)
         points = np.linspace(-limit, limit, 1201)
-        axes.stairs(
-            _histogram(samples, edges), edges, fill=True, color=colour, alpha=0.4, label="samples"
-        )
-        for label, distribution, line_colour, dashes in claims:
+        # As a share of all samples and not only of those in view.
+        counts, _ = np.histogram(np.asarray(samples), edges)
+        shares = counts / (samples.size * np.diff(edges))
+        axes.stairs(shares, edges, fill=True, color=colour, alpha=0.4, label="samples")
+        for label, distribution, line_colour, dashes in densities:
             density = _density(distribution, points)
             axes.plot(points, density, color=line_colour, linestyle=dashes, label=label)
         axes.set_xlim(-limit, limit)
@@ -178,13 +150,11 @@ def published_sampler(sample_count: int = 1_000_000) -> Figure:
     grid[1, 0].set_ylabel("density, log scale")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     farthest = float(jnp.max(jnp.abs(published_samples)))
-    grid[1, 0].text(
-        6.0,
-        2e-5,
+    told = (
         f"none of {sample_count:,} samples\nlies beyond {farthest:.1f} σ; "
-        f"{_outside(exact, farthest):.0%} of\nthe density claimed does",
-        fontsize=9,
+        f"{_outside(exact, farthest):.0%} of\nthe density claimed does"
     )
+    grid[1, 0].text(6.0, 2e-5, told, fontsize=9)
     return figure
 
 
@@ -195,22 +165,7 @@ GALLERY: dict[str, Callable[[], Figure]] = {
 }
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write one picture whole or not at all; the same figure gives the same bytes."""
-    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
-    kind = path.suffix.removeprefix(".")
-    with writing(path) as file:
-        figure.savefig(file, format=kind, metadata=undated.get(kind))
-
-
+@styled
 def save_gallery(folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Draw every picture of the gallery into a folder, and return the files written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    with matplotlib.style.context(STYLE):
-        for name, draw in GALLERY.items():
-            figure = draw()
-            for kind in formats:
-                written.append(folder / f"{name}.{kind}")
-                save_figure(figure, written[-1])
-    return written
+    return save_figures({name: draw() for name, draw in GALLERY.items()}, folder, formats)

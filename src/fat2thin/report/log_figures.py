@@ -1,15 +1,12 @@
-"""Pictures of a policy against a log: what was done, and what the policy could have done.
+"""Pictures of a policy against a log, in its states: what was done, and what could have been."""
 
-Nothing is simulated: the policy is asked in the logged states alone.
-"""
-
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.style
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
@@ -20,7 +17,7 @@ from numpyro.distributions import Independent
 from fat2thin.data import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.policies.policy import Policy
-from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, GREY, ORANGE, panels, save_figures, signed, styled
 from fat2thin.runs.result import Run
 
 Values = Array | np.ndarray
@@ -53,54 +50,45 @@ def action_band(
 ) -> Figure:
     """Logged actions along a few episodes, and what the policy could have done at each step.
 
-    A column an episode, a row a coordinate. `episodes` are numbers counted from 0; by default those
-    of the median and of the least return.
+    One column per episode, one row per coordinate. `episodes` are numbers counted from 0; by
+    default those of the median and, where it is another, of the least return.
     """
-    chosen = _telling_episodes(dataset) if episodes is None else list(episodes)
+    if episodes is None:
+        order = np.argsort(episode_returns(dataset), stable=True)
+        episodes = list(dict.fromkeys([int(order[len(order) // 2]), int(order[0])]))
     shown = min(dataset.action_size, MOST_COORDINATES)
-    figure = Figure(figsize=(2.2 + 4.4 * len(chosen), 2.2 + 2.4 * shown))
-    grid = figure.subplots(shown, len(chosen), sharey="row", sharex="col", squeeze=False)
+    figure = Figure(figsize=(2.2 + 4.4 * len(episodes), 2.2 + 2.4 * shown))
+    grid = figure.subplots(shown, len(episodes), sharey="row", sharex="col", squeeze=False)
     log, fat = _look(run, dataset, seed), bool(run.program.algorithm.proposal)
-    for column, episode in zip(grid.T, chosen, strict=True):
-        rows = _rows_of(dataset, episode)
-        seen = log.rows(rows)
+    for column, episode in zip(grid.T, episodes, strict=True):
+        if not 0 <= episode < dataset.episode_start.size:
+            last = dataset.episode_start.size - 1
+            raise ValueError(f"data set {dataset.name!r} has episodes 0 to {last}, not {episode}")
+        rows = dataset.episode_start[episode] + np.arange(episode_lengths(dataset)[episode])
+        seen = jax.tree.map(lambda array, rows=rows: array[rows], log)
         for coordinate, axes in enumerate(column):
             _draw_band(axes, seen, coordinate, _scale(dataset, coordinate), fat)
         share, value = np.mean(seen.inside.all(axis=1)), float(np.sum(dataset.reward[rows]))
         column[0].set_title(
-            f"episode {episode}, return {_signed(value)}: {share:.0%} of {len(rows)} steps inside"
+            f"episode {episode}, return {signed(value, 4)}: {share:.0%} of {len(rows)} steps inside"
         )
         column[-1].set_xlabel("step of the episode")
     for coordinate, axes in enumerate(grid[:, 0]):
         axes.set_ylabel(_scale(dataset, coordinate).label)
-    figure.suptitle(_title(run, dataset, seed, shown))
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    _name(figure, run, dataset, seed, 3)
     return figure
 
 
 def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
-    """All logged actions by whether the policy could have taken them, and what it does instead.
-
-    The policy is drawn from once in every logged state. Logged actions count as inside or outside
-    by the coordinate that a panel shows.
-    """
+    """All logged actions, inside or outside the band per coordinate, and one draw of the policy."""
     shown = min(dataset.action_size, MOST_COORDINATES)
-    columns = min(shown, 3)
-    lines = -(-shown // columns)
-    figure = Figure(figsize=(3.0 + 4.0 * columns, 1.9 + 2.9 * lines))
-    grid = figure.subplots(lines, columns, squeeze=False)
+    figure, grid = panels(shown, (4.0, 2.9), (3.0, 1.9))
     seen = _look(run, dataset, seed)
-    for coordinate, axes in enumerate(grid.flat):
-        if coordinate >= shown:
-            axes.set_axis_off()
-            continue
+    for coordinate, axes in enumerate(grid.flat[:shown]):
         _draw_shares(axes, seen, coordinate, _scale(dataset, coordinate))
     for axes in grid[:, 0]:
         axes.set_ylabel("share of logged steps (log scale)")
-    figure.suptitle(_title(run, dataset, seed, shown))
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 2) + 1)
+    _name(figure, run, dataset, seed, min(shown, 2) + 1)
     return figure
 
 
@@ -123,10 +111,6 @@ class _Seen(NamedTuple):
     inside: np.ndarray
     answers: _Answers
 
-    def rows(self, rows: np.ndarray) -> "_Seen":
-        """Some of the rows."""
-        return jax.tree.map(lambda array: array[rows], self)
-
 
 def _look(run: Run, dataset: Dataset, seed: int) -> _Seen:
     fat = run.proposal(seed) if run.program.algorithm.proposal else None
@@ -143,20 +127,20 @@ def _ask(
     def one(state: tuple[Array, Array]) -> _Answers:
         seen, key = state
         low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(seen))
-        middle = _central(policy if fat is None else fat, seen)
+        middle = central_range(policy if fat is None else fat, seen, _CENTRAL)
         return _Answers(low, high, policy.act(seen), policy.act(seen, key), middle)
 
     keys = jax.random.split(jax.random.key(_DRAW_SEED), len(observation))
     return lax.map(one, (observation, keys), batch_size=_ROWS_AT_ONCE)
 
 
-def _central(policy: Policy, observation: Array) -> tuple[Array, Array] | None:
-    """The central part of each coordinate, cut at the box."""
-    law, tail = policy(observation), (1.0 - _CENTRAL) / 2.0
+def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
+    """Ends of the central share of each coordinate, cut at the box; None without quantiles."""
+    law, tails = policy(observation), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
     if not isinstance(law, Independent):
         return None
     try:
-        low, high = (law.base_dist.icdf(share) for share in (tail, 1.0 - tail))
+        low, high = (law.base_dist.icdf(tail) for tail in tails)
     except ImportError:
         # NumPyro's Student-t needs another package for its quantiles.
         return None
@@ -203,19 +187,17 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
         return np.histogram(placed, edges)[0] / len(seen.action)
 
     logged, inside = seen.action[:, coordinate], seen.inside[:, coordinate]
-    allowed, all_logged = shares(logged[inside]), shares(logged)
     axes.stairs(
-        all_logged, edges, fill=True, color=ORANGE, alpha=0.75,
+        shares(logged), edges, fill=True, color=ORANGE, alpha=0.75,
         label="logged, outside the band: impossible for the policy there",
     )  # fmt: skip
-    axes.stairs(allowed, edges, fill=True, color="#7FB2D6", label="logged, inside the band")
     axes.stairs(
-        shares(seen.answers.sample[:, coordinate]),
-        edges,
-        color="black",
-        linewidth=1.4,
-        label="policy, drawn once a step",
+        shares(logged[inside]), edges, fill=True, color="#7FB2D6", label="logged, inside the band"
     )
+    axes.stairs(
+        shares(seen.answers.sample[:, coordinate]), edges, color="black", linewidth=1.4,
+        label="policy, drawn once a step",
+    )  # fmt: skip
     axes.set(yscale="log", ylim=(0.5 / len(seen.action), 1.5), xlim=scale.limits)
     if scale.logarithmic:
         axes.set_xscale("log")
@@ -225,62 +207,34 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
 def _scale(dataset: Dataset, coordinate: int) -> _Scale:
     """Linear over the box, or logarithmic from the end where the actions are piled up."""
     low, high = dataset.action_low[coordinate], dataset.action_high[coordinate]
-    reach = high - low
-    above = np.asarray(dataset.action[:, coordinate], np.float64) - low
-    name = f"action {coordinate}"
-    floor = _NEAREST * reach
-    if np.median(above) < _PILED * reach:
-        return _Scale(
-            lambda action: np.maximum(action.astype(np.float64) - low, floor),
-            (floor, 1.2 * reach), f"{name}: distance from its lowest, {_signed(low)} (log)", True,
-        )  # fmt: skip
-    if np.median(reach - above) < _PILED * reach:
-        return _Scale(
-            lambda action: np.maximum(high - action.astype(np.float64), floor),
-            (floor, 1.2 * reach), f"{name}: distance from its highest, {_signed(high)} (log)", True,
-        )  # fmt: skip
-    return _Scale(
-        lambda action: action.astype(np.float64),
-        (low - 0.03 * reach, high + 0.03 * reach), name, False,
-    )  # fmt: skip
+    reach, name = high - low, f"action {coordinate}"
+    for end, side, what in ((low, 1.0, "lowest"), (high, -1.0, "highest")):
+        place = functools.partial(_distance, end, side, _NEAREST * reach)
+        if np.median(place(dataset.action[:, coordinate])) < _PILED * reach:
+            label = f"{name}: distance from its {what}, {signed(end, 4)} (log)"
+            return _Scale(place, (_NEAREST * reach, 1.2 * reach), label, True)
+    limits = (low - 0.03 * reach, high + 0.03 * reach)
+    return _Scale(lambda action: action.astype(np.float64), limits, name, False)
 
 
-def _telling_episodes(dataset: Dataset) -> list[int]:
-    """The episodes of the median and, where it is another, of the least return."""
-    order = np.argsort(episode_returns(dataset), stable=True)
-    return list(dict.fromkeys([int(order[len(order) // 2]), int(order[0])]))
+def _distance(end: float, side: float, least: float, action: np.ndarray) -> np.ndarray:
+    return np.maximum(side * (action.astype(np.float64) - end), least)
 
 
-def _rows_of(dataset: Dataset, episode: int) -> np.ndarray:
-    if not 0 <= episode < dataset.episode_start.size:
-        raise ValueError(
-            f"data set {dataset.name!r} has episodes 0 to {dataset.episode_start.size - 1}, "
-            f"not {episode}"
-        )
-    first = dataset.episode_start[episode]
-    return np.arange(first, first + episode_lengths(dataset)[episode])
-
-
-def _title(run: Run, dataset: Dataset, seed: int, shown: int) -> str:
-    left_out = dataset.action_size - shown
+def _name(figure: Figure, run: Run, dataset: Dataset, seed: int, columns: int) -> None:
+    """Give a figure its title, and the legend of its first panel."""
+    left_out = max(0, dataset.action_size - MOST_COORDINATES)
     more = f"; {left_out} more coordinate{'s' * (left_out > 1)} not shown" if left_out else ""
-    return f"{run.spec.algorithm}, seed {seed}, on {Path(dataset.name).name}{more}"
+    figure.suptitle(f"{run.spec.algorithm}, seed {seed}, on {Path(dataset.name).name}{more}")
+    named = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside lower center", ncols=columns)
 
 
-def _signed(number: float) -> str:
-    return f"{number:.4g}".replace("-", "−")
-
-
+@styled
 def save_log_figures(
     run: Run, dataset: Dataset, folder: Path, seed: int | None = None
 ) -> list[Path]:
-    """Draw both pictures of a seed (the first by default) into a folder; gives the files."""
+    """Draw both pictures of a seed (the first by default) into a folder; return the files."""
     seed = run.spec.seeds[0] if seed is None else seed
-    folder.mkdir(parents=True, exist_ok=True)
     figures = {"action_band": action_band, "action_histogram": action_histogram}
-    written = []
-    with matplotlib.style.context(STYLE):
-        for name, draw in figures.items():
-            written.append(folder / f"{name}.png")
-            save_figure(draw(run, dataset, seed), written[-1])
-    return written
+    return save_figures({name: draw(run, dataset, seed) for name, draw in figures.items()}, folder)

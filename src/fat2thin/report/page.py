@@ -6,6 +6,7 @@ the browser run those scripts and nothing else.
 """
 
 import base64
+import dataclasses
 import hashlib
 import html
 import json
@@ -15,32 +16,57 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
+from fat2thin import algorithms, data
 from fat2thin.atomic_files import write
 from fat2thin.data import Dataset
-from fat2thin.report.page_data import datasets_of, gather
-from fat2thin.report.page_policies import VIEW
+from fat2thin.envs import treatment
+from fat2thin.evaluation.statistics import RESAMPLES, seed_interval
+from fat2thin.report.page_policies import (
+    VIEW,
+    Plain,
+    add_weights,
+    good_seed,
+    logged_pairs,
+    look_at,
+    rounded,
+    spread,
+)
+from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Run
+from fat2thin.settings.options import DEFAULT, LAST
+from fat2thin.settings.spec import RunSpec
+from fat2thin.tables import listed
 
+CLAIM_FIELDS = (
+    "claim", "statement", "verdict", "effect", "low", "high", "meaning", "seeds", "command",
+)  # fmt: skip
+"""What is said of a claim."""
+Claims = Sequence[Mapping[str, Any]]
+Logs = Mapping[str, Dataset]
+"""By the names that runs have them by."""
 _PARTS = files("fat2thin.report") / "page"
 _SCRIPTS = ("laws.js", "plot.js", "curves.js", "policies.js", "explorer.js", "start.js")
+_MOST_CURVE_POINTS = 6000
+_POINTS_OF_A_CURVE = (30, 200)
+_DRAWS = 30_000_000
+_FEWEST_RESAMPLES = 500
+_FEW_RUNS = 20
 
 
-def make_page(
-    runs: Sequence[Run],
-    claims: Sequence[Mapping[str, Any]] = (),
-    logs: Mapping[str, Dataset] | None = None,
-) -> str:
-    """The page. `claims` have the fields of `page_data.CLAIM_FIELDS`.
-
-    `logs` are data sets by the names that the runs have them by; that of the treatment task need
-    not be given.
-    """
+def make_page(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> str:
+    """The page. `claims` have `CLAIM_FIELDS`; the log of the treatment task need not be given."""
     found = {**gather(runs, claims, logs), "view": VIEW}
-    style = _part("page.css")
-    script = "\n".join(map(_part, _SCRIPTS))
+    style, script = _part("page.css"), "\n".join(map(_part, _SCRIPTS))
+    datasets = list(datasets_of(runs).values())
+    count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
+    where = datasets[0] if len(datasets) == 1 else f"{len(datasets)} data sets"
     values = {
-        "title": html.escape(_title(runs)),
-        "policy": _content_policy(script, style),
+        "title": html.escape(f"fat2thin: {count} on {where}"),
+        "policy": f"default-src 'none'; script-src {_hashed(script)}; "
+        f"style-src {_hashed(style)}; base-uri 'none'; form-action 'none'",
         "style": style,
         "script": script,
         "data": _embedded(found),
@@ -50,10 +76,7 @@ def make_page(
 
 
 def save_page(
-    runs: Sequence[Run],
-    path: str | Path,
-    claims: Sequence[Mapping[str, Any]] = (),
-    logs: Mapping[str, Dataset] | None = None,
+    runs: Sequence[Run], path: str | Path, claims: Claims = (), logs: Logs | None = None
 ) -> Path:
     """Write the page to a file, whole or not at all, and return its path."""
     place = Path(path)
@@ -69,20 +92,6 @@ def _part(name: str) -> str:
     return (_PARTS / name).read_text(encoding="utf-8")
 
 
-def _title(runs: Sequence[Run]) -> str:
-    datasets = list(datasets_of(runs).values())
-    count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
-    where = datasets[0] if len(datasets) == 1 else f"{len(datasets)} data sets"
-    return f"fat2thin: {count} on {where}"
-
-
-def _content_policy(script: str, style: str) -> str:
-    return (
-        f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
 def _hashed(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
@@ -94,3 +103,184 @@ def _embedded(values: Mapping[str, Any]) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> Plain:
+    """Everything that the page shows, as values that JSON can hold.
+
+    Nothing that a run's folder names is opened: a log is in the page where it can be drawn anew
+    (the treatment task) or was handed over.
+    """
+    if not runs:
+        raise ValueError("a page needs at least one run; none was given")
+    room = (6, 12) if len(runs) <= _FEW_RUNS else (3, 5)
+    points = int(np.clip(_MOST_CURVE_POINTS // len(runs), *_POINTS_OF_A_CURVE))
+    resamples = int(np.clip(_DRAWS // (4 * points * len(runs)), _FEWEST_RESAMPLES, RESAMPLES))
+    (shelf, places), shown = _logs_of(runs, logs or {}), datasets_of(runs)
+    described = []
+    for run, name, place in zip(runs, names_of(runs), places, strict=True):
+        looked_at = look_at(run, None if place is None else shelf[place], *room)
+        described.append(
+            {
+                "name": name,
+                **_about(run),
+                "dataset": shown[run.spec.dataset],
+                **_curves(run, points, resamples),
+                "references": _references(run),
+                "policies": {**looked_at, "log": place},
+            }
+        )
+    add_weights(runs, [plain["policies"] for plain in described])
+    return {
+        "runs": described,
+        "logs": [logged_pairs(log) for log in shelf],
+        "claims": [_claim(claim) for claim in claims],
+        "resamples": resamples,
+    }
+
+
+def _logs_of(runs: Sequence[Run], given: Logs) -> tuple[list[Dataset], list[int | None]]:
+    """The logs of the seeds that are shown, each once, and which is each run's; None is unknown."""
+    logs: list[Dataset] = []
+    known: dict[tuple[str, int | None], int] = {}
+    places: list[int | None] = []
+    for run in runs:
+        name, problem = run.spec.dataset, run.program.problem
+        drawn = name not in given and treatment.is_name(name)
+        if not drawn and name not in given:
+            places.append(None)
+            continue
+        key = (name, good_seed(run) if drawn else None)
+        if key not in known:
+            log = data.load(name, good_seed(run)) if drawn else given[name]
+            sizes = (log.observation_size, log.action_size)
+            if sizes != (problem.observation_size, problem.action_size):
+                raise ValueError(
+                    f"the log given for {name!r} has observations and actions of sizes {sizes}; "
+                    f"the run learned from {problem.observation_size} and {problem.action_size}"
+                )
+            known[key] = len(logs)
+            logs.append(log)
+        places.append(known[key])
+    return logs, places
+
+
+def datasets_of(runs: Sequence[Run]) -> dict[str, str]:
+    """The shown name of each data set: not the folder of a path, unless two would be the same."""
+    names = dict.fromkeys(run.spec.dataset for run in runs)
+    short = {name: Path(name).name if Path(name).is_absolute() else name for name in names}
+    taken = list(short.values())
+    return {name: said if taken.count(said) == 1 else name for name, said in short.items()}
+
+
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The name of each run: its algorithm, and what tells it from the others on its data set.
+
+    Named are those settings in which they differ and that are not the algorithm's default; then the
+    folder, or a number, where names are still alike.
+    """
+    specs = [_flat(run.spec) for run in runs]
+    names = []
+    for run, spec in zip(runs, specs, strict=True):
+        rivals = [
+            other
+            for other in specs
+            if (other["algorithm"], other["dataset"]) == (spec["algorithm"], spec["dataset"])
+        ]
+        usual = _flat(
+            dataclasses.replace(run.spec, config=algorithms.get(run.spec.algorithm).config())
+        )
+        usual |= {"standardise": False, "reward_scale": 1.0, "settings_from": DEFAULT, "task": None}
+        usual |= {"holdout": 0.0, "select": LAST}
+        said = ", ".join(
+            name.replace("_", " ") + ("" if value is True else f" {_plainly(value)}")
+            for name, value in spec.items()
+            if any(rival[name] != value for rival in rivals)
+            and (name in ("steps", "seeds") or json.dumps(value) != json.dumps(usual[name]))
+        )
+        names.append(f"{spec['algorithm']} ({said})" if said else spec["algorithm"])
+    keys = [(name, run.spec.dataset) for name, run in zip(names, runs, strict=True)]
+    folders = [run.folder.name if run.folder else "" for run in runs]
+    for place, key in enumerate(keys):
+        alike = [folder for folder, other in zip(folders, keys, strict=True) if other == key]
+        if len(alike) > 1:
+            by_folder = "" not in alike and len(set(alike)) == len(alike)
+            number = f"no. {keys[:place].count(key) + 1}"
+            names[place] += f", {folders[place] if by_folder else number}"
+    return names
+
+
+def _flat(spec: RunSpec) -> Plain:
+    values = spec.to_json()
+    return {**{name: values[name] for name in values if name != "config"}, **values["config"]}
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, list) and value and all(type(one) is int for one in value):
+        return listed(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _about(run: Run) -> Plain:
+    spec = run.spec
+    return {
+        "algorithm": spec.algorithm,
+        "seeds": listed(spec.seeds),
+        "seed_count": len(spec.seeds),
+        "step": run.step,
+        "folder": run.folder.name if run.folder else None,
+        "stopped": listed(sorted(map(int, run.about.get("stopped", {})))),
+        "warnings": run.about.get("warnings", []),
+        "reward_scaled": spec.reward_scale != 1.0,
+        "settings": {name: _plainly(value) for name, value in spec.to_json()["config"].items()},
+    }
+
+
+def _curves(run: Run, points: int, resamples: int) -> Plain:
+    """Mean returns with intervals by policy; of a run that was not evaluated, its metrics."""
+    judged, steps = run.evaluations.policies, run.evaluations.steps
+    metrics = {} if judged else run.metrics
+    return {
+        "curves": {
+            name: _curve(np.asarray(steps), np.asarray(of.returns), points, resamples)
+            for name, of in judged.items()
+        },
+        "metrics": {
+            name: _curve(metrics["step"], of[..., None], points, resamples)
+            for name, of in metrics.items()
+            if name != "step"
+        },
+    }
+
+
+def _curve(
+    steps: np.ndarray, values: Float[np.ndarray, "steps seeds episodes"], points: int,
+    resamples: int,
+) -> Plain:  # fmt: skip
+    places = spread(len(steps), points)
+    intervals = [seed_interval(of_step, resamples=resamples) for of_step in values[places]]
+    mean, low, high = zip(*intervals, strict=True) if intervals else ((), (), ())
+    return {
+        "steps": [int(step) for step in steps[places]],
+        "mean": rounded(mean), "low": rounded(low), "high": rounded(high),
+    }  # fmt: skip
+
+
+def _references(run: Run) -> Plain:
+    """The task's reference rows that are kept; none is measured for the page."""
+    kept = run.measured
+    if kept is None and run.folder is not None:
+        kept = RunFolder(run.folder).references()
+    return {name: rounded(reference.mean) for name, reference in (kept or {}).items()}
+
+
+def _claim(claim: Mapping[str, Any]) -> Plain:
+    missing = [field for field in CLAIM_FIELDS if field not in claim]
+    if missing:
+        raise ValueError(
+            f"a claim must have {', '.join(CLAIM_FIELDS)}; {', '.join(missing)} is missing from "
+            f"{dict(claim)!r}"
+        )
+    numbers = {field: claim[field] for field in ("effect", "low", "high")}
+    known = {field: rounded(value) for field, value in numbers.items() if value is not None}
+    return {field: claim[field] for field in CLAIM_FIELDS} | known

@@ -1,28 +1,29 @@
-"""What the page knows of a run's policies: their heads in a few states, and where they lead."""
+"""What the page shows of a run's policies: answers in a few states, trajectories, and networks.
 
-import functools
+Weights are 16-bit integers, each row of a matrix with a scale of its own: half the size of float32,
+and some ten times as exact as float16. Where networks are too large, Q in a few states is kept.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from scipy import stats
 
+from fat2thin.algorithms.critics import critics_of_job
+from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
-from fat2thin.policies.families import (
-    Beta,
-    Deterministic,
-    Family,
-    HeavyStudent,
-    HeavyTailed,
-    Sparse,
-    Squashed,
-)
-from fat2thin.policies.policy import Policy
+from fat2thin.policies import families
+from fat2thin.policies.networks import Linear, Trunk, TwinCritic
+from fat2thin.policies.policy import BoundedNetwork, Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]
@@ -38,20 +39,25 @@ GRID = 61
 """Actions of a curve that is not computed in the page."""
 CENTRAL = 0.9
 """Share of a policy that is shown as its middle."""
-FAMILIES = (Sparse, HeavyTailed, HeavyStudent, Squashed, Beta, Deterministic)
-"""Those that the page's scripts have the densities of; what is made from one of them may differ."""
+FAMILIES: dict[type, Callable[[Any], Plain]] = {
+    families.Sparse: lambda of: {
+        "kind": "sparse", "index": float(of.entropic_index), "box": of.box,
+    },
+    families.HeavyTailed: lambda of: {"kind": "heavy", "index": float(of.entropic_index)},
+    families.HeavyStudent: lambda of: {"kind": "student", "freedom": float(of.degrees_of_freedom)},
+    families.Squashed: lambda of: {"kind": "squashed"},
+    families.Beta: lambda of: {"kind": "beta"},
+    families.Deterministic: lambda of: {"kind": "deterministic"},
+}  # fmt: skip
+"""Families whose densities the page's scripts know; a subclass may have another density."""
 _PATIENT_SEED = 0
-
-
-class Limits(NamedTuple):
-    """How much of each run a page of several runs has room for."""
-
-    states: int
-    snapshots: int
+WEIGHT_BYTES = 3_000_000
+"""Characters of the page that weights may take; the rest of 5 MB is for everything else."""
+_LARGEST_LEVEL = 32767
 
 
 def rounded(values: Any, digits: int = 5) -> Any:
-    """Nested lists of numbers with so many significant digits; None where one is not finite."""
+    """Nested lists of numbers with `digits` significant digits; None where one is not finite."""
     array = np.asarray(values, np.float64)
     if array.ndim:
         return [rounded(row, digits) for row in array]
@@ -64,11 +70,17 @@ def good_seed(run: Run) -> int:
     return next((seed for seed in run.spec.seeds if seed not in stopped), run.spec.seeds[0])
 
 
-def look_at(run: Run, log: Dataset | None, limits: Limits) -> Plain:
+def spread(count: int, most: int) -> np.ndarray:
+    """At most `most` of `count` places: the first, the last, and others evenly between."""
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(int))
+
+
+def look_at(run: Run, log: Dataset | None, most_states: int, most_steps: int) -> Plain:
     """Everything the page shows of single policies of a run, but for the weights."""
     seed, problem = good_seed(run), run.program.problem
-    names, states = _picked_states(run, log, limits.states)
-    steps = _spread(sorted({*run.snapshots, run.step}), limits.snapshots)
+    names, states = _picked_states(run, log, most_states)
+    kept = sorted({*run.snapshots, run.step})
+    steps = [kept[place] for place in spread(len(kept), most_steps)]
     actors = [run.policy(seed, step) for step in steps]
     fats = [run.proposal(seed, step) for step in steps] if run.program.algorithm.proposal else []
     return {
@@ -89,12 +101,11 @@ def _picked_states(
 ) -> tuple[list[str], Float[np.ndarray, "states observation"]]:
     """Names and values of states to look at: the middle of all, and some logged ones."""
     scale = run.jobs.observation_scale
-    size = run.program.problem.observation_size
-    # A policy that standardises what it sees tells where the middle of its log is.
-    index = run.spec.seeds.index(good_seed(run))
-    middle = np.zeros(size) if scale is None else np.asarray(scale.mean[index], np.float64)
-    names = ["all zeros" if scale is None else "mean of the log"]
-    states = [middle]
+    names, states = ["all zeros"], [np.zeros(run.program.problem.observation_size)]
+    if scale is not None:
+        # A policy that standardises what it sees tells where the middle of its log is.
+        index = run.spec.seeds.index(good_seed(run))
+        names, states = ["mean of the log"], [np.asarray(scale.mean[index], np.float64)]
     if log is not None:
         for row in np.linspace(0, log.rows - 1, count).astype(int)[: count - 1]:
             names.append(f"logged step {row}")
@@ -104,30 +115,10 @@ def _picked_states(
     return names, np.asarray(shown)
 
 
-def _spread(steps: list[int], most: int) -> list[int]:
-    """The first and the last of some steps, and others at equal distances between them."""
-    places = np.linspace(0, len(steps) - 1, min(most, len(steps)))
-    return [steps[round(place)] for place in places]
-
-
 def family_of(policy: Policy) -> Plain | None:
     """The family as the page's scripts know it; None for one that they do not."""
-    if type(policy.family) not in FAMILIES:
-        return None
-    match policy.family:
-        case Sparse(entropic_index, box):
-            return {"kind": "sparse", "index": float(entropic_index), "box": box}
-        case HeavyTailed(entropic_index):
-            return {"kind": "heavy", "index": float(entropic_index)}
-        case HeavyStudent(degrees_of_freedom):
-            return {"kind": "student", "freedom": float(degrees_of_freedom)}
-        case Squashed():
-            return {"kind": "squashed"}
-        case Beta():
-            return {"kind": "beta"}
-        case Deterministic():
-            return {"kind": "deterministic"}
-    return None
+    describe = FAMILIES.get(type(policy.family))
+    return describe(policy.family) if describe else None
 
 
 class _Answer(NamedTuple):
@@ -152,11 +143,7 @@ def _log_density(policy: Policy, seen: Array, actions: Array) -> Array:
 
 
 def _answers(policies: list[Policy], states: Float[np.ndarray, "states observation"]) -> Plain:
-    """What a policy says of the picked states after each step that is kept.
-
-    For a family that the page knows that is the head; for another one its ends, its centre and,
-    with one coordinate, its density on a grid.
-    """
+    """Heads of a known family in the picked states after each step; of another what is drawn."""
     family, seen = family_of(policies[-1]), jnp.asarray(states, jnp.float32)
     if family is not None:
         answers = [_ask(policy, seen) for policy in policies]
@@ -166,6 +153,7 @@ def _answers(policies: list[Policy], states: Float[np.ndarray, "states observati
 
 
 def _drawn(policy: Policy, seen: Float[Array, "states observation"]) -> Plain:
+    """The ends and the centre and, with one coordinate, the density on a grid."""
     answer = _ask(policy, seen)
     low, high = np.asarray(answer.low), np.asarray(answer.high)
     drawn = {"low": rounded(low), "high": rounded(high), "centre": rounded(answer.act)}
@@ -182,40 +170,35 @@ def _trajectory(run: Run, policy: Policy, fat: Policy | None) -> Plain | None:
     """Doses along the course of a few patients who are given the centre, (patients, time)."""
     if not treatment.is_name(run.spec.dataset) or run.spec.task is not None:
         return None
-    task = treatment.by_name(run.spec.dataset)
-    patients, seen = _first_patients(task)
-    steps: list[tuple[_Answer, _Answer]] = []
-    for time in range(task.horizon):
-        answer = _ask(policy, seen)
-        steps.append((answer, answer if fat is None else _ask(fat, seen)))
-        patients, seen = _next_patients(patients, answer.act, jnp.int32(time), task)
-    thin, wide = jax.tree.map(lambda *of_steps: np.stack(of_steps, axis=1), *steps)
+    fat = policy if fat is None else fat
+    courses = _courses(policy, fat, treatment.by_name(run.spec.dataset))
+    thin, wide = jax.tree.map(lambda of_steps: np.swapaxes(of_steps, 0, 1), courses)
     course = {
         "low": np.clip(thin.low, policy.low, policy.high),
         "high": np.clip(thin.high, policy.low, policy.high),
         "centre": thin.act,
-        **_central(policy if fat is None else fat, wide),
+        **_central(fat, wide),
     }
     return {name: rounded(doses[..., 0]) for name, doses in course.items()}
 
 
-def _patient_keys() -> Key[Array, " patients"]:
-    return jax.random.split(jax.random.key(_PATIENT_SEED), PATIENTS)
+@eqx.filter_jit
+def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _Answer]:
+    """What both policies say, (time, patients, 1), while the first one's centre is given."""
+    keys = jax.random.split(jax.random.key(_PATIENT_SEED), PATIENTS)
 
+    def step(now: tuple[treatment.State, Array], time: Array) -> tuple[Any, Any]:
+        patients, seen = now
+        answer = _ask(policy, seen)
+        later = jax.vmap(
+            lambda key, state, dose: treatment.step(
+                jax.random.fold_in(key, time + 1), state, dose, task
+            )[:2]
+        )(keys, patients, answer.act)
+        return later, (answer, _ask(fat, seen))
 
-@functools.partial(jax.jit, static_argnames="task")
-def _first_patients(task: Treatment) -> tuple[treatment.State, Float[Array, "patients 8"]]:
-    return jax.vmap(lambda key: treatment.reset(key, task))(_patient_keys())
-
-
-@functools.partial(jax.jit, static_argnames="task")
-def _next_patients(
-    patients: treatment.State, doses: Float[Array, "patients 1"], time: Array, task: Treatment
-) -> tuple[treatment.State, Float[Array, "patients 8"]]:
-    def one(key: Array, state: treatment.State, dose: Array) -> tuple[treatment.State, Array]:
-        return treatment.step(jax.random.fold_in(key, time + 1), state, dose, task)[:2]
-
-    return jax.vmap(one)(_patient_keys(), patients, doses)
+    start = jax.vmap(lambda key: treatment.reset(key, task))(keys)
+    return jax.lax.scan(step, start, jnp.arange(task.horizon))[1]
 
 
 def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
@@ -234,32 +217,32 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
 
 
 def quantile(
-    family: Family, centre: np.ndarray, log_scale: np.ndarray, share: float
+    family: families.Family, centre: np.ndarray, log_scale: np.ndarray, share: float
 ) -> Float[np.ndarray, "*rows action"]:
     """The action below which a share of the mass lies, in half-ranges; of one of `FAMILIES`."""
     scale = np.exp(log_scale)
     match family:
-        case Sparse(index, box):
+        case families.Sparse(index, box):
             # On its band the law is a Beta distribution with two equal concentrations.
             concentration = 1.0 / (1.0 - index) + 1.0
             unit = 2.0 * stats.beta.ppf(share, concentration, concentration) - 1.0
             width = scale if box == "clip" else np.minimum(scale, 1.0)
             at = centre if box == "clip" else np.clip(centre, width - 1.0, 1.0 - width)
             return at + width * unit
-        case HeavyTailed(index) if index == 1.0:
+        case families.HeavyTailed(index) if index == 1.0:
             return stats.norm.ppf(share, centre, scale)
-        case HeavyTailed(index):
+        case families.HeavyTailed(index):
             freedom = (3.0 - index) / (index - 1.0)
             return stats.t.ppf(share, freedom, centre, scale * np.sqrt(2.0 / (3.0 - index)))
-        case HeavyStudent(freedom):
+        case families.HeavyStudent(freedom):
             return stats.t.ppf(share, freedom, centre, scale)
-        case Squashed():
+        case families.Squashed():
             return np.tanh(stats.norm.ppf(share, centre, scale))
-        case Beta():
+        case families.Beta():
             place, strength = (1.0 + centre) / 2.0, scale**-2.0
             above, below = 1.0 + place * strength, 1.0 + (1.0 - place) * strength
             return 2.0 * stats.beta.ppf(share, above, below) - 1.0
-        case Deterministic():
+        case families.Deterministic():
             return centre
     raise ValueError(f"no quantiles of {family!r} are known")
 
@@ -274,3 +257,131 @@ def logged_pairs(log: Dataset) -> Plain:
         "actions": rounded(log.action[rows], 5),
         "spread": rounded(np.where(spread > 0, spread, 1.0), 5),
     }
+
+
+def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
+    """Add weights to as many runs as fit, the smallest first, and Q in picked states to others."""
+    pairs = list(zip(runs, described, strict=True))
+    pairs.sort(key=lambda pair: (pair[0].program.problem.action_size, _weight_count(pair[0])))
+    left = WEIGHT_BYTES
+    for run, policies in pairs:
+        critic = critics_of_job(run.states, run.spec.seeds.index(good_seed(run)))
+        # Two characters and two thirds a weight: where that does not fit, nothing need be encoded.
+        fits = _weight_count(run) * 8 // 3 <= left
+        encoded = weights(run, critic) if fits else None
+        size = len(json.dumps(encoded))
+        if encoded is not None and size <= left:
+            policies["weights"] = encoded
+            left -= size
+            continue
+        policies["weights"] = None
+        policies["unknown_family"] = fits and encoded is None
+        if critic is not None:
+            policies |= _values(run, policies, critic)
+
+
+def _weight_count(run: Run) -> int:
+    """About how many weights the page would need: a policy's, and two critics'."""
+    hidden, problem = getattr(run.spec.config, "hidden", ()), run.program.problem
+    sizes = (problem.observation_size, *hidden, 1)
+    return 3 * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
+
+
+def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
+    """The smaller Q over each coordinate in the picked states, the others at the actor's centre."""
+    policy, scale = run.policy(looked_at["seed"]), run.jobs.observation_scale
+    states = jnp.asarray(looked_at["states"], jnp.float32)
+    centre = (policy.act(states) - policy.low) / (policy.high - policy.low) * 2.0 - 1.0
+    if scale is not None:
+        index = run.spec.seeds.index(looked_at["seed"])
+        states = (states - scale.mean[index]) / scale.scale[index]
+    grid = np.linspace(-1.0, 1.0, GRID, dtype=np.float32)
+    along = np.broadcast_to(centre[:, None, None], (*centre.shape, GRID, centre.shape[-1])).copy()
+    for coordinate in range(centre.shape[-1]):
+        along[:, coordinate, :, coordinate] = grid
+    rows = jnp.broadcast_to(states[:, None, None], (*along.shape[:-1], states.shape[-1]))
+    return {"values": rounded(_smaller(critic, rows, jnp.asarray(along)))}
+
+
+@eqx.filter_jit
+def _smaller(critic: TwinCritic, states: Array, actions: Array) -> Array:
+    return jax.tree.map(jnp.asarray, critic).minimum(states, actions)
+
+
+class _Arrays:
+    """Matrices in the form that the page reads, each of them once."""
+
+    def __init__(self) -> None:
+        self.encoded: list[Plain] = []
+        self._places: dict[bytes, int] = {}
+
+    def layer(self, layer: Linear) -> Plain:
+        weight = np.asarray(layer.weight, np.float32)
+        known = weight.tobytes()
+        if known not in self._places:
+            self._places[known] = len(self.encoded)
+            largest = np.max(np.abs(weight), axis=1)
+            step = np.where(largest > 0, largest / _LARGEST_LEVEL, 1.0).astype("<f4")
+            levels = np.rint(weight / step[:, None]).astype("<i2")
+            self.encoded.append(
+                {
+                    "inputs": weight.shape[1],
+                    "steps": base64.b64encode(step.tobytes()).decode(),
+                    "levels": base64.b64encode(levels.tobytes()).decode(),
+                }
+            )
+        return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
+
+    def trunk(self, trunk: Trunk) -> list[Plain]:
+        return [self.layer(layer) for layer in trunk.layers]
+
+
+def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
+    """The networks of actor, proposal and critics; None where the page could not compute them."""
+    seed, arrays = good_seed(run), _Arrays()
+    policies = {"actor": run.policy(seed)}
+    if run.program.algorithm.proposal:
+        policies["proposal"] = run.proposal(seed)
+    if any(family_of(policy) is None for policy in policies.values()):
+        return None
+    networks: Plain = {name: _network(policy.network, arrays) for name, policy in policies.items()}
+    if any(network is None for network in networks.values()):
+        return None
+    if critic is not None:
+        twins = (
+            jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members) for twin in (0, 1)
+        )
+        networks["critics"] = [
+            {"trunk": arrays.trunk(one.trunk), "head": arrays.layer(one.head)} for one in twins
+        ]
+    scale = run.jobs.observation_scale
+    if scale is not None:
+        index = run.spec.seeds.index(seed)
+        networks["mean"] = rounded(scale.mean[index], 8)
+        networks["scale"] = rounded(scale.scale[index], 8)
+    return {**networks, "arrays": arrays.encoded}
+
+
+def _network(network: Any, arrays: _Arrays) -> Plain | None:
+    """A policy's network: trunk, both heads, and what is done to their outputs."""
+    if isinstance(network, StandardisedNetwork):
+        return _network(network.network, arrays)
+    if isinstance(network, BoundedNetwork):
+        fixed = None if network.state_dependent_scale else network.network.log_scale.bias
+        return {
+            "trunk": arrays.trunk(network.network.trunk),
+            "centre": arrays.layer(network.network.centre),
+            "log_scale": arrays.layer(network.network.log_scale),
+            "fixed": None if fixed is None else rounded(fixed, 7),
+            "tanh": not network.squashed,
+            "bounds": rounded(np.log(network.scale_bounds), 8),
+        }
+    if isinstance(network, ActorNetwork | ProportionalActor):
+        base = _network(network.proposal, arrays)
+        bounds = rounded(np.log(network.width_bounds), 8)
+        if isinstance(network, ActorNetwork):
+            own = {"log_scale": arrays.layer(network.width), "fixed": None, "bounds": bounds}
+        else:
+            own = {"ratio": rounded(network.log_ratio, 8), "ratio_bounds": bounds}
+        return {**(base or {}), **own, "tanh": True}
+    return None

@@ -1,50 +1,38 @@
-"""Pictures of a run, drawn from what its folder holds. Nothing is trained."""
+"""Pictures of a run, drawn from what its folder holds."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.style
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpyro.distributions import Distribution, Independent
 
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.policies.policy import Policy
-from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE, SHADE, STYLE, save_figure
+from fat2thin.report import style
+from fat2thin.report.log_figures import central_range
+from fat2thin.report.style import save_figures, styled, view
 from fat2thin.runs.result import Run
 
 PATIENTS = 200
 PATIENT_SEED = 0
-"""The patients of `dose_band` are those of the keys that `jax.random.key(PATIENT_SEED)` splits to.
-They are of no stream of training or evaluation."""
-
+"""Of the key of the patients of `dose_band`, which no stream of training or evaluation uses."""
 _VIEW = 1.6
 """Farthest dose shown, in half-ranges of the box from its middle."""
-_COLUMNS = 3
-DOTTED, DASHED = (0, (1.0, 1.5)), (0, (5.0, 2.0))
-
-
-class _Way(NamedTuple):
-    label: str
-    colours: dict[str, str]
-    dashes: str | tuple[int, tuple[float, ...]]
-
-
 _DRAWS = 1000
-"""Samples of a policy that its central ranges are taken from, where it has no quantiles."""
-_WAYS = {
-    "sampled": _Way("sampled", {"actor": BLUE, "proposal": ORANGE}, "-"),
-    "centre": _Way("at its centre", {"actor": "#56B4E9", "proposal": "#E69F00"}, (0, (4.0, 1.5))),
-}
+"""Samples that the central ranges of a policy without quantiles are taken from."""
 _REFERENCES = ("best latent", "best constant", "uniform", "d4rl expert")
 """Rows of a task's references that are drawn, where it has them."""
+_WAYS: dict[str, tuple[str, dict[str, str], Any]] = {
+    "sampled": ("sampled", {"actor": style.BLUE, "proposal": style.ORANGE}, "-"),
+    "centre": ("at its centre", {"actor": style.SKY, "proposal": style.YELLOW}, (0, (4.0, 1.5))),
+}
+"""Ways of acting: label, colours by policy, dashes."""
 
 
 def learning_curves(run: Run) -> Figure:
@@ -59,25 +47,27 @@ def learning_curves(run: Run) -> Figure:
     figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.0))
     row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
     for axes, (policy, title) in zip(row, titles.items(), strict=True):
-        for way, style in _WAYS.items():
-            label, colour = f"{policy}, {style.label}", style.colours[policy]
+        for way, (label, colours, dashes) in _WAYS.items():
             intervals = map(seed_interval, run.evaluations[f"{policy}_{way}"].returns)
             value, low, high = np.transpose(list(intervals))
-            axes.fill_between(
-                run.evaluations.steps, low, high, color=colour, alpha=0.2, linewidth=0
-            )
+            steps, colour = run.evaluations.steps, colours[policy]
+            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.plot(
-                run.evaluations.steps, value,
-                color=colour, linestyle=style.dashes, linewidth=1.6, label=label,
+                steps, value, color=colour, linestyle=dashes, linewidth=1.6,
+                label=f"{policy}, {label}",
             )  # fmt: skip
         for reference in references.values():
-            axes.axhline(reference.mean, color=GREY, linewidth=1.2, linestyle=DOTTED)
+            axes.axhline(reference.mean, color=style.GREY, linewidth=1.2, linestyle=style.DOTTED)
         axes.set(title=title, xlabel="updates", xlim=(0, run.step))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.margins(y=0.08)
     row[0].set_ylabel("return of an episode, undiscounted")
     for name, reference in references.items():
-        _name_line(row[-1], reference.mean, name)
+        row[-1].annotate(
+            f"{name}  {reference.mean:.1f}".replace("-", "−"), (1.0, reference.mean), (6, 0),
+            xycoords=("axes fraction", "data"), textcoords="offset points", va="center", fontsize=9,
+            annotation_clip=False,
+        )  # fmt: skip
     seeds = "one seed" if len(run.spec.seeds) == 1 else f"mean of {len(run.spec.seeds)} seeds"
     figure.suptitle(f"{_name(run)}: {seeds}, with 95 % bootstrap intervals")
     figure.legend(loc="outside lower center", ncols=2 * len(titles))
@@ -91,100 +81,68 @@ def _titles(run: Run) -> dict[str, str]:
     return {"actor": "policy"}
 
 
-def _name_line(axes: Axes, value: float, name: str) -> None:
-    axes.annotate(
-        f"{name}  {value:.1f}".replace("-", "−"),
-        (1.0, value),
-        (6, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-        annotation_clip=False,
-    )
-
-
 def policy_evolution(run: Run, seed: int) -> Figure:
-    """Densities of all policies for one patient, after each step that policies are kept of.
+    """Densities of all policies for the mean patient (all measurements 0), at each snapshot.
 
-    The patient is the one whose measurements are all 0, the mean of all patients. Each density is
-    divided by its own maximum: the two differ in height by far more than a page can show.
+    Each is divided by its own maximum: the two differ in height by more than a page can show.
     """
     steps = sorted({*run.snapshots, run.step})
-    columns = min(len(steps), _COLUMNS)
-    rows = -(-len(steps) // columns)
-    figure = Figure(figsize=(1.2 + 3.1 * columns, 1.4 + 2.1 * rows))
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.flat)
-    for axes, step in zip(panels, steps, strict=False):
-        titles = _titles(run)
+    figure, grid = style.panels(len(steps), (3.1, 2.1), (1.2, 1.4), sharex=True, sharey=True)
+    titles = _titles(run)
+    for axes, step in zip(grid.flat, steps, strict=False):
         if "proposal" in titles:
-            _draw_proposal(axes, run.proposal(seed, step), titles["proposal"])
+            fat = run.proposal(seed, step)
+            doses = np.linspace(*view(_box(fat), _VIEW), 1201)
+            axes.plot(
+                doses, _relative_density(fat, doses), color=style.ORANGE, linestyle=style.DASHED,
+                linewidth=1.6, label=titles["proposal"],
+            )  # fmt: skip
         _draw_actor(axes, run.policy(seed, step), titles["actor"])
         axes.set_title("before training" if step == 0 else f"after {step:,} updates")
-    for axes in panels[len(steps) :]:
-        axes.set_axis_off()
     for axes in grid[-1]:
         axes.set_xlabel("dose")
     for axes in grid[:, 0]:
         axes.set_ylabel("density / its maximum")
     figure.suptitle(f"{_name(run, seed)}: a patient whose measurements are all 0")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
-
-
-def _draw_proposal(axes: Axes, proposal: Policy, title: str) -> None:
-    doses = np.linspace(*_view(proposal), 1201)
-    density = _relative_density(proposal(_mean_patient()), doses)
-    axes.plot(doses, density, color=ORANGE, linestyle=DASHED, linewidth=1.6, label=title)
 
 
 def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
     """The density, from zero to zero where the support ends; an arrow up for a single dose."""
-    left, right = _view(actor)
-    low, high = (float(end[0]) for end in actor.support(_mean_patient()))
+    left, right = view(_box(actor), _VIEW)
+    low, high = (float(end[0]) for end in actor.support(jnp.zeros(treatment.OBSERVATION_SIZE)))
     if left < low:
         zero = f"{title.split()[-1]}: exactly zero"
         for ends, label in (((left, low), zero), ((high, right), None)):
-            axes.axvspan(*ends, color=SHADE, linewidth=0, label=label)
+            axes.axvspan(*ends, color=style.SHADE, linewidth=0, label=label)
     if low == high:
-        axes.plot([low, low], [0.0, 1.0], color=BLUE, linewidth=2.4, label=title)
+        axes.plot([low, low], [0.0, 1.0], color=style.BLUE, linewidth=2.4, label=title)
     else:
         doses = np.linspace(max(low, left), min(high, right), 401)
-        density = _relative_density(actor(_mean_patient()), doses)
-        axes.fill_between(doses, density, color=BLUE, alpha=0.25, linewidth=0)
+        density = _relative_density(actor, doses)
+        axes.fill_between(doses, density, color=style.BLUE, alpha=0.25, linewidth=0)
         # Down to zero at both ends, whatever the density does there.
         outline = np.pad(doses, 1, mode="edge"), np.pad(density, 1)
-        axes.plot(*outline, color=BLUE, linewidth=1.6, label=title)
+        axes.plot(*outline, color=style.BLUE, linewidth=1.6, label=title)
     for edge, label in zip(_box(actor), ("end of the dose box", None), strict=True):
-        axes.axvline(edge, color="black", linewidth=1.0, linestyle=DOTTED, label=label)
+        axes.axvline(edge, color="black", linewidth=1.0, linestyle=style.DOTTED, label=label)
     axes.set(xlim=(left, right), ylim=(0.0, 1.08), yticks=[0.0, 0.5, 1.0])
 
 
-def _mean_patient() -> Float[Array, " observation"]:
-    return jnp.zeros(treatment.OBSERVATION_SIZE)
-
-
-def _view(policy: Policy) -> tuple[float, float]:
-    """The doses shown: somewhat more than the box."""
-    low, high = _box(policy)
-    middle, half_range = (low + high) / 2.0, (high - low) / 2.0
-    return middle - _VIEW * half_range, middle + _VIEW * half_range
-
-
 def _relative_density(
-    distribution: Distribution, doses: Float[np.ndarray, " doses"]
+    policy: Policy, doses: Float[np.ndarray, " doses"]
 ) -> Float[np.ndarray, " doses"]:
-    """Densities of an action of one coordinate, divided by the largest of them."""
-    log_density = np.asarray(distribution.log_prob(jnp.asarray(doses)[:, None]))
+    """Densities of doses for the mean patient, divided by the largest of them."""
+    law = policy(jnp.zeros(treatment.OBSERVATION_SIZE))
+    log_density = np.asarray(law.log_prob(jnp.asarray(doses)[:, None]))
     return np.exp(log_density - log_density.max())
 
 
 def dose_band(run: Run, seed: int) -> Figure:
     """Doses for each of `PATIENTS` new patients, sorted by the centre of the policy that acts.
 
-    For a sparse policy every dose that it can give, for the others the central half and nine tenths
-    of them, cut at the dose box.
+    Every dose of a sparse policy; of others the central 50 % and 90 %, cut at the dose box.
     """
     task = treatment.by_name(run.spec.dataset)
     titles = _titles(run)
@@ -195,7 +153,7 @@ def dose_band(run: Run, seed: int) -> Figure:
 
     figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.2))
     row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
-    panels = zip(row, policies, titles.values(), (BLUE, ORANGE), strict=False)
+    panels = zip(row, policies, titles.values(), (style.BLUE, style.ORANGE), strict=False)
     for axes, policy, title, colour in panels:
         _fill_doses(axes, policy, observations, rank, title.split()[-1], colour)
         centre = np.asarray(policy.act(observations))[:, 0]
@@ -235,9 +193,9 @@ def _mark_doses(axes: Axes, task: Treatment, constant_dose: float, prefix: str) 
     box = (task.dose_low, task.dose_high)
     limits = [dose for dose in (-task.dose_limit, task.dose_limit) if box[0] < dose < box[1]]
     lines = (
-        (box, "black", DOTTED, "ends of the dose box"),
-        (limits, "#CC79A7", DASHED, "dose limit"),
-        ([constant_dose], "#009E73", DASHED, "best constant dose"),
+        (box, "black", style.DOTTED, "ends of the dose box"),
+        (limits, style.PINK, style.DASHED, "dose limit"),
+        ([constant_dose], style.GREEN, style.DASHED, "best constant dose"),
     )
     for doses, colour, dashes, label in lines:
         for index, dose in enumerate(doses):
@@ -258,19 +216,14 @@ def patients(task: Treatment) -> Float[Array, "patients 8"]:
     return jax.vmap(lambda key: treatment.reset(key, task)[1])(keys)
 
 
-def _central_range(
-    policy: Policy, observations: Float[Array, "rows observation"], share: float
-) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
-    """Ends of the central share of what a policy of one coordinate does, cut at its box."""
-    law, shares = policy(observations), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
-    if isinstance(law, Independent):
-        ends = [np.asarray(law.base_dist.icdf(tail))[:, 0] for tail in shares]
-    else:
-        # The published proposal has no quantile function: its samples are not of its density.
-        doses = law.sample(jax.random.key(PATIENT_SEED), (_DRAWS,))
-        ends = list(np.quantile(np.asarray(doses)[..., 0], shares, axis=0))
-    low, high = (np.clip(end, *_box(policy)) for end in ends)
-    return low, high
+def _central_range(policy: Policy, observations: Array, share: float) -> np.ndarray:
+    """Ends of the central share of what a policy of one coordinate does, shape (2, rows)."""
+    if (ends := central_range(policy, observations, share)) is not None:
+        return np.asarray(ends)[..., 0]
+    # The published proposal has no quantile function: its samples are not of its density.
+    doses = policy(observations).sample(jax.random.key(PATIENT_SEED), (_DRAWS,))
+    tails = (1.0 - share) / 2.0, (1.0 + share) / 2.0
+    return np.clip(np.quantile(np.asarray(doses)[..., 0], tails, axis=0), *_box(policy))
 
 
 def _box(policy: Policy) -> tuple[float, float]:
@@ -279,28 +232,17 @@ def _box(policy: Policy) -> tuple[float, float]:
     return float(policy.low[0]), float(policy.high[0])
 
 
+@styled
 def save_run_figures(run: Run, folder: Path, seed: int | None = None) -> list[Path]:
-    """Draw every picture of a run into a folder, and return the files written.
-
-    Of a run on another task than the treatment, that is the learning curves. Pictures of single
-    policies show one seed, the first by default.
-    """
+    """Draw learning curves and, on the treatment task, one seed's policies; return the files."""
     if not run.evaluations.policies:
         raise ValueError(
             f"{run.spec.dataset!r} is a log without a task, so there are no learning curves; "
             "`fat2thin validate` draws its policies against a log"
         )
     seed = run.spec.seeds[0] if seed is None else seed
-    figures: dict[str, Callable[[], Figure]] = {"learning_curves": lambda: learning_curves(run)}
+    figures = {"learning_curves": learning_curves(run)}
     if treatment.is_name(run.spec.dataset) and run.spec.task is None:
-        figures |= {
-            "policy_evolution": lambda: policy_evolution(run, seed),
-            "dose_band": lambda: dose_band(run, seed),
-        }
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    with matplotlib.style.context(STYLE):
-        for name, draw in figures.items():
-            written.append(folder / f"{name}.png")
-            save_figure(draw(), written[-1])
-    return written
+        figures["policy_evolution"] = policy_evolution(run, seed)
+        figures["dose_band"] = dose_band(run, seed)
+    return save_figures(figures, folder)

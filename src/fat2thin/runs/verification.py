@@ -21,8 +21,7 @@ from fat2thin.runs.folder import FINISHED, RUN, RUNNING, STATE, MetricsRow, RunF
 from fat2thin.runs.folder_checks import NotPossible, RecordedRun, refuse
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import MOST_ROWS, plain
-from fat2thin.tables import listed
-from fat2thin.terminal_text import printable
+from fat2thin.tables import Table, listed
 
 OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
 _SAID = ("versions", "device", "started")
@@ -57,12 +56,8 @@ class Verification:
         return next(check for check in self.checks if check.name == name)
 
     def __str__(self) -> str:
-        rows = [CheckResult("check", "result", "what"), *self.checks]
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        return "\n".join(
-            f"{row.name:{widths[0]}} | {row.result:{widths[1]}} | {printable(row.what)}"
-            for row in rows
-        )
+        rows = ({"check": one.name, "result": one.result, "what": one.what} for one in self.checks)
+        return str(Table("", tuple(rows)))
 
 
 def verify(folder: str | Path, replayed: int | None = None) -> Verification:

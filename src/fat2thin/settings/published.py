@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fat2thin import algorithms
+from fat2thin.tables import Table
 
 ORIGINS = ("own", "fttpo")
 """The method's own paper or repository, and the runs of the FtTPO paper."""
@@ -195,8 +196,8 @@ def listing(found: list[ListedSettings], width: int = 100) -> str:
     """The rows in words, their notes by number, and the notes below."""
     numbers = {note: number for number, note in enumerate(sources(found), start=1)}
     blocks = [_block(row, [numbers[note] for note in row.notes], width) for row in found]
-    notes = [_wrapped(note, width, f"[{number}]".ljust(6)) for note, number in numbers.items()]
-    return "\n\n".join([*blocks, "\n".join(notes)])
+    notes = ({"number": f"[{number}]", "note": note} for note, number in numbers.items())
+    return "\n\n".join([*blocks, Table("", tuple(notes), headings=False).text(width)])
 
 
 def sources(found: list[ListedSettings]) -> list[str]:
@@ -209,20 +210,17 @@ def _block(row: ListedSettings, numbers: list[int], width: int) -> str:
     head = f"{row.algorithm}, from {row.origin}{family}"
     values = ", ".join(f"{name} {_shown(value)}" for name, value in row.values.items())
     lines = [", ".join(row.datasets), values, " ".join(f"[{number}]" for number in numbers)]
-    return "\n".join([head, *(_wrapped(line, width, "    ") for line in lines)])
+    return "\n".join([head, *(_indented(line, width) for line in lines)])
 
 
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _wrapped(text: str, width: int, indent: str) -> str:
+def _indented(text: str, width: int) -> str:
+    indent = " " * 4
     return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=" " * len(indent),
-        break_on_hyphens=False,
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
 
 

@@ -1,7 +1,11 @@
-"""The paper's figures of scores and speed: learning curves, the ablation's bars, hours."""
+"""Figures of scores: learning curves, the ablation's bars, hours of training, regret.
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Literal, NamedTuple
+The paper's ribbons are one standard error, ours 95 % intervals; its curves of FtTPO are the
+proposal's (here `curves(..., policy="proposal")`).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,42 +15,42 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from fat2thin.evaluation.signals import PREFIX
 from fat2thin.evaluation.statistics import Interval, seed_interval
+from fat2thin.paper.studies import CHOSEN_AMONG, LAST, RANDOM, Scores, interval
 from fat2thin.policies.policy import WAYS
-from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE
-from fat2thin.report.run_figures import DOTTED
+from fat2thin.report import style
 from fat2thin.runs.result import Run
 
-MOST_PANELS, _COLUMNS = 9, 3
+MOST_PANELS = 9
 _MARKERS = 7
 """Markers along a curve."""
 _FRONT, _BEST, _BEHIND = 5, 4, 3
 """FtTPO is drawn over the best baseline, and that over the others, which are paler."""
 _PALE = 0.45
-_THIN_DASHES = (0, (3.0, 1.5))
+_THIN: dict[str, Any] = {"linestyle": (0, (3.0, 1.5)), "linewidth": 1.0}
 _REFERENCES = ("best constant", "uniform")
 """Rows of a task's references that are drawn, where they are known."""
 _OTHERS = {"actor": "proposal", "proposal": "actor"}
 _HOURS = 1e6 / 3600.0
-
-
-class _Look(NamedTuple):
-    colour: str
-    dashes: Literal["-"] | tuple[float, tuple[float, ...]]
-    marker: str
-
-
-_LOOKS = (
-    _Look(BLUE, "-", "o"),
-    _Look(ORANGE, (0, (5.0, 1.5)), "s"),
-    _Look("#009E73", (0, (1.0, 1.2)), "^"),
-    _Look("#CC79A7", (0, (5.0, 1.5, 1.0, 1.5)), "D"),
-    _Look("#E69F00", (0, (8.0, 2.0)), "v"),
-    _Look("#56B4E9", (0, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)), "P"),
-    _Look("#000000", (0, (2.0, 2.0)), "X"),
-    _Look("#7A4FA3", (0, (10.0, 2.0, 2.0, 2.0)), "<"),
-    _Look("#8C6D31", (0, (1.0, 3.0)), ">"),
+_LOOKS: tuple[dict[str, Any], ...] = tuple(
+    {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 4.0}
+    for colour, dashes, marker in (
+        (style.BLUE, "-", "o"),
+        (style.ORANGE, (0, (5.0, 1.5)), "s"),
+        (style.GREEN, (0, (1.0, 1.2)), "^"),
+        (style.PINK, (0, (5.0, 1.5, 1.0, 1.5)), "D"),
+        (style.YELLOW, (0, (8.0, 2.0)), "v"),
+        (style.SKY, (0, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)), "P"),
+        ("#000000", (0, (2.0, 2.0)), "X"),
+        (style.PURPLE, (0, (10.0, 2.0, 2.0, 2.0)), "<"),
+        (style.BROWN, (0, (1.0, 3.0)), ">"),
+    )
 )
+_REGRET_COLOURS = (
+    style.BLUE, style.SKY, style.ORANGE, style.GREEN, style.PINK, style.YELLOW, style.PURPLE,
+)  # fmt: skip
+_REGRET_MARKERS = "osD^vPX"
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--", "**")
 
 
@@ -59,45 +63,45 @@ def curves(
     smooth: int = 1,
     ylabel: str | None = None,
 ) -> Figure:
-    """Learning curves: a panel a data set, a line a method, with 95 % intervals over the seeds.
+    """Learning curves: one panel per data set, one line per method, with 95 % intervals over seeds.
 
-    `policy` is drawn of methods that have two ("actor", or "proposal" as the paper's own curves
-    are), and the other of the two as a thin dashed line. FtTPO, its variants and the best baseline
-    of a panel are opaque. `normalise(data set, returns)` makes scores of returns, for example
-    `fat2thin.data.normalised_score`. Each point is the mean of the last `smooth`
-    evaluations.
+    Of methods with two policies, `policy` ("actor" or "proposal") is drawn, and the other one as a
+    thin dashed line. FtTPO, its variants and the best baseline of a panel are opaque.
+    `normalise(data set, returns)` makes scores of returns, for example
+    `fat2thin.data.normalised_score`. A point is the mean of the last `smooth` evaluations.
     """
     _refuse(panels, policy, way, smooth)
     methods = list(dict.fromkeys(name for runs in panels.values() for name in runs))
-    columns = min(len(panels), _COLUMNS)
-    rows = -(-len(panels) // columns)
-    alone = len(panels) == 1
-    figure = Figure(figsize=(7.2, 4.8) if alone else (0.6 + 3.3 * columns, 1.5 + 2.5 * rows))
-    grid = figure.subplots(rows, columns, squeeze=False)
+    alone, columns = len(panels) == 1, min(len(panels), 3)
+    size, margin = ((7.2, 4.8), (0.0, 0.0)) if alone else ((3.3, 2.5), (0.6, 1.5))
+    figure, grid = style.panels(len(panels), size, margin)
     for axes, (title, runs) in zip(grid.flat, panels.items(), strict=False):
         lines = {name: _lines(run, policy, way, normalise, smooth) for name, run in runs.items()}
         best = _best_baseline(runs, lines)
         for name, drawn in lines.items():
             depth = _FRONT if is_fttpo(runs[name]) else _BEST if name == best else _BEHIND
-            _draw_method(axes, drawn, methods.index(name), depth)
+            steps = runs[name].evaluations.steps
+            _draw_method(axes, steps, drawn, methods.index(name), depth)
         _draw_references(axes, next(iter(runs.values())), normalise)
-        steps = [run.evaluations.steps[-1] for run in runs.values()]
-        axes.set(title=title, xlim=(0, max(max(steps), 1)))
+        last = max(run.evaluations.steps[-1] for run in runs.values())
+        axes.set(title=title, xlim=(0, max(last, 1)))
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.margins(y=0.08)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
     for number, axes in enumerate(grid.flat):
         if number + columns >= len(panels):
             axes.set_xlabel("updates")
     plain = "return of an episode, undiscounted" if normalise is None else "normalised score"
     figure.supylabel(ylabel or plain, fontsize=10)
     figure.suptitle(_heading(panels.values(), policy, way, smooth), fontsize=11)
-    figure.legend(
-        handles=_legend(methods, panels.values(), policy), loc="outside lower center",
-        ncols=4 if alone or columns > 2 else 2,
-    )  # fmt: skip
+    handles = [
+        Line2D([], [], **look, label=name) for name, look in zip(methods, _LOOKS, strict=False)
+    ]
+    every = [run for runs in panels.values() for run in runs.values()]
+    if any("proposal_sampled" in run.evaluations.policies for run in every):
+        handles.append(Line2D([], [], **_THIN, color="black", label=f"thin: its {_OTHERS[policy]}"))
+    ncols = 4 if alone or columns > 2 else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols)
     return figure
 
 
@@ -112,60 +116,41 @@ def is_fttpo(run: Run) -> bool:
     return run.spec.algorithm.split("-")[0] == "fttpo"
 
 
-class _Curve(NamedTuple):
-    steps: tuple[int, ...]
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-class _Lines(NamedTuple):
-    shown: _Curve
-    beside: _Curve | None
-    """The other policy of a method that has two."""
-
-
-def _lines(run: Run, policy: str, way: str, normalise: Callable | None, smooth: int) -> _Lines:
+def _lines(
+    run: Run, policy: str, way: str, normalise: Callable | None, smooth: int
+) -> list[np.ndarray]:
+    """Value, low and high of a policy's curve, and of the other one's where a method has two."""
     two = f"proposal_{way}" in run.evaluations.policies
-    names = [policy, _OTHERS[policy]] if two else ["actor"]
-    return _Lines(
-        *(_curve(run, f"{name}_{way}", normalise, smooth) for name in names),
-        *([] if two else [None]),
-    )
+    found = []
+    for name in [policy, _OTHERS[policy]] if two else ["actor"]:
+        returns = np.asarray(run.evaluations[f"{name}_{way}"].returns, np.float64)
+        scores = np.mean(returns if normalise is None else normalise(run.spec.dataset, returns), -1)
+        intervals = [seed_interval(row[:, None]) for row in smoothed(scores, smooth)]
+        found.append(np.transpose(intervals))
+    return found
 
 
-def _curve(run: Run, name: str, normalise: Callable | None, smooth: int) -> _Curve:
-    returns = np.asarray(run.evaluations[name].returns, np.float64)
-    scores = np.mean(returns if normalise is None else normalise(run.spec.dataset, returns), -1)
-    intervals = [seed_interval(row[:, None]) for row in smoothed(scores, smooth)]
-    return _Curve(run.evaluations.steps, *np.transpose(intervals))
-
-
-def _best_baseline(runs: Mapping[str, Run], lines: Mapping[str, _Lines]) -> str | None:
-    final = {
-        name: drawn.shown.value[-1] for name, drawn in lines.items() if not is_fttpo(runs[name])
-    }
+def _best_baseline(runs: Mapping[str, Run], lines: Mapping[str, list[np.ndarray]]) -> str | None:
+    final = {name: of[0][0, -1] for name, of in lines.items() if not is_fttpo(runs[name])}
     known = [name for name, value in final.items() if np.isfinite(value)]
     return max(known, key=final.__getitem__, default=None)
 
 
-def _draw_method(axes: Axes, lines: _Lines, rank: int, depth: int) -> None:
-    (steps, value, low, high), look = lines.shown, _LOOKS[rank]
-    pale = depth == _BEHIND
+def _draw_method(
+    axes: Axes, steps: Sequence[int], lines: list[np.ndarray], rank: int, depth: int
+) -> None:
+    (value, low, high), look, pale = lines[0], _LOOKS[rank], depth == _BEHIND
+    colour = look["color"]
     axes.fill_between(
-        steps, low, high, color=look.colour, alpha=0.08 if pale else 0.2, linewidth=0, zorder=2,
-    )  # fmt: skip
+        steps, low, high, color=colour, alpha=0.08 if pale else 0.2, linewidth=0, zorder=2
+    )
     every = max(1, len(steps) // _MARKERS)
     axes.plot(
-        steps, value, color=look.colour, linestyle=look.dashes, marker=look.marker,
-        linewidth=1.3 if pale else 2.0, alpha=_PALE if pale else 1.0, markersize=4.0,
+        steps, value, **look, linewidth=1.3 if pale else 2.0, alpha=_PALE if pale else 1.0,
         markevery=(rank % every, every), zorder=depth, label="shown",
     )  # fmt: skip
-    if lines.beside is not None:
-        axes.plot(
-            steps, lines.beside.value, color=look.colour, linestyle=_THIN_DASHES, linewidth=1.0,
-            zorder=depth, label="beside",
-        )  # fmt: skip
+    for beside in lines[1:]:
+        axes.plot(steps, beside[0], **_THIN, color=colour, zorder=depth, label="beside")
 
 
 def _draw_references(axes: Axes, run: Run, normalise: Callable | None) -> None:
@@ -174,30 +159,13 @@ def _draw_references(axes: Axes, run: Run, normalise: Callable | None) -> None:
         value = known[name].mean
         if normalise is not None:
             value = float(normalise(run.spec.dataset, np.asarray(value)))
-        axes.axhline(value, color=GREY, linewidth=1.1, linestyle=DOTTED, zorder=1)
+        axes.axhline(value, color=style.GREY, linewidth=1.1, linestyle=style.DOTTED, zorder=1)
         axes.annotate(
             f"{name} {value:.1f}".replace("-", "−"), (1.0, value), (-2, 2),
             xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
-            fontsize=8, color="#555555", zorder=6,
+            fontsize=8, color=style.DARK, zorder=6,
             path_effects=[Stroke(linewidth=2.5, foreground="white"), Normal()],
         )  # fmt: skip
-
-
-def _legend(methods: list[str], panels: Collection[Mapping[str, Run]], policy: str) -> list[Line2D]:
-    every = [run for runs in panels for run in runs.values()]
-    handles = [
-        Line2D(
-            [], [], color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4.0,
-            label=name,
-        )
-        for name, look in zip(methods, _LOOKS, strict=False)
-    ]  # fmt: skip
-    if any("proposal_sampled" in run.evaluations.policies for run in every):
-        beside = f"thin: its {_OTHERS[policy]}"
-        handles.append(
-            Line2D([], [], color="black", linestyle=_THIN_DASHES, linewidth=1.0, label=beside)
-        )
-    return handles
 
 
 def _heading(panels: Collection[Mapping[str, Run]], policy: str, way: str, smooth: int) -> str:
@@ -240,10 +208,7 @@ def _refuse(panels: Mapping[str, Mapping[str, Run]], policy: str, way: str, smoo
 
 
 def ablation(scores: Mapping[str, Mapping[str, Interval]]) -> Figure:
-    """Bars of variants, in per cent of FtTPO's score, with their intervals: by data set, variant.
-
-    Bars begin at 100 %, where a variant is as good as FtTPO, and not at an arbitrary one.
-    """
+    """Bars of variants in per cent of FtTPO's score, by data set and variant; they begin at 100."""
     if not scores or not all(scores.values()):
         raise ValueError("an ablation needs at least one variant on each data set")
     variants = list(dict.fromkeys(name for of_set in scores.values() for name in of_set))
@@ -257,7 +222,7 @@ def ablation(scores: Mapping[str, Mapping[str, Interval]]) -> Figure:
         value, low, high = np.transpose([list(scores.values())[index][name] for index in present])
         places = np.asarray(present) + (rank - (len(variants) - 1) / 2.0) * width
         axes.bar(
-            places, value - 100.0, width, bottom=100.0, color=look.colour, alpha=0.75,
+            places, value - 100.0, width, bottom=100.0, color=look["color"], alpha=0.75,
             hatch=_HATCHES[rank], edgecolor="white", linewidth=0.5, label=name,
         )  # fmt: skip
         axes.errorbar(
@@ -281,10 +246,85 @@ def training_time(rates: Mapping[str, float]) -> Figure:
     least = min(hours.values())
     figure = Figure(figsize=(6.6, 1.3 + 0.38 * len(hours)))
     axes = figure.subplots()
-    bars = axes.barh(list(hours), list(hours.values()), color=BLUE, alpha=0.75, height=0.66)
+    bars = axes.barh(list(hours), list(hours.values()), color=style.BLUE, alpha=0.75, height=0.66)
     words = [f"{value:.2g} h  ({value / least:.1f} ×)" for value in hours.values()]
     axes.bar_label(bars, words, padding=4, fontsize=9)
     axes.invert_yaxis()
     axes.set(xlabel="hours per million updates", xlim=(0.0, 1.25 * max(hours.values())))
     axes.set_title("training time (×: as many times the fastest)")
     return figure
+
+
+def draw_regret(scored: Scores) -> Figure:
+    """Regret of choosing by each signal: lines over the size of the log, and bars for robots."""
+    datasets = [*next(iter(scored.values()))]
+    # "treatment-quadratic-50" belongs to "quadratic"; robots have no reward of ours.
+    rewards: dict[str, list[str]] = {}
+    for name in datasets:
+        reward = name.split("-")[1] if name.startswith("treatment-") else ""
+        rewards.setdefault(reward, []).append(name)
+    robots = rewards.pop("", [])
+    columns = len(rewards) + bool(robots)
+    figure = Figure(figsize=(1.0 + 3.4 * columns, 6.4))
+    grid = figure.subplots(len(CHOSEN_AMONG), columns, squeeze=False)
+    for row, way in zip(grid, CHOSEN_AMONG, strict=True):
+        for axes, (reward, names) in zip(row, rewards.items(), strict=False):
+            _over_sizes(axes, scored, way, names)
+            axes.set_title(f"{reward}, choosing among {way}")
+        if robots:
+            _bars(row[-1], scored, way, robots)
+            row[-1].set_title(f"robots, choosing among {way}")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def _label(signal: str) -> str:
+    return signal.removeprefix(PREFIX).replace("_", " ")
+
+
+def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -> None:
+    sizes = [int(name.rsplit("-", 1)[1]) for name in datasets]
+    found = {
+        signal: [interval(scored, way, [name], signal, "regret") for name in datasets]
+        for signal in scored[way][datasets[0]]
+    }
+    compared = {name: found.pop(name) for name in (RANDOM, LAST) if name in found}
+    for place, (signal, regrets) in enumerate(found.items()):
+        shift = 1.0 + 0.05 * (place - len(found) / 2)
+        axes.errorbar(
+            np.asarray(sizes) * shift, [one.value for one in regrets], _errors(regrets),
+            color=_REGRET_COLOURS[place], marker=_REGRET_MARKERS[place], markersize=4,
+            linewidth=1.2, elinewidth=0.8, label=_label(signal), zorder=len(found) - place + 2,
+        )  # fmt: skip
+    for name, regrets in compared.items():
+        dashes = ":" if name == RANDOM else "--"
+        axes.plot(
+            sizes, [one.value for one in regrets], color=style.GREY, linestyle=dashes, label=name
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0.0)
+    axes.set(xlabel="trajectories in the log", ylabel="regret (return)")
+
+
+def _errors(found: Sequence[Interval]) -> np.ndarray:
+    """How far off the ends are: at least 0, though the mean of equal numbers may be rounded."""
+    values, low, high = np.asarray(found).T
+    return np.maximum([values - low, high - values], 0.0)
+
+
+def _bars(axes: Axes, scored: Scores, way: str, robots: Sequence[str]) -> None:
+    names = [*scored[way][robots[0]]]
+    found = [interval(scored, way, robots, name, "regret") for name in names]
+    signals = len(names) - sum(name in (LAST, RANDOM) for name in names)
+    axes.barh(
+        np.arange(len(names)), [one.value for one in found], xerr=_errors(found), height=0.7,
+        color=[*_REGRET_COLOURS[:signals], *[style.GREY] * (len(names) - signals)],
+        error_kw={"linewidth": 0.8},
+    )  # fmt: skip
+    axes.set_yticks(np.arange(len(names)), [_label(name) for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel("regret (score)")

@@ -1,0 +1,294 @@
+"""Two studies that are not in the paper: choosing by a log alone, and learning from small logs.
+
+The first holds out a fifth of each log and asks whether signals of it rank checkpoints and settings
+as their true returns do, and how far what they choose is behind the best. The second trains every
+method on small logs with the settings for them, on seeds that no setting was chosen on.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.statistics import Interval, mean, stratified_interval
+from fat2thin.experiments import comparison
+from fat2thin.experiments.comparison import known_mean
+from fat2thin.experiments.plan import PlannedRun
+from fat2thin.experiments.sweep import combinations, words
+from fat2thin.paper.presets import REWARDS, CurveSizes, Method, Reproduction, methods
+from fat2thin.settings.small_logs import SMALL, SMALL_STEPS
+from fat2thin.tables import Table
+from fat2thin.training import Run, make_spec
+
+HOLDOUT = 0.2
+SIZES = (25, 50, 200, 1000)
+"""Trajectories of a treatment log."""
+EVALUATIONS, ROBOT_EVALUATIONS = 6, 4
+EPISODES, SMALL_EPISODES = 4, 10
+"""Times as many as an evaluation of the scale has: checkpoints are close to each other."""
+TREATMENT_STEPS = 6_000
+TREATMENT_GRID: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.1, 0.35, 1.0),
+    "hidden": ((16, 16), (64, 64), (256, 256)),
+    "learning_rate": (3e-4, 1e-3),
+    "weight_decay": (0.0, 3.0),
+}
+ROBOTS = ("halfcheetah-medium-expert", "hopper-medium-replay", "walker2d-medium")
+ROBOT_GRID: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.1, 1.0),
+    "learning_rate": (3e-4, 1e-3),
+    "weight_decay": (0.0, 0.1),
+}
+SIGNS = {
+    "held_out_value": 1.0,
+    "held_out_value_unseen": 1.0,
+    "held_out_td_error": -1.0,
+    "held_out_log_likelihood": 1.0,
+    "held_out_inside": 1.0,
+    "held_out_calibration": 1.0,
+    "held_out_spread": -1.0,
+}
+"""Which way each signal should point."""
+LAST, RANDOM = "the last one", "any one"
+"""What to compare choosing with: no choice, and a random one."""
+SMALL_METHODS = methods(
+    "fttpo", "iql", "xql", "sql", "inac", "tawac", "awac", "td3_bc", "spot", "bc", "fttpo-spot",
+    "fttpo-sg", "fttpo-greedy", "tawac-ht", "rar", "sparse_reverse_kl",
+)  # fmt: skip
+_USUAL = Method("fttpo-usual-settings", "fttpo")
+_SELECTED = Method("fttpo-held-out-and-selected", "fttpo")
+_FIRST_SMALL_SEED = 100
+"""Settings were chosen on seeds 0 to 9."""
+
+
+class Candidates(NamedTuple):
+    """What there is to choose from, for one seed on one data set."""
+
+    truth: np.ndarray
+    """Mean return (on a robot, D4RL's score), shape (settings, checkpoints)."""
+    signals: dict[str, np.ndarray]
+    """Signals of the same shape, larger is better."""
+
+
+class Quality(NamedTuple):
+    """How well a choice was made."""
+
+    correlation: float
+    """Spearman's, with the truth; nan where one of the two does not vary."""
+    regret: float
+    """Best return minus chosen return."""
+
+
+def selection_plan(asked: Reproduction) -> list[PlannedRun]:
+    """The runs of the study of choosing."""
+    treatment, robots, hidden = asked.scale.treatment, asked.scale.robots, asked.scale.hidden
+    steps = asked.steps or min(TREATMENT_STEPS, treatment.steps)
+    seeds, episodes = asked.seeds or treatment.seeds, EPISODES * treatment.episodes
+    sizes = CurveSizes(steps, seeds, EVALUATIONS, episodes)
+    planned = [
+        _held_out(
+            f"treatment/{reward}@{size}", f"treatment-{reward}-{size}", setting, sizes,
+            reward_scale="deviation",
+        )
+        for reward in REWARDS
+        for size in SIZES
+        for setting in combinations(TREATMENT_GRID)
+        if hidden is None or setting["hidden"] == TREATMENT_GRID["hidden"][0]
+    ]  # fmt: skip
+    steps, small = asked.steps or robots.steps, {} if hidden is None else {"hidden": hidden}
+    sizes = CurveSizes(steps, min(2, robots.seeds), ROBOT_EVALUATIONS, robots.episodes)
+    return planned + [
+        _held_out(asked.robot_data(name), name, {**setting, **small}, sizes)
+        for name in ROBOTS
+        for setting in combinations(ROBOT_GRID)
+    ]
+
+
+def _held_out(
+    dataset: str, folder: str, setting: Mapping[str, Any], sizes: CurveSizes, **options: Any
+) -> PlannedRun:
+    every = max(1, sizes.steps // sizes.evaluations)
+    spec = make_spec(
+        "fttpo", dataset, steps=sizes.steps, seeds=sizes.seeds, settings=setting, holdout=HOLDOUT,
+        evaluate_every=every, episodes=sizes.episodes, log_every=every, data_needed=False,
+        **options,
+    )  # fmt: skip
+    return PlannedRun(f"selection/{folder}/{words(setting)}", spec)
+
+
+def candidates(runs: Mapping[str, Run]) -> dict[str, list[Candidates]]:
+    """By data set, one per seed; the untrained policy is no candidate."""
+    return {
+        dataset: [
+            _of_seed([*several.values()], place)
+            for place in range(len(next(iter(several.values())).spec.seeds))
+        ]
+        for dataset, several in comparison.by_dataset(runs).items()
+    }
+
+
+def _of_seed(runs: Sequence[Run], place: int) -> Candidates:
+    steps = runs[0].spec.evaluation_steps[1:]
+    truth = np.full((len(runs), len(steps)), np.nan)
+    found = {name: np.full(truth.shape, np.nan) for name in SIGNS}
+    for number, run in enumerate(runs):
+        # A run of which every seed stopped has fewer rows than the others.
+        if comparison.stopped(run)[place]:
+            continue
+        truth[number] = comparison.scored(run, "actor_sampled")[1:, place].mean(axis=-1)
+        rows = np.searchsorted(run.metrics["step"], steps)
+        for name, sign in SIGNS.items():
+            found[name][number] = sign * run.metrics[name][rows, place]
+    return Candidates(truth, found)
+
+
+def among_checkpoints(one: Candidates) -> dict[str, Quality]:
+    """Choosing among the checkpoints of each setting, the mean over settings that did not stop."""
+    one = _not_stopped(one)
+    found = {
+        name: np.reshape([*map(_quality, one.truth, signal)], (-1, 2)).T
+        for name, signal in one.signals.items()
+    }
+    best = one.truth.max(axis=1)
+    return {
+        **{name: Quality(*map(known_mean, of)) for name, of in found.items()},
+        LAST: Quality(np.nan, known_mean(best - one.truth[:, -1])),
+        RANDOM: Quality(0.0, known_mean(best - one.truth.mean(axis=1))),
+    }
+
+
+def among_settings(one: Candidates) -> dict[str, Quality]:
+    """Choosing among the settings after the last update; a setting that stopped is left out."""
+    one = _not_stopped(one)
+    truth = one.truth[:, -1]
+    found = {name: _quality(truth, signal[:, -1]) for name, signal in one.signals.items()}
+    return found | {RANDOM: Quality(0.0, known_mean(truth.max(initial=-np.inf) - truth))}
+
+
+def _not_stopped(one: Candidates) -> Candidates:
+    going = np.isfinite(one.truth).all(axis=1)
+    return Candidates(one.truth[going], {name: of[going] for name, of in one.signals.items()})
+
+
+def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
+    """The quality of choosing the largest finite signal; ties, and no signal, choose at random."""
+    known = np.isfinite(signal)
+    best = truth.max(initial=-np.inf)
+    if not known.any():
+        return Quality(np.nan, known_mean(best - truth))
+    seen, signal = truth[known], signal[known]
+    varies = np.ptp(seen) > 0 and np.ptp(signal) > 0
+    correlation = float(spearmanr(seen, signal).statistic) if varies else np.nan
+    return Quality(correlation, float(best - seen[signal == signal.max()].mean()))
+
+
+CHOSEN_AMONG = {"checkpoints": among_checkpoints, "settings": among_settings}
+"""What is chosen among, and how that is measured."""
+Scores = dict[str, dict[str, dict[str, list[Quality]]]]
+"""By what is chosen among, by data set and by signal: one per seed."""
+
+
+def scores(found: Mapping[str, Sequence[Candidates]]) -> Scores:
+    """Every signal's quality."""
+    result: Scores = {}
+    for way, measure in CHOSEN_AMONG.items():
+        for dataset, seeds in found.items():
+            several = [measure(one) for one in seeds]
+            of = {name: [one[name] for one in several] for name in several[0]}
+            result.setdefault(way, {})[dataset] = of
+    return result
+
+
+def interval(scored: Scores, way: str, datasets: Sequence[str], name: str, field: str) -> Interval:
+    """A mean over data sets and seeds with its 95 % interval, seeds drawn anew in each data set."""
+    values = {
+        dataset: np.asarray([getattr(one, field) for one in scored[way][dataset][name]])
+        for dataset in datasets
+        if name in scored[way][dataset]
+    }
+    known = {dataset: of[~np.isnan(of)] for dataset, of in values.items()}
+    known = {dataset: of for dataset, of in known.items() if len(of)}
+    return stratified_interval(known, mean) if known else Interval(np.nan, np.nan, np.nan)
+
+
+def groups(datasets: Sequence[str]) -> dict[str, list[str]]:
+    """Data sets that a table takes together."""
+    sizes = {"small logs (25, 50)": ("-25", "-50"), "larger (200, 1,000)": ("-200", "-1000")}
+    found = {
+        title: [name for name in datasets if name.startswith("treatment") and name.endswith(ends)]
+        for title, ends in sizes.items()
+    }
+    found["robots"] = [name for name in datasets if not name.startswith("treatment")]
+    return {title: names for title, names in found.items() if names}
+
+
+def selection_tables(scored: Scores) -> list[Table]:
+    """One table per way of choosing and group of data sets, the least regret first."""
+    return [
+        Table(
+            f"choosing among {way}, {title}: rank correlation with the true return, and regret "
+            "(95 % intervals over seeds)",
+            tuple(
+                sorted(
+                    (_row(scored, way, names, signal) for signal in scored[way][names[0]]),
+                    key=lambda row: np.inf if np.isnan(row["regret"]) else row["regret"],
+                )
+            ),
+        )
+        for way in CHOSEN_AMONG
+        for title, names in groups([*scored[way]]).items()
+    ]
+
+
+def _row(scored: Scores, way: str, names: Sequence[str], signal: str) -> dict[str, Any]:
+    correlation = interval(scored, way, names, signal, "correlation")
+    regret = interval(scored, way, names, signal, "regret")
+    return {
+        "signal": signal.removeprefix(PREFIX),
+        **dict(zip(("rank_correlation", "low", "high"), correlation, strict=True)),
+        **dict(zip(("regret", "regret_low", "regret_high"), regret, strict=True)),
+    }
+
+
+def small_log_plan(asked: Reproduction) -> list[PlannedRun]:
+    """Each method with the small settings; FtTPO also with the usual ones, and selected."""
+    treatment = asked.scale.treatment
+    steps = asked.steps or min(SMALL_STEPS, treatment.steps)
+    count = asked.seeds or 2 * treatment.seeds
+    small: dict[str, Any] = {"settings_from": SMALL}
+    wanted: list[tuple[Method, dict[str, Any]]] = [(one, small) for one in SMALL_METHODS]
+    wanted += [(_USUAL, {}), (_SELECTED, {**small, "holdout": HOLDOUT, "select": "offline"})]
+    return [
+        PlannedRun(
+            f"small-logs/{reward}/{one.folder}",
+            make_spec(
+                one.algorithm, f"treatment/{reward}", steps=steps,
+                # SPOT's density model gets as many updates as the policy.
+                settings={"vae_steps": steps} if one.algorithm == "spot" else {},
+                seeds=range(_FIRST_SMALL_SEED, _FIRST_SMALL_SEED + count),
+                evaluate_every=max(1, steps // 3), log_every=max(1, steps // 24),
+                episodes=SMALL_EPISODES * treatment.episodes, data_needed=False, **more,
+            ),
+        )
+        for reward in REWARDS
+        for one, more in wanted
+    ]  # fmt: skip
+
+
+def small_log_tables(runs: Mapping[str, Run]) -> list[Table]:
+    """One table per reward, the best first, with the share of the best constant dose."""
+    found = []
+    for reward, of in comparison.by_dataset(runs).items():
+        table = comparison.methods_table(f"treatment/{reward}", of)
+        best = next(iter(of.values())).references["best constant"]
+        rows = tuple(
+            {"method": row["method"], "percent_of_constant": 100.0 * row["mean"] / best.mean, **row}
+            for row in table.rows
+        )
+        told = f"best constant dose has {best.mean:.2f} ({best.rule}, {best.episodes:,} episodes)"
+        notes = (*table.notes, f"the {told}")
+        found.append(dataclasses.replace(table, rows=rows, notes=notes))
+    return found

@@ -1,0 +1,247 @@
+"""How far runs are, at any moment: one unfinished run, a table of many, or a live display."""
+
+import collections
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from fat2thin.evaluation.returns import SCORE
+from fat2thin.evaluation.table import make_table, metrics_table
+from fat2thin.runs import checkpoints, files, lock
+from fat2thin.runs.checkpoints import Checkpoint
+from fat2thin.runs.files import DamagedError, NoRunError
+from fat2thin.runs.folder import RunFolder
+from fat2thin.runs.result import Evaluations
+from fat2thin.runs.status import RunOutline, RunStatus, StatusReader
+from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import printable
+
+REFRESH = 1.0
+"""Seconds between looks."""
+PATIENCE = 5.0
+"""Seconds without a lock after which a run counts as interrupted."""
+LINE_EVERY = 2.0
+"""Seconds between lines, at least."""
+_ROWS = 20
+_LONGEST_SEEDS = 20
+
+
+def describe(status: RunStatus) -> str:
+    """An unfinished run: how far it is, its last evaluation and metrics, stops and warnings."""
+    # While a process writes and removes checkpoints they are left alone.
+    checkpoint = None if status.in_use else checkpoints.newest(status.folder)
+    outline = status.outline.including(checkpoint) if checkpoint else status.outline
+    now = "a process is training into it now" if status.in_use else _interrupted(checkpoint)
+    parts = [f"{_title(outline)}: {_progress(status)}\n{now}"]
+    if status.stopped:
+        parts.append(f"{_stopped_seeds(status)}; what follows leaves them out")
+    steps, policies = RunFolder(status.folder).evaluations(len(outline.seeds))
+    if steps and policies:
+        last = Evaluations(tuple(steps), policies).last()
+        parts.append(str(make_table(f"evaluation after step {steps[-1]:,}", last, {})))
+    parts.append(_metrics(status))
+    if told := [*remarks(outline)]:
+        parts.append("\n".join(told))
+    return "\n\n".join(parts)
+
+
+def remarks(outline: RunOutline) -> Iterator[str]:
+    """A line for each seed that stopped, and for each warning."""
+    for seed, stop in outline.stopped.items():
+        yield printable(
+            f"seed {seed} stopped at step {stop['step']:,}: {stop['metric']} was not finite. Its "
+            f"state after step {stop['last_good_step']:,} is kept."
+        )
+    for warning in outline.warnings:
+        yield printable(f"warning: {warning}")
+
+
+def overview(folders: Sequence[Path]) -> Table:
+    """One row per folder, in the order given; what is no run, or damaged, has a row too."""
+    return Table(f"{len(folders)} run folders", tuple(map(_row, folders)))
+
+
+def _row(folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {"folder": str(folder), "algorithm": "", "dataset": "", "seeds": ""}
+    row |= {SCORE: math.nan, "status": ""}
+    try:
+        status = StatusReader(folder).read()
+        if not status.running:
+            _check_sizes(status)
+        outline, score = status.outline, status.score
+        row |= {"algorithm": outline.algorithm, "dataset": outline.dataset}
+        row |= {"seeds": _seeds(outline), SCORE: score.mean if score else math.nan}
+        row["status"] = outline.status
+        if status.running and status.in_use:
+            row["status"] = f"running {status.percent} %"
+        elif status.running:
+            row["status"] = f"interrupted at step {status.step:,}"
+        if status.stopped:
+            row["status"] += f", {_stopped_seeds(status)}"
+    except (ValueError, OSError) as error:
+        what = str(error).removeprefix(f"{folder}/").removeprefix(f"{folder} ")
+        row["status"] = what if isinstance(error, NoRunError) else f"damaged: {what}"
+    return row
+
+
+def _check_sizes(status: RunStatus) -> None:
+    """Check that the files of a finished run have their sizes; contents are not read."""
+    for name, stamp in status.outline.files.items():
+        path = status.folder / name
+        with files.opened(path, required=True) as file:
+            size = files.size_of(file)
+        if size != stamp.get("bytes"):
+            raise DamagedError(f"{path} is cut off or was changed")
+
+
+def _title(outline: RunOutline) -> str:
+    return printable(f"{outline.algorithm} on {outline.dataset}, seeds {_seeds(outline)}")
+
+
+def _seeds(outline: RunOutline) -> str:
+    text = listed(outline.seeds)
+    return text if len(text) <= _LONGEST_SEEDS else f"{len(outline.seeds)} of them"
+
+
+def _progress(status: RunStatus) -> str:
+    return f"step {status.step:,} of {status.outline.steps:,} ({status.percent} %)"
+
+
+def _stopped_seeds(status: RunStatus) -> str:
+    count = len(status.outline.seeds)
+    return f"{status.stopped} of {count} seed{'s' if count > 1 else ''} stopped"
+
+
+def _interrupted(checkpoint: Checkpoint | None) -> str:
+    place = checkpoint.place if checkpoint else "the start"
+    return f"interrupted: run the same command again to resume from {place}"
+
+
+def _metrics(status: RunStatus) -> str:
+    if status.row is None:
+        return "no metrics yet"
+    return str(metrics_table(f"metrics at step {status.step:,}", status.row.metrics))
+
+
+def _news(status: RunStatus) -> list[str]:
+    """The last score, and how many seeds stopped."""
+    told = []
+    if score := status.score:
+        told.append(f"{SCORE} {score.mean:.3f} at step {score.step:,}")
+    if status.stopped:
+        told.append(_stopped_seeds(status))
+    return told
+
+
+class Pace:
+    """Steps per second over the last rows of metrics that were seen to arrive."""
+
+    def __init__(self) -> None:
+        self._seen: collections.deque[tuple[float, int]] = collections.deque(maxlen=_ROWS)
+        self._step: int | None = None
+
+    def see(self, step: int, now: float) -> None:
+        """Note the number of steps done now."""
+        if self._step is not None and step < self._step:
+            self._seen.clear()
+        # When the first step that is seen was reached is not known.
+        elif self._step is not None and step > self._step:
+            self._seen.append((now, step))
+        self._step = step
+
+    def words(self, remaining: int) -> str:
+        """Speed and time left; empty where not known yet."""
+        if len(self._seen) < 2 or self._seen[-1][0] <= self._seen[0][0]:
+            return ""
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        rate = (last - first) / (ended - began)
+        minutes, seconds = divmod(round(remaining / rate), 60)
+        return f"{rate:,.0f} steps/s, {minutes}:{seconds:02d} left"
+
+
+class _Lines:
+    """Prints a line when something is new, but not too often."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._told: tuple[int, int] | None = None
+        self._when = -math.inf
+
+    def show(self, status: RunStatus, pace: str) -> None:
+        news = status.step, status.score.step if status.score else -1
+        now = time.monotonic()
+        if news == self._told or now - self._when < self._every:
+            return
+        self._told, self._when = news, now
+        rows = metrics_table("", status.row.metrics) if status.row else ()
+        losses = [
+            f"{printable(row['metric'])} {row['mean']:.4g}"
+            for row in rows
+            if row["metric"].endswith("loss")
+        ]
+        parts = [_progress(status), *losses, *_news(status), pace]
+        print("; ".join(filter(None, parts)), flush=True)
+
+
+class _Screen:
+    """Shows a bar, and the last metrics below it."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, status: RunStatus, pace: str) -> None:
+        done = ProgressBar(total=status.outline.steps, completed=status.step, width=40)
+        bar = Columns([done, Text(_progress(status)), Text(pace)])
+        texts = filter(None, ["; ".join(_news(status)), _metrics(status)])
+        shown = Group(Text(_title(status.outline)), bar, Text("\n".join(texts)))
+        self._live.update(shown, refresh=True)
+
+
+def follow(
+    folder: Path, console: Console | None = None, *, refresh: float = REFRESH,
+    patience: float = PATIENCE, line_every: float = LINE_EVERY,
+) -> bool:  # fmt: skip
+    """Show a run until it is over; return False if it was interrupted, or on Ctrl-C."""
+    console = console or Console()
+    live = Live(console=console, auto_refresh=False, transient=True)
+    display = _Screen(live) if console.is_terminal else _Lines(line_every)
+    watch, pace = StatusReader(folder), Pace()
+    last_held = time.monotonic()
+    try:
+        with live if console.is_terminal else contextlib.nullcontext():
+            while (status := _look(watch, folder, refresh, patience)).running:
+                now = time.monotonic()
+                if status.in_use:
+                    last_held = now
+                elif now - last_held > patience:
+                    break
+                pace.see(status.step, now)
+                display.show(status, pace.words(status.outline.steps - status.step))
+                time.sleep(refresh)
+    except KeyboardInterrupt:
+        return False
+    if status.running:
+        print(f"{_progress(status)}; {_interrupted(checkpoints.newest(folder))}")
+    return not status.running
+
+
+def _look(watch: StatusReader, folder: Path, refresh: float, patience: float) -> RunStatus:
+    """How far the run is; a run that is just starting gets time to write its files."""
+    began = time.monotonic()
+    while True:
+        try:
+            return watch.read()
+        except (ValueError, OSError) as error:
+            waiting = isinstance(error, NoRunError) or time.monotonic() - began < patience
+            if not (waiting and lock.in_use(folder)):
+                raise
+        time.sleep(refresh)
