@@ -12,11 +12,10 @@ from jaxtyping import Float
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
+from fat2thin.testing.study import Elements, Rows
 from fat2thin.testing.subject import Subject
 
-Elements = Float[np.ndarray, " elements"]
 Vectors = Float[np.ndarray, "rows elements dimension"]
-Rows = Float[np.ndarray, "rows elements"]
 
 _FITTED = 2_000
 _FIT_ROUNDS = 50
@@ -27,7 +26,8 @@ class Placement:
     """Where the distribution is: centre, spread of each coordinate, and an elliptical frame.
 
     `frame` is a triangular factor of the scatter, `gaussian` and `cauchy` the scales at which a
-    standard Gaussian or Cauchy in that frame has the median radius of the samples.
+    standard Gaussian or Cauchy in that frame has the median radius of the samples. `flat` means
+    that the samples lie in a subspace, so have no density.
     """
 
     centre: Float[np.ndarray, "elements dimension"]
@@ -39,7 +39,7 @@ class Placement:
 
 
 def place(samples: Vectors) -> Placement:
-    """Fit the placement; `flat` says that the samples lie in a subspace, so have no density."""
+    """Fit the placement to samples."""
     samples = np.nan_to_num(samples[:_FITTED])
     dimension = samples.shape[-1]
     lower, centre, upper = np.quantile(samples, [0.25, 0.5, 0.75], axis=0)
@@ -66,7 +66,7 @@ def place(samples: Vectors) -> Placement:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points of the proposal, and how much of an integral over the density each stands for."""
+    """Points of the proposal with both log densities: weighted samples of the distribution."""
 
     points: Vectors
     log_proposal: Rows
@@ -79,12 +79,12 @@ class Cloud:
         return self.weight_of(self.log_density)
 
     def weight_of(self, log_density: Rows) -> Rows:
-        """The weights of a relative of the density, at the same points."""
+        """Return the weights of another density at the same points."""
         with np.errstate(over="ignore"):
             return np.exp(log_density - self.log_proposal)
 
     def mean_of(self, values: Rows) -> tuple[Elements, Elements]:
-        """Expectation under the density divided by its mass, and its standard error."""
+        """Return the expectation under the density divided by its mass, and its standard error."""
         weight = self.weight
         mass = weight.mean(0)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -93,7 +93,7 @@ class Cloud:
             return mean, np.sqrt(np.mean(terms**2, axis=0) / len(weight))
 
     def effective_samples(self) -> Elements:
-        """(sum w)^2 / sum w^2: few where the density has a tail that no proposal covers."""
+        """Return (sum w)^2 / sum w^2: few where the proposal does not cover a tail."""
         weight = self.weight
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = np.nan_to_num(weight / weight.max(0))
@@ -118,11 +118,12 @@ def make_cloud(subject: Subject, placement: Placement, count: int, seed: int) ->
     representable = (np.abs(exact) < float(subject.limits.max)).all(-1)
     known = representable & subject.in_support(points)
     log_density = np.where(known, without_nan(subject.log_prob(points)), -np.inf)
-    return Cloud(points, _log_proposal(placement, points), log_density, bool(known.any(0).all()))
+    has_volume = not placement.flat and bool(known.any(0).all())
+    return Cloud(points, _log_proposal(placement, points), log_density, has_volume)
 
 
 def without_nan(log_density: Rows) -> Rows:
-    """A NaN is for other checks to find: here it counts as no density."""
+    """Treat NaN as no density; other checks find it."""
     return np.where(np.isnan(log_density), -np.inf, log_density)
 
 
