@@ -115,7 +115,7 @@ def train(
             nothing.
     """
     from fat2thin.data import DataFileError
-    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.envs import TaskFailed
     from fat2thin.evaluation.returns import TaskError
     from fat2thin.settings.small_logs import AUTO, enough_steps, resolve
     from fat2thin.settings.spec import describe_settings, find_settings
@@ -178,7 +178,7 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
         episodes: Episodes a seed and a policy.
         draw: Which fresh episodes; another number, other episodes.
     """
-    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.envs import TaskFailed
     from fat2thin.training import load
 
     with plain_errors(ValueError, TaskFailed):

@@ -12,7 +12,7 @@ from fat2thin.algorithms.base import Batch
 from fat2thin.data import Dataset
 from fat2thin.data.operations import discounted_returns, reachable_returns
 from fat2thin.data.predictability import is_noisy
-from fat2thin.evaluation.signals import Watched
+from fat2thin.evaluation.held_out import Watched
 from fat2thin.policies.policy import in_half_ranges
 
 

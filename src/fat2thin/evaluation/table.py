@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fat2thin.evaluation.held_out import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.returns import Evaluation, Reference
-from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.statistics import interquartile_mean, seed_interval
 from fat2thin.tables import Table
 

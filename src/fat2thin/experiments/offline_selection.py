@@ -9,8 +9,8 @@ import numpy as np
 from fat2thin import data
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.predictability import is_noisy
+from fat2thin.evaluation.held_out import preference
 from fat2thin.evaluation.returns import NO_TASK
-from fat2thin.evaluation.signals import preference
 from fat2thin.experiments.plan import Planned
 from fat2thin.training import Run, RunSpec
 

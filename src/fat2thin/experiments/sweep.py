@@ -16,8 +16,8 @@ import numpy as np
 
 from fat2thin import data
 from fat2thin.atomic_files import write
+from fat2thin.evaluation.held_out import NOT_ESTIMABLE
 from fat2thin.evaluation.returns import evaluator
-from fat2thin.evaluation.signals import NOT_ESTIMABLE
 from fat2thin.evaluation.statistics import Interval, area_under_curve, seed_interval
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments import offline_selection

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fat2thin.envs import treatment
-from fat2thin.envs.treatment import State, Treatment
+from fat2thin.envs.treatment import Patient, Treatment
 from fat2thin.policies.policy import Policy
 
 EARLIER_STEPS, EARLIER_DOSE = 7, -0.03
@@ -37,7 +37,7 @@ def first_action_returns(actor: Policy, task: Treatment) -> FirstActions:
     return FirstActions(observation, doses, np.asarray(returns))
 
 
-def patient_after_doses(task: Treatment) -> tuple[State, Float[Array, " observation"]]:
+def patient_after_doses(task: Treatment) -> tuple[Patient, Float[Array, " observation"]]:
     """The patient: what the task knows of it, and what is seen."""
     key = jax.random.key(PATIENT_SEED)
     state, observation = treatment.reset(key, task)
@@ -48,7 +48,7 @@ def patient_after_doses(task: Treatment) -> tuple[State, Float[Array, " observat
 
 
 def returns_of_first_doses(
-    actor: Policy, state: State, task: Treatment, doses: Float[Array, " doses"]
+    actor: Policy, state: Patient, task: Treatment, doses: Float[Array, " doses"]
 ) -> Float[Array, "doses futures"]:
     """Undiscounted returns from a state, by first dose; the same futures for each of them."""
     future_keys = jax.random.split(
@@ -56,7 +56,7 @@ def returns_of_first_doses(
     )
 
     def one(dose: Array, key: Array) -> Array:
-        def go_on(carry: tuple[State, Array], time: Array) -> tuple[tuple[State, Array], Array]:
+        def go_on(carry: tuple[Patient, Array], time: Array) -> tuple[tuple[Patient, Array], Array]:
             now, action = carry
             now, observation, reward, _ = treatment.step(
                 jax.random.fold_in(key, time), now, action, task

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.held_out import PREFIX
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.paper.signal_quality import LAST, RANDOM, WAYS, Scores, interval
 from fat2thin.report.distribution_figures import BLUE, GREY, ORANGE

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.held_out import PREFIX
 from fat2thin.experiments import comparison as outcomes
 from fat2thin.experiments.plan import Planned
 from fat2thin.experiments.sweep import words

@@ -204,15 +204,15 @@ def _patient_keys() -> Key[Array, " patients"]:
 
 
 @functools.partial(jax.jit, static_argnames="task")
-def _first_patients(task: Treatment) -> tuple[treatment.State, Float[Array, "patients 8"]]:
+def _first_patients(task: Treatment) -> tuple[treatment.Patient, Float[Array, "patients 8"]]:
     return jax.vmap(lambda key: treatment.reset(key, task))(_patient_keys())
 
 
 @functools.partial(jax.jit, static_argnames="task")
 def _next_patients(
-    patients: treatment.State, doses: Float[Array, "patients 1"], time: Array, task: Treatment
-) -> tuple[treatment.State, Float[Array, "patients 8"]]:
-    def one(key: Array, state: treatment.State, dose: Array) -> tuple[treatment.State, Array]:
+    patients: treatment.Patient, doses: Float[Array, "patients 1"], time: Array, task: Treatment
+) -> tuple[treatment.Patient, Float[Array, "patients 8"]]:
+    def one(key: Array, state: treatment.Patient, dose: Array) -> tuple[treatment.Patient, Array]:
         return treatment.step(jax.random.fold_in(key, time + 1), state, dose, task)[:2]
 
     return jax.vmap(one)(_patient_keys(), patients, doses)

@@ -8,8 +8,8 @@ import numpy as np
 
 from fat2thin import algorithms
 from fat2thin.data.limits import default_limit
+from fat2thin.evaluation.held_out import SIGNALS
 from fat2thin.evaluation.returns import NO_TASK, TaskError, evaluator
-from fat2thin.evaluation.signals import MEANINGS
 from fat2thin.runs.evidence import NotPossible, Record
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, EVALUATIONS, METRICS, STATE
@@ -59,7 +59,7 @@ def metrics(record: Record) -> str:
         if have != want:
             raise DamagedError(f"line {line} is of {_words(*have)} instead of {_words(*want)}")
         # A signal of held-out rows need not be a number: a policy may exclude all their actions.
-        metrics = [name for name in row if name not in ("step", "seed") and name not in MEANINGS]
+        metrics = [name for name in row if name not in ("step", "seed") and name not in SIGNALS]
         blank = np.isnan([row[name] for name in metrics])
         stopped = record.had_stopped(have[1], have[0])
         if not (blank.all() if stopped else not blank.any()):
