@@ -1,10 +1,13 @@
 """What the laws share: sampling from one draw, dtypes, and the edges of an action box."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from numpyro.distributions import Distribution, constraints
+from numpyro.distributions.util import promote_shapes
 from numpyro.util import not_jax_tracer
 
 
@@ -22,11 +25,14 @@ def _clip_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return clipped, jnp.broadcast_to(tangents[0], clipped.shape)
 
 
-def broadcast_parameters(parameters: dict[str, ArrayLike]) -> tuple[int, ...]:
-    """Return the common shape of named parameters, or raise naming them and their shapes."""
+def broadcast_parameters(**parameters: ArrayLike) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the common shape of named parameters, and the parameters with as many axes.
+
+    Raise a ValueError that names them and their shapes if they do not broadcast.
+    """
     shapes = {name: jnp.shape(value) for name, value in parameters.items()}
     try:
-        return np.broadcast_shapes(*shapes.values())
+        return np.broadcast_shapes(*shapes.values()), promote_shapes(*parameters.values())
     except ValueError:
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ValueError(f"Parameters do not broadcast to one shape: {listed}.") from None
@@ -61,7 +67,10 @@ class Law(Distribution):
 
 
 class BoxLaw(Law):
-    """A scalar distribution on the box [low, high], one box per element of the batch."""
+    """A scalar distribution on the box [low, high], one box per element of the batch.
+
+    Subclasses also define `_quantile(share)`: icdf for a share strictly between 0 and 1.
+    """
 
     low: ArrayLike
     high: ArrayLike
@@ -94,10 +103,6 @@ class BoxLaw(Law):
         value = self._quantile(jnp.clip(share, float(info.tiny), 1.0 - float(info.epsneg)))
         value = jnp.where(share <= 0.0, self.low, jnp.where(share >= 1.0, self.high, value))
         return jnp.where((share >= 0.0) & (share <= 1.0), value, jnp.nan)
-
-    def _quantile(self, share: Float[Array, "..."]) -> Float[Array, "..."]:
-        """icdf for a share strictly between 0 and 1."""
-        raise NotImplementedError
 
     def _half_range(self) -> Float[Array, "..."]:
         return jnp.asarray(self.high, self._dtype()) / 2.0 - jnp.asarray(self.low) / 2.0

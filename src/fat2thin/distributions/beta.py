@@ -9,7 +9,7 @@ from jax import lax
 from jax.scipy.special import digamma, ndtri, polygamma
 from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Beta, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
 
 from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
 from fat2thin.distributions.q_math import gamma_entropy, incomplete_beta, log_beta
@@ -131,16 +131,10 @@ class BoxBeta(BoxLaw):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        parameters = {
-            "concentration1": concentration1,
-            "concentration0": concentration0,
-            "low": low,
-            "high": high,
-        }
-        batch_shape = broadcast_parameters(parameters)
-        self.concentration1, self.concentration0, self.low, self.high = promote_shapes(
-            *parameters.values()
+        batch_shape, promoted = broadcast_parameters(
+            concentration1=concentration1, concentration0=concentration0, low=low, high=high
         )
+        self.concentration1, self.concentration0, self.low, self.high = promoted
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     @validate_sample

@@ -27,8 +27,17 @@ from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 # (1 - atan(k) / k) / k^2 in powers of k^2.
 _ARCTAN_SERIES = tuple((-1.0) ** n / (2 * n + 3) for n in range(18))
 _ARCTAN_SERIES_BELOW = 0.3
-_COUNT = 81
 _WIDE = 6.0
+_COUNT = 81
+# Nodes and weights on (0, 1): x = 1 / (1 + exp(-pi sinh t)).
+_T, _STEP = np.linspace(-3.4, 3.4, _COUNT, retstep=True)
+_NODES = 1.0 / (1.0 + np.exp(-np.pi * np.sinh(_T)))
+_SLOPE = np.pi * np.cosh(_T) * _NODES / (1.0 + np.exp(np.pi * np.sinh(_T)))
+_FINITE = _NODES, _STEP * _SLOPE
+# The same on (0, inf): x = exp(pi/2 sinh t), from 1e-14 to 1e34.
+_T, _STEP = np.linspace(-3.7, 4.6, _COUNT, retstep=True)
+_NODES = np.exp(np.pi / 2.0 * np.sinh(_T))
+_INFINITE = _NODES, _STEP * _NODES * np.pi / 2.0 * np.cosh(_T)
 
 
 def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Array, "..."]:
@@ -49,25 +58,6 @@ def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Ar
     # log(1 + k^2) - log(k), where k^2 may overflow.
     spread = jnp.logaddexp(jnp.log(ratio), -jnp.log(ratio))
     return math.log(3.0 * math.pi) - 13.0 / 3.0 + spread + 3.0 * arctan_ratio - deficit
-
-
-def _finite_piece() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on (0, 1): x = 1 / (1 + exp(-pi sinh t))."""
-    t, step = np.linspace(-3.4, 3.4, _COUNT, retstep=True)
-    nodes = 1.0 / (1.0 + np.exp(-np.pi * np.sinh(t)))
-    slope = np.pi * np.cosh(t) * nodes / (1.0 + np.exp(np.pi * np.sinh(t)))
-    return nodes, step * slope
-
-
-def _infinite_piece() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on (0, inf): x = exp(pi/2 sinh t), from 1e-14 to 1e34."""
-    t, step = np.linspace(-3.7, 4.6, _COUNT, retstep=True)
-    nodes = np.exp(np.pi / 2.0 * np.sinh(t))
-    return nodes, step * nodes * np.pi / 2.0 * np.cosh(t)
-
-
-_FINITE = _finite_piece()
-_INFINITE = _infinite_piece()
 
 
 def expectation(

@@ -90,7 +90,7 @@ class AuthorsProposal(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        shape = broadcast_parameters({"loc": loc, "squared_scale": squared_scale})
+        shape, _ = broadcast_parameters(loc=loc, squared_scale=squared_scale)
         self.loc = jnp.broadcast_to(jnp.asarray(loc, jnp.result_type(loc, float)), shape)
         self.squared_scale = jnp.broadcast_to(jnp.asarray(squared_scale, self.loc.dtype), shape)
         self.entropic_index = entropic_index

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from numpyro.distributions import Distribution, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
 from numpyro.util import not_jax_tracer
 
 from fat2thin.distributions.base import Law, broadcast_parameters
@@ -77,9 +77,9 @@ class LocationScaleIndex(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        parameters = {"loc": loc, "scale": scale, "entropic_index": entropic_index}
-        batch_shape = broadcast_parameters(parameters)
-        self.loc, self.scale, self.entropic_index = promote_shapes(loc, scale, entropic_index)
+        batch_shape, (self.loc, self.scale, self.entropic_index) = broadcast_parameters(
+            loc=loc, scale=scale, entropic_index=entropic_index
+        )
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
 
@@ -104,12 +104,11 @@ class QGaussian(LocationScaleIndex, Law):
     @property
     def half_width(self) -> Float[Array, "*batch"]:
         """Half the length of the support, scale * sqrt(2 / (1 - q)); inf for q >= 1."""
-        dtype = self._dtype()
-        index = jnp.asarray(self.entropic_index, dtype)
+        index = self._index()
         sparse = index < 1.0
         factor = jnp.sqrt(2.0 / (1.0 - jnp.where(sparse, index, 0.0)))
         width = jnp.where(sparse, self.scale * factor, jnp.inf)
-        return jnp.broadcast_to(width, self.batch_shape).astype(dtype)
+        return jnp.broadcast_to(width, self.batch_shape).astype(index.dtype)
 
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where a value lies in the support, ends included."""
@@ -140,19 +139,18 @@ class QGaussian(LocationScaleIndex, Law):
             shrunk = -_kappa(index) * draw.exponential + 2.0 * draw.log_sine
             return jnp.logaddexp(2.0 * draw.log_cosine, shrunk) / (1.0 - index)
 
-        kernel = by_closeness(jnp.asarray(self.entropic_index, self._dtype()), near, far)
+        kernel = by_closeness(self._index(), near, far)
         return kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
 
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`."""
         standardised = (jnp.asarray(value, self._dtype()) - self.loc) / self.scale
-        return standard_cdf(standardised, jnp.asarray(self.entropic_index, self._dtype()))
+        return standard_cdf(standardised, self._index())
 
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Value below which a share `q` of the mass lies."""
-        share = jnp.asarray(q, self._dtype())
-        index = jnp.asarray(self.entropic_index, self._dtype())
-        return self._within(self.loc + self.scale * standard_icdf(share, index))
+        quantile = standard_icdf(jnp.asarray(q, self._dtype()), self._index())
+        return self._within(self.loc + self.scale * quantile)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """Shannon entropy in nats."""
@@ -168,7 +166,7 @@ class QGaussian(LocationScaleIndex, Law):
     @property
     def variance(self) -> Float[Array, "*batch"]:
         """2 scale^2 / (5 - 3 q) for q < 5/3; infinite up to 2; undefined (NaN) from 2 on."""
-        index = jnp.asarray(self.entropic_index, self._dtype())
+        index = self._index()
         finite = index < 5.0 / 3.0
         value = 2.0 * jnp.square(self.scale) / (5.0 - 3.0 * jnp.where(finite, index, 0.0))
         beyond = jnp.where(index < 2.0, jnp.inf, jnp.nan)
@@ -178,6 +176,9 @@ class QGaussian(LocationScaleIndex, Law):
     def mode(self) -> Float[Array, "*batch"]:
         """The location: peak and median for every index."""
         return jnp.broadcast_to(jnp.asarray(self.loc, self._dtype()), self.batch_shape)
+
+    def _index(self) -> Float[Array, "..."]:
+        return jnp.asarray(self.entropic_index, self._dtype())
 
     def _ends(self) -> tuple[Array, Array]:
         width = self.half_width
@@ -191,11 +192,9 @@ class QGaussian(LocationScaleIndex, Law):
 
     def _place(self, draw: _Draw) -> Array:
         """The generalised Box-Muller map, exact for every index."""
-        dtype = self._dtype()
-        index = jnp.asarray(self.entropic_index, dtype)
-        log_distance = _log_radius(draw.exponential, index) + draw.log_sine
+        log_distance = _log_radius(draw.exponential, self._index()) + draw.log_sine
         # The margin covers the rounding of exp, so that scale * exp(...) stays finite.
-        largest = math.log(float(jnp.finfo(dtype).max)) - 1e-4
+        largest = math.log(float(jnp.finfo(self._dtype()).max)) - 1e-4
         room = largest - lax.stop_gradient(jnp.maximum(jnp.log(self.scale), 0.0))
         distance = jnp.exp(jnp.minimum(log_distance, room))
         return self._within(self.loc + self.scale * draw.sign * distance)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Normal, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
 
 from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
 
@@ -54,8 +54,8 @@ class SquashedGaussian(BoxLaw):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        batch_shape = broadcast_parameters({"loc": loc, "scale": scale, "low": low, "high": high})
-        self.loc, self.scale, self.low, self.high = promote_shapes(loc, scale, low, high)
+        batch_shape, promoted = broadcast_parameters(loc=loc, scale=scale, low=low, high=high)
+        self.loc, self.scale, self.low, self.high = promoted
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     @validate_sample

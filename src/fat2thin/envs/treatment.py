@@ -169,15 +169,12 @@ class Treatment:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
 
 
-# The parts of a name and what they stand for; what is left out is the default.
-_COVARIANCE_NAMES = {"": "episode", "-fixed": "fixed"}
-_INITIAL_STATE_NAMES = {"": "uniform", "-normal": "normal", "-zero": "zero"}
-
+# What a name leaves out is the default.
 VARIANTS: dict[str, Treatment] = {
     f"treatment/{reward}{one}{other}": Treatment(
-        reward, covariance=_COVARIANCE_NAMES[one], initial_state=_INITIAL_STATE_NAMES[other]
+        reward, covariance=one[1:] or "episode", initial_state=other[1:] or "uniform"
     )
-    for reward, one, other in itertools.product(_REWARDS, _COVARIANCE_NAMES, _INITIAL_STATE_NAMES)
+    for reward, one, other in itertools.product(_REWARDS, ("", "-fixed"), ("", "-normal", "-zero"))
 }
 """Every named variant: `treatment/<reward>[-fixed][-normal|-zero]`."""
 TRAJECTORIES = 50

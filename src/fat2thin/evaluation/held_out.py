@@ -172,21 +172,6 @@ class FinishedRun(Protocol):
         """States of all seeds."""
 
 
-class _Means(NamedTuple):
-    """Means over rows, of one seed or with a leading axis of seeds."""
-
-    metrics: Metrics
-    inside: Array
-    """Of each coordinate."""
-    all_inside: Array
-    width: Array
-    """As a share of the box."""
-    log_likelihood: Array
-    good: Array | None
-    """Share of actions with a positive advantage, where there are critics and a value."""
-    good_inside: Array | None
-
-
 def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     """Every quantity of a log, a number a seed: those of `MEANINGS`, then the algorithm's metrics.
 
@@ -195,15 +180,14 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     twice that.
     """
     of_seeds = [_means_over(run, dataset, index) for index in range(len(run.spec.seeds))]
-    found = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
-    metrics = {name: found.metrics[name] for name in sorted(found.metrics)}
-    quantities = {"logged_inside_support": found.all_inside}
-    if found.inside.shape[1] > 1:
-        for coordinate, inside in enumerate(found.inside.T):
+    found, metrics = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
+    quantities = {"logged_inside_support": found["all_inside"]}
+    if found["inside"].shape[1] > 1:
+        for coordinate, inside in enumerate(found["inside"].T):
             quantities[f"logged_inside_support[{coordinate}]"] = inside
-    if found.good is not None:
-        quantities["good_inside_support"] = _ratio(found.good_inside, found.good)
-    quantities["support_percent"] = 100.0 * found.width
+    if "good" in found:
+        quantities["good_inside_support"] = _ratio(found["good_inside"], found["good"])
+    quantities["support_percent"] = 100.0 * found["width"]
     if "critic_loss" in metrics:
         # Critics learn scaled rewards; the error is told in those of the log.
         factors = [_scales(run, index).reward_factor for index in range(len(of_seeds))]
@@ -212,9 +196,9 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
         loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
         quantities["weighted_log_likelihood"] = _ratio(-loss, metrics["weight_mean"])
-    quantities["log_likelihood"] = found.log_likelihood
+    quantities["log_likelihood"] = found["log_likelihood"]
     # What an algorithm reports under one of these names is the same number.
-    return quantities | {name: metrics[name] for name in metrics if name not in quantities}
+    return quantities | {name: metrics[name] for name in sorted(metrics) if name not in quantities}
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -274,8 +258,7 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
                 f"data set {dataset.name!r} is not of the run's problem: {field} is "
                 f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
             )
-    scaled = _scales(run, index).apply(dataset)
-    return batch_of(scaled)
+    return batch_of(_scales(run, index).apply(dataset))
 
 
 def _scales(run: FinishedRun, index: int) -> Scales:
@@ -284,23 +267,17 @@ def _scales(run: FinishedRun, index: int) -> Scales:
     return Scales.from_json(scales[index if len(scales) > 1 else 0])
 
 
-def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> _Means:
-    """Means of a seed over all rows, in blocks of the run's batch size, weighted by their rows."""
+def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, dict]:
+    """Return `_block` of a seed over all rows: blocks of the batch size, weighted by their rows."""
     rows, size = run_batch(run, dataset, index), run.spec.batch_size
-    blocks = [
-        Batch(*(array[start : start + size] for array in rows))
-        for start in range(0, dataset.rows, size)
-    ]
     state, seed = jax.tree.map(lambda leaf: leaf[index], run.states), run.spec.seeds[index]
-    program = run.program
-    means = functools.partial(
-        _block, algorithm=program.algorithm, problem=program.problem, config=program.config
-    )
-    found = [
-        means(state, block, stream_key(seed, Stream.FRESH_EVALUATION, number))
-        for number, block in enumerate(blocks)
-    ]
-    counts = [len(block.reward) for block in blocks]
+    parts = {name: getattr(run.program, name) for name in ("algorithm", "problem", "config")}
+    found, counts = [], []
+    for number, start in enumerate(range(0, dataset.rows, size)):
+        block = Batch(*(array[start : start + size] for array in rows))
+        key = stream_key(seed, Stream.FRESH_EVALUATION, number)
+        found.append(_block(state, block, key, **parts))
+        counts.append(len(block.reward))
     return jax.tree.map(
         lambda *means: np.average(np.asarray(means, np.float64), axis=0, weights=counts), *found
     )
@@ -310,21 +287,26 @@ def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> _Means:
 def _block(
     state: State, batch: Batch, key: Key[Array, ""],
     *, algorithm: Algorithm, problem: Problem, config: Any,
-) -> _Means:  # fmt: skip
-    """Means of one seed over the rows of a batch."""
+) -> tuple[dict[str, Array], Metrics]:  # fmt: skip
+    """Return means of one seed over the rows of a batch: our own, and what an update reports.
+
+    Ours are `inside` (of each coordinate), `all_inside`, `width` (a share of the box) and
+    `log_likelihood`; with critics and a value, also the shares of actions with a positive
+    advantage (`good`), and of those inside the support (`good_inside`).
+    """
     unit = _in_half_ranges(problem)
     low, high = algorithm.policy(state, unit, config).support(batch.observation)
     inside = (low <= batch.action) & (batch.action <= high)
     all_inside = jnp.all(inside, axis=-1)
     density = (algorithm.proposal or algorithm.policy)(state, unit, config)(batch.observation)
+    found = {
+        "inside": jnp.mean(inside, axis=0),
+        "all_inside": jnp.mean(all_inside),
+        "width": jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,
+        "log_likelihood": jnp.mean(density.log_prob(batch.action)),
+    }
     advantage = advantage_of(state, batch)
-    good = None if advantage is None else advantage > 0.0
-    return _Means(
-        metrics=_without_learning(algorithm, state, batch, key, problem, config),
-        inside=jnp.mean(inside, axis=0),
-        all_inside=jnp.mean(all_inside),
-        width=jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,
-        log_likelihood=jnp.mean(density.log_prob(batch.action)),
-        good=None if good is None else jnp.mean(good),
-        good_inside=None if good is None else jnp.mean(good & all_inside),
-    )
+    if advantage is not None:
+        good = advantage > 0.0
+        found |= {"good": jnp.mean(good), "good_inside": jnp.mean(good & all_inside)}
+    return found, _without_learning(algorithm, state, batch, key, problem, config)

@@ -43,11 +43,9 @@ class Evaluator(Protocol):
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
         """Return the results of `act(key, observation)`; episodes depend on the key alone."""
-        ...
 
     def references(self) -> dict[str, Reference]:
         """Return what to compare with: `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
-        ...
 
 
 @runtime_checkable
@@ -66,19 +64,15 @@ class HostJudge(Protocol):
 
         Policies and results have a leading axis of jobs. Episodes depend on the keys alone.
         """
-        ...
 
     def references(self) -> dict[str, Reference]:
         """Return what to compare with."""
-        ...
 
     def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         """Raise a ValueError if policies of these sizes cannot act in the task."""
-        ...
 
     def close(self) -> None:
         """Release the environments."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

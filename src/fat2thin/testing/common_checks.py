@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from numpyro.distributions import biject_to
-from scipy import stats
 
 from fat2thin.testing.study import NOT_OFFERED, STEP, Measurement, Study, named
 from fat2thin.testing.subject import TOLERANCE, Parameters, Subject, Values, event_dim, quick_jit
@@ -154,8 +153,7 @@ def check_gradients(study: Study) -> Iterator[Measurement]:
     if not names:
         raise NotImplementedError("no parameter is reparametrised")
     labels = study.feature_names
-    level = subject.false_alarm / (len(names) * len(labels) * subject.elements)
-    width = stats.norm.isf(level / 2.0)
+    width = study.threshold(len(names) * len(labels) * subject.elements)
     sample_key, *keys = jax.random.split(study.keys[0], 1 + len(names))
     # The derivative of log_prob along tangents of the parameters.
     score = subject.program(

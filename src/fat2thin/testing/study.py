@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
+from scipy import stats
 
 from fat2thin.testing.subject import Parameters, Subject, Values
 
@@ -149,6 +150,10 @@ class Study(ABC):
 
         `at(offset)` gives the parameters moved by `offset` steps.
         """
+
+    def threshold(self, statistics: int) -> float:
+        """Return the standard errors that chance alone exceeds in any of `statistics`."""
+        return float(stats.norm.isf(self.subject.false_alarm / (2.0 * statistics)))
 
     def near_end(self, values: Values) -> Bool[np.ndarray, "rows elements"]:
         """Return whether values are so near a known end that rounding decides their density."""

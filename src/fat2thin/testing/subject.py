@@ -3,8 +3,9 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import jax
@@ -47,20 +48,17 @@ def innermost(distribution: Distribution) -> Distribution:
 def rebuild(distribution: Distribution, parameters: Mapping[str, Any]) -> Distribution:
     """Return the same distribution with these parameter values, which may be traced."""
     kind = type(distribution)
-    if kind not in _WRAPPERS:
+    base = rebuild(distribution.base_dist, parameters) if kind in _WRAPPERS else None
+    if base is None:
         rebuilt = _construct(distribution, parameters)
+    elif kind is Independent:
+        rebuilt = Independent(base, distribution.reinterpreted_batch_ndims, validate_args=False)
+    elif kind is ExpandedDistribution:
+        rebuilt = base.expand(distribution.batch_shape)
+    elif kind is MaskedDistribution:
+        rebuilt = base.mask(distribution._mask)
     else:
-        base = rebuild(distribution.base_dist, parameters)
-        if kind is Independent:
-            event = distribution.reinterpreted_batch_ndims
-            rebuilt = Independent(base, event, validate_args=False)
-        elif kind is ExpandedDistribution:
-            rebuilt = base.expand(distribution.batch_shape)
-        elif kind is MaskedDistribution:
-            rebuilt = base.mask(distribution._mask)
-        else:
-            transforms = distribution.transforms
-            rebuilt = TransformedDistribution(base, transforms, validate_args=False)
+        rebuilt = TransformedDistribution(base, distribution.transforms, validate_args=False)
     rebuilt._validate_args = distribution._validate_args
     return rebuilt
 
@@ -117,19 +115,13 @@ def parameters_of(distribution: Distribution, dtype: Any) -> Parameters:
         value = jnp.asarray(owner.__dict__[name], dtype)
         event_shape = value.shape[value.ndim - event_dim(owner.arg_constraints.get(name)) :]
         values[name] = jnp.broadcast_to(value, owner.batch_shape + event_shape)
-    for size in range(len(names), 0, -1):
-        for chosen in combinations(names, size):
-            candidate = {name: values[name] for name in chosen}
-            if _can_be_built(owner, candidate):
+    sizes = range(len(names), 0, -1)
+    for chosen in chain.from_iterable(combinations(names, size) for size in sizes):
+        candidate = {name: values[name] for name in chosen}
+        with suppress(AssertionError, TypeError, ValueError):
+            if _construct(owner, candidate).shape() == owner.shape():
                 return candidate
     return {}
-
-
-def _can_be_built(owner: Distribution, candidate: Parameters) -> bool:
-    try:
-        return _construct(owner, candidate).shape() == owner.shape()
-    except (AssertionError, TypeError, ValueError):
-        return False
 
 
 class Subject:
@@ -170,10 +162,7 @@ class Subject:
         numbers = self.elements * self.dimension
         self.samples = min(samples, _KEPT // numbers)
         self.rows = max(1, min(_MOST_ROWS, _BLOCK // numbers))
-        self._log_prob = self.program(distribution.log_prob)
-        self._log_prob_with = self.program(
-            lambda values, parameters: self.rebuilt(parameters).log_prob(values)
-        )
+        self._log_prob = self.program(lambda values, with_: self.rebuilt(with_).log_prob(values))
         self._draw = quick_jit(
             lambda key, rows: distribution.sample(key, (rows,)), static_argnums=1
         )
@@ -211,9 +200,7 @@ class Subject:
 
     def log_prob(self, values: Values, parameters: Parameters | None = None) -> Values:
         """Return log densities (rows, elements), of this distribution or with other parameters."""
-        if parameters is None:
-            return self._log_prob(values)
-        return self._log_prob_with(values, parameters)
+        return self._log_prob(values, parameters or {})
 
     def to_device(self, values: Values) -> Array:
         """Return values in the distribution's own dtype and shape (rows, *batch, *event)."""
@@ -275,9 +262,8 @@ class Subject:
         """Return the ends of the support, infinite for none, with these parameters if given."""
         support = self.rebuilt(parameters or {}).support if self.scalar else None
         ends = getattr(support, "lower_bound", -np.inf), getattr(support, "upper_bound", np.inf)
-        return np.stack(
-            [np.broadcast_to(np.asarray(end, float), self.batch_shape).reshape(-1) for end in ends]
-        )
+        flat = [np.broadcast_to(end, self.batch_shape).reshape(-1) for end in ends]
+        return np.stack(flat, dtype=float)
 
 
 def _short(value: np.ndarray | np.floating) -> str:

@@ -1,4 +1,9 @@
-"""Checks of distributions over vectors, against importance sampling of their own density."""
+"""Checks of distributions over vectors, against importance sampling of their own density.
+
+The proposal is a mixture of three, placed by samples: a Gaussian (efficient in many dimensions),
+a multivariate Cauchy (heavier than elliptical densities), and a product of coordinates with
+density 1 / (2 (1 + |z|) (1 + log(1 + |z|))^2), which is heavier than every power law.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,12 +13,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 from scipy import stats
+from scipy.special import gammaln, logsumexp
 
 from fat2thin.testing.common_checks import check_gradients
-from fat2thin.testing.importance_sampling import Cloud, make_cloud, place, without_nan
 from fat2thin.testing.study import Difference, Elements, Measurement, Rows, Study, derivative, views
 from fat2thin.testing.subject import Parameters, Subject, Values, quick_jit
 
+Vectors = Float[np.ndarray, "rows elements dimension"]
+
+_FITTED = 2_000
+_FIT_ROUNDS = 50
 # With fewer effective samples an integral is not known, or does not exist.
 _FEWEST_EFFECTIVE = 100.0
 _RAYS = 8
@@ -29,11 +38,155 @@ _LEAST_TAIL = 0.02
 
 
 @dataclass(frozen=True)
+class _Placement:
+    """Where the distribution is: centre, spread of each coordinate, and an elliptical frame.
+
+    `frame` is a triangular factor of the scatter, `gaussian` and `cauchy` the scales at which a
+    standard Gaussian or Cauchy in that frame has the median radius of the samples. `flat` means
+    that the samples lie in a subspace, so have no density.
+    """
+
+    centre: Float[np.ndarray, "elements dimension"]
+    spread: Float[np.ndarray, "elements dimension"]
+    frame: Float[np.ndarray, "elements dimension dimension"]
+    gaussian: Elements
+    cauchy: Elements
+    flat: bool
+
+
+def _place(samples: Vectors) -> _Placement:
+    """Fit the placement to samples."""
+    samples = np.nan_to_num(samples[:_FITTED])
+    dimension = samples.shape[-1]
+    lower, centre, upper = np.quantile(samples, [0.25, 0.5, 0.75], axis=0)
+    spread = (upper - lower) / 2.0
+    flat = bool(np.any(spread == 0.0))
+    spread = np.where(spread > 0.0, spread, 1.0)
+    z = np.clip((samples - centre) / spread, -1e4, 1e4)
+    apart = z - z.mean(0)
+    eigenvalues = np.linalg.eigvalsh(np.einsum("rei,rej->eij", apart, apart))
+    flat = flat or bool(np.any(eigenvalues[:, 0] < 1e-10 * eigenvalues[:, -1]))
+    scatter = np.broadcast_to(np.eye(dimension), (*centre.shape, dimension)).copy()
+    for _ in range(_FIT_ROUNDS):
+        # The fixed point of the Cauchy likelihood: far samples hardly count.
+        radius = np.einsum("rei,eij,rej->re", z, np.linalg.inv(scatter), z)
+        weight = (dimension + 1.0) / (1.0 + radius)
+        scatter = np.einsum("re,rei,rej->eij", weight, z, z) / len(z)
+        scatter = scatter + 1e-10 * np.eye(dimension)
+    frame = np.linalg.cholesky(scatter)
+    radius = np.median(np.sum(np.einsum("eij,rej->rei", np.linalg.inv(frame), z) ** 2, -1), axis=0)
+    gaussian = np.sqrt(radius / stats.chi2.median(dimension))
+    cauchy = np.sqrt(radius / (dimension * stats.f.median(dimension, 1)))
+    return _Placement(centre, spread, spread[..., None] * frame, gaussian, cauchy, flat)
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """Points of the proposal with both log densities: weighted samples of the distribution."""
+
+    points: Vectors
+    log_proposal: Rows
+    log_density: Rows
+    has_volume: bool
+
+    @property
+    def weight(self) -> Rows:
+        """Density over proposal: its mean is the mass."""
+        return self.weight_of(self.log_density)
+
+    def weight_of(self, log_density: Rows) -> Rows:
+        """Return the weights of another density at the same points."""
+        with np.errstate(over="ignore"):
+            return np.exp(log_density - self.log_proposal)
+
+    def mean_of(self, values: Rows) -> tuple[Elements, Elements]:
+        """Return the expectation under the density divided by its mass, and its standard error."""
+        weight = self.weight
+        mass = weight.mean(0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = np.where(weight == 0.0, 0.0, weight * values).mean(0) / mass
+            terms = np.where(weight == 0.0, 0.0, weight * (values - mean) / mass)
+            return mean, np.sqrt(np.mean(terms**2, axis=0) / len(weight))
+
+    def effective_samples(self) -> Elements:
+        """Return (sum w)^2 / sum w^2: few where the proposal does not cover a tail."""
+        weight = self.weight
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.nan_to_num(weight / weight.max(0))
+            return np.nan_to_num(scaled.sum(0) ** 2 / (scaled**2).sum(0))
+
+
+def _make_cloud(subject: Subject, placement: _Placement, count: int, seed: int) -> _Cloud:
+    """Draw the proposal and evaluate the density; zero outside the declared support."""
+    generator = np.random.default_rng(seed)
+    shape = (count, subject.elements, subject.dimension)
+    normal = generator.normal(size=shape)
+    radial = np.abs(generator.normal(size=shape[:2]))
+    which = generator.integers(3, size=shape[:2])
+    stretch = np.where(which == 0, placement.gaussian, placement.cauchy / np.maximum(radial, 1e-30))
+    elliptical = np.einsum("eij,rej->rei", placement.frame, normal * stretch[..., None])
+    uniform = generator.uniform(size=shape)
+    with np.errstate(over="ignore"):
+        product = np.expm1(uniform / (1.0 - uniform)) * generator.choice((-1.0, 1.0), size=shape)
+        offset = np.where((which == 2)[..., None], placement.spread * product, elliptical)
+    exact = placement.centre + offset
+    points = subject.rounded(exact)
+    representable = (np.abs(exact) < float(subject.limits.max)).all(-1)
+    known = representable & subject.in_support(points)
+    log_density = np.where(known, _without_nan(subject.log_prob(points)), -np.inf)
+    has_volume = not placement.flat and bool(known.any(0).all())
+    return _Cloud(points, _log_proposal(placement, points), log_density, has_volume)
+
+
+def _without_nan(log_density: Rows) -> Rows:
+    """Treat NaN as no density; other checks find it."""
+    return np.where(np.isnan(log_density), -np.inf, log_density)
+
+
+def _log_proposal(placement: _Placement, points: Vectors) -> Rows:
+    dimension = points.shape[-1]
+    offset = points - placement.centre
+    inverse = np.linalg.inv(placement.frame)
+    with np.errstate(over="ignore", invalid="ignore"):
+        radius = np.sum(np.einsum("eij,rej->rei", inverse, offset) ** 2, axis=-1)
+    radius = np.nan_to_num(radius, nan=np.inf, posinf=np.inf)
+    log_volume = np.log(np.abs(np.linalg.det(placement.frame)))
+    gaussian = (
+        -0.5 * radius / placement.gaussian**2
+        - dimension * (np.log(placement.gaussian) + 0.5 * np.log(2.0 * np.pi))
+        - log_volume
+    )
+    half = (dimension + 1.0) / 2.0
+    cauchy = (
+        gammaln(half)
+        - half * np.log(np.pi)
+        - dimension * np.log(placement.cauchy)
+        - half * np.log1p(radius / placement.cauchy**2)
+        - log_volume
+    )
+    with np.errstate(over="ignore"):
+        log_distance = np.log1p(np.abs(offset) / placement.spread)
+    product = -np.sum(
+        np.log(2.0 * placement.spread) + log_distance + 2.0 * np.log1p(log_distance), axis=-1
+    )
+    return logsumexp(np.stack([gaussian, cauchy, product]), axis=0) - np.log(3.0)
+
+
+@dataclass(frozen=True)
 class VectorStudy(Study):
     """A distribution over vectors, and its density at points of a proposal."""
 
-    cloud: Cloud
+    proposed: _Cloud
     rays: Float[np.ndarray, "rays dimension"]
+
+    @property
+    def cloud(self) -> _Cloud:
+        """The weighted points; an error if there is no density in the space it lives in."""
+        if not self.proposed.has_volume:
+            raise NotImplementedError(
+                "the support has no volume, so there is no integral to compare"
+            )
+        return self.proposed
 
     def typical(self, count: int) -> Values:
         """Return samples, each the middle one of a few, so that none is far out."""
@@ -46,7 +199,7 @@ class VectorStudy(Study):
 
     def outside(self) -> Values:
         """Return points of the proposal; those outside the support are tested."""
-        return self.cloud.points[: 4 * self.subject.rows]
+        return self.proposed.points[: 4 * self.subject.rows]
 
     def edge_points(self) -> Values:
         """Return the centre, both sides of the edge along rays, and far values."""
@@ -74,12 +227,11 @@ class VectorStudy(Study):
 
     def difference(self, at: Callable[[int], Parameters]) -> Difference:
         """Return the difference quotient of the features' expectations over the same points."""
-        _require_volume(self)
         cloud = self.cloud
 
         def weight(offset: int) -> Float[np.ndarray, "rows elements"]:
             density = self.subject.log_prob(cloud.points, at(offset))
-            return cloud.weight_of(without_nan(density))
+            return cloud.weight_of(_without_nan(density))
 
         slope, change = derivative(weight)
         mass = cloud.weight.mean(0)
@@ -98,9 +250,9 @@ def study_vector(subject: Subject, key: Key[Array, ""]) -> VectorStudy:
     study_key, *later_keys = jax.random.split(key, 3)
     first_key, second_key, cloud_key = jax.random.split(study_key, 3)
     half = subject.samples // 2
-    placement = place(subject.sample(first_key, half))
+    placement = _place(subject.sample(first_key, half))
     seed = int(jax.random.bits(cloud_key))
-    cloud = make_cloud(subject, placement, half, seed)
+    cloud = _make_cloud(subject, placement, half, seed)
     generator = np.random.default_rng(seed)
     axes = np.eye(subject.dimension)
     rays = np.concatenate([axes, -axes, generator.normal(size=(_RAYS, subject.dimension))])
@@ -109,25 +261,13 @@ def study_vector(subject: Subject, key: Key[Array, ""]) -> VectorStudy:
     return VectorStudy(subject, later_keys, second, *where, seen, cloud, rays)
 
 
-def _threshold(study: VectorStudy, statistics: int) -> float:
-    """Standard errors that chance alone exceeds in any of the statistics at the given level."""
-    return float(stats.norm.isf(study.subject.false_alarm / (2.0 * statistics)))
-
-
-def _require_volume(study: VectorStudy) -> None:
-    """Raise NotImplementedError if the distribution has no density in the space it lives in."""
-    if not study.cloud.has_volume:
-        raise NotImplementedError("the support has no volume, so there is no integral to compare")
-
-
 def check_mass(study: VectorStudy) -> Iterator[Measurement]:
     """The integral of the density is one, and it converges."""
-    _require_volume(study)
     weight = study.cloud.weight
     with np.errstate(over="ignore", invalid="ignore"):
         mass = weight.mean(0)
         error = weight.std(0) / np.sqrt(len(weight))
-    width = _threshold(study, len(mass))
+    width = study.threshold(len(mass))
     effective = study.cloud.effective_samples()
     yield Measurement(
         np.abs(mass - 1.0),
@@ -146,10 +286,9 @@ def check_mass(study: VectorStudy) -> Iterator[Measurement]:
 
 def check_samples(study: VectorStudy) -> Iterator[Measurement]:
     """Bounded functions have the same mean over samples as under the density."""
-    _require_volume(study)
     samples = np.nan_to_num(study.second, nan=np.inf)
     names = study.feature_names
-    width = _threshold(study, len(names) * study.subject.elements)
+    width = study.threshold(len(names) * study.subject.elements)
     errors, allowed = [], []
     both = study.features(samples), study.features(study.cloud.points)
     for sampled, proposed in zip(*both, strict=True):
@@ -162,7 +301,6 @@ def check_samples(study: VectorStudy) -> Iterator[Measurement]:
 
 def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
     """The entropy is -E[log p]."""
-    _require_volume(study)
     subject, cloud = study.subject, study.cloud
     claimed = subject.per_element(quick_jit(subject.distribution.entropy)())
     information = np.where(np.isfinite(cloud.log_density), -cloud.log_density, 0.0)
@@ -170,7 +308,7 @@ def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
     entropy = mean + np.log(cloud.weight.mean(0))
     # The logarithm of the mass has an error of its own.
     error = error + cloud.weight.std(0) / cloud.weight.mean(0) / np.sqrt(len(information))
-    width = _threshold(study, subject.elements)
+    width = study.threshold(subject.elements)
     yield Measurement(
         np.abs(claimed - entropy),
         study.subject.tolerance * (1.0 + np.abs(entropy)) + width * error,
@@ -180,12 +318,11 @@ def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
 
 def check_moments(study: VectorStudy) -> Iterator[Measurement]:
     """Mean and variance are those of the density; where they are not finite, the tail diverges."""
-    _require_volume(study)
     subject, cloud = study.subject, study.cloud
     distribution = subject.distribution
     claims = [subject.per_element(claim) for claim in (distribution.mean, distribution.variance)]
     z = study.standardise(cloud.points)
-    width = _threshold(study, 2 * subject.elements * subject.dimension)
+    width = study.threshold(2 * subject.elements * subject.dimension)
     for power, name in enumerate(("mean", "variance"), 1):
         for coordinate in range(subject.dimension):
             claimed = claims[power - 1][:, coordinate]
