@@ -14,7 +14,16 @@ from scipy import stats
 
 from fat2thin.testing.common_checks import check_gradients
 from fat2thin.testing.integration import SLOWEST_DECAY, Integral, Line, Sides, integrate, make_line
-from fat2thin.testing.study import STEP, Difference, Elements, Measurement, Study, derivative, views
+from fat2thin.testing.study import (
+    STEP,
+    Difference,
+    Elements,
+    Measurement,
+    Study,
+    derivative,
+    numbered,
+    views,
+)
 from fat2thin.testing.subject import Parameters, Subject, Values, quick_jit
 
 _BINS = 64
@@ -160,11 +169,8 @@ def check_mass(study: ScalarStudy) -> Iterator[Measurement]:
     """The integral of the density is one."""
     integral, mass = study.integral, study.integral.mass
     beyond = np.nan_to_num(integral.remainder(integral.log_share), posinf=0.0).sum(0)
-    yield Measurement(
-        np.abs(mass - 1.0),
-        study.subject.tolerance + integral.unresolved + beyond,
-        lambda _, element: f"the integral is {mass[element]:.6g}",
-    )
+    allowed = study.subject.tolerance + integral.unresolved + beyond
+    yield Measurement(np.abs(mass - 1.0), allowed, numbered("the integral is {:.6g}", mass))
 
 
 def check_samples(study: ScalarStudy) -> Iterator[Measurement]:
@@ -182,7 +188,7 @@ def check_samples(study: ScalarStudy) -> Iterator[Measurement]:
         terms = np.where(excess == 0.0, 0.0, excess**2 / (share * masses))
     bins = 2 + (np.diff(edges, axis=0) > 0.0).sum(0)
     limit = stats.chi2.isf(study.subject.false_alarm / study.subject.elements, bins - 1)
-    yield Measurement(terms.sum(0), limit, lambda _, element: f"chi-square of {bins[element]} bins")
+    yield Measurement(terms.sum(0), limit, numbered("chi-square of {} bins", bins))
 
 
 def check_entropy(study: ScalarStudy) -> Iterator[Measurement]:
@@ -195,11 +201,9 @@ def check_entropy(study: ScalarStudy) -> Iterator[Measurement]:
         beyond = integral.remainder(integral.log_share + np.log(np.abs(information))).sum(0)
     noise = integral.noise_of(1.0 + np.abs(information))
     allowed = study.subject.tolerance * (1.0 + np.abs(entropy)) + 4.0 * noise + 2.0 * beyond
-    yield Measurement(
-        np.abs(claimed - entropy),
-        np.where(np.isfinite(allowed), allowed, 0.0),
-        lambda _, element: f"entropy {claimed[element]:.6g}, integral {entropy[element]:.6g}",
-    )
+    allowed = np.where(np.isfinite(allowed), allowed, 0.0)
+    text = numbered("entropy {:.6g}, integral {:.6g}", claimed, entropy)
+    yield Measurement(np.abs(claimed - entropy), allowed, text)
 
 
 def check_moments(study: ScalarStudy) -> Iterator[Measurement]:
@@ -233,18 +237,15 @@ def _moment(
     yield Measurement(
         np.where(finite, np.where(converges, np.abs(difference), np.inf), 0.0),
         np.where(finite & converges, allowed, 0.0),
-        lambda _, element: f"{name} {claimed[element]:.6g}, in quartile distances",
+        numbered(name + " {:.6g}, in quartile distances", claimed),
     )
-    yield Measurement(
-        np.where(finite, 0.0, slowest),
-        _DIVERGENT,
-        lambda _, element: f"{name} {claimed[element]:.6g}, exponent of its tail",
-    )
+    tail = numbered(name + " {:.6g}, exponent of its tail", claimed)
+    yield Measurement(np.where(finite, 0.0, slowest), _DIVERGENT, tail)
 
 
 def check_cdf(study: ScalarStudy) -> Iterator[Measurement]:
     """The cdf is the integral of the density, never falls, and has the density as its slope."""
-    subject, integral = study.subject, study.integral
+    subject, integral, tolerance = study.subject, study.integral, study.subject.tolerance
     edges, ends, bounded = study.line.edges, study.line.ends, study.line.bounded
     steps = np.arange(_SUBDIVISION)[:, None] / _SUBDIVISION
     fine = edges[:-1, None] + steps * np.diff(edges, axis=0)[:, None]
@@ -253,21 +254,12 @@ def check_cdf(study: ScalarStudy) -> Iterator[Measurement]:
     found = subject.program(subject.distribution.cdf)(values)
     at_edges, at_fine, at_ends = np.split(found, [len(edges), len(edges) + len(fine)])
     expected = np.cumsum(integral.region_masses(), 0)[:-1] / integral.mass
-    yield Measurement(
-        np.abs(at_edges - expected),
-        study.subject.tolerance + integral.unresolved,
-        lambda row, element: f"cdf at {edges[row, element]:.6g}",
-    )
-    yield Measurement(
-        np.where(bounded, np.abs(at_ends - np.array([[0.0], [1.0]])), 0.0),
-        study.subject.tolerance,
-        lambda row, element: f"cdf at the end {ends[row, element]:.6g}",
-    )
-    yield Measurement(
-        np.maximum(-np.diff(at_fine, axis=0), 0.0),
-        study.subject.tolerance / 10.0,
-        lambda row, element: f"cdf falls at {fine[row, element]:.6g}",
-    )
+    error, allowed = np.abs(at_edges - expected), tolerance + integral.unresolved
+    yield Measurement(error, allowed, numbered("cdf at {:.6g}", edges))
+    error = np.where(bounded, np.abs(at_ends - np.array([[0.0], [1.0]])), 0.0)
+    yield Measurement(error, tolerance, numbered("cdf at the end {:.6g}", ends))
+    fall = np.maximum(-np.diff(at_fine, axis=0), 0.0)
+    yield Measurement(fall, tolerance / 10.0, numbered("cdf falls at {:.6g}", fine))
     yield _cdf_slope(study)
 
 
@@ -282,11 +274,9 @@ def _cdf_slope(study: ScalarStudy) -> Measurement:
     with np.errstate(invalid="ignore"):
         noise = np.nan_to_num(np.abs(subject.log_prob(study.inwards(edges)) - log_density))
     relative = _SLOPE_TOLERANCE * study.subject.tolerance + study.integral.unresolved + 4.0 * noise
-    return Measurement(
-        np.abs(slope(edges) - density),
-        density * relative + _UNDERFLOW * density.max(0),
-        lambda row, element: f"slope of the cdf at {edges[row, element]:.6g}",
-    )
+    allowed = density * relative + _UNDERFLOW * density.max(0)
+    text = numbered("slope of the cdf at {:.6g}", edges)
+    return Measurement(np.abs(slope(edges) - density), allowed, text)
 
 
 def check_icdf(study: ScalarStudy) -> Iterator[Measurement]:
@@ -303,17 +293,11 @@ def check_icdf(study: ScalarStudy) -> Iterator[Measurement]:
     ends = np.where(study.line.bounded, study.line.ends, 0.0)
     largest = np.maximum(np.abs(edges), np.abs(ends).max(0))
     fall = _FALL * subject.spacing(np.maximum(largest[:-1], largest[1:]))
-
-    def name(row: int, element: int) -> str:
-        return f"icdf({levels[row, element]:.6g}) = {values[row, element]:.6g}"
-
-    yield Measurement(
-        np.where(known, np.abs(share - levels), np.nan),
-        tolerance + integral.unresolved + 2.0 * np.nan_to_num(rounding, posinf=0.0),
-        name,
-    )
-    yield Measurement(np.maximum(-np.diff(values, axis=0), 0.0), fall, name)
-    yield Measurement(1.0 - subject.in_support(values), 0.0, name)
+    text = numbered("icdf({:.6g}) = {:.6g}", levels, values)
+    allowed = tolerance + integral.unresolved + 2.0 * np.nan_to_num(rounding, posinf=0.0)
+    yield Measurement(np.where(known, np.abs(share - levels), np.nan), allowed, text)
+    yield Measurement(np.maximum(-np.diff(values, axis=0), 0.0), fall, text)
+    yield Measurement(1.0 - subject.in_support(values), 0.0, text)
 
 
 SCALAR_CHECKS = (

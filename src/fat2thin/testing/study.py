@@ -45,6 +45,12 @@ def named(rows: Sequence[str]) -> Callable[[int, int], str]:
     return lambda row, _: rows[row]
 
 
+def numbered(text: str, *values: np.ndarray) -> Callable[[int, int], str]:
+    """Describe each row and element by a text with its numbers; one row may lack its axis."""
+    tables = [np.atleast_2d(value) for value in values]
+    return lambda row, element: text.format(*(table[row, element] for table in tables))
+
+
 class Shape(NamedTuple):
     """A bounded function of one number, and its derivative."""
 

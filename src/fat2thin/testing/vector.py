@@ -16,7 +16,17 @@ from scipy import stats
 from scipy.special import gammaln, logsumexp
 
 from fat2thin.testing.common_checks import check_gradients
-from fat2thin.testing.study import Difference, Elements, Measurement, Rows, Study, derivative, views
+from fat2thin.testing.study import (
+    Difference,
+    Elements,
+    Measurement,
+    Rows,
+    Study,
+    derivative,
+    named,
+    numbered,
+    views,
+)
 from fat2thin.testing.subject import Parameters, Subject, Values, quick_jit
 
 Vectors = Float[np.ndarray, "rows elements dimension"]
@@ -269,19 +279,11 @@ def check_mass(study: VectorStudy) -> Iterator[Measurement]:
         error = weight.std(0) / np.sqrt(len(weight))
     width = study.threshold(len(mass))
     effective = study.cloud.effective_samples()
-    yield Measurement(
-        np.abs(mass - 1.0),
-        study.subject.tolerance + width * error,
-        lambda _, element: f"the integral is {mass[element]:.6g}",
-    )
-    yield Measurement(
-        _FEWEST_EFFECTIVE / np.maximum(effective, 1e-9),
-        1.0,
-        lambda _, element: (
-            f"the integral is {mass[element]:.3g} and rests on"
-            f" {effective[element]:.3g} points: it does not converge"
-        ),
-    )
+    allowed = study.subject.tolerance + width * error
+    yield Measurement(np.abs(mass - 1.0), allowed, numbered("the integral is {:.6g}", mass))
+    text = "the integral is {:.3g} and rests on {:.3g} points: it does not converge"
+    few = _FEWEST_EFFECTIVE / np.maximum(effective, 1e-9)
+    yield Measurement(few, 1.0, numbered(text, mass, effective))
 
 
 def check_samples(study: VectorStudy) -> Iterator[Measurement]:
@@ -296,7 +298,8 @@ def check_samples(study: VectorStudy) -> Iterator[Measurement]:
         errors.append(np.abs(sampled.mean(0) - mean))
         error = np.hypot(error, sampled.std(0) / np.sqrt(len(sampled)))
         allowed.append(study.subject.tolerance + width * error)
-    yield Measurement(np.stack(errors), np.stack(allowed), lambda row, _: f"E[{names[row]}]")
+    text = named([f"E[{name}]" for name in names])
+    yield Measurement(np.stack(errors), np.stack(allowed), text)
 
 
 def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
@@ -309,11 +312,9 @@ def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
     # The logarithm of the mass has an error of its own.
     error = error + cloud.weight.std(0) / cloud.weight.mean(0) / np.sqrt(len(information))
     width = study.threshold(subject.elements)
-    yield Measurement(
-        np.abs(claimed - entropy),
-        study.subject.tolerance * (1.0 + np.abs(entropy)) + width * error,
-        lambda _, element: f"entropy {claimed[element]:.6g}, integral {entropy[element]:.6g}",
-    )
+    allowed = study.subject.tolerance * (1.0 + np.abs(entropy)) + width * error
+    text = numbered("entropy {:.6g}, integral {:.6g}", claimed, entropy)
+    yield Measurement(np.abs(claimed - entropy), allowed, text)
 
 
 def check_moments(study: VectorStudy) -> Iterator[Measurement]:
@@ -354,15 +355,9 @@ def _moment(
     """A finite claim needs an integral that converges to it, any other claim one that diverges."""
     finite = np.isfinite(claimed)
     least, most = growth
-
-    def tail(_: int, element: int) -> str:
-        return f"{label} {claimed[element]:.6g}, growth of its integrand from decade to decade"
-
-    yield Measurement(
-        np.where(finite, difference, 0.0),
-        np.where(finite, allowed, 1.0),
-        lambda _, element: f"{label} {claimed[element]:.6g}, in quartile distances",
-    )
+    text = numbered(label + " {:.6g}, in quartile distances", claimed)
+    yield Measurement(np.where(finite, difference, 0.0), np.where(finite, allowed, 1.0), text)
+    tail = numbered(label + " {:.6g}, growth of its integrand from decade to decade", claimed)
     yield Measurement(np.where(finite, least, 0.0), 1.0, tail)
     yield Measurement(np.where(finite, 0.0, _DIVERGENT / np.maximum(most, 1e-9)), 1.0, tail)
 
