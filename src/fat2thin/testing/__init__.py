@@ -3,8 +3,6 @@
 `print(check_distribution(distribution, key))` shows one line per check.
 """
 
-from fat2thin.testing.conformance import ConformanceCheck as Check
-from fat2thin.testing.conformance import ConformanceReport as Report
-from fat2thin.testing.conformance import check_distribution
+from fat2thin.testing.conformance import ConformanceCheck, ConformanceReport, check_distribution
 
-__all__ = ["Check", "Report", "check_distribution"]
+__all__ = ["ConformanceCheck", "ConformanceReport", "check_distribution"]
