@@ -200,10 +200,12 @@ def print_tables(methods: list[dict]) -> None:
                 f"| {100 * np.mean(sampled['cumulative_limit_rate']):.1f} % | {chosen} |"
             )
         for name, row in references(reward).items():
+            limits = ("dose_limit_rate", "cumulative_limit_rate")
+            rates = [100 * row.measures[limit] for limit in limits]
             print(
                 f"| *{name}* | {row.mean:.1f} ± {1.96 * row.standard_error:.1f} | – | – "
-                f"| {row.dose_variance:.3f} | {100 * row.dose_limit_rate:.1f} % "
-                f"| {100 * row.cumulative_limit_rate:.1f} % | – |"
+                f"| {row.measures['dose_variance']:.3f} | {rates[0]:.1f} % "
+                f"| {rates[1]:.1f} % | – |"
             )
 
 

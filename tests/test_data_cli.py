@@ -13,8 +13,7 @@ from fat2thin import data
 from fat2thin.cli.main import main
 from fat2thin.data import writers
 from fat2thin.data.checks import Finding, Report
-from fat2thin.envs import treatment
-from fat2thin.envs.errors import TaskFailed
+from fat2thin.envs import TaskFailed, treatment
 from fat2thin.envs.record import from_policy, record, uniform
 from fat2thin.envs.rollouts import describe
 from untrained import untrained_run

@@ -10,7 +10,7 @@ import logging
 import threading
 
 GROUP = "fat2thin.plugins"
-_BUILT_IN = ("fat2thin.envs.treatment_logs",)
+_BUILT_IN = ("fat2thin.envs.treatment",)
 _loaded = False
 _lock = threading.RLock()
 

@@ -8,7 +8,7 @@ import pytest
 from fat2thin import data
 from fat2thin.data import Dataset, Reader
 from fat2thin.data import readers as readers_module
-from fat2thin.envs import treatment, treatment_logs
+from fat2thin.envs import treatment
 
 ARRAYS = {
     "observation": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -121,9 +121,9 @@ def test_what_cannot_be_a_log_is_refused(changes, message):
 def test_the_treatment_log_is_the_tasks_own():
     dataset = data.load("treatment/quadratic", seed=5)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 0), 0)
-    log = treatment_logs.log(key, treatment.by_name("treatment/quadratic"))
+    log = treatment.log(key, treatment.by_name("treatment/quadratic"))
     assert dataset.rows == 1200
-    np.testing.assert_array_equal(dataset.reward, log.reward)
+    np.testing.assert_array_equal(dataset.reward, log["reward"])
     np.testing.assert_array_equal(dataset.episode_start, 24 * np.arange(50))
     assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-1.0,), (1.0,), 0.9)
 

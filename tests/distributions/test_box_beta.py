@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from scipy import special, stats
 
 from fat2thin.distributions.beta import BoxBeta
-from fat2thin.distributions.special import gamma_entropy, log_beta
+from fat2thin.distributions.q_math import gamma_entropy, log_beta
 
 DTYPES = ["float32", "float64"]
 # For programs that draw samples, which take long to compile.

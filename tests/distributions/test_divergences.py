@@ -17,7 +17,7 @@ from fat2thin.distributions import (
     monte_carlo_k3,
     monte_carlo_kl,
 )
-from fat2thin.distributions.quadrature import expectation
+from fat2thin.distributions.divergences import expectation
 from oracles import scipy_twin
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 from scipy import integrate, special, stats
 
-from fat2thin.distributions.ellipsoid import Ellipsoid
 from fat2thin.distributions.multivariate import (
+    Ellipsoid,
     MultivariateQGaussian,
     index_from_degrees_of_freedom,
     multivariate_student_t,

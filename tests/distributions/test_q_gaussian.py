@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fat2thin.distributions import QGaussian, sample_with_log_prob
-from fat2thin.distributions.standard import entropy_excess, log_normaliser
+from fat2thin.distributions.standard_q_gaussian import entropy_excess, log_normaliser
 from oracles import scipy_twin
 
 SPARSE = (-20.0, -3.0, -1.0, 0.0, 0.5, 0.8)

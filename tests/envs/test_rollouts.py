@@ -7,8 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fat2thin.envs import rollouts
-from fat2thin.envs.errors import TaskFailed
+from fat2thin.envs import TaskFailed, rollouts
 from fat2thin.envs.rollouts import Environments, describe
 
 COUNTDOWN = "rollout_tasks:Countdown-v0"
@@ -48,7 +47,7 @@ def test_episodes_are_what_they_are_by_hand(countdown, workers):
             np.testing.assert_allclose(found.returns, by_hand)
             np.testing.assert_array_equal(found.terminated, SEEDS % 2 == 0)
             assert found.steps == LENGTHS.sum()
-            assert found.steps_a_second > 0
+            assert found.seconds > 0
 
 
 def test_what_a_task_prints_is_no_answer(capfd):
@@ -148,7 +147,7 @@ def test_a_worker_that_was_killed_is_told_and_the_others_end(countdown):
     workers = list(environments._workers)
     workers[1].kill()
     workers[1].wait()
-    with pytest.raises(TaskFailed, match="ended without a word"):
+    with pytest.raises(TaskFailed, match="ended without a message"):
         environments.play(first_is_observation, SEEDS)
     assert all(worker.poll() is not None for worker in workers)
 
@@ -199,7 +198,7 @@ def test_a_task_without_an_end_is_told(monkeypatch):
 
 
 def test_seeds_of_another_shape_are_refused(countdown):
-    with pytest.raises(ValueError, match="one environment at least"):
+    with pytest.raises(ValueError, match="at least one environment"):
         Environments(countdown, 0)
     with Environments(countdown, 3, 0) as environments:
         for seeds in (SEEDS[:2], SEEDS[:, :0], SEEDS[:, 0]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fat2thin.envs import treatment, treatment_logs
+from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 
 # Every statistical statement below has a false-alarm level of about this size, at a fixed key.
@@ -202,8 +202,8 @@ def test_policy_variance_costs_what_the_algebra_says():
         deviation = float(jnp.std(result.returns))
         tolerance = DEVIATIONS * deviation * math.sqrt(1 / 10_000 + 1 / 4_000)
         assert abs(float(jnp.mean(result.returns)) - mean) < tolerance
-        np.testing.assert_allclose(result.dose_mean, 0.441, atol=0.006)
-        np.testing.assert_allclose(result.dose_variance, spread**2, rtol=0.02)
+        np.testing.assert_allclose(result.measures["dose_mean"], 0.441, atol=0.006)
+        np.testing.assert_allclose(result.measures["dose_variance"], spread**2, rtol=0.02)
 
 
 def test_vmap_is_the_loop():
@@ -290,35 +290,41 @@ def test_rates_and_moments_keep_leading_axes():
         cumulative_limit_exceeded=jnp.asarray(over[..., 0]),
     )
     for batch in range(2):
-        np.testing.assert_allclose(result.dose_mean[batch], doses[batch].mean(), rtol=1e-5)
-        np.testing.assert_allclose(result.dose_variance[batch], doses[batch].var(), rtol=1e-5)
-        np.testing.assert_allclose(result.dose_limit_rate[batch], over[batch].mean(), rtol=1e-6)
         np.testing.assert_allclose(
-            result.cumulative_limit_rate[batch], over[batch, :, 0].mean(), rtol=1e-6
+            result.measures["dose_mean"][batch], doses[batch].mean(), rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            result.measures["dose_variance"][batch], doses[batch].var(), rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            result.measures["dose_limit_rate"][batch], over[batch].mean(), rtol=1e-6
+        )
+        np.testing.assert_allclose(
+            result.measures["cumulative_limit_rate"][batch], over[batch, :, 0].mean(), rtol=1e-6
         )
 
 
 def test_the_log_is_consistent():
     task = Treatment(reward="quadratic", dose_low=-0.5, dose_high=1.5)
-    log = treatment_logs.log(jax.random.key(16), task)
-    assert [leaf.shape for leaf in log] == [
-        (1200, 8),
-        (1200, 1),
-        (1200,),
-        (1200, 8),
-        (1200,),
-        (50,),
-    ]
-    np.testing.assert_array_equal(log.episode_start, 24 * np.arange(50))
-    np.testing.assert_array_equal(log.continuation, np.ones(1200))
-    within = np.setdiff1d(np.arange(1200), np.asarray(log.episode_start))
-    np.testing.assert_array_equal(log.observation[within], log.next_observation[within - 1])
-    assert np.abs(log.observation[24] - log.next_observation[23]).min() > 0
-    actions = np.asarray(log.action)[:, 0]
+    log = treatment.log(jax.random.key(16), task)
+    assert {name: array.shape for name, array in log.items()} == {
+        "observation": (1200, 8),
+        "action": (1200, 1),
+        "reward": (1200,),
+        "next_observation": (1200, 8),
+        "continuation": (1200,),
+        "episode_start": (50,),
+    }
+    np.testing.assert_array_equal(log["episode_start"], 24 * np.arange(50))
+    np.testing.assert_array_equal(log["continuation"], np.ones(1200))
+    within = np.setdiff1d(np.arange(1200), np.asarray(log["episode_start"]))
+    np.testing.assert_array_equal(log["observation"][within], log["next_observation"][within - 1])
+    assert np.abs(log["observation"][24] - log["next_observation"][23]).min() > 0
+    actions = np.asarray(log["action"])[:, 0]
     assert scipy.stats.kstest(actions, scipy.stats.uniform(-0.5, 2).cdf).pvalue > LEVEL
     np.testing.assert_allclose(
-        log.reward,
-        numpy_reward("quadratic", log.next_observation, actions),
+        log["reward"],
+        numpy_reward("quadratic", log["next_observation"], actions),
         rtol=1e-4,
         atol=1e-4,
     )
@@ -326,10 +332,10 @@ def test_the_log_is_consistent():
 
 def test_the_log_is_settled_by_its_key():
     task = Treatment()
-    first, again, other = (treatment_logs.log(jax.random.key(seed), task, 5) for seed in (1, 1, 2))
-    for one, two in zip(first, again, strict=True):
-        np.testing.assert_array_equal(one, two)
-    assert np.abs(first.action - other.action).min() > 0
+    first, again, other = (treatment.log(jax.random.key(seed), task, 5) for seed in (1, 1, 2))
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    assert np.abs(first["action"] - other["action"]).min() > 0
 
 
 def test_limits_are_flagged_when_exceeded_and_not_when_met():
@@ -418,8 +424,8 @@ def test_a_bad_setting_is_refused_by_name(field, value):
 def test_no_limit_is_a_limit():
     task = Treatment(dose_limit=math.inf, cumulative_dose_limit=math.inf)
     result = treatment.rollout(jax.random.key(0), always(1.0), task, 2)
-    assert float(result.dose_limit_rate) == 0.0
-    assert float(result.cumulative_limit_rate) == 0.0
+    assert float(result.measures["dose_limit_rate"]) == 0.0
+    assert float(result.measures["cumulative_limit_rate"]) == 0.0
 
 
 def test_variants_have_names():

@@ -164,8 +164,8 @@ def test_reference_rows_are_the_known_ones(measured):
         tolerance = rounding + DEVIATIONS * math.hypot(standard_error, rows[name].standard_error)
         assert abs(rows[name].mean - mean) < tolerance, name
     best_dose = {"quadratic": 0.441, "cubic": 1.0}[reward]
-    np.testing.assert_allclose(rows["best constant"].dose_mean, best_dose, atol=0.02)
-    assert f"{rows['best constant'].dose_mean:.3f}" in rows["best constant"].rule
+    np.testing.assert_allclose(rows["best constant"].measures["dose_mean"], best_dose, atol=0.02)
+    assert f"{rows['best constant'].measures['dose_mean']:.3f}" in rows["best constant"].rule
 
 
 def test_seeing_the_latent_state_and_looking_ahead_both_pay(measured):
@@ -178,12 +178,12 @@ def test_seeing_the_latent_state_and_looking_ahead_both_pay(measured):
 
 def test_safety_rates_of_the_rows(measured):
     reward, rows = measured
-    assert abs(rows["uniform"].dose_limit_rate - 0.12) < 0.01
-    assert abs(rows["uniform"].dose_variance - 1 / 3) < 0.01
-    assert rows["best constant"].dose_variance < 1e-8
+    assert abs(rows["uniform"].measures["dose_limit_rate"] - 0.12) < 0.01
+    assert abs(rows["uniform"].measures["dose_variance"] - 1 / 3) < 0.01
+    assert rows["best constant"].measures["dose_variance"] < 1e-8
     expected = {"quadratic": 0.0, "cubic": 1.0}[reward]
-    assert rows["best constant"].dose_limit_rate == expected
-    assert rows["best constant"].cumulative_limit_rate == expected
+    assert rows["best constant"].measures["dose_limit_rate"] == expected
+    assert rows["best constant"].measures["cumulative_limit_rate"] == expected
 
 
 def test_a_standard_error_needs_two_episodes():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fat2thin.algorithms.base import Batch
+from fat2thin.data.predictability import quadratic_features
 from fat2thin.evaluation.fitted_q import (
     RIDGE,
     Part,
@@ -80,6 +81,15 @@ def test_features_are_those_of_a_loop():
     expected = features_by_loops((rows.observation - mean) / deviation, rows.action)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert found.shape == (5, 1 + 2 + 2 + 2 + 3 + 4)
+
+
+def test_features_of_numpy_arrays_keep_their_type_and_precision():
+    rows = in_numpy(make_part(0))
+    made = quadratic_features(rows.observation, rows.action)
+    assert isinstance(made, np.ndarray)
+    assert made.dtype == np.float64
+    expected = features_by_loops(rows.observation, rows.action)
+    np.testing.assert_allclose(made, expected, rtol=1e-14)
 
 
 def test_the_scale_is_that_of_every_column_and_never_zero():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from fat2thin.envs import treatment, treatment_reference
+from fat2thin.envs import Reference, treatment, treatment_reference
 from fat2thin.evaluation import returns
 from fat2thin.evaluation.returns import REFERENCE_EPISODES, evaluate_policies, evaluator
 from fat2thin.evaluation.table import make_table, metrics_table
@@ -90,8 +90,13 @@ def references(monkeypatch):
 
     def rows(key, task, episodes):
         asked.append((jax.random.key_data(key).tolist(), task, episodes))
-        row = treatment_reference.ReferenceRow(5.0, 0.1, 0.44, 0.0, 0.0, 0.25, "the same dose")
-        return {"best constant": row}
+        measures = {
+            "dose_mean": 0.44,
+            "dose_variance": 0.0,
+            "dose_limit_rate": 0.0,
+            "cumulative_limit_rate": 0.25,
+        }
+        return {"best constant": Reference(5.0, 0.1, measures, "the same dose", episodes)}
 
     monkeypatch.setattr(treatment_reference, "reference_rows", rows)
     returns._treatment_references.cache_clear()

@@ -11,7 +11,7 @@ from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.evaluation.fitted_q import RIDGE
-from fat2thin.evaluation.signals import MEANINGS, PREFIX, Watched, preference, signals
+from fat2thin.evaluation.held_out import PREFIX, SIGNALS, Watched, preference, signals
 from untrained import _shaken
 
 # A box whose units are not those of the actions in a batch.
@@ -199,8 +199,8 @@ def test_what_is_learned_from_counts_for_the_value_alone(iql):
 
 def test_every_signal_has_a_meaning_and_a_name_of_its_own(iql):
     _, found = iql
-    assert {*found} == {*MEANINGS}
-    assert all(name.startswith(PREFIX) for name in MEANINGS if name != "learned_inside")
+    assert {*found} == {*SIGNALS}
+    assert all(name.startswith(PREFIX) for name in SIGNALS if name != "learned_inside")
 
 
 def test_fttpo_where_every_step_is_the_last():
@@ -240,5 +240,5 @@ def test_values_outside_what_rewards_allow_are_not_estimable(td3_bc):
     )
     _, found = found_by("td3_bc", watch(reachable=(1e6, 1e6)))
     assert np.isnan(found["held_out_value"]) and np.isnan(found["held_out_value_unseen"])
-    others = {*MEANINGS} & {*usual} - {"held_out_value", "held_out_value_unseen"}
+    others = {*SIGNALS} & {*usual} - {"held_out_value", "held_out_value_unseen"}
     assert all(found[name] == usual[name] for name in others)

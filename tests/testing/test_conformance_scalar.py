@@ -294,7 +294,7 @@ def test_the_report_is_a_table_and_raises_on_demand():
     report = check_distribution(WrongNormaliser(0.0, 1.0), KEY, samples=SAMPLES)
     assert not report.passed
     lines = str(report).splitlines()
-    assert len(lines) == 2 + len(report.checks)
+    assert len(lines) == 4 + len(report.checks)  # title, blank line, headings and their rule
     assert any(line.startswith("mass") and "FAIL" in line and "1.41421" in line for line in lines)
     with pytest.raises(AssertionError, match="mass failed"):
         report.raise_if_failed()

@@ -8,7 +8,7 @@ from numpyro import distributions as dist
 from numpyro.distributions import transforms
 from scipy import stats
 
-from fat2thin.testing.parameters import element_parameters, parameters_of, rebuild
+from fat2thin.testing.subject import Subject, parameters_of, rebuild
 
 COVARIANCE = jnp.array([[1.0, 0.5], [0.5, 2.0]])
 
@@ -57,4 +57,4 @@ def test_every_element_has_its_own_parameter():
     distribution = dist.Normal(0.0, jnp.array([[1.0], [2.0]]) * jnp.ones(3))
     parameters = parameters_of(distribution, np.float32)
     assert parameters["loc"].shape == (2, 3)
-    assert element_parameters(parameters, (2, 3), 4) == "element (1, 1) loc=0 scale=2"
+    assert Subject(distribution, 2_000).element_name(4) == "element (1, 1) loc=0 scale=2"

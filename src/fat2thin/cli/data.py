@@ -119,7 +119,7 @@ def make(
     """
     from fat2thin import data
     from fat2thin.data.writers import refuse
-    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.envs import TaskFailed
 
     with plain_errors(ValueError):
         recorded = _is_task(name)

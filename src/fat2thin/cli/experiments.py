@@ -214,7 +214,7 @@ def _told_plainly() -> Iterator[None]:
     """What a user can mend ends a command with a line; Ctrl-C with what to do next."""
     import sys
 
-    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.envs import TaskFailed
     from fat2thin.training import Interrupted, TrainingDiverged
 
     with plain_errors(ValueError, TaskFailed, TrainingDiverged):

@@ -86,7 +86,7 @@ def train(
             nothing.
     """
     from fat2thin import data
-    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.envs import TaskFailed
     from fat2thin.evaluation.returns import TaskError
     from fat2thin.settings.spec import choose_spec, find_settings
     from fat2thin.training import (
@@ -131,7 +131,7 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
         episodes: Episodes a seed and a policy.
         draw: Which fresh episodes; another number, other episodes.
     """
-    from fat2thin.envs.errors import TaskFailed
+    from fat2thin.envs import TaskFailed
     from fat2thin.training import load
 
     with plain_errors(ValueError, TaskFailed):

@@ -4,6 +4,8 @@ What is learned from a noisy log must be simple, or it is learned by heart; a lo
 moves by rule can bear, and may need, a policy that is not.
 """
 
+from typing import Any
+
 import numpy as np
 
 from fat2thin.data.dataset import Dataset
@@ -23,7 +25,7 @@ def is_noisy(dataset: Dataset) -> bool:
 def predictability(dataset: Dataset) -> float:
     """Share of the next observation's variance that the observation and the action explain.
 
-    By ridge regression on (1, s, s², a, aᵢaⱼ, sᵢaⱼ), fitted on every other episode and judged on
+    By ridge regression on `quadratic_features`, fitted on every other episode and judged on
     those between, and the other way round; the mean over columns. Columns that never change do not
     count; where none is left, nothing is explained.
     """
@@ -36,7 +38,7 @@ def predictability(dataset: Dataset) -> float:
     following = dataset.next_observation[rows].astype(np.float64)
     mean = seen.mean(axis=0)
     scale = np.where(np.ptp(seen, axis=0) > 0, seen.std(axis=0), 1.0)
-    known = _features((seen - mean) / scale, _half_ranges(dataset)[rows])
+    known = quadratic_features((seen - mean) / scale, _half_ranges(dataset)[rows])
     wanted = ((following - mean) / scale)[:, np.ptp(following, axis=0) > 0]
     half = episode[rows] % 2 == 0
     if wanted.shape[1] == 0 or half.all() or not half.any():
@@ -50,12 +52,18 @@ def _half_ranges(dataset: Dataset) -> np.ndarray:
     return 2.0 * (dataset.action - low) / (high - low) - 1.0
 
 
-def _features(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
-    pairs = np.triu_indices(action.shape[1])
+def quadratic_features(seen: Any, action: Any) -> Any:
+    """Return (1, s, s², a, aᵢaⱼ, sᵢaⱼ) of each row, of NumPy or of JAX arrays.
+
+    `seen` are standardised observations (rows, observation), `action` actions (rows, action) in
+    half-ranges of the box.
+    """
+    library = seen.__array_namespace__()
+    pairs = library.triu_indices(action.shape[-1])
     products = (action[:, :, None] * action[:, None, :])[:, *pairs]
     crossed = (seen[:, :, None] * action[:, None, :]).reshape(len(seen), -1)
-    parts = (np.ones((len(seen), 1)), seen, seen**2, action, products, crossed)
-    return np.concatenate(parts, axis=1, dtype=np.float64)
+    one = library.ones((len(seen), 1), seen.dtype)
+    return library.concatenate([one, seen, seen**2, action, products, crossed], axis=-1)
 
 
 def _explained(known: np.ndarray, wanted: np.ndarray, fitted: np.ndarray) -> np.ndarray:

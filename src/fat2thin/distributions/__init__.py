@@ -4,7 +4,12 @@ Importing this module adds their divergences to NumPyro's `kl_divergence`.
 """
 
 from fat2thin.distributions.beta import BoxBeta
-from fat2thin.distributions.divergences import kl_sparse_cauchy, monte_carlo_k3, monte_carlo_kl
+from fat2thin.distributions.divergences import (
+    kl_sparse_cauchy,
+    monte_carlo_k3,
+    monte_carlo_kl,
+    sample_with_log_prob,
+)
 from fat2thin.distributions.multivariate import (
     MultivariateQGaussian,
     index_from_degrees_of_freedom,
@@ -12,7 +17,6 @@ from fat2thin.distributions.multivariate import (
     student_t_parameters,
 )
 from fat2thin.distributions.q_gaussian import QGaussian
-from fat2thin.distributions.sampling import sample_with_log_prob
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 
 __all__ = [

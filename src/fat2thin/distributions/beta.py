@@ -1,80 +1,54 @@
 """The Beta distribution on any action box."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
-from jax.scipy.special import betainc, digamma, ndtri, polygamma
+from jax.scipy.special import digamma, ndtri, polygamma
 from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Beta, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
 
-from fat2thin.distributions.box import BoxDistribution, clip_straight_through
-from fat2thin.distributions.q_gaussian import broadcast_parameters
-from fat2thin.distributions.special import gamma_entropy, log_beta
+from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
+from fat2thin.distributions.q_math import gamma_entropy, incomplete_beta, log_beta
+from fat2thin.distributions.standard_q_gaussian import Search, refuse_derivative
 
 _MAX_ITERATIONS = 100
-# Lower and upper end of the bracket, the point, whether any moves, the number of steps.
-_Search = tuple[Array, Array, Array, Array, Array]
+_REFUSED = "concentration1 and concentration0", "concentrations"
 
 
 def _log_density(
-    log_below: Float[Array, "..."],
-    log_above: Float[Array, "..."],
-    concentration1: Float[Array, "..."],
-    concentration0: Float[Array, "..."],
-) -> Float[Array, "..."]:
+    log_below: Array, log_above: Array, concentration1: Array, concentration0: Array
+) -> Array:
     """Log density on [0, 1] at x, given log(x) and log(1 - x)."""
     kernel = (concentration1 - 1.0) * log_below + (concentration0 - 1.0) * log_above
     return kernel - log_beta(concentration1, concentration0)
 
 
-def _refuse_concentration_derivative(tangents: tuple, name: str) -> None:
-    if any(type(tangent) is not SymbolicZero for tangent in tangents):
-        raise TypeError(
-            f"{name} of a BoxBeta is not differentiable in concentration1 and concentration0: "
-            "use sample, which is, or stop the gradient of the concentrations."
-        )
-
-
-def _mass_below(
-    below: Float[Array, "..."],
-    above: Float[Array, "..."],
-    concentration1: Float[Array, "..."],
-    concentration0: Float[Array, "..."],
-) -> Float[Array, "..."]:
+def _mass_below(below: Array, above: Array, concentration1: Array, concentration0: Array) -> Array:
     """P(X <= x) on [0, 1], given below = x and above = 1 - x.
 
     Where the mass crowds at the upper end, x has lost the digits that matter and 1 - x has not.
     """
     log_density = _log_density(jnp.log(below), jnp.log(above), concentration1, concentration0)
     mirrored = (above < below) & (log_density > 0.0)
-    share = betainc(
-        jnp.where(mirrored, concentration0, concentration1),
-        jnp.where(mirrored, concentration1, concentration0),
-        jnp.where(mirrored, above, below),
-    )
-    return jnp.where(mirrored, 1.0 - share, share)
+    return incomplete_beta(concentration1, concentration0, below, above, mirrored)
 
 
-@jax.custom_jvp
-def _unit_cdf(below: Array, above: Array, concentration1: Array, concentration0: Array) -> Array:
-    return _mass_below(below, above, concentration1, concentration0)
+_unit_cdf = jax.custom_jvp(_mass_below)
 
 
+@partial(_unit_cdf.defjvp, symbolic_zeros=True)
 def _unit_cdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    _refuse_concentration_derivative(tangents[2:], "cdf")
+    refuse_derivative(tangents[2:], "cdf of a BoxBeta", *_REFUSED)
     below, above, *concentrations = primals
     floor = float(jnp.finfo(below.dtype).eps)
     log_below, log_above = (jnp.log(jnp.maximum(margin, floor)) for margin in (below, above))
     # The tangent of `above` is that of `below` with the other sign, so one of them is enough.
     slope = jnp.exp(_log_density(log_below, log_above, *concentrations))
     return _unit_cdf(*primals), slope * tangents[0]
-
-
-_unit_cdf.defjvp(_unit_cdf_jvp, symbolic_zeros=True)
 
 
 @jax.custom_jvp
@@ -84,18 +58,15 @@ def _unit_icdf(share: Array, concentration1: Array, concentration0: Array) -> Ar
     Newton's method for the logarithm of the smaller tail as a function of logit(x), kept inside
     a bracket. That function is concave, so that the steps converge from one side.
     """
-    share, concentration1, concentration0 = jnp.broadcast_arrays(
-        share, concentration1, concentration0
-    )
+    share, one, zero = jnp.broadcast_arrays(share, concentration1, concentration0)
     info = jnp.finfo(share.dtype)
     upper = share > 0.5
     # The larger half is the smaller half of the mirrored distribution: 1 - share is exact there.
-    first = jnp.where(upper, concentration0, concentration1)
-    second = jnp.where(upper, concentration1, concentration0)
+    first, second = jnp.where(upper, zero, one), jnp.where(upper, one, zero)
     log_tail = jnp.log(jnp.where(upper, 1.0 - share, share))
     normaliser = log_beta(first, second)
 
-    def improve(carry: _Search) -> _Search:
+    def improve(carry: Search) -> Search:
         low, high, logit, _, iteration = carry
         mass = _mass_below(jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit), first, second)
         excess = jnp.log(mass) - log_tail
@@ -122,8 +93,9 @@ def _unit_icdf(share: Array, concentration1: Array, concentration0: Array) -> Ar
     return jnp.where(upper, -root, root)
 
 
+@partial(_unit_icdf.defjvp, symbolic_zeros=True)
 def _unit_icdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    _refuse_concentration_derivative(tangents[1:], "icdf")
+    refuse_derivative(tangents[1:], "icdf of a BoxBeta", *_REFUSED)
     _, *concentrations = primals
     logit = _unit_icdf(*primals)
     log_below, log_above = jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit)
@@ -133,16 +105,13 @@ def _unit_icdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return logit, tangents[0] * jnp.exp(-jnp.maximum(log_slope, smallest))
 
 
-_unit_icdf.defjvp(_unit_icdf_jvp, symbolic_zeros=True)
-
-
-class BoxBeta(BoxDistribution):
+class BoxBeta(BoxLaw):
     """Beta(concentration1, concentration0) moved to the box [low, high]; a scalar event.
 
     A concentration1 above 1 makes the density vanish at low, below 1 makes it infinite there;
     concentration0 does the same at high. So that a logged action at an edge has a finite log
     density, `log_prob` clamps the unit coordinate (value - low) / (high - low) to [eps, 1 - eps],
-    eps the machine epsilon.
+    eps the machine epsilon. `cdf` and `icdf` are not differentiable in the concentrations.
     """
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
@@ -162,16 +131,10 @@ class BoxBeta(BoxDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        parameters = {
-            "concentration1": concentration1,
-            "concentration0": concentration0,
-            "low": low,
-            "high": high,
-        }
-        batch_shape = broadcast_parameters(parameters)
-        self.concentration1, self.concentration0, self.low, self.high = promote_shapes(
-            *parameters.values()
+        batch_shape, promoted = broadcast_parameters(
+            concentration1=concentration1, concentration0=concentration0, low=low, high=high
         )
+        self.concentration1, self.concentration0, self.low, self.high = promoted
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     @validate_sample
@@ -182,22 +145,8 @@ class BoxBeta(BoxDistribution):
         unit = _log_density(jnp.log(below), jnp.log(above), *self._concentrations())
         return self._zero_outside(value, unit - jnp.log(self._range()))
 
-    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """Samples, never outside the box by rounding; reparametrised in every parameter."""
-        return self._place(self._draw_logit(key, sample_shape))
-
-    def sample_with_log_prob(
-        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
-    ) -> tuple[Array, Array]:
-        """Samples and their log density, the latter from the draw itself: not clamped."""
-        logit = self._draw_logit(key, sample_shape)
-        unit = _log_density(
-            jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit), *self._concentrations()
-        )
-        return self._place(logit), unit - jnp.log(self._range())
-
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Probability of a sample at or below `value`; no derivative in the concentrations.
+        """Return the probability of a sample at or below `value`.
 
         In float32 the error is about 1e-6 + 2e-7 (c1 + c0), that of JAX's incomplete Beta function.
         """
@@ -207,17 +156,8 @@ class BoxBeta(BoxDistribution):
         share = _unit_cdf(below, above, *self._concentrations())
         return jnp.where(value < self.low, 0.0, jnp.where(value > self.high, 1.0, share))
 
-    def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
-        """Value below which a share `q` of the mass lies; NaN for q outside [0, 1].
-
-        Differentiable in q, low and high, and not in the concentrations.
-        """
-        share = self._as_value(q)
-        info = jnp.finfo(share.dtype)
-        inner = jnp.clip(share, float(info.tiny), 1.0 - float(info.epsneg))
-        value = self._place(_unit_icdf(inner, *self._concentrations()))
-        value = jnp.where(share <= 0.0, self.low, jnp.where(share >= 1.0, self.high, value))
-        return jnp.where((share >= 0.0) & (share <= 1.0), value, jnp.nan)
+    def _quantile(self, share: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self._place(_unit_icdf(share, *self._concentrations()))
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
@@ -245,8 +185,8 @@ class BoxBeta(BoxDistribution):
     def entropy(self) -> Float[Array, "*batch"]:
         """Entropy in nats: H(c1) + H(c0) - H(c1 + c0) - digamma(c1 + c0) + log(high - low).
 
-        H is the entropy of a Gamma variable. Written so, float32 keeps its digits for large
-        concentrations, where the textbook form loses them all.
+        H is the entropy of a Gamma variable. The textbook form loses all digits of float32 for
+        large concentrations.
         """
         first, second = self._concentrations()
         total = first + second
@@ -264,13 +204,17 @@ class BoxBeta(BoxDistribution):
     def _range(self) -> Float[Array, "..."]:
         return jnp.asarray(self.high, self._dtype()) - jnp.asarray(self.low)
 
-    def _draw_logit(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> Array:
+    def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> Array:
         """log(x / (1 - x)) as a difference of log-Gamma variables: both ends keep their digits."""
         first, second = jax.random.split(key)
         shape, dtype = self.shape(sample_shape), self._dtype()
         concentration1, concentration0 = self._concentrations()
         numerator = jax.random.loggamma(first, concentration1, shape, dtype)
         return numerator - jax.random.loggamma(second, concentration0, shape, dtype)
+
+    def _log_density(self, logit: Array) -> Array:
+        log_below, log_above = jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit)
+        return _log_density(log_below, log_above, *self._concentrations()) - jnp.log(self._range())
 
     def _place(self, logit: Float[Array, "..."]) -> Float[Array, "..."]:
         """The point of the box with this logit, measured from the nearer edge."""

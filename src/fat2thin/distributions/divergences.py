@@ -2,27 +2,42 @@
 
 The exact ones are in NumPyro's registry: `numpyro.distributions.kl_divergence(p, r)`. The
 sampled ones have `monte_carlo` in their names.
+
+Quadrature is double-exponential. The line is cut at the q-Gaussian's centre and at a second point
+(where the integrand has its own feature), and each piece gets nodes that crowd at its ends
+(Takahasi and Mori, 1974): any ratio of scales and any offset is resolved with the same nodes.
 """
 
+import itertools
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
-from numpyro.distributions import Cauchy, Distribution, Normal, StudentT
+from numpyro.distributions import Cauchy, Distribution, Independent, Normal, StudentT
 from numpyro.distributions.kl import kl_divergence
+from numpyro.util import not_jax_tracer
 
 from fat2thin.distributions.multivariate import index_from_degrees_of_freedom
 from fat2thin.distributions.q_gaussian import QGaussian
 from fat2thin.distributions.q_math import polynomial
-from fat2thin.distributions.quadrature import expectation
-from fat2thin.distributions.sampling import sample_with_log_prob
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
-from fat2thin.distributions.standard import is_known
 
 # (1 - atan(k) / k) / k^2 in powers of k^2.
 _ARCTAN_SERIES = tuple((-1.0) ** n / (2 * n + 3) for n in range(18))
 _ARCTAN_SERIES_BELOW = 0.3
+_WIDE = 6.0
+_COUNT = 81
+# Nodes and weights on (0, 1): x = 1 / (1 + exp(-pi sinh t)).
+_T, _STEP = np.linspace(-3.4, 3.4, _COUNT, retstep=True)
+_NODES = 1.0 / (1.0 + np.exp(-np.pi * np.sinh(_T)))
+_SLOPE = np.pi * np.cosh(_T) * _NODES / (1.0 + np.exp(np.pi * np.sinh(_T)))
+_FINITE = _NODES, _STEP * _SLOPE
+# The same on (0, inf): x = exp(pi/2 sinh t), from 1e-14 to 1e34.
+_T, _STEP = np.linspace(-3.7, 4.6, _COUNT, retstep=True)
+_NODES = np.exp(np.pi / 2.0 * np.sinh(_T))
+_INFINITE = _NODES, _STEP * _NODES * np.pi / 2.0 * np.cosh(_T)
 
 
 def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Array, "..."]:
@@ -45,19 +60,68 @@ def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Ar
     return math.log(3.0 * math.pi) - 13.0 / 3.0 + spread + 3.0 * arctan_ratio - deficit
 
 
-def kl_by_quadrature(
-    p: QGaussian, r: Distribution, centre: ArrayLike, covered: ArrayLike = True
-) -> Float[Array, "..."]:
-    """KL(p || r) = E_p[-log r] - entropy(p), the expectation by quadrature; +inf if not `covered`.
+def expectation(
+    distribution: QGaussian, function: Callable[[Array], Array], feature: ArrayLike
+) -> Float[Array, "*batch"]:
+    """E[function(X)] under a scalar q-Gaussian, with one more cut at `feature`.
 
-    `r` is any scalar distribution and `centre` the point of its support where its log density
-    bends most. Error as stated in `quadrature.expectation`.
+    `function` maps (nodes, *batch) to the same shape and may be infinite where the density is 0.
+    Absolute error below 1e-4 in float32 and 1e-6 in float64 for functions that are smooth but
+    for `feature` and grow no faster than a logarithm in the tails (q <= 2.5), or than x^2 where
+    the second moment exists and q <= 1.5.
     """
+    feature = jnp.asarray(feature, distribution.mode.dtype)
+    shape = jnp.broadcast_shapes(distribution.batch_shape, feature.shape)
+    place = distribution.mode, distribution.scale, distribution.half_width
+    centre, scale, width = (jnp.broadcast_to(part, shape) for part in place)
+    low, high = centre - width, centre + width
+    feature = jnp.clip(feature, low, high)
+    first, second = jnp.minimum(centre, feature), jnp.maximum(centre, feature)
+    # A wide support ends where nothing is left of the density, many scales away: nodes spread
+    # over all of it would miss the centre.
+    narrow = width < _WIDE * scale
+
+    def column(values: np.ndarray) -> Array:
+        return jnp.asarray(values, centre.dtype).reshape(_COUNT, *(1,) * len(shape))
+
+    def outward(length: Array) -> list[Array]:
+        """Return distances from a cut towards an end of the support, and their weights."""
+        length = jnp.where(narrow, length, 0.0)
+        return [
+            jnp.where(narrow, length * column(finite), scale * column(infinite))
+            for finite, infinite in zip(_FINITE, _INFINITE, strict=True)
+        ]
+
+    left, left_weights = outward(first - low)
+    right, right_weights = outward(high - second)
+    middle, middle_weights = ((second - first) * column(part) for part in _FINITE)
+    nodes = jnp.concatenate([first - left, first + middle, second + right])
+    nodes = jnp.clip(nodes, low, high)
+    weights = jnp.concatenate([left_weights, middle_weights, right_weights])
+    # The weight may overflow where the density underflows, so they meet as logarithms.
+    positive = weights > 0.0
+    log_density = distribution.log_prob(nodes) + jnp.log(jnp.where(positive, weights, 1.0))
+    mass = jnp.where(positive, jnp.exp(log_density), 0.0)
+    reached = mass > 0.0
+    values = function(jnp.where(reached, nodes, centre))
+    return jnp.sum(jnp.where(reached, mass * values, 0.0), axis=0)
+
+
+def kl_by_quadrature(
+    p: QGaussian, r: QGaussian | SquashedGaussian, centre: ArrayLike, divergent: ArrayLike = False
+) -> Float[Array, "..."]:
+    """KL(p || r) = E_p[-log r] - entropy(p); +inf where r does not cover p, or if `divergent`.
+
+    `centre` is the point of r's support where its log density bends most. Error as stated in
+    `expectation`.
+    """
+    low, high = p.mode - p.half_width, p.mode + p.half_width
+    finite = r.support_mask(low) & r.support_mask(high) & ~jnp.asarray(divergent)
 
     def surprise(value: Array) -> Array:
-        return -r.log_prob(jnp.where(covered, value, centre))
+        return -r.log_prob(jnp.where(finite, value, centre))
 
-    return jnp.where(covered, expectation(p, surprise, centre) - p.entropy(), jnp.inf)
+    return jnp.where(finite, expectation(p, surprise, centre) - p.entropy(), jnp.inf)
 
 
 def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
@@ -65,21 +129,14 @@ def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
 
     Closed form for the numbers q = 0 against q = 2 with a common centre, quadrature otherwise.
     """
-    if _is_number(p.entropic_index, 0.0) and _is_number(r.entropic_index, 2.0):
+    indices = (p.entropic_index, 0.0), (r.entropic_index, 2.0)
+    if all(not_jax_tracer(index) and np.all(np.asarray(index) == q) for index, q in indices):
         closed = kl_sparse_cauchy(p.half_width, math.sqrt(2.0) * jnp.asarray(r.scale))
         if p.loc is r.loc:
             return closed
         return jnp.where(p.mode == r.mode, closed, kl_by_quadrature(p, r, r.mode))
-    low, high = p.mode - p.half_width, p.mode + p.half_width
-    covered = r.support_mask(low) & r.support_mask(high)
-    divergent = (jnp.asarray(r.entropic_index) == 1.0) & (
-        jnp.asarray(p.entropic_index) >= 5.0 / 3.0
-    )
-    return kl_by_quadrature(p, r, r.mode, covered & ~divergent)
-
-
-def _is_number(index: ArrayLike, value: float) -> bool:
-    return is_known(index) and bool(np.all(np.asarray(index) == value))
+    heavy = jnp.asarray(p.entropic_index) >= 5.0 / 3.0
+    return kl_by_quadrature(p, r, r.mode, heavy & (jnp.asarray(r.entropic_index) == 1.0))
 
 
 def as_q_gaussian(distribution: Distribution) -> QGaussian:
@@ -95,24 +152,24 @@ def as_q_gaussian(distribution: Distribution) -> QGaussian:
     return QGaussian(distribution.loc, scale, index)
 
 
-def _register() -> None:
-    relatives = (QGaussian, Normal, Cauchy, StudentT)
-    for first in relatives:
-        for second in relatives:
-            if QGaussian in (first, second):
-                kl_divergence.add(
-                    (first, second), lambda p, r: kl_q_gaussians(as_q_gaussian(p), as_q_gaussian(r))
-                )
-    kl_divergence.add((QGaussian, SquashedGaussian), _kl_q_gaussian_squashed)
+for _pair in itertools.product((QGaussian, Normal, Cauchy, StudentT), repeat=2):
+    if QGaussian in _pair:
+        kl_divergence.add(_pair, lambda p, r: kl_q_gaussians(as_q_gaussian(p), as_q_gaussian(r)))
+kl_divergence.add((QGaussian, SquashedGaussian), lambda p, r: kl_by_quadrature(p, r, r.centre))
 
 
-def _kl_q_gaussian_squashed(p: QGaussian, r: SquashedGaussian) -> Array:
-    low, high = p.mode - p.half_width, p.mode + p.half_width
-    covered = (r.low <= low) & (high <= r.high)
-    return kl_by_quadrature(p, r, r.centre, covered)
-
-
-_register()
+def sample_with_log_prob(
+    distribution: Distribution, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
+) -> tuple[Array, Array]:
+    """Return samples and their log density, by the distribution's own stable method if any."""
+    if isinstance(distribution, Independent):
+        values, log_density = sample_with_log_prob(distribution.base_dist, key, sample_shape)
+        event = tuple(range(-distribution.reinterpreted_batch_ndims, 0))
+        return values, jnp.sum(log_density, axis=event)
+    if hasattr(distribution, "sample_with_log_prob"):
+        return distribution.sample_with_log_prob(key, sample_shape)
+    values = distribution.sample(key, sample_shape)
+    return values, distribution.log_prob(values)
 
 
 def _log_ratio(key: Key[Array, ""], p: Distribution, r: Distribution, samples: int) -> Array:

@@ -8,27 +8,28 @@ At q >= 1 + 2/n its integral diverges. The heavy-tailed counterpart is the multi
 all of whose one-dimensional marginals are q-Gaussians of one index.
 """
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
-from numpyro.distributions import Distribution, MultivariateStudentT, constraints
+from numpyro.distributions import MultivariateStudentT, constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
-from fat2thin.distributions.ellipsoid import Ellipsoid
+from fat2thin.distributions.base import Law
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
-from fat2thin.distributions.standard import entropy_excess, log_normaliser
+from fat2thin.distributions.standard_q_gaussian import entropy_excess, log_normaliser
 
 _LOG_2_PI = math.log(2.0 * math.pi)
+_Draw = tuple[Array, Array, Array]
 
 
-def student_t_parameters(
-    entropic_index: ArrayLike,
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def student_t_parameters(entropic_index: ArrayLike) -> tuple[Array, Array]:
     """Degrees of freedom (3 - q) / (q - 1) and scale factor sqrt(2 / (3 - q)) for 1 < q < 3.
 
     A q-Gaussian with scale sigma is the Student-t with scale sigma times this factor.
@@ -67,15 +68,85 @@ def multivariate_student_t(
     return MultivariateStudentT(degrees_of_freedom, loc, scale, validate_args=validate_args)
 
 
-class MultivariateQGaussian(Distribution):
+@functools.partial(jnp.vectorize, signature="(n,n),(n)->(n)")
+def _solve(lower: Array, vector: Array) -> Array:
+    return solve_triangular(lower, vector, lower=True)
+
+
+def _multiply(matrix: Array, vector: Array) -> Array:
+    # An accelerator's default precision would put a sample outside its own support.
+    return jnp.einsum("...ij,...j->...i", matrix, vector, precision=lax.Precision.HIGHEST)
+
+
+class Ellipsoid(constraints.Constraint):
+    """|L^-1 (x - loc)| <= radius, L lower triangular (*batch, n, n) or a diagonal (*batch, n).
+
+    A point counts as inside when a point within its rounding error is, a few units in the last
+    place of x: a sample never falls outside, however small the ellipsoid beside its location.
+    """
+
+    event_dim = 1
+    _fields = ("loc", "scale", "radius")
+
+    def __init__(self, loc: Array, scale: Array, radius: Array, *, diagonal: bool) -> None:
+        self.loc, self.scale, self.radius, self.diagonal = loc, scale, radius, diagonal
+
+    def __call__(self, x: ArrayLike) -> Bool[Array, "..."]:
+        """Return whether each event lies in the ellipsoid: (..., n) to (...)."""
+        x = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
+        whitened = lax.stop_gradient(self.whiten(x))
+        slack = jnp.linalg.norm(lax.stop_gradient(self._rounding(x, whitened)), axis=-1)
+        return jnp.linalg.norm(whitened, axis=-1) - slack <= self.radius
+
+    def whiten(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """Return L^-1 (x - loc)."""
+        return (x - self.loc) / self.scale if self.diagonal else _solve(self.scale, x - self.loc)
+
+    def colour(self, whitened: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """Return loc + L whitened, the inverse of `whiten`."""
+        moved = self.scale * whitened if self.diagonal else _multiply(self.scale, whitened)
+        return self.loc + moved
+
+    def feasible_like(self, prototype: ArrayLike) -> Array:
+        """Return the centre, in the shape of `prototype`."""
+        return jnp.broadcast_to(self.loc, jnp.shape(prototype))
+
+    def eq(self, other: object, static: bool = False) -> ArrayLike:
+        """Compare ellipsoids by value, or with `static` by the identity of their arrays."""
+        if not isinstance(other, Ellipsoid) or self.diagonal != other.diagonal:
+            return False
+        pairs = [(getattr(self, name), getattr(other, name)) for name in self._fields]
+        if static:
+            return all(first is second for first, second in pairs)
+        return jnp.all(jnp.stack([jnp.array_equal(first, second) for first, second in pairs]))
+
+    def tree_flatten(self) -> tuple[tuple, tuple]:
+        """Return children and their names, as NumPyro's constraints do."""
+        children = tuple(getattr(self, name) for name in self._fields)
+        return children, (self._fields, {"diagonal": self.diagonal})
+
+    def _rounding(self, x: Array, whitened: Array) -> Array:
+        """Bound the error of each whitened coordinate: |L^-1| eps (|x| + (n + 2) |L| |w|)."""
+        dimension = whitened.shape[-1]
+        epsilon = jnp.finfo(whitened.dtype).eps
+        weight = (dimension + 2) * jnp.abs(whitened)
+        if self.diagonal:
+            return epsilon * (jnp.abs(x) / jnp.abs(self.scale) + weight)
+        # Solving for the rows of the identity gives the columns of the inverse.
+        identity = jnp.eye(dimension, dtype=whitened.dtype)
+        inverse = jnp.swapaxes(_solve(self.scale[..., None, :, :], identity), -1, -2)
+        absolute = jnp.abs(x) + _multiply(jnp.abs(self.scale), weight)
+        return epsilon * _multiply(jnp.abs(inverse), absolute)
+
+
+class MultivariateQGaussian(Law):
     """Ellipsoidal q-Gaussian with an index below 1.
 
     Shapes: loc (*batch, n), entropic_index (*batch), and either scale_tril (*batch, n, n), the
     Cholesky factor of Sigma, or scale_diag (*batch, n), the roots of a diagonal one. Sigma is not
     the covariance. Coordinates are uncorrelated for a diagonal Sigma, but never independent; their
-    marginals have the index 1 - h / (1 + h (n - 1) / 2), above that of the joint density.
-
-    An index known to be 1 or above is an error; a traced one gives NaN.
+    marginals have the index 1 - h / (1 + h (n - 1) / 2), above that of the joint density. An index
+    known to be 1 or above is an error; a traced one gives NaN. Samples are smooth in it up to 1.
     """
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
@@ -97,13 +168,10 @@ class MultivariateQGaussian(Distribution):
     ) -> None:
         if (scale_tril is None) == (scale_diag is None):
             raise ValueError("Give exactly one of scale_tril and scale_diag.")
+        scales = {"scale_tril": scale_tril, "scale_diag": scale_diag}
+        given = {"loc": loc, "entropic_index": entropic_index, **scales}
         batch_shape, dimension = _shapes(
-            {
-                "loc": jnp.shape(loc),
-                "entropic_index": jnp.shape(entropic_index),
-                "scale_tril": None if scale_tril is None else jnp.shape(scale_tril),
-                "scale_diag": None if scale_diag is None else jnp.shape(scale_diag),
-            }
+            {name: jnp.shape(value) for name, value in given.items() if value is not None}
         )
         _refuse_index(entropic_index, dimension)
         vector = (*batch_shape, dimension)
@@ -114,9 +182,7 @@ class MultivariateQGaussian(Distribution):
             (self.scale_tril,) = promote_shapes(scale_tril, shape=(*vector, dimension))
         else:
             (self.scale_diag,) = promote_shapes(scale_diag, shape=vector)
-        super().__init__(
-            batch_shape=batch_shape, event_shape=(dimension,), validate_args=validate_args
-        )
+        super().__init__(batch_shape, (dimension,), validate_args=validate_args)
 
     def get_args(self) -> dict[str, ArrayLike]:
         """The parameters that were given: one of the two scales is absent."""
@@ -143,8 +209,7 @@ class MultivariateQGaussian(Distribution):
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there.
 
-        Inside, 1 - h m² / 2 is floored at the machine epsilon, so that a point of the support
-        is never -inf by rounding.
+        Inside, 1 - h m² / 2 is at least the machine epsilon: rounding never makes it -inf.
         """
         value = self._as_event(value)
         support, sparsity = self.support, self._sparsity()
@@ -155,20 +220,8 @@ class MultivariateQGaussian(Distribution):
         kernel = -energy * log1p_ratio(jnp.maximum(-sparsity * energy, floor))
         return jnp.where(outside, -jnp.inf, kernel - self._log_normaliser())
 
-    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """Exact samples, reparametrised in every parameter; smooth in the index up to 1."""
-        direction, radial, _ = self._draw(key, sample_shape)
-        return self._place(direction, radial)
-
-    def sample_with_log_prob(
-        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
-    ) -> tuple[Array, Array]:
-        """Samples and their log density, the latter from the draw itself.
-
-        Equal to `log_prob(sample)` up to rounding, but accurate at the very edge, where the
-        distance to it is lost in the sample.
-        """
-        direction, radial, left_out = self._draw(key, sample_shape)
+    def _log_density(self, draw: _Draw) -> Array:
+        _, radial, left_out = draw
         sparsity = self._sparsity()
         energy = jnp.exp(_log_energy(radial, sparsity)) * (1.0 - left_out)
         central = sparsity * energy < 0.5
@@ -177,7 +230,7 @@ class MultivariateQGaussian(Distribution):
         remainder = jnp.logaddexp(jnp.log(left_out), jnp.log1p(-left_out) - sparsity * radial)
         near_edge = remainder / jnp.where(central, 1.0, sparsity)
         kernel = jnp.where(central, -inner * log1p_ratio(-sparsity * inner), near_edge)
-        return self._place(direction, radial), kernel - self._log_normaliser()
+        return kernel - self._log_normaliser()
 
     def entropy(self) -> Float[Array, "*batch"]:
         """Shannon entropy log Z + e (digamma(e + 1 + n/2) - digamma(e + 1)), with e = 1 / h."""
@@ -192,10 +245,7 @@ class MultivariateQGaussian(Distribution):
         """The location."""
         return jnp.broadcast_to(jnp.asarray(self.loc, self._dtype()), self.shape())
 
-    @property
-    def mode(self) -> Float[Array, "*batch n"]:
-        """The location."""
-        return self.mean
+    mode = mean
 
     @property
     def variance(self) -> Float[Array, "*batch n"]:
@@ -221,13 +271,9 @@ class MultivariateQGaussian(Distribution):
     def _is_odd(self) -> bool:
         return self.event_shape[0] % 2 == 1
 
-    def _dtype(self) -> jnp.dtype:
-        return jnp.result_type(*self.get_args().values(), float)
-
     def _scale(self) -> Float[Array, "..."]:
-        return jnp.asarray(
-            self.scale_diag if self.scale_tril is None else self.scale_tril, self._dtype()
-        )
+        scale = self.scale_diag if self._is_diagonal else self.scale_tril
+        return jnp.asarray(scale, self._dtype())
 
     def _diagonal(self) -> Float[Array, "... n"]:
         """The diagonal of Sigma."""
@@ -235,7 +281,7 @@ class MultivariateQGaussian(Distribution):
         return squared if self._is_diagonal else jnp.sum(squared, axis=-1)
 
     def _as_event(self, value: ArrayLike) -> Float[Array, "... n"]:
-        value = jnp.asarray(value, jnp.result_type(value, self._dtype()))
+        value = self._as_value(value)
         if value.shape[-1:] != self.event_shape:
             raise ValueError(
                 f"value must have {self.event_shape[0]} coordinates in its last axis, "
@@ -269,10 +315,8 @@ class MultivariateQGaussian(Distribution):
         """Covariance over Sigma."""
         return 2.0 / ((self.event_shape[0] + 2) * self._sparsity() + 2.0)
 
-    def _draw(
-        self, key: Key[Array, ""], sample_shape: tuple[int, ...]
-    ) -> tuple[Array, Array, Array]:
-        """A direction in the unit ball, `radial` > 0, and the share of the direction left out.
+    def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> _Draw:
+        """Draw a direction in the unit ball, `radial` > 0, and the direction's share left out.
 
         In an even dimension 1 - h m² / 2 = exp(-h radial) is a product of powers of uniforms:
         Beta(e + 1, n/2) is one of Beta(e + j, 1), j = 1 ... n/2. The generalised Box-Muller map is
@@ -294,7 +338,8 @@ class MultivariateQGaussian(Distribution):
         left_out = jnp.sum(normals[..., dimension:] ** 2, axis=-1) / squared
         return direction, radial, left_out
 
-    def _place(self, direction: Array, radial: Array) -> Array:
+    def _place(self, draw: _Draw) -> Array:
+        direction, radial, _ = draw
         radius = jnp.exp((math.log(2.0) + _log_energy(radial, self._sparsity())) / 2.0)
         return self.support.colour(direction * radius[..., None])
 
@@ -304,18 +349,16 @@ def _log_energy(radial: Array, sparsity: Array) -> Array:
     return jnp.log(radial) + log_expm1_ratio(-sparsity * radial)
 
 
-def _shapes(given: dict[str, tuple[int, ...] | None]) -> tuple[tuple[int, ...], int]:
-    """Batch shape and dimension, or an error that names the parameters and their shapes."""
-    shapes = {name: shape for name, shape in given.items() if shape is not None}
+def _shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
+    """Return batch shape and dimension, or raise naming the parameters and their shapes."""
     listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     matrix = shapes.get("scale_tril")
     if matrix is not None and (len(matrix) < 2 or matrix[-1] != matrix[-2]):
         raise ValueError(f"scale_tril must be a square matrix: {listed}.")
     rows = matrix[:-1] if matrix is not None else shapes["scale_diag"]
+    index = (*shapes["entropic_index"], 1)
     try:
-        *batch_shape, dimension = np.broadcast_shapes(
-            shapes["loc"], rows, (*shapes["entropic_index"], 1)
-        )
+        *batch_shape, dimension = np.broadcast_shapes(shapes["loc"], rows, index)
     except ValueError:
         raise ValueError(f"Parameters do not broadcast to one shape: {listed}.") from None
     if matrix is not None and dimension != matrix[-1]:
@@ -324,18 +367,14 @@ def _shapes(given: dict[str, tuple[int, ...] | None]) -> tuple[tuple[int, ...], 
 
 
 def _refuse_index(entropic_index: ArrayLike, dimension: int) -> None:
-    """Say why an index known to be 1 or above has no place here, and what takes it."""
-    if not not_jax_tracer(entropic_index):
+    """Raise for an index known to be 1 or above, naming the distribution that takes it."""
+    if not not_jax_tracer(entropic_index) or not np.any(np.asarray(entropic_index) >= 1.0):
         return
-    known = np.asarray(entropic_index)
-    refused = known[known >= 1.0]
-    if refused.size == 0:
-        return
-    largest = refused.max()
+    largest = np.nanmax(entropic_index)
     limit = 1.0 + 2.0 / dimension
     student_t = (
-        "use fat2thin.distributions.multivariate.multivariate_student_t(loc, scale_tril, "
-        "entropic_index), all of whose one-dimensional marginals have the index you give"
+        "use fat2thin.distributions.multivariate_student_t(loc, scale_tril, entropic_index), "
+        "all of whose one-dimensional marginals have the index you give"
     )
     if largest == 1.0:
         advice = "1 is the Gaussian: use numpyro.distributions.MultivariateNormal"

@@ -1,7 +1,7 @@
-"""The densities and samplers as the paper and its authors' code have them. For comparison only.
+"""Densities and samplers as in the paper and its authors' code. For comparison only.
 
-None of these is what it claims to be, and the conformance kit says so; nothing else in the
-package builds on them but the `published` mode of FtTPO.
+None of these is what it claims to be, as the conformance kit shows. Only the `published` mode of
+FtTPO builds on them.
 """
 
 import math
@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Distribution, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
 
+from fat2thin.distributions.base import broadcast_parameters
 from fat2thin.distributions.multivariate import MultivariateQGaussian, student_t_parameters
-from fat2thin.distributions.q_gaussian import QGaussian, broadcast_parameters
+from fat2thin.distributions.q_gaussian import LocationScaleIndex, QGaussian
 from fat2thin.distributions.q_math import exp_q, log_q
 
 
@@ -35,28 +36,14 @@ def published_box_muller(
     return radius * jnp.cos(2.0 * jnp.pi * second)
 
 
-class PaperQGaussian(Distribution):
+class PaperQGaussian(LocationScaleIndex):
     """The q-Gaussian as printed: a normaliser too small by sqrt(2), and the sampler above.
 
     Its density integrates to sqrt(2) for every index but 1, and its samples follow neither the
     index nor the scale of that density.
     """
 
-    arg_constraints = QGaussian.arg_constraints
     reparametrized_params = ["loc", "scale"]  # noqa: RUF012
-
-    def __init__(
-        self,
-        loc: ArrayLike = 0.0,
-        scale: ArrayLike = 1.0,
-        entropic_index: ArrayLike = 0.0,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        parameters = {"loc": loc, "scale": scale, "entropic_index": entropic_index}
-        batch_shape = broadcast_parameters(parameters)
-        self.loc, self.scale, self.entropic_index = promote_shapes(loc, scale, entropic_index)
-        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     @property
     def _claimed(self) -> QGaussian:
@@ -103,7 +90,7 @@ class AuthorsProposal(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        shape = broadcast_parameters({"loc": loc, "squared_scale": squared_scale})
+        shape, _ = broadcast_parameters(loc=loc, squared_scale=squared_scale)
         self.loc = jnp.broadcast_to(jnp.asarray(loc, jnp.result_type(loc, float)), shape)
         self.squared_scale = jnp.broadcast_to(jnp.asarray(squared_scale, self.loc.dtype), shape)
         self.entropic_index = entropic_index
@@ -136,7 +123,7 @@ def authors_actor(loc: ArrayLike, spread: ArrayLike) -> MultivariateQGaussian:
 
     `spread` is their "scale" s_i. The semi-axis of coordinate i is c R_n sqrt(s_i), with
     R_n = (2 Gamma(n/2 + 2) / pi^(n/2))^(1/(n+2)) and c = prod(s)^(-1/(2n+4)): a proper density,
-    but no coordinate's width is its own, and in six dimensions s >= e^-14 means a half-width of
+    but no coordinate sets its own width, and in six dimensions s >= e^-14 means a half-width of
     at least 0.18.
     """
     spread = jnp.asarray(spread, jnp.result_type(spread, float))

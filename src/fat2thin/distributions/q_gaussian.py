@@ -18,17 +18,19 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from numpyro.distributions import Distribution, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
+from numpyro.util import not_jax_tracer
 
+from fat2thin.distributions.base import Law, broadcast_parameters
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
-from fat2thin.distributions.standard import (
+from fat2thin.distributions.standard_q_gaussian import (
     by_closeness,
     entropy_excess,
-    is_known,
     log_kernel,
     log_normaliser,
+    standard_cdf,
+    standard_icdf,
 )
-from fat2thin.distributions.tails import standard_cdf, standard_icdf
 
 
 class _Draw(NamedTuple):
@@ -54,29 +56,18 @@ def _draw(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype) -> _Dra
     exponential = jnp.where(below_half, -jnp.log(remainder), -jnp.log1p(-remainder))
     angle = jnp.pi * (lax.bitcast_convert_type(words[2], jnp.int32).astype(dtype) * 2.0**-32)
     angle = angle + jnp.pi * (words[3].astype(dtype) + 0.5) * 2.0**-64
-    return _Draw(
-        exponential,
-        jnp.log(jnp.abs(jnp.sin(angle))),
-        jnp.log(jnp.abs(jnp.cos(angle))),
-        jnp.sign(angle),
-    )
+    log_sine, log_cosine = (jnp.log(jnp.abs(wave(angle))) for wave in (jnp.sin, jnp.cos))
+    return _Draw(exponential, log_sine, log_cosine, jnp.sign(angle))
 
 
-class QGaussian(Distribution):
-    """q-Gaussian with location `loc`, scale `scale` and `entropic_index` below 3.
-
-    The index may be a number or an array, traced or not. `sample` is reparametrised in all
-    three; `cdf` and `icdf` are differentiable in value, loc and scale, and refuse a derivative
-    in the index. float32 is good for indices up to 2.5; above, use float64. A sample that would
-    overflow saturates at the largest finite number.
-    """
+class LocationScaleIndex(Distribution):
+    """The parameters of a scalar q-Gaussian, in this form and in the published one."""
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
         "loc": constraints.real,
         "scale": constraints.positive,
         "entropic_index": constraints.less_than(3.0),
     }
-    reparametrized_params = ["loc", "scale", "entropic_index"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -86,27 +77,38 @@ class QGaussian(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        parameters = {"loc": loc, "scale": scale, "entropic_index": entropic_index}
-        batch_shape = broadcast_parameters(parameters)
-        self.loc, self.scale, self.entropic_index = promote_shapes(loc, scale, entropic_index)
+        batch_shape, (self.loc, self.scale, self.entropic_index) = broadcast_parameters(
+            loc=loc, scale=scale, entropic_index=entropic_index
+        )
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
+
+
+class QGaussian(LocationScaleIndex, Law):
+    """q-Gaussian with location `loc`, scale `scale` and `entropic_index` below 3.
+
+    The index may be a number or an array, traced or not. `sample` is reparametrised in all
+    three; `cdf` and `icdf` are differentiable in value, loc and scale, and refuse a derivative
+    in the index. float32 is good for indices up to 2.5; above, use float64. A sample that would
+    overflow saturates at the largest finite number.
+    """
+
+    reparametrized_params = ["loc", "scale", "entropic_index"]  # noqa: RUF012
 
     @property
     def support(self) -> constraints.Constraint:
         """[loc - half_width, loc + half_width] for a known index below 1, else the real line."""
-        if is_known(self.entropic_index) and np.all(np.asarray(self.entropic_index) < 1.0):
+        if not_jax_tracer(self.entropic_index) and np.all(np.asarray(self.entropic_index) < 1.0):
             return constraints.interval(*self._ends())
         return constraints.real
 
     @property
     def half_width(self) -> Float[Array, "*batch"]:
         """Half the length of the support, scale * sqrt(2 / (1 - q)); inf for q >= 1."""
-        dtype = self._dtype()
-        index = jnp.asarray(self.entropic_index, dtype)
+        index = self._index()
         sparse = index < 1.0
         factor = jnp.sqrt(2.0 / (1.0 - jnp.where(sparse, index, 0.0)))
         width = jnp.where(sparse, self.scale * factor, jnp.inf)
-        return jnp.broadcast_to(width, self.batch_shape).astype(dtype)
+        return jnp.broadcast_to(width, self.batch_shape).astype(index.dtype)
 
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where a value lies in the support, ends included."""
@@ -117,28 +119,17 @@ class QGaussian(Distribution):
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there."""
         low, high = self._ends()
-        value = jnp.asarray(value, jnp.result_type(value, self._dtype()))
+        value = self._as_value(value)
         outside = (value < low) | (value > high)
         deviation = jnp.where(outside, 0.0, value - self.loc)
         kernel = log_kernel(deviation, self.entropic_index, self.scale)
         inside = kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
         return jnp.where(outside, -jnp.inf, inside)
 
-    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """Exact samples for every index, by the generalised Box-Muller map."""
-        draw = _draw(key, self.shape(sample_shape), self._dtype())
-        return self._place(draw)
+    def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> _Draw:
+        return _draw(key, self.shape(sample_shape), self._dtype())
 
-    def sample_with_log_prob(
-        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
-    ) -> tuple[Array, Array]:
-        """Samples and their log density, the latter from the draw itself.
-
-        Equal to `log_prob(sample)` up to rounding, but finite and accurate at the very edge of
-        a sparse support, where the distance to the edge is lost in the sample.
-        """
-        draw = _draw(key, self.shape(sample_shape), self._dtype())
-
+    def _log_density(self, draw: _Draw) -> Array:
         def near(index: Array) -> Array:
             energy = jnp.exp(2.0 * (_log_radius(draw.exponential, index) + draw.log_sine)) / 2.0
             return -energy * log1p_ratio((index - 1.0) * energy)
@@ -148,20 +139,18 @@ class QGaussian(Distribution):
             shrunk = -_kappa(index) * draw.exponential + 2.0 * draw.log_sine
             return jnp.logaddexp(2.0 * draw.log_cosine, shrunk) / (1.0 - index)
 
-        kernel = by_closeness(jnp.asarray(self.entropic_index, self._dtype()), near, far)
-        log_density = kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
-        return self._place(draw), log_density
+        kernel = by_closeness(self._index(), near, far)
+        return kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
 
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`."""
         standardised = (jnp.asarray(value, self._dtype()) - self.loc) / self.scale
-        return standard_cdf(standardised, jnp.asarray(self.entropic_index, self._dtype()))
+        return standard_cdf(standardised, self._index())
 
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Value below which a share `q` of the mass lies."""
-        share = jnp.asarray(q, self._dtype())
-        index = jnp.asarray(self.entropic_index, self._dtype())
-        return self._within(self.loc + self.scale * standard_icdf(share, index))
+        quantile = standard_icdf(jnp.asarray(q, self._dtype()), self._index())
+        return self._within(self.loc + self.scale * quantile)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """Shannon entropy in nats."""
@@ -171,14 +160,13 @@ class QGaussian(Distribution):
     @property
     def mean(self) -> Float[Array, "*batch"]:
         """The location for q < 2; undefined (NaN) from 2 on."""
-        return jnp.broadcast_to(
-            jnp.where(jnp.asarray(self.entropic_index) < 2.0, self.loc, jnp.nan), self.batch_shape
-        )
+        value = jnp.where(jnp.asarray(self.entropic_index) < 2.0, self.loc, jnp.nan)
+        return jnp.broadcast_to(value, self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
         """2 scale^2 / (5 - 3 q) for q < 5/3; infinite up to 2; undefined (NaN) from 2 on."""
-        index = jnp.asarray(self.entropic_index, self._dtype())
+        index = self._index()
         finite = index < 5.0 / 3.0
         value = 2.0 * jnp.square(self.scale) / (5.0 - 3.0 * jnp.where(finite, index, 0.0))
         beyond = jnp.where(index < 2.0, jnp.inf, jnp.nan)
@@ -189,8 +177,8 @@ class QGaussian(Distribution):
         """The location: peak and median for every index."""
         return jnp.broadcast_to(jnp.asarray(self.loc, self._dtype()), self.batch_shape)
 
-    def _dtype(self) -> jnp.dtype:
-        return jnp.result_type(self.loc, self.scale, self.entropic_index, float)
+    def _index(self) -> Float[Array, "..."]:
+        return jnp.asarray(self.entropic_index, self._dtype())
 
     def _ends(self) -> tuple[Array, Array]:
         width = self.half_width
@@ -203,11 +191,10 @@ class QGaussian(Distribution):
         return value + lax.stop_gradient(beyond)
 
     def _place(self, draw: _Draw) -> Array:
-        dtype = self._dtype()
-        index = jnp.asarray(self.entropic_index, dtype)
-        log_distance = _log_radius(draw.exponential, index) + draw.log_sine
+        """The generalised Box-Muller map, exact for every index."""
+        log_distance = _log_radius(draw.exponential, self._index()) + draw.log_sine
         # The margin covers the rounding of exp, so that scale * exp(...) stays finite.
-        largest = math.log(float(jnp.finfo(dtype).max)) - 1e-4
+        largest = math.log(float(jnp.finfo(self._dtype()).max)) - 1e-4
         room = largest - lax.stop_gradient(jnp.maximum(jnp.log(self.scale), 0.0))
         distance = jnp.exp(jnp.minimum(log_distance, room))
         return self._within(self.loc + self.scale * draw.sign * distance)
@@ -222,13 +209,3 @@ def _log_radius(exponential: Array, index: Float[Array, "..."]) -> Array:
     """log of sqrt(2 / (3 - q)) sqrt(-2 log_q'(u)) with u = exp(-exponential)."""
     stretch = jnp.log(4.0 / (3.0 - index)) + jnp.log(exponential)
     return (stretch + log_expm1_ratio(-_kappa(index) * exponential)) / 2.0
-
-
-def broadcast_parameters(parameters: dict[str, ArrayLike]) -> tuple[int, ...]:
-    """The common shape of named parameters, or an error that names them and their shapes."""
-    shapes = {name: jnp.shape(value) for name, value in parameters.items()}
-    try:
-        return np.broadcast_shapes(*shapes.values())
-    except ValueError:
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"Parameters do not broadcast to one shape: {listed}.") from None

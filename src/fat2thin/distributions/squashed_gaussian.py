@@ -8,10 +8,9 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Normal, constraints
-from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.distributions.util import validate_sample
 
-from fat2thin.distributions.box import BoxDistribution, clip_straight_through
-from fat2thin.distributions.q_gaussian import broadcast_parameters
+from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
 
 # 16 panels with 16 Gauss-Legendre nodes each, on [0, 1].
 _PANELS = 16
@@ -29,7 +28,7 @@ def _log_slope(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x))
 
 
-class SquashedGaussian(BoxDistribution):
+class SquashedGaussian(BoxLaw):
     """tanh of a Gaussian, moved to the box [low, high]; a scalar event, `to_event` for vectors.
 
     `loc` and `scale` belong to the Gaussian before squashing. Its density tends to 0 at the
@@ -55,8 +54,8 @@ class SquashedGaussian(BoxDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        batch_shape = broadcast_parameters({"loc": loc, "scale": scale, "low": low, "high": high})
-        self.loc, self.scale, self.low, self.high = promote_shapes(loc, scale, low, high)
+        batch_shape, promoted = broadcast_parameters(loc=loc, scale=scale, low=low, high=high)
+        self.loc, self.scale, self.low, self.high = promoted
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     @validate_sample
@@ -69,18 +68,6 @@ class SquashedGaussian(BoxDistribution):
         gaussian = Normal(self.loc, self.scale, validate_args=False).log_prob(before)
         return self._zero_outside(value, gaussian - log_slope - jnp.log(self._half_range()))
 
-    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """Samples, never outside the box by rounding; reparametrised in every parameter."""
-        return self._squash(self._draw(key, sample_shape)[1])
-
-    def sample_with_log_prob(
-        self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
-    ) -> tuple[Array, Array]:
-        """Samples and their log density, the latter from x itself: exact at the edges too."""
-        noise, before = self._draw(key, sample_shape)
-        gaussian = -(noise**2) / 2.0 - _HALF_LOG_2_PI - jnp.log(self.scale)
-        return self._squash(before), gaussian - _log_slope(before) - jnp.log(self._half_range())
-
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`: exactly 0 at low and 1 at high."""
         value = self._as_value(value)
@@ -89,31 +76,20 @@ class SquashedGaussian(BoxDistribution):
         share = ndtr((before - self.loc) / self.scale)
         return jnp.where(value <= self.low, 0.0, jnp.where(value >= self.high, 1.0, share))
 
-    def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
-        """Value below which a share `q` of the mass lies; NaN for q outside [0, 1]."""
-        share = self._as_value(q)
-        info = jnp.finfo(share.dtype)
-        # The quantile of the Gaussian is infinite at 0 and 1, and so would be its derivative.
-        inner = jnp.clip(share, float(info.tiny), 1.0 - float(info.epsneg))
-        value = self._squash(self.loc + self.scale * ndtri(inner))
-        value = jnp.where(share <= 0.0, self.low, jnp.where(share >= 1.0, self.high, value))
-        return jnp.where((share >= 0.0) & (share <= 1.0), value, jnp.nan)
+    def _quantile(self, share: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self._place(ndtri(share))
 
     @property
     def centre(self) -> Float[Array, "*batch"]:
         """The median, middle + half_range tanh(loc)."""
-        return jnp.broadcast_to(
-            self._squash(jnp.asarray(self.loc, self._dtype())), self.batch_shape
-        )
+        median = self._squash(jnp.asarray(self.loc, self._dtype()))
+        return jnp.broadcast_to(median, self.batch_shape)
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
         """Mean by quadrature; error below 1e-6 (float32) or 1e-13 (float64) half-ranges."""
-        mean = self._unit_moments()[0]
-        value = clip_straight_through(
-            self._middle() + self._half_range() * mean, self.low, self.high
-        )
-        return jnp.broadcast_to(value, self.batch_shape)
+        value = self._middle() + self._half_range() * self._unit_moments()[0]
+        return jnp.broadcast_to(clip_straight_through(value, self.low, self.high), self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
@@ -137,18 +113,23 @@ class SquashedGaussian(BoxDistribution):
         value = gaussian + jnp.log(self._half_range()) + inner + outer
         return jnp.broadcast_to(value, self.batch_shape)
 
-    def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> tuple[Array, Array]:
-        noise = jax.random.normal(key, self.shape(sample_shape), self._dtype())
-        return noise, self.loc + self.scale * noise
+    def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> Array:
+        return jax.random.normal(key, self.shape(sample_shape), self._dtype())
+
+    def _place(self, noise: Array) -> Array:
+        return self._squash(self.loc + self.scale * noise)
+
+    def _log_density(self, noise: Array) -> Array:
+        gaussian = -(noise**2) / 2.0 - _HALF_LOG_2_PI - jnp.log(self.scale)
+        log_slope = _log_slope(self.loc + self.scale * noise)
+        return gaussian - log_slope - jnp.log(self._half_range())
 
     def _squash(self, before: Float[Array, "..."]) -> Float[Array, "..."]:
         value = self._middle() + self._half_range() * jnp.tanh(before)
         return clip_straight_through(value, self.low, self.high)
 
-    def _before_squashing(
-        self, value: Float[Array, "..."], below: Float[Array, "..."], above: Float[Array, "..."]
-    ) -> Float[Array, "..."]:
-        """artanh of the normalised action, from whichever form is exact there."""
+    def _before_squashing(self, value: Array, below: Array, above: Array) -> Array:
+        """Return artanh of the normalised action, in the form that is exact there."""
         normalised = (value - self._middle()) / self._half_range()
         central = jnp.abs(normalised) < 0.5
         near_middle = jnp.arctanh(jnp.where(central, normalised, 0.0))

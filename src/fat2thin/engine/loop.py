@@ -29,8 +29,8 @@ from fat2thin.engine.metrics import (
 )
 from fat2thin.engine.program import Data, Jobs, Program, largest_divisor, over_jobs
 from fat2thin.engine.selection import acting, choose, start_selection
+from fat2thin.evaluation.held_out import Watched, preference, signals
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
-from fat2thin.evaluation.signals import Watched, preference, signals
 from fat2thin.policies import Policy
 from fat2thin.random_streams import Stream, fold, seed_key, stream_key
 

@@ -24,7 +24,7 @@ from fat2thin.data.scaling import Scales
 from fat2thin.engine import loop
 from fat2thin.engine.program import Data, Jobs, ObservationScale, Program, sequential_here
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.evaluation.signals import Watched
+from fat2thin.evaluation.held_out import Watched
 from fat2thin.policies.policy import Policy, in_half_ranges
 from fat2thin.settings.options import OFFLINE
 from fat2thin.settings.spec import RunSpec

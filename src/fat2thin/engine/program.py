@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem
-from fat2thin.evaluation.signals import Watched
+from fat2thin.evaluation.held_out import Watched
 
 JOBS = "jobs"
 """The device axis that jobs are sharded over."""

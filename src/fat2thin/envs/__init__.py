@@ -1,1 +1,23 @@
-"""Tasks to learn and to be judged on; only `gym` needs Gymnasium, and nothing here imports it."""
+"""Tasks to learn and to be judged on; nothing here imports Gymnasium until it is needed."""
+
+import dataclasses
+
+
+class TaskFailed(RuntimeError):
+    """An environment raised an error or ended; the message quotes it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What a result on a task is compared with."""
+
+    mean: float
+    """Mean undiscounted return."""
+    standard_error: float | None
+    """Of that mean, where it is known."""
+    measures: dict[str, float]
+    """The same as an evaluation has."""
+    rule: str
+    """How actions are chosen, in words."""
+    episodes: int | None = None
+    """Number of episodes, where it was measured."""

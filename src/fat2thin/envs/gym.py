@@ -1,8 +1,7 @@
 """The treatment task for Gymnasium; importing this module registers it.
 
-`gymnasium.make("fat2thin.envs.gym:fat2thin/Treatment-v0")` imports it on the way. There is no
-`Treatment-v1` for the other reward: Gymnasium takes a higher version for a newer edition of the
-same task and would tell whoever makes `Treatment-v0` to move on to it.
+`gymnasium.make("fat2thin.envs.gym:fat2thin/Treatment-v0")` imports it. The other reward is not
+`Treatment-v1`: Gymnasium would advise users of `Treatment-v0` to upgrade to it.
 """
 
 from typing import Any
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 
 from fat2thin.envs import treatment
-from fat2thin.envs.treatment import State, Treatment
+from fat2thin.envs.treatment import Patient, Treatment
 
 IDENTIFIERS = {
     "fat2thin/Treatment-v0": "treatment/cubic",
@@ -31,8 +30,9 @@ class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     box is clipped to it. An episode is truncated at the horizon and never terminated. `info` holds
     the fields of `treatment.Info` after a step and is empty after a reset.
 
-    Seeded, an episode is this: `np_random` gives an integer below 2³¹, its key is split into one
-    for `treatment.reset` and one which, folded with t = 0, 1, ..., gives those of `treatment.step`.
+    The random numbers of an episode: `np_random` draws an integer below 2³¹; its key is split into
+    one for `treatment.reset` and one which, folded with t = 0, 1, ..., gives those of
+    `treatment.step`.
     """
 
     def __init__(self, task: Treatment | str = "treatment/cubic") -> None:
@@ -46,7 +46,7 @@ class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             (treatment.ACTION_SIZE,),
             np.float32,
         )
-        self._state: State | None = None
+        self._state: Patient | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

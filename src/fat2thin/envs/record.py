@@ -1,8 +1,8 @@
-"""Logs of whoever acts in a Gymnasium task.
+"""Record a log of a policy, or of any function that acts, in a Gymnasium task.
 
-Episodes have numbers, and a log holds the first ones in the order of their numbers, whichever of
-the environments side by side was done first: else it would hold too many short ones. What an
-episode is depends on its number, on the seed and on whoever acts.
+Episodes are numbered, and a log holds the first ones in the order of their numbers, whichever
+environment finished first: otherwise it would hold too many short ones. An episode depends on its
+number, the seed and the policy, not on the episodes or the number of processes beside it.
 """
 
 import contextlib
@@ -10,22 +10,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import Box, RawLog, assemble
-from fat2thin.envs.episode_keys import action_key, processor, reset_seed
 from fat2thin.envs.rollouts import Act, Environments, Steps, Task, describe
 from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import LARGEST_SEED, Stream, stream_key
 
 ABREAST = 32
-"""Environments side by side."""
+"""Environments that run side by side."""
 DISCOUNT = 0.99
-"""What MuJoCo's robots are mostly learned with."""
+"""The usual discount factor of MuJoCo's robots."""
 
 
 def record(
@@ -40,20 +38,23 @@ def record(
     abreast: int = ABREAST,
     progress: Callable[[int], None] | None = None,
 ) -> Dataset:
-    """A log of so many rows: whole episodes, the last of them cut where there are enough.
+    """Record `rows` rows: whole episodes, the last one cut.
 
-    `act` gets observations of shape (environments, observation), the numbers of their episodes and
-    how far each is, and answers with actions in the task's units; what lies outside the box is
-    clipped before it is played. `progress` is told how many rows there are so far. The rows depend
-    neither on `workers` (see `Environments`) nor on `abreast`, if what `act` answers an environment
-    does not depend on those beside it.
+    `act` maps observations of shape (environments, observation), their episode numbers and steps to
+    actions in the task's units, which are clipped to the box. `progress` is called with the number
+    of rows so far. The rows depend neither on `workers` (see `Environments`) nor on `abreast`, if
+    `act` treats every environment by itself.
     """
     task = describe(task) if isinstance(task, str) else task
-    _check(rows, discount, abreast)
+    for what, number in (("rows", rows), ("abreast", abreast)):
+        if number < 1:
+            raise ValueError(f"{what} must be at least 1, not {number}")
+    if not 0 <= discount <= 1:
+        raise ValueError(f"the discount must lie in [0, 1], not {discount}")
     slots = min(abreast, rows)
-    # An episode has a step at least, so that these are enough.
+    # An episode has at least one step, so these are enough.
     numbers = np.arange(slots * math.ceil(rows / slots)).reshape(-1, slots).T
-    seeds = np.asarray(_reset_seeds(_key(seed), numbers))
+    seeds = np.asarray(reset_seeds(_key(seed)[None], numbers.ravel())).reshape(numbers.shape)
     recorder = _Recorder(rows, slots, numbers.size, progress)
     with Environments(task, slots, workers) as environments, contextlib.suppress(_Enough):
         environments.play(_in_box(task, act, slots), seeds, recorder.watch)
@@ -62,15 +63,15 @@ def record(
 
 
 def uniform(task: Task, seed: int = 0) -> Act:
-    """Acts at random: every action drawn uniformly from the box of the task."""
+    """Act at random: every action is drawn uniformly from the box of the task."""
     low, high = (np.asarray(end, np.float32) for end in (task.action_low, task.action_high))
-    return _by_rule(_Uniform(low, high), seed)
+    return _by_rule(jax.tree_util.Partial(_uniform_action, low, high), seed)
 
 
 def from_policy(policy: Policy, seed: int = 0, way: str = "sampled") -> Act:
-    """Acts as a policy does, by a sample or at its centre ("centre").
+    """Act as a policy does, by a sample or at its centre ("centre").
 
-    What is drawn depends on the seed, the number of the episode and the step alone.
+    The draws depend on the seed, the number of the episode and the step alone.
     """
     if way not in WAYS:
         raise ValueError(f"a policy acts in the ways {', '.join(WAYS)}, not {way!r}")
@@ -78,18 +79,18 @@ def from_policy(policy: Policy, seed: int = 0, way: str = "sampled") -> Act:
 
 
 class _Enough(Exception):
-    """There are as many rows as were asked for."""
+    """The requested number of rows is recorded."""
 
 
 class _Recorder:
-    """Keeps the steps it is shown until the first episodes have enough of them."""
+    """Keeps steps until the first episodes have enough of them."""
 
     def __init__(
         self, rows: int, slots: int, episodes: int, progress: Callable[[int], None] | None
     ) -> None:
         self._rows, self._slots, self._progress = rows, slots, progress
         self._parts: list[Steps] = []
-        # One more than there are, for the look at the episode after the last.
+        # One more than there are, for the episode after the last.
         self._lengths = np.zeros(episodes + 1, np.int64)
         self._over = np.zeros(episodes + 1, bool)
         self._taken, self._whole, self._rows_of_whole = 0, 0, 0
@@ -109,40 +110,27 @@ class _Recorder:
             raise _Enough
 
     def log(self) -> RawLog:
-        """The first rows of the first episodes."""
-        order = np.argsort(self._all("episode"), kind="stable")[: self._rows]
+        """Return the first rows of the first episodes."""
+        steps = Steps(*map(np.concatenate, zip(*self._parts, strict=True)))
+        order = np.argsort(steps.episode, kind="stable")[: self._rows]
+        steps = Steps(*(column[order] for column in steps))
         return RawLog(
-            observation=self._all("observation")[order],
-            action=self._all("action")[order],
-            reward=self._all("reward")[order],
-            terminal=self._all("terminated")[order],
-            cut=self._all("truncated")[order],
-            next_observation=self._all("next_observation")[order],
+            observation=steps.observation,
+            action=steps.action,
+            reward=steps.reward,
+            terminal=steps.terminated,
+            cut=steps.truncated,
+            next_observation=steps.next_observation,
         )
 
-    def _all(self, field: str) -> np.ndarray:
-        return np.concatenate([getattr(part, field) for part in self._parts])
 
-
-class _Uniform(eqx.Module):
-    low: Any
-    high: Any
-
-    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
-        return jax.random.uniform(key, self.low.shape, minval=self.low, maxval=self.high)
-
-
-def _check(rows: int, discount: float, abreast: int) -> None:
-    for what, number in (("rows", rows), ("abreast", abreast)):
-        if number < 1:
-            raise ValueError(f"{what} must be at least 1, not {number}")
-    if not 0 <= discount <= 1:
-        raise ValueError(f"the discount must lie in [0, 1], not {discount}")
+def _uniform_action(low: Array, high: Array, key: Key[Array, ""], observation: Array) -> Array:
+    return jax.random.uniform(key, low.shape, minval=low, maxval=high)
 
 
 def _in_box(task: Task, act: Act, slots: int) -> Act:
-    """The same, for numbers of episodes instead of places in a slot, and in float32 in the box."""
-    # Rounded into the box, whose ends may be no numbers of float32.
+    """Wrap `act` to take a slot's episodes by number, and to answer in float32 in the box."""
+    # Rounded into the box, whose ends may not be float32 numbers.
     low, high = (np.asarray(end, np.float32) for end in (task.action_low, task.action_high))
     low = np.where(low < task.action_low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > task.action_high, np.nextafter(high, np.float32(-np.inf)), high)
@@ -160,7 +148,7 @@ def _in_box(task: Task, act: Act, slots: int) -> Act:
 
 
 def _by_rule(rule: Any, seed: int) -> Act:
-    """Whoever acts by a rule `rule(key, observation)`, all environments in one compiled call."""
+    """Act by `rule(key, observation)`, all environments in one compiled call."""
     rule, key = jax.device_put((rule, _key(seed)), processor())
 
     def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -183,12 +171,33 @@ def _actions(
     return jax.vmap(one)(observation, episode, step)
 
 
+def action_key(
+    key: Key[Array, ""], episode: Int[Array, ""], step: Int[Array, ""]
+) -> Key[Array, ""]:
+    """Return the key for drawing the action of a step."""
+    _, acting = jax.random.split(key)
+    return jax.random.fold_in(jax.random.fold_in(acting, episode), step)
+
+
 @jax.jit
-def _reset_seeds(
-    key: Key[Array, ""], number: Int[Array, "slots episodes"]
-) -> Int[Array, "slots episodes"]:
-    """What the episodes are reset with."""
-    return jax.vmap(jax.vmap(reset_seed, (None, 0)), (None, 0))(key, number)
+def reset_seeds(
+    keys: Key[Array, " jobs"], number: Int[Array, " episodes"]
+) -> Int[Array, "jobs episodes"]:
+    """Return the seeds that the numbered episodes of every key are reset with."""
+
+    def seed(key: Key[Array, ""], episode: Int[Array, ""]) -> Int[Array, ""]:
+        reset, _ = jax.random.split(key)
+        return jax.random.randint(jax.random.fold_in(reset, episode), (), 0, LARGEST_SEED)
+
+    return jax.vmap(jax.vmap(seed, (None, 0)), (0, None))(keys, number)
+
+
+def processor() -> jax.Device:
+    """Return the CPU, where policies act on the host; the default device if JAX may use no CPU."""
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:
+        return jax.devices()[0]
 
 
 def _key(seed: int) -> Key[Array, ""]:

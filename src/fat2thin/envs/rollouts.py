@@ -1,8 +1,10 @@
 """Episodes of any Gymnasium task with continuous actions, many environments side by side.
 
-The environments are stepped by worker processes, the policy is asked once for all of them. What an
-episode is depends on its own seed and on its policy alone: not on the environments beside it, nor
-on the number of workers.
+Worker processes step the environments; the policy is called once for all of them. An episode
+depends on its own seed and policy alone, not on other environments or the number of workers.
+
+A worker runs this module. It exchanges data with its driver through records in shared memory, and
+a byte each way says "go" and "done". Nothing but NumPy and Gymnasium is imported here.
 """
 
 import contextlib
@@ -11,29 +13,34 @@ import json
 import math
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from fat2thin.envs.block import DONE, GO, IDLE, RESET, STEP, Block, Sizes, allocate, bytes_needed
-from fat2thin.envs.errors import TaskFailed
+from fat2thin.envs import TaskFailed
 
 LONGEST_EPISODE = 100_000
-"""Steps after which a task that sets no limit is taken to have no end."""
+"""Steps after which an episode of a task without a time limit counts as endless."""
 _PATIENCE = 5.0
 """Seconds that a worker has to end by itself."""
+_IDLE, _RESET, _STEP = 0, 1, 2
+"""Commands to a slot."""
+_GO, _DONE, _FAILED = b"g", b"d", b"f"
+"""Messages to and from a worker."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a Gymnasium task asks and allows."""
+    """Sizes, action box and time limit of a Gymnasium task."""
 
     name: str
     options: dict[str, Any]
@@ -41,14 +48,14 @@ class Task:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     time_limit: int | None
-    """Steps after which an episode is cut, where the task says so."""
+    """Steps after which an episode is truncated, where the task has a limit."""
     specification: Any = dataclasses.field(repr=False, compare=False)
     """Gymnasium's own, from which the task can be made again."""
 
     def check(
         self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...], whose: str
     ) -> None:
-        """Refuse sizes and a box that are not the task's; `whose` says what has them."""
+        """Raise a ValueError if sizes or box differ from the task's; `whose` names their owner."""
         for what, mine, other in (
             ("observations of size", self.observation_size, observation_size),
             ("actions of size", len(self.action_low), len(low)),
@@ -66,21 +73,13 @@ class Task:
             )
 
 
-@runtime_checkable
-class Act(Protocol):
-    """Whoever acts, for all slots at once."""
-
-    def __call__(self, observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> Any:
-        """Actions of shape (slots, action) for observations of shape (slots, observation).
-
-        `episode` is which of its episodes each slot is in and `step` how far, both counted from 0.
-        What is answered for a slot that has no more episodes is not used.
-        """
-        ...
+Act = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
+"""Chooses actions (slots, action) from observations (slots, observation), the index of each slot's
+episode and its step, both from 0. Actions of slots without further episodes are ignored."""
 
 
 class Steps(NamedTuple):
-    """One step of the slots that took one; a row each."""
+    """One step of the slots that took one, one row each."""
 
     slot: np.ndarray
     episode: np.ndarray
@@ -94,7 +93,7 @@ class Steps(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rollouts:
-    """What came out of the episodes of all slots."""
+    """Results of the episodes of all slots."""
 
     returns: np.ndarray
     """Shape (slots, episodes): undiscounted sums of rewards."""
@@ -106,25 +105,20 @@ class Rollouts:
 
     @property
     def steps(self) -> int:
-        """Steps taken, over all episodes."""
+        """Total steps over all episodes."""
         return int(self.lengths.sum())
-
-    @property
-    def steps_a_second(self) -> float:
-        """How fast that was."""
-        return self.steps / max(self.seconds, 1e-9)
 
 
 def describe(task: str, **options: Any) -> Task:
-    """Make the task once and say what it is; one that we cannot act in is refused with the reason.
+    """Make the task once and describe it; raise a ValueError if its spaces are not supported.
 
-    `options` go to `gymnasium.make`, and are such as JSON can hold. A name may be "module:Name-v0":
+    `options` go to `gymnasium.make` and must be JSON-serialisable. A name may be "module:Name-v0":
     the module is imported first.
     """
     try:
         json.dumps(options)
     except TypeError as error:
-        raise ValueError(f"{task}: options must be such as JSON can hold: {error}") from error
+        raise ValueError(f"{task}: options must be JSON-serialisable: {error}") from error
     try:
         environment = gymnasium.make(task, **options)
     except (gymnasium.error.Error, ImportError) as error:
@@ -133,11 +127,8 @@ def describe(task: str, **options: Any) -> Task:
             '"package.module:Name-v0"; the MuJoCo robots need `pip install "fat2thin[mujoco]"`'
         ) from error
     try:
-        observation, action = environment.observation_space, environment.action_space
-        _check_box(task, "observation", observation)
-        _check_box(task, "action", action)
-        assert isinstance(observation, gymnasium.spaces.Box)
-        assert isinstance(action, gymnasium.spaces.Box)
+        observation = _real_box(task, "observation", environment.observation_space)
+        action = _real_box(task, "action", environment.action_space)
         if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
             raise ValueError(
                 f"{task}: the action box must be finite, it is {action}; a wrapper such as "
@@ -156,54 +147,102 @@ def describe(task: str, **options: Any) -> Task:
         environment.close()
 
 
-def _check_box(task: str, what: str, space: gymnasium.Space) -> None:
+def _real_box(task: str, what: str, space: gymnasium.Space) -> gymnasium.spaces.Box:
     if not isinstance(space, gymnasium.spaces.Box) or space.dtype is None:
         raise ValueError(f"{task}: the {what} must be a box of numbers, it is {space}")
     if space.dtype.kind != "f":
         raise ValueError(f"{task}: the {what} must be of real numbers, it is {space}")
+    return space
 
 
-class Environments:
-    """So many environments of a task, ready to play; use it in a `with` statement.
+def _slot_type(observation: int, action: int) -> np.dtype:
+    """Return the record that a slot shares with its driver, for vectors of these sizes."""
+    return np.dtype(
+        [
+            ("command", np.int64),  # _IDLE, _RESET or _STEP
+            ("seed", np.int64),  # of the episode that a _RESET begins
+            ("action", np.float64, (action,)),
+            ("observation", np.float64, (observation,)),
+            ("reward", np.float64),
+            ("terminated", np.bool_),
+            ("truncated", np.bool_),
+        ],
+        align=True,
+    )
 
-    Without `workers` there is one process a processor; with `workers=0` all is done here, which
-    also works for tasks that only this process knows.
+
+class _Block:
+    """Environments of one task, one per slot."""
+
+    def __init__(self, task: str, options: dict[str, Any], slots: np.ndarray) -> None:
+        self.slots = slots
+        self.environments = [gymnasium.make(task, **options) for _ in slots]
+
+    def go(self) -> None:
+        """Carry out the command of every slot."""
+        for row in np.flatnonzero(self.slots["command"] != _IDLE):
+            slot, environment = self.slots[row], self.environments[row]
+            if slot["command"] == _RESET:
+                observation, _ = environment.reset(seed=int(slot["seed"]))
+            else:
+                space = environment.action_space
+                assert isinstance(space, gymnasium.spaces.Box)
+                # In the task's own precision, in which float64 may lie just outside the box.
+                action = slot["action"].reshape(space.shape).astype(space.dtype)
+                observation, slot["reward"], slot["terminated"], slot["truncated"], _ = (
+                    environment.step(np.clip(action, space.low, space.high))
+                )
+            slot["observation"] = np.ravel(observation)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for environment in self.environments:
+            environment.close()
+
+
+class Environments(contextlib.AbstractContextManager):
+    """Environments of a task, ready to play; use it in a `with` statement.
+
+    By default there is one worker process per CPU. `workers=0` steps everything in this process,
+    which also works for tasks that only this process knows.
     """
 
     def __init__(self, task: Task, slots: int, workers: int | None = None) -> None:
         if slots < 1:
-            raise ValueError(f"there must be one environment at least, not {slots}")
+            raise ValueError(f"there must be at least one environment, not {slots}")
         self.task, self.slots = task, slots
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         workers = (available or os.cpu_count() or 1) if workers is None else workers
-        sizes = Sizes(slots, task.observation_size, len(task.action_low))
-        self._block: Block | None = None
+        self._block: _Block | None = None
         self._workers: list[subprocess.Popen] = []
-        # Also where nobody closes them: workers must not outlive what they work for.
+        # Workers must not outlive this object, closed or not.
         self._end = weakref.finalize(self, _end_workers, self._workers)
+        sizes = task.observation_size, len(task.action_low)
         if workers == 0:
-            self._arrays = allocate(sizes)
-            self._block = Block(task.name, task.options, self._arrays)
+            self._records = np.zeros(slots, _slot_type(*sizes))
+            self._block = _Block(task.name, task.options, self._records)
         else:
             self._start(sizes, min(workers, slots))
 
-    def _start(self, sizes: Sizes, workers: int) -> None:
-        # In memory where the system has a file system there; the file has no name to be left over.
+    def _start(self, sizes: tuple[int, int], workers: int) -> None:
+        # In memory if the system has a file system there; unnamed, so nothing is left over.
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        kind = _slot_type(*sizes)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.truncate(bytes_needed(sizes))
-            self._arrays = allocate(sizes, mmap.mmap(file.fileno(), bytes_needed(sizes)))
+            file.truncate(self.slots * kind.itemsize)
+            memory = mmap.mmap(file.fileno(), self.slots * kind.itemsize)
+            self._records = np.frombuffer(memory, kind)
             try:
+                order = {
+                    "task": self.task.name,
+                    "options": self.task.options,
+                    "sizes": sizes,
+                    "slots": self.slots,
+                    "memory": file.fileno(),
+                    "every": workers,
+                }
                 for first in range(workers):
-                    order = {
-                        "task": self.task.name,
-                        "options": self.task.options,
-                        "sizes": sizes,
-                        "memory": file.fileno(),
-                        "first": first,
-                        "every": workers,
-                    }
-                    self._workers.append(_start_worker(order, file.fileno()))
+                    self._workers.append(_start_worker({**order, "first": first}))
                 self._wait()
             except TaskFailed as error:
                 raise TaskFailed(
@@ -214,11 +253,8 @@ class Environments:
                 self.close()
                 raise
 
-    def __enter__(self) -> "Environments":
-        return self
-
     def __exit__(self, *error: object) -> None:
-        """Close them."""
+        """Close the environments."""
         self.close()
 
     def close(self) -> None:
@@ -231,10 +267,10 @@ class Environments:
     def play(
         self, act: Act, seeds: np.ndarray, watch: Callable[[Steps], None] | None = None
     ) -> Rollouts:
-        """Every slot plays one episode after the other, as many as it has `seeds`.
+        """Play one episode per seed in every slot, one after the other.
 
-        `seeds` has shape (slots, episodes): what each episode is reset with. `watch` is shown every
-        step that was taken.
+        `seeds` has shape (slots, episodes): each episode is reset with its seed. `watch` is called
+        with every step.
         """
         if not self._end.alive:
             raise TaskFailed(f"{self.task.name}: these environments are closed")
@@ -242,71 +278,48 @@ class Environments:
         seeds = np.asarray(seeds)
         if seeds.ndim != 2 or len(seeds) != self.slots or not seeds.size:
             raise ValueError(f"seeds must have shape ({self.slots}, episodes), not {seeds.shape}")
-        arrays, total = self._arrays, seeds.shape[1]
-        found = Rollouts(
-            returns=np.zeros(seeds.shape),
-            lengths=np.zeros(seeds.shape, np.int64),
-            terminated=np.zeros(seeds.shape, bool),
-            seconds=0.0,
-        )
+        records, total = self._records, seeds.shape[1]
+        returns, lengths = np.zeros(seeds.shape), np.zeros(seeds.shape, np.int64)
+        terminated = np.zeros(seeds.shape, bool)
         episode, step = np.zeros(self.slots, np.int64), np.zeros(self.slots, np.int64)
-        arrays.command[:], arrays.seed[:] = RESET, seeds[:, 0]
-        self._go()
+        longest = max(LONGEST_EPISODE, self.task.time_limit or 0)
+        records["seed"] = seeds[:, 0]
+        self._go(_RESET, np.arange(self.slots))
         while (episode < total).any():
             playing = np.flatnonzero(episode < total)
-            before = arrays.observation.astype(np.float32)
+            before = records["observation"].astype(np.float32)
             action = np.asarray(act(before, episode, step))[playing]
-            arrays.action[playing] = action
-            arrays.command[:] = IDLE
-            arrays.command[playing] = STEP
-            self._go()
+            records["action"][playing] = action
+            self._go(_STEP, playing)
             where = playing, episode[playing]
-            found.returns[where] += arrays.reward[playing]
-            found.lengths[where] += 1
-            found.terminated[where] |= arrays.terminated[playing]
+            ends = tuple(records[name][playing] for name in ("terminated", "truncated"))
+            reward, after = (records[name][playing] for name in ("reward", "observation"))
+            returns[where] += reward
+            lengths[where] += 1
+            terminated[where] |= ends[0]
             step[playing] += 1
             if watch is not None:
-                watch(
-                    Steps(
-                        slot=playing,
-                        episode=episode[playing],
-                        observation=before[playing],
-                        action=action,
-                        reward=arrays.reward[playing],
-                        next_observation=arrays.observation[playing].astype(np.float32),
-                        terminated=arrays.terminated[playing],
-                        truncated=arrays.truncated[playing],
-                    )
+                after = after.astype(np.float32)
+                watch(Steps(*where, before[playing], action, reward, after, *ends))
+            ended = ends[0] | ends[1]
+            over = playing[ended]
+            if (step[playing[~ended]] >= longest).any():
+                raise ValueError(
+                    f"{self.task.name}: an episode has {longest:,} steps and does not end; "
+                    "register the task with max_episode_steps, or give it as an option"
                 )
-            self._begin_next(playing, seeds, episode, step)
-        return dataclasses.replace(found, seconds=time.perf_counter() - began)
+            episode[over] += 1
+            step[over] = 0
+            following = over[episode[over] < total]
+            if following.size:
+                records["seed"][following] = seeds[following, episode[following]]
+                self._go(_RESET, following)
+        return Rollouts(returns, lengths, terminated, time.perf_counter() - began)
 
-    def _begin_next(
-        self, playing: np.ndarray, seeds: np.ndarray, episode: np.ndarray, step: np.ndarray
-    ) -> None:
-        """Reset the slots whose episode is over and that have another."""
-        arrays = self._arrays
-        ends = arrays.terminated[playing] | arrays.truncated[playing]
-        over = playing[ends]
-        longest = max(LONGEST_EPISODE, self.task.time_limit or 0)
-        if (step[playing[~ends]] >= longest).any():
-            raise ValueError(
-                f"{self.task.name}: an episode has {longest:,} steps and does not end; register "
-                "the task with max_episode_steps, or give it as an option"
-            )
-        if not over.size:
-            return
-        episode[over] += 1
-        step[over] = 0
-        next_ones = over[episode[over] < seeds.shape[1]]
-        arrays.command[:] = IDLE
-        arrays.command[next_ones] = RESET
-        arrays.seed[next_ones] = seeds[next_ones, episode[next_ones]]
-        if next_ones.size:
-            self._go()
-
-    def _go(self) -> None:
-        """Let every slot do what it is told."""
+    def _go(self, command: int, slots: np.ndarray) -> None:
+        """Let these slots carry out a command."""
+        self._records["command"] = _IDLE
+        self._records["command"][slots] = command
         if self._block is not None:
             try:
                 self._block.go()
@@ -317,24 +330,24 @@ class Environments:
         try:
             for worker in self._workers:
                 assert worker.stdin is not None
-                # One that is gone has said why, and that is read below.
+                # A worker that is gone has said why, which is read below.
                 with contextlib.suppress(BrokenPipeError):
-                    worker.stdin.write(GO)
+                    worker.stdin.write(_GO)
             self._wait()
         except BaseException:
-            # Somebody's answer may still be on its way: what was heard next would be the old one.
+            # An answer may still be on its way, and would be taken for the next one.
             self.close()
             raise
 
     def _wait(self) -> None:
         for worker in self._workers:
             assert worker.stdout is not None
-            if worker.stdout.read(1) != DONE:
+            if worker.stdout.read(1) != _DONE:
                 reason = worker.stdout.read().decode(errors="replace")
                 self.close()
                 raise TaskFailed(
                     f"{self.task.name}: an environment failed in its process: "
-                    f"{reason or 'it ended without a word'}"
+                    f"{reason or 'it ended without a message'}"
                 )
 
 
@@ -352,24 +365,56 @@ def _end_workers(workers: list[subprocess.Popen]) -> None:
         worker.stdout.close()
 
 
-def _start_worker(order: dict[str, Any], memory: int) -> subprocess.Popen:
+def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
     # One thread each: the workers themselves fill the processors.
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    # The same modules as here, and none of the current folder that are not on our own path.
+    # The same modules as here, and none of the current folder unless it is on our path.
     known = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     display = {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "disabled")}
-    line = json.dumps(order).encode() + b"\n"
     worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fat2thin.envs.block"],
+        [sys.executable, "-P", "-m", "fat2thin.envs.rollouts"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        pass_fds=(memory,),
-        # An interrupt from the keyboard is for us alone; workers end when nobody speaks to them.
+        pass_fds=(order["memory"],),
+        # A keyboard interrupt is for us alone; workers end when their pipe closes.
         start_new_session=True,
         env={**os.environ, **one_thread, **known, **display},
     )
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        worker.stdin.write(line)
+        worker.stdin.write(json.dumps(order).encode() + b"\n")
     return worker
+
+
+def _work() -> None:
+    """Step a block of environments until the driver closes the pipe.
+
+    The first line of stdin says which.
+    """
+    # Signals to the whole group of processes are for the driver, which may still need us.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # What a task prints, in Python or in C, must not be taken for an answer: it goes to stderr.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        order = json.loads(sys.stdin.buffer.readline())
+        kind = _slot_type(*order["sizes"])
+        memory = mmap.mmap(order["memory"], order["slots"] * kind.itemsize)
+        slots = np.frombuffer(memory, kind)[order["first"] :: order["every"]]
+        block = _Block(order["task"], order["options"], slots)
+        answers.write(_DONE)
+        while sys.stdin.buffer.read(1) == _GO:
+            block.go()
+            answers.write(_DONE)
+        block.close()
+    except BrokenPipeError:
+        pass  # the driver is gone
+    except BaseException as error:
+        answers.write(_FAILED + (str(error) or type(error).__name__).encode())
+        traceback.print_exc()
+
+
+if __name__ == "__main__":
+    _work()

@@ -1,4 +1,4 @@
-"""The treatment simulation: pure functions for one patient, to be vmapped over any number.
+"""The treatment simulation and its logs: pure functions for one patient, to be vmapped.
 
 A patient has a latent mean μ ∈ R⁸ that a dose x pushes up (components 1 to 4) and down (5 to 8),
 
@@ -6,8 +6,10 @@ A patient has a latent mean μ ∈ R⁸ that a dose x pushes up (components 1 to
 
 and only a noisy observation s' ~ N(μ', Σ) of it is seen, so the task is partially observed. The
 reward of a step is a function of s' and x. One unit of dose is 100 of the paper's raw doses.
-Dynamics: the FtTPO paper, appendix on the treatment simulation, after Li et al. (2023). Nobody ever
-leaves: an episode is cut at the horizon and does not end there.
+Dynamics: the FtTPO paper, appendix on the treatment simulation, after Li et al. (2023). An episode
+is truncated at the horizon and never terminates.
+
+Importing this module lets `fat2thin.data` draw logs by name: `treatment/cubic`.
 """
 
 import dataclasses
@@ -15,13 +17,17 @@ import functools
 import itertools
 import math
 import numbers
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from fat2thin.data.dataset import Dataset
+from fat2thin.data.readers import Reader, register_reader
+from fat2thin.random_streams import Stream, stream_key
 
 OBSERVATION_SIZE = 8
 ACTION_SIZE = 1
@@ -31,7 +37,7 @@ _DIRECTION = (1.0,) * 4 + (-1.0,) * 4
 def cubic_reward(observation: Float[Array, "8"], dose: Float[Array, ""]) -> Float[Array, ""]:
     """(s₁/2)³ + (s₂/2)³ + s₃ + s₄ + 2[(s₅/2)³ + (s₆/2)³] + ½(s₇ + s₈), as the paper prints it.
 
-    The dose counts only through the observation it leads to: more is better, and saturates.
+    The dose counts only through the observation it leads to: more is better, up to saturation.
     """
     del dose
     cubes = (observation / 2) ** 3
@@ -52,28 +58,18 @@ def quadratic_reward(observation: Float[Array, "8"], dose: Float[Array, ""]) -> 
 
 
 _REWARDS = {"cubic": cubic_reward, "quadratic": quadratic_reward}
-
-
-def _initial_uniform(key: PRNGKeyArray) -> Float[Array, "8"]:
-    return jax.random.uniform(key, (OBSERVATION_SIZE,), minval=-1.0, maxval=1.0)
-
-
-def _initial_normal(key: PRNGKeyArray) -> Float[Array, "8"]:
-    return 0.5 * jax.random.normal(key, (OBSERVATION_SIZE,))
-
-
-def _initial_zero(key: PRNGKeyArray) -> Float[Array, "8"]:
-    del key
-    return jnp.zeros(OBSERVATION_SIZE)
-
-
-_INITIAL_STATES = {"uniform": _initial_uniform, "normal": _initial_normal, "zero": _initial_zero}
+_INITIAL_STATES: dict[str, Callable[[PRNGKeyArray], Float[Array, "8"]]] = {
+    "uniform": lambda key: jax.random.uniform(key, (OBSERVATION_SIZE,), minval=-1.0, maxval=1.0),
+    "normal": lambda key: 0.5 * jax.random.normal(key, (OBSERVATION_SIZE,)),
+    "zero": lambda key: jnp.zeros(OBSERVATION_SIZE),
+}
+_COVARIANCES = ("episode", "fixed")
 
 
 def sample_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
-    """A factor F for which F Fᵀ is the column correlation matrix of an 8×8 matrix from U(0, 1).
+    """Return F such that F Fᵀ is the column correlation matrix of an 8×8 matrix from U(0, 1).
 
-    Centring takes one rank, so the matrix is singular and has no Cholesky factor to rely on. The
+    Centring takes one rank, so the matrix is singular and has no reliable Cholesky factor. The
     standardised columns themselves are a factor.
     """
     columns = jax.random.uniform(key, (OBSERVATION_SIZE, OBSERVATION_SIZE))
@@ -82,19 +78,16 @@ def sample_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
 
 
 def uniform_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
-    """The Cholesky factor L of a full-rank L Lᵀ, uniform over the 8×8 correlation matrices.
+    """Return the Cholesky factor L of a full-rank L Lᵀ, uniform over 8×8 correlation matrices.
 
     Row k holds k components of a Gaussian vector g ∈ R⁹, then the length of the others, divided
-    by ‖g‖: their squared share is Beta(k/2, (9 − k)/2), which is what the onion method asks for
-    (Lewandowski, Kurowicka and Joe 2009, with η = 1).
+    by ‖g‖: their squared share is Beta(k/2, (9 − k)/2), as the onion method needs (Lewandowski,
+    Kurowicka and Joe 2009, with η = 1).
     """
     gaussian = jax.random.normal(key, (OBSERVATION_SIZE, OBSERVATION_SIZE + 1), jnp.float32)
     below = jnp.tril(gaussian[:, :OBSERVATION_SIZE], k=-1)
     rest = jnp.linalg.norm(jnp.triu(gaussian), axis=1)
     return (below + jnp.diag(rest)) / jnp.linalg.norm(gaussian, axis=1, keepdims=True)
-
-
-_COVARIANCES = ("episode", "fixed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,13 +136,22 @@ class Treatment:
 
     def __post_init__(self) -> None:
         """Refuse a value out of range, naming the field."""
-        _require_choice("reward", self.reward, _REWARDS)
-        _require_choice("covariance", self.covariance, _COVARIANCES)
-        _require_choice("initial_state", self.initial_state, _INITIAL_STATES)
-        _require_integer("covariance_seed", self.covariance_seed, least=0)
-        _require_integer("horizon", self.horizon, least=1)
+        for field, choices in (
+            ("reward", _REWARDS),
+            ("covariance", _COVARIANCES),
+            ("initial_state", _INITIAL_STATES),
+        ):
+            if getattr(self, field) not in choices:
+                names = ", ".join(map(repr, choices))
+                raise ValueError(f"{field} must be one of {names}, got {getattr(self, field)!r}")
+        for field, least in (("covariance_seed", 0), ("horizon", 1)):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{field} must be an integer of at least {least}, got {value!r}")
         for field in ("dose_low", "dose_high", "discount", "dose_limit", "cumulative_dose_limit"):
-            _require_number(field, getattr(self, field))
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+                raise ValueError(f"{field} must be a number, got {value!r}")
         if self.covariance != "fixed" and self.covariance_seed != 0:
             raise ValueError(
                 f"covariance_seed is {self.covariance_seed}, but a covariance of "
@@ -167,54 +169,27 @@ class Treatment:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
 
 
-def _require_choice(field: str, value: object, choices: Collection[str]) -> None:
-    if value not in choices:
-        names = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{field} must be one of {names}, got {value!r}")
-
-
-def _require_integer(field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{field} must be an integer of at least {least}, got {value!r}")
-
-
-def _require_number(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
-        raise ValueError(f"{field} must be a number, got {value!r}")
-
-
-def _named_variants() -> dict[str, Treatment]:
-    covariances = {"": "episode", "-fixed": "fixed"}
-    initial_states = {"": "uniform", "-normal": "normal", "-zero": "zero"}
-    return {
-        f"treatment/{reward}{covariance}{initial_state}": Treatment(
-            reward=reward,
-            covariance=covariances[covariance],
-            initial_state=initial_states[initial_state],
-        )
-        for reward, covariance, initial_state in itertools.product(
-            _REWARDS, covariances, initial_states
-        )
-    }
-
-
-VARIANTS: dict[str, Treatment] = _named_variants()
+# What a name leaves out is the default.
+VARIANTS: dict[str, Treatment] = {
+    f"treatment/{reward}{one}{other}": Treatment(
+        reward, covariance=one[1:] or "episode", initial_state=other[1:] or "uniform"
+    )
+    for reward, one, other in itertools.product(_REWARDS, ("", "-fixed"), ("", "-normal", "-zero"))
+}
 """Every named variant: `treatment/<reward>[-fixed][-normal|-zero]`."""
-
-
 TRAJECTORIES = 50
-"""Of a log whose name does not say how many: 1,200 steps, as in the paper."""
+"""Trajectories of a log whose name has no number: 1,200 steps, as in the paper."""
 MOST_TRAJECTORIES = 100_000
 
 
 def is_name(name: str) -> bool:
-    """Whether this names a task, or a log of one."""
+    """Return whether this names a task, or a log of one."""
     variant, _, count = name.partition("@")
     return variant in VARIANTS and (count == "" or count.isdecimal()) and not name.endswith("@")
 
 
 def by_name(name: str) -> Treatment:
-    """The variant of this name, for example "treatment/quadratic-fixed", or of a log of it."""
+    """Return the variant of a name such as "treatment/quadratic-fixed", or of a log of it."""
     if not is_name(name):
         raise ValueError(
             f"no treatment task is called {name!r}; there are {', '.join(VARIANTS)}, and a name "
@@ -224,7 +199,7 @@ def by_name(name: str) -> Treatment:
 
 
 def trajectories_of(name: str) -> int:
-    """How many trajectories the log of this name has: 200 of "treatment/cubic@200"."""
+    """Return the number of trajectories in a log's name: 200 for "treatment/cubic@200"."""
     count = name.partition("@")[2]
     if not count:
         return TRAJECTORIES
@@ -235,8 +210,8 @@ def trajectories_of(name: str) -> int:
     return int(count)
 
 
-class State(NamedTuple):
-    """What the simulation knows of one patient and an observer does not."""
+class Patient(NamedTuple):
+    """The state of one patient, which an observer does not see."""
 
     latent: Float[Array, "8"]
     """μ, the mean of the observation."""
@@ -249,7 +224,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step reports for safety's sake."""
+    """What a step reports about safety."""
 
     dose: Float[Array, ""]
     """The dose given: the action, clipped to the box."""
@@ -271,7 +246,7 @@ def _noise_factor(key: PRNGKeyArray, task: Treatment) -> Float[Array, "8 8"]:
     return factor / math.sqrt(2)
 
 
-def _observe(key: PRNGKeyArray, state: State) -> Float[Array, "8"]:
+def _observe(key: PRNGKeyArray, state: Patient) -> Float[Array, "8"]:
     white = jax.random.normal(key, (OBSERVATION_SIZE,))
     # Without it a GPU would round the noise to about three digits.
     return state.latent + jnp.matmul(state.noise_factor, white, precision="highest")
@@ -282,11 +257,11 @@ def next_latent(latent: Float[Array, "8"], dose: Float[Array, ""]) -> Float[Arra
     return jnp.tanh(latent + dose * jnp.asarray(_DIRECTION, latent.dtype))
 
 
-def reset(key: PRNGKeyArray, task: Treatment) -> tuple[State, Float[Array, "8"]]:
-    """A new patient and a first observation s ~ N(μ, Σ), of shape (8,)."""
+def reset(key: PRNGKeyArray, task: Treatment) -> tuple[Patient, Float[Array, "8"]]:
+    """Return a new patient and a first observation s ~ N(μ, Σ), of shape (8,)."""
     latent_key, covariance_key, noise_key = jax.random.split(key, 3)
     latent = _INITIAL_STATES[task.initial_state](latent_key)
-    state = State(
+    state = Patient(
         latent=latent,
         noise_factor=_noise_factor(covariance_key, task),
         cumulative_dose=jnp.zeros((), latent.dtype),
@@ -296,12 +271,12 @@ def reset(key: PRNGKeyArray, task: Treatment) -> tuple[State, Float[Array, "8"]]
 
 
 def step(
-    key: PRNGKeyArray, state: State, action: Float[Array, "1"], task: Treatment
-) -> tuple[State, Float[Array, "8"], Float[Array, ""], Info]:
+    key: PRNGKeyArray, state: Patient, action: Float[Array, "1"], task: Treatment
+) -> tuple[Patient, Float[Array, "8"], Float[Array, ""], Info]:
     """Give one dose, an action of shape (1,) in the task's units, clipped to the box.
 
-    Returns the next state, the next observation s' of shape (8,), the reward and an `Info`. A dose
-    that is not a number is no dose within the limits: it counts as exceeding both.
+    Return the next state, the next observation s' of shape (8,), the reward and an `Info`. NaN
+    counts as exceeding both limits.
     """
     if jnp.shape(action) != (ACTION_SIZE,):
         raise ValueError(f"an action must have shape (1,), got {jnp.shape(action)}")
@@ -330,18 +305,18 @@ class Trajectory(NamedTuple):
     info: Info
 
 
-Act = Callable[[PRNGKeyArray, Float[Array, "8"], State], Float[Array, "1"]]
+Act = Callable[[PRNGKeyArray, Float[Array, "8"], Patient], Float[Array, "1"]]
 Policy = Callable[[PRNGKeyArray, Float[Array, "8"]], Float[Array, "1"]]
 
 
 def trajectories(
-    key: PRNGKeyArray, begin: Callable[[State], Act], task: Treatment, episodes: int
+    key: PRNGKeyArray, begin: Callable[[Patient], Act], task: Treatment, episodes: int
 ) -> Trajectory:
     """Simulate patients 0 to `episodes` − 1; every array gets a first axis of that size.
 
-    `begin` sees the state a patient starts in and gives the rule to dose by, which sees the state
-    at every step; `rollout` is for those that see observations only. What happens to patient i,
-    but for the doses, depends on (key, i) alone.
+    `begin` maps the state a patient starts in to a dosing rule, which sees the state at every
+    step; `rollout` is for policies that see observations only. Apart from the doses, what happens
+    to patient i depends on (key, i) alone.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
@@ -366,40 +341,30 @@ def trajectories(
 
 
 class Rollout(NamedTuple):
-    """Raw results of an evaluation, an entry an episode (any leading axes are kept apart)."""
+    """Raw results of an evaluation, one entry per episode, with any leading axes."""
 
     returns: Float[Array, "*batch episodes"]
     """Undiscounted sums of rewards."""
     doses: Float[Array, "*batch episodes time"]
     """The doses given, after clipping to the box."""
     dose_limit_exceeded: Bool[Array, "*batch episodes time"]
-    """Whether |dose| exceeded its limit, a step each."""
+    """Whether |dose| exceeded its limit, per step."""
     cumulative_limit_exceeded: Bool[Array, "*batch episodes"]
     """Whether Σ|dose| exceeded its limit by the end of the episode."""
 
     @property
-    def dose_mean(self) -> Float[Array, "*batch"]:
-        """Mean dose over all episodes and steps."""
-        return jnp.mean(self.doses, axis=(-2, -1))
-
-    @property
-    def dose_variance(self) -> Float[Array, "*batch"]:
-        """Variance of the dose over all episodes and steps."""
-        return jnp.var(self.doses, axis=(-2, -1))
-
-    @property
-    def dose_limit_rate(self) -> Float[Array, "*batch"]:
-        """Share of steps whose dose exceeded the limit."""
-        return jnp.mean(self.dose_limit_exceeded, axis=(-2, -1))
-
-    @property
-    def cumulative_limit_rate(self) -> Float[Array, "*batch"]:
-        """Share of episodes whose cumulative dose exceeded the limit."""
-        return jnp.mean(self.cumulative_limit_exceeded, axis=-1)
+    def measures(self) -> dict[str, Float[Array, "*batch"]]:
+        """Mean and variance of the dose, and the shares of steps and episodes above a limit."""
+        return {
+            "dose_mean": jnp.mean(self.doses, axis=(-2, -1)),
+            "dose_variance": jnp.var(self.doses, axis=(-2, -1)),
+            "dose_limit_rate": jnp.mean(self.dose_limit_exceeded, axis=(-2, -1)),
+            "cumulative_limit_rate": jnp.mean(self.cumulative_limit_exceeded, axis=-1),
+        }
 
 
 def summarise(trajectory: Trajectory) -> Rollout:
-    """The evaluation's view of trajectories of shape (episodes, time, ...)."""
+    """Return the evaluation's view of trajectories of shape (episodes, time, ...)."""
     info = trajectory.info
     return Rollout(
         returns=jnp.sum(trajectory.reward, axis=-1),
@@ -409,18 +374,18 @@ def summarise(trajectory: Trajectory) -> Rollout:
     )
 
 
-def from_observations(policy: Policy) -> Callable[[State], Act]:
+def from_observations(policy: Policy) -> Callable[[Patient], Act]:
     """Return the policy in the form `trajectories` takes: it sees observations alone."""
     return lambda start: lambda key, observation, state: policy(key, observation)
 
 
 @equinox.filter_jit
 def rollout(key: PRNGKeyArray, policy: Policy, task: Treatment, episodes: int) -> Rollout:
-    """Evaluate `policy(key, observation) → action` of shape (1,), one patient an episode.
+    """Evaluate `policy(key, observation) → action` of shape (1,), one patient per episode.
 
     The patients depend on the key alone, so every policy meets the same ones. It compiles once for
     a policy that is a pytree (an Equinox module, a `jax.tree_util.Partial`) however often its
-    arrays change, and anew for every new plain function; it may be called under jit and vmap.
+    arrays change, and again for every new plain function; it may be called under jit and vmap.
     """
     return summarise(trajectories(key, from_observations(policy), task, episodes))
 
@@ -428,10 +393,44 @@ def rollout(key: PRNGKeyArray, policy: Policy, task: Treatment, episodes: int) -
 # One function per task, so that `rollout` recognises it and does not compile again.
 @functools.cache
 def uniform_behaviour(task: Treatment) -> Policy:
-    """The policy that makes the log: a dose from the uniform distribution over the box."""
+    """Return the policy that makes the log: a dose drawn uniformly from the box."""
 
     def policy(key: PRNGKeyArray, observation: Float[Array, "8"]) -> Float[Array, "1"]:
         del observation
         return jax.random.uniform(key, (ACTION_SIZE,), minval=task.dose_low, maxval=task.dose_high)
 
     return policy
+
+
+@functools.partial(jax.jit, static_argnames=("task", "episodes"))
+def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> dict[str, Array]:
+    """Draw the arrays of a log: `episodes` patients under uniform doses, one after the other.
+
+    The key determines every number. `continuation` is 1 everywhere: a time limit is not an end.
+    """
+    behaviour = from_observations(uniform_behaviour(task))
+    episode = trajectories(key, behaviour, task, episodes)
+    rows = episodes * task.horizon
+    return {
+        "observation": episode.observation.reshape(rows, OBSERVATION_SIZE),
+        "action": episode.info.dose.reshape(rows, ACTION_SIZE),
+        "reward": episode.reward.reshape(rows),
+        "next_observation": episode.next_observation.reshape(rows, OBSERVATION_SIZE),
+        "continuation": jnp.ones(rows, episode.reward.dtype),
+        "episode_start": task.horizon * jnp.arange(episodes),
+    }
+
+
+def read_log(name: str, seed: int) -> Dataset:
+    """Return the log of this name that belongs to a seed."""
+    task = by_name(name)
+    return Dataset(
+        name=name,
+        **log(stream_key(seed, Stream.LOG), task, trajectories_of(name)),
+        action_low=(task.dose_low,),
+        action_high=(task.dose_high,),
+        discount=task.discount,
+    )
+
+
+register_reader(Reader("treatment/", read_log, lambda: tuple(VARIANTS), one_a_seed=True))

@@ -1,24 +1,22 @@
-"""What a result on the treatment task is to be compared with, measured on the task itself.
+"""Reference results for the treatment task, measured on the task itself.
 
-Given the doses, the latent mean moves without chance: the chance of an episode lies in its start
-and in the observations alone. Who sees the latent state (and the covariance) can therefore plan all
-doses ahead, and as the noise of one step tells nothing about the next, no policy does better on
-average than the best plan.
+Given the doses, the latent mean is deterministic: an episode is random in its start and in its
+observations alone. With the latent state and the covariance known, all doses can be planned ahead.
+The noise of one step does not predict the next, so no policy beats the best plan on average.
 """
 
 import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fat2thin.envs import treatment
-from fat2thin.envs.treatment import Rollout, State, Treatment
+from fat2thin.envs import Reference, treatment
+from fat2thin.envs.treatment import Patient, Rollout, Treatment
 
 _GRID = 101
 _PLAN_UPDATES = 100
@@ -31,7 +29,7 @@ def expected_reward(
     dose: Float[Array, ""],
     task: Treatment,
 ) -> Float[Array, ""]:
-    """E[r] over s' ~ N(μ', Σ) for a dose that led to the latent mean μ', in closed form.
+    """Return E[r] over s' ~ N(μ', Σ) for a dose that led to the latent mean μ', in closed form.
 
     Cubic: a sum of cubics in one component each, for which the mean of the values at μ ± σ is
     exact (E s³ = μ³ + 3μσ²). Quadratic: linear in all components but the two of the exponent z, and
@@ -47,14 +45,14 @@ def expected_reward(
     return treatment.quadratic_reward(latent.at[exponent].add(variance / 2), dose)
 
 
-def _covariance(state: State) -> Float[Array, "8 8"]:
+def _covariance(state: Patient) -> Float[Array, "8 8"]:
     return jnp.matmul(state.noise_factor, state.noise_factor.T, precision="highest")
 
 
 def expected_return(
-    doses: Float[Array, " time"], start: State, task: Treatment
+    doses: Float[Array, " time"], start: Patient, task: Treatment
 ) -> Float[Array, ""]:
-    """The mean return over the noise, for a patient who starts in `start` and gets these doses."""
+    """Return the mean return over the noise for a patient who starts in `start`."""
     covariance = _covariance(start)
 
     def one_step(latent, dose):
@@ -64,12 +62,8 @@ def expected_return(
     return jnp.sum(jax.lax.scan(one_step, start.latent, doses)[1])
 
 
-def _constant(dose: Float[Array, ""], task: Treatment) -> Float[Array, " time"]:
-    return jnp.full(task.horizon, dose)
-
-
 def _best_dose(objective: Callable, task: Treatment) -> Float[Array, ""]:
-    """The dose of the box at which the objective is largest: on a grid, then on a finer one."""
+    """Return the dose with the largest objective, on a grid of the box, then on a finer one."""
 
     def search(interval, _):
         low, high = interval
@@ -84,16 +78,16 @@ def _best_dose(objective: Callable, task: Treatment) -> Float[Array, ""]:
 
 @functools.partial(jax.jit, static_argnames=("task", "episodes"))
 def best_constant_dose(key: PRNGKeyArray, task: Treatment, episodes: int) -> Float[Array, ""]:
-    """The one dose that is best on average over `episodes` starts, the same ones for each dose."""
+    """Return the constant dose that is best on average over the same `episodes` starts."""
     starts, _ = jax.vmap(lambda key: treatment.reset(key, task))(jax.random.split(key, episodes))
     mean_over_starts = jax.vmap(expected_return, in_axes=(None, 0, None))
     return _best_dose(
-        lambda dose: jnp.mean(mean_over_starts(_constant(dose, task), starts, task)), task
+        lambda dose: jnp.mean(mean_over_starts(jnp.full(task.horizon, dose), starts, task)), task
     )
 
 
-def myopic_plan(start: State, task: Treatment) -> Float[Array, " time"]:
-    """At every step the dose with the best expected reward of that step."""
+def myopic_plan(start: Patient, task: Treatment) -> Float[Array, " time"]:
+    """Return, for every step, the dose with the best expected reward of that step."""
     covariance = _covariance(start)
 
     def one_step(latent, _):
@@ -107,12 +101,12 @@ def myopic_plan(start: State, task: Treatment) -> Float[Array, " time"]:
 
 
 def best_plan(
-    start: State, myopic: Float[Array, " time"], task: Treatment
+    start: Patient, myopic: Float[Array, " time"], task: Treatment
 ) -> Float[Array, " time"]:
-    """The doses with the best expected return found: never worse than the myopic plan.
+    """Return the doses with the best expected return found: never worse than the myopic plan.
 
-    Projected gradient ascent from the myopic plan and from the patient's best constant dose, the
-    better of the two. It finds a local optimum, so the true best can be a little higher.
+    Projected gradient ascent from the myopic plan and from the patient's best constant dose; the
+    better result. It finds a local optimum, so the true best can be a little higher.
     """
     objective = functools.partial(expected_return, start=start, task=task)
     # In half-ranges of the box, so that any box is searched as well as the default one.
@@ -130,54 +124,25 @@ def best_plan(
         (doses, _), _ = jax.lax.scan(update, (doses, optimiser.init(doses)), length=_PLAN_UPDATES)
         return doses
 
-    constant = _constant(_best_dose(lambda dose: objective(_constant(dose, task)), task), task)
+    dose = _best_dose(lambda dose: objective(jnp.full(task.horizon, dose)), task)
+    constant = jnp.full(task.horizon, dose)
     origins = jnp.stack([myopic, constant])
     candidates = jnp.concatenate([jax.vmap(ascend)(origins), origins])
     return candidates[jnp.argmax(jax.vmap(objective)(candidates))]
 
 
-class ReferenceRow(NamedTuple):
-    """One line to compare with."""
-
-    mean: float
-    """Mean undiscounted return."""
-    standard_error: float
-    """Of that mean."""
-    dose_mean: float
-    """Mean dose over all steps."""
-    dose_variance: float
-    """Variance of the dose over all steps."""
-    dose_limit_rate: float
-    """Share of steps with |dose| above its limit."""
-    cumulative_limit_rate: float
-    """Share of episodes with Σ|dose| above its limit."""
-    rule: str
-    """How the dose is chosen, in words."""
-
-
-def _row(rollout: Rollout, rule: str) -> ReferenceRow:
-    returns = rollout.returns
-    return ReferenceRow(
-        mean=float(jnp.mean(returns)),
-        standard_error=float(jnp.std(returns, ddof=1)) / math.sqrt(returns.size),
-        dose_mean=float(rollout.dose_mean),
-        dose_variance=float(rollout.dose_variance),
-        dose_limit_rate=float(rollout.dose_limit_rate),
-        cumulative_limit_rate=float(rollout.cumulative_limit_rate),
-        rule=rule,
-    )
-
-
 @functools.partial(jax.jit, static_argnames=("task", "episodes"))
 def _measure(key: PRNGKeyArray, task: Treatment, episodes: int) -> tuple[Float[Array, ""], Rollout]:
-    """The best constant dose, and the rollouts of the four rules along a first axis."""
+    """Return the best constant dose, and the rollouts of the four rules along a first axis."""
     search_key, key = jax.random.split(key)
     constant_dose = best_constant_dose(search_key, task, episodes)
     behaviour = treatment.uniform_behaviour(task)
 
     def begin(start, rule):
         myopic = myopic_plan(start, task)
-        plans = jnp.stack([_constant(constant_dose, task), myopic, best_plan(start, myopic, task)])
+        plans = jnp.stack(
+            [jnp.full(task.horizon, constant_dose), myopic, best_plan(start, myopic, task)]
+        )
 
         def act(key, observation, state):
             doses = jnp.concatenate([behaviour(key, observation), plans[:, state.time]])
@@ -194,13 +159,13 @@ def _measure(key: PRNGKeyArray, task: Treatment, episodes: int) -> tuple[Float[A
 
 def reference_rows(
     key: PRNGKeyArray, task: Treatment, episodes: int = 4096
-) -> dict[str, ReferenceRow]:
+) -> dict[str, Reference]:
     """Measure the rows that every table of results carries, all on the same `episodes` patients.
 
     "uniform": the behaviour of the log. "best constant": chosen on other patients than it is
-    measured on, so that the choice flatters nothing. "myopic latent" and "best latent": for someone
-    who sees the latent state; the second looks ahead to the horizon, and no policy does better but
-    by what the search for the plan misses (see `best_plan`).
+    measured on, so that the choice does not flatter it. "myopic latent" and "best latent" see the
+    latent state; the second looks ahead to the horizon, and no policy does better except by what
+    the search for the plan misses (see `best_plan`).
     """
     if episodes < 2:
         raise ValueError(f"episodes must be at least 2 for a standard error, got {episodes}")
@@ -211,7 +176,14 @@ def reference_rows(
         "myopic latent": "latent state seen: the dose with the best expected reward of the step",
         "best latent": "latent state seen: the doses with the best expected return of the episode",
     }
-    return {
-        name: _row(jax.tree.map(operator.itemgetter(index), rollouts), rule)
-        for index, (name, rule) in enumerate(rules.items())
-    }
+    rows = {}
+    for index, (name, rule) in enumerate(rules.items()):
+        rollout = jax.tree.map(operator.itemgetter(index), rollouts)
+        rows[name] = Reference(
+            mean=float(jnp.mean(rollout.returns)),
+            standard_error=float(jnp.std(rollout.returns, ddof=1)) / math.sqrt(episodes),
+            measures={name: float(value) for name, value in rollout.measures.items()},
+            rule=rule,
+            episodes=episodes,
+        )
+    return rows

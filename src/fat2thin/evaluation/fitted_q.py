@@ -24,6 +24,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.algorithms.base import Batch
+from fat2thin.data.predictability import quadratic_features
 
 RIDGE = 10.0
 """The ridge λ is this over the number of different rows."""
@@ -60,13 +61,8 @@ def scale_of(observation: Float[Array, "rows observation"]) -> Scale:
 def features(
     observation: Float[Array, "rows observation"], action: Float[Array, "rows action"], scale: Scale
 ) -> Float[Array, "rows features"]:
-    """φ(s, a) of each row."""
-    seen = (observation - scale.mean) / scale.deviation
-    pairs = jnp.triu_indices(action.shape[-1])
-    products = (action[:, :, None] * action[:, None, :])[:, *pairs]
-    crossed = (seen[:, :, None] * action[:, None, :]).reshape(len(seen), -1)
-    one = jnp.ones((len(seen), 1), seen.dtype)
-    return jnp.concatenate([one, seen, seen**2, action, products, crossed], axis=-1)
+    """Return φ(s, a) of each row."""
+    return quadratic_features((observation - scale.mean) / scale.deviation, action)
 
 
 def expected_features(

@@ -1,7 +1,7 @@
-"""Policies judged on Gymnasium tasks, by rollouts on the host.
+"""Judge policies on Gymnasium tasks, by rollouts on the host.
 
 All jobs, policies and ways of acting play side by side, and one compiled call answers them all. It
-runs on the processor, so that it does not wait for the training that an accelerator is busy with.
+runs on the CPU, so that it does not wait for training on an accelerator.
 """
 
 import dataclasses
@@ -14,35 +14,36 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data.formats import d4rl
-from fat2thin.envs.episode_keys import action_key, processor, reset_seed
-from fat2thin.envs.record import uniform
+from fat2thin.envs import Reference
+from fat2thin.envs.record import action_key, processor, reset_seeds, uniform
 from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
-from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference, TaskError
+from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, TaskError
 from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import Stream, stream_key
 
 MOST_SLOTS = 1024
-"""Environments that are open at once, or one a policy, way and job if these are more; further
-episodes are played in rounds."""
+"""Open environments at most, but at least one per policy, way and job; further episodes are played
+in rounds."""
 UNIFORM_EPISODES = 20
 """Episodes of the reference that acts at random."""
 ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
-"""The tasks of D4RL's robots. The ant is missing: today's has other observations than D4RL's."""
+"""The tasks of D4RL's robots, without the ant, whose observations have changed since D4RL."""
+_HINT = 'With task "none" policies are not judged'
 
 
 @dataclasses.dataclass
 class GymnasiumJudge:
-    """Judges policies on a task. Environments are made when they are first needed, then kept."""
+    """Judges policies on a task. Environments are made when first needed, then kept."""
 
     task: Task
     scale: d4rl.ReferenceReturns | None = None
     """Returns that normalised scores are measured by, where they are known."""
     workers: int | None = None
-    """Processes; None is one a processor, 0 none."""
+    """Worker processes; None is one per CPU, 0 none."""
     steps: int = dataclasses.field(default=0, init=False, compare=False)
-    """Steps taken so far ..."""
+    """Steps taken so far."""
     seconds: float = dataclasses.field(default=0.0, init=False, compare=False)
-    """... and how long they took."""
+    """Time these steps took."""
     _open: Environments | None = dataclasses.field(
         default=None, init=False, repr=False, compare=False
     )
@@ -52,7 +53,7 @@ class GymnasiumJudge:
     ) -> dict[str, Evaluation]:
         """Judge the policies of all jobs in each way of acting, all on the episodes of their keys.
 
-        The policies have a leading axis of jobs, and the results too.
+        Policies and results have a leading axis of jobs.
         """
         policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
@@ -66,7 +67,7 @@ class GymnasiumJudge:
             rows = observation.reshape(*shape, -1), number.reshape(shape), step.reshape(shape)
             return np.asarray(_act(policies, keys, *rows)).reshape(len(observation), -1)
 
-        seeds = np.asarray(_seeds(keys, jnp.arange(shape[2] * rounds)))
+        seeds = np.asarray(reset_seeds(keys, jnp.arange(shape[2] * rounds)))
         of_slots = seeds.reshape(keys.size, rounds, shape[2]).swapaxes(1, 2)
         found = self._play(act, np.broadcast_to(of_slots, (*shape, rounds)).reshape(-1, rounds))
         return {
@@ -75,17 +76,14 @@ class GymnasiumJudge:
         }
 
     def references(self) -> dict[str, Reference]:
-        """Uniform actions, measured; and D4RL's random and expert policies, where it has them."""
-        shape = (UNIFORM_EPISODES, 1)
+        """Measure uniform actions; add D4RL's random and expert policies, where it has them."""
         key = stream_key(REFERENCE_SEED, Stream.REFERENCE)
         at_random, number = uniform(self.task, REFERENCE_SEED), np.arange(UNIFORM_EPISODES)
-
-        def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
-            return at_random(observation, number, step)
-
-        seeds = np.asarray(_seeds(key[None], jnp.arange(UNIFORM_EPISODES))).reshape(shape)
+        seeds = np.asarray(reset_seeds(key[None], number))
         with Environments(self.task, UNIFORM_EPISODES, self.workers) as environments:
-            found = environments.play(act, seeds)
+            found = environments.play(
+                lambda observation, episode, step: at_random(observation, number, step), seeds.T
+            )
         measures = self._measures(found.returns[:, 0], found.lengths[:, 0])
         measured = Reference(
             mean=float(found.returns.mean()),
@@ -94,30 +92,25 @@ class GymnasiumJudge:
             rule=f"every action drawn uniformly from the box, {UNIFORM_EPISODES} episodes",
             episodes=UNIFORM_EPISODES,
         )
-        return {"uniform": measured, **self._known_references()}
-
-    def _known_references(self) -> dict[str, Reference]:
-        if self.scale is None:
-            return {}
-        return {
-            f"d4rl {name}": Reference(
+        found_and_known = {"uniform": measured}
+        for name, score in (("random", 0.0), ("expert", 100.0)) if self.scale else ():
+            found_and_known[f"d4rl {name}"] = Reference(
                 mean=getattr(self.scale, name),
                 standard_error=None,
                 measures={"score": score},
                 rule=f"scored {score:g} by D4RL, whose simulator is an older one",
             )
-            for name, score in (("random", 0.0), ("expert", 100.0))
-        }
+        return found_and_known
 
     def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
-        """Raise a ValueError where policies of these sizes cannot act in the task."""
+        """Raise a ValueError if policies of these sizes cannot act in the task."""
         try:
             self.task.check(observation_size, low, high, "the log")
         except ValueError as error:
-            raise TaskError(f'{error}. With task "none" policies are not judged') from error
+            raise TaskError(f"{error}. {_HINT}") from error
 
     def close(self) -> None:
-        """Let the environments go."""
+        """Close the environments."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -153,9 +146,9 @@ class GymnasiumJudge:
 
 
 def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
-    """Who judges policies learned from a data set: on its robot, or on the task of this name.
+    """Return the judge of policies learned from a data set: on its robot, or on a named task.
 
-    None where no task is named and the data set is of no robot that Gymnasium has.
+    None if no task is named and the data set is not of a robot that Gymnasium has.
     """
     robot = d4rl.robot(name)
     own = ROBOTS.get(robot) if robot else None
@@ -166,15 +159,7 @@ def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
     try:
         return GymnasiumJudge(describe(task), scale)
     except ValueError as error:
-        raise TaskError(f'{error}. With task "none" policies are not judged') from error
-
-
-@jax.jit
-def _seeds(
-    keys: Key[Array, " jobs"], number: Int[Array, " episodes"]
-) -> Int[Array, "jobs episodes"]:
-    """What the episodes of every job are reset with."""
-    return jax.vmap(jax.vmap(reset_seed, (None, 0)), (0, None))(keys, number)
+        raise TaskError(f"{error}. {_HINT}") from error
 
 
 @jax.jit
@@ -185,7 +170,7 @@ def _act(
     episode: Int[Array, "ways jobs slots"],
     step: Int[Array, "ways jobs slots"],
 ) -> Float[Array, "ways jobs slots action"]:
-    """Every policy in every way of acting, for its own slots."""
+    """Return the actions of every policy in every way of acting, for its own slots."""
 
     def one_slot(act: Any, key: Array, observation: Array, episode: Array, step: Array) -> Array:
         return act(action_key(key, episode, step), observation)

@@ -1,31 +1,55 @@
-"""What a finished run makes of logged steps that it did not learn from; no simulator is needed.
+"""What logged steps that no update saw say of a policy; no simulator is needed.
 
-For every algorithm alike: its own `update` is run on the log with a learning rate of zero, so that
-no network moves, and what it reports is averaged over all rows. To this come the share of logged
-actions that the policy could have taken, how wide it is, and how likely it finds them.
+For every algorithm alike: its own `update` is run on them with a learning rate of zero, so that no
+network moves, and what it reports is averaged. `signals` watches a policy while it is learned,
+inside the compiled program; `held_out` and `validate` take a finished run. Densities are per
+half-range of the action box. Signals are in units of the rewards that were learned from; a value
+outside what those allow is not estimable, and nan.
 """
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin import data
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
-from fat2thin.algorithms.critics import advantage_of
+from fat2thin.algorithms.critics import advantage_of, critics_of
 from fat2thin.data import Dataset
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales
 from fat2thin.evaluation.batches import batch_of, problem_of
-from fat2thin.evaluation.signals import in_half_ranges
+from fat2thin.evaluation.fitted_q import Part, part_values
+from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.tables import Table, listed
 
 Quantities = dict[str, Float[np.ndarray, " seeds"]]
 
+PREFIX = "held_out_"
+VALUE, LIKELIHOOD = "held_out_value", "held_out_log_likelihood"
+NOT_ESTIMABLE = "not estimable: outside what the rewards allow"
+"""What is said of a value that is nan."""
+SIGNALS = {
+    "held_out_value": "value of the policy that acts, by fitted Q evaluation: a Q of few features, "
+    "learned on each of the two parts of the log and asked in the states of the other; none where "
+    f"it is {NOT_ESTIMABLE}",
+    "held_out_value_unseen": "the same by the part alone that no update sees",
+    "held_out_td_error": "root mean square of Q − (r + γ next value) on held-out steps",
+    "held_out_log_likelihood": "mean log density of held-out actions, weighted as in training",
+    "held_out_inside": "share of held-out actions that the policy could have taken",
+    "held_out_inside_least": "the same in the coordinate where it is least",
+    "learned_inside": "share of the actions learned from that the policy could have taken",
+    "held_out_calibration": "correlation of Q with the observed discounted return; 0 where one of "
+    "them is the same everywhere",
+    "held_out_spread": "mean distance of the critics from their mean, at the policy's actions",
+}
+"""What each signal of `signals` means."""
 MEANINGS = {
     "logged_inside_support": "share of logged actions that the policy could have taken",
     "good_inside_support": "the same among actions whose Q is above the value of their state",
@@ -36,6 +60,91 @@ MEANINGS = {
 }
 """What is found besides the algorithm's own metrics, which `algorithms.metrics` explains. Densities
 are per half-range of the box, and those of the proposal where there is one."""
+
+
+class Watched(NamedTuple):
+    """Logged steps to look at: of the part that is held out, and of the part that is learned."""
+
+    held_out: Batch
+    observed_return: Float[Array, "*logs rows"]
+    """The discounted sum of rewards from each held-out step to the end of its episode."""
+    learned: Batch
+    counts: Float[Array, "*logs 2"]
+    """How many different rows there are of the part held out, and of the part learned."""
+    noisy: Bool[Array, "*logs"]
+    """Whether most of what comes next in the log is chance (`data.predictability`)."""
+    reachable: Float[Array, "*logs 2"]
+    """The least and the largest return that the log's rewards allow (`data.operations`)."""
+
+
+def signals(
+    algorithm: Algorithm, state: State, watched: Watched, key: Key[Array, ""], problem: Problem,
+    config: Any,
+) -> dict[str, Float[Array, ""]]:  # fmt: skip
+    """Every signal of one job; those that the algorithm has nothing for are left out."""
+    rows = watched.held_out
+    metrics = _without_learning(algorithm, state, rows, key, problem, config)
+    policy = algorithm.policy(state, _in_half_ranges(problem), config)
+    inside, inside_learned = _inside(policy, rows), _inside(policy, watched.learned)
+    parts = Part(rows, watched.counts[0]), Part(watched.learned, watched.counts[1])
+    seen, unseen = part_values(*parts, policy.act, key, problem.discount, watched.reachable)
+    found = {
+        "held_out_value": (seen + unseen) / 2.0,
+        "held_out_value_unseen": unseen,
+        "held_out_inside": jnp.mean(jnp.all(inside, axis=-1).astype(jnp.float32)),
+        "held_out_inside_least": jnp.min(jnp.mean(inside.astype(jnp.float32), axis=0)),
+        "learned_inside": jnp.mean(jnp.all(inside_learned, axis=-1).astype(jnp.float32)),
+    }
+    if "critic_loss" in metrics:
+        found["held_out_td_error"] = jnp.sqrt(2.0 * metrics["critic_loss"])
+    if "weight_mean" in metrics:
+        # Both are means over the same rows: sum(weight · log density) / sum(weight).
+        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        found["held_out_log_likelihood"] = -loss / metrics["weight_mean"]
+    critics = critics_of(state)
+    if critics is not None:
+        logged = critics.minimum(rows.observation, rows.action)
+        agreement = jnp.corrcoef(logged, watched.observed_return)[0, 1]
+        found["held_out_calibration"] = jnp.where(jnp.isfinite(agreement), agreement, 0.0)
+        chosen = critics(rows.observation, policy.act(rows.observation, key))
+        found["held_out_spread"] = jnp.mean(jnp.std(chosen, axis=0))
+    return found
+
+
+def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float[Array, "..."]:
+    """The signal that chooses best among policies learned from a log; larger is better.
+
+    docs/selection.md says why: the value where the log is noisy and few features say it all, the
+    likelihood elsewhere, where the algorithm has weights.
+    """
+    if LIKELIHOOD not in found:
+        return found[VALUE]
+    return jnp.where(noisy, found[VALUE], found[LIKELIHOOD])
+
+
+def _inside(policy: Policy, rows: Batch) -> Bool[Array, "rows action"]:
+    """Which coordinates of logged actions the policy could have taken."""
+    low, high = policy.support(rows.observation)
+    return (low <= rows.action) & (rows.action <= high)
+
+
+def _without_learning(
+    algorithm: Algorithm, state: State, rows: Batch, key: Key[Array, ""], problem: Problem,
+    config: Any,
+) -> Metrics:  # fmt: skip
+    """Return the mean of what an update with a learning rate of zero reports.
+
+    An update reports some of its losses after steps of its own, which must not move anything.
+    """
+    still = with_numbers(config, {"learning_rate": 0.0})
+    _, metrics = algorithm.update(state, rows, key, problem, still)
+    return jax.tree.map(jnp.mean, metrics)
+
+
+def _in_half_ranges(problem: Problem) -> Problem:
+    """Return the problem in the units of a batch's actions."""
+    size = problem.action_size
+    return dataclasses.replace(problem, action_low=(-1.0,) * size, action_high=(1.0,) * size)
 
 
 @runtime_checkable
@@ -63,21 +172,6 @@ class FinishedRun(Protocol):
         """States of all seeds."""
 
 
-class _Means(NamedTuple):
-    """Means over rows, of one seed or with a leading axis of seeds."""
-
-    metrics: Metrics
-    inside: Array
-    """Of each coordinate."""
-    all_inside: Array
-    width: Array
-    """As a share of the box."""
-    log_likelihood: Array
-    good: Array | None
-    """Share of actions with a positive advantage, where there are critics and a value."""
-    good_inside: Array | None
-
-
 def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     """Every quantity of a log, a number a seed: those of `MEANINGS`, then the algorithm's metrics.
 
@@ -86,15 +180,14 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     twice that.
     """
     of_seeds = [_means_over(run, dataset, index) for index in range(len(run.spec.seeds))]
-    found = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
-    metrics = {name: found.metrics[name] for name in sorted(found.metrics)}
-    quantities = {"logged_inside_support": found.all_inside}
-    if found.inside.shape[1] > 1:
-        for coordinate, inside in enumerate(found.inside.T):
+    found, metrics = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
+    quantities = {"logged_inside_support": found["all_inside"]}
+    if found["inside"].shape[1] > 1:
+        for coordinate, inside in enumerate(found["inside"].T):
             quantities[f"logged_inside_support[{coordinate}]"] = inside
-    if found.good is not None:
-        quantities["good_inside_support"] = _ratio(found.good_inside, found.good)
-    quantities["support_percent"] = 100.0 * found.width
+    if "good" in found:
+        quantities["good_inside_support"] = _ratio(found["good_inside"], found["good"])
+    quantities["support_percent"] = 100.0 * found["width"]
     if "critic_loss" in metrics:
         # Critics learn scaled rewards; the error is told in those of the log.
         factors = [_scales(run, index).reward_factor for index in range(len(of_seeds))]
@@ -103,9 +196,9 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
         loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
         quantities["weighted_log_likelihood"] = _ratio(-loss, metrics["weight_mean"])
-    quantities["log_likelihood"] = found.log_likelihood
+    quantities["log_likelihood"] = found["log_likelihood"]
     # What an algorithm reports under one of these names is the same number.
-    return quantities | {name: metrics[name] for name in metrics if name not in quantities}
+    return quantities | {name: metrics[name] for name in sorted(metrics) if name not in quantities}
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -165,8 +258,7 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
                 f"data set {dataset.name!r} is not of the run's problem: {field} is "
                 f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
             )
-    scaled = _scales(run, index).apply(dataset)
-    return batch_of(scaled)
+    return batch_of(_scales(run, index).apply(dataset))
 
 
 def _scales(run: FinishedRun, index: int) -> Scales:
@@ -175,23 +267,17 @@ def _scales(run: FinishedRun, index: int) -> Scales:
     return Scales.from_json(scales[index if len(scales) > 1 else 0])
 
 
-def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> _Means:
-    """Means of a seed over all rows, in blocks of the run's batch size, weighted by their rows."""
+def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, dict]:
+    """Return `_block` of a seed over all rows: blocks of the batch size, weighted by their rows."""
     rows, size = run_batch(run, dataset, index), run.spec.batch_size
-    blocks = [
-        Batch(*(array[start : start + size] for array in rows))
-        for start in range(0, dataset.rows, size)
-    ]
     state, seed = jax.tree.map(lambda leaf: leaf[index], run.states), run.spec.seeds[index]
-    program = run.program
-    means = functools.partial(
-        _block, algorithm=program.algorithm, problem=program.problem, config=program.config
-    )
-    found = [
-        means(state, block, stream_key(seed, Stream.FRESH_EVALUATION, number))
-        for number, block in enumerate(blocks)
-    ]
-    counts = [len(block.reward) for block in blocks]
+    parts = {name: getattr(run.program, name) for name in ("algorithm", "problem", "config")}
+    found, counts = [], []
+    for number, start in enumerate(range(0, dataset.rows, size)):
+        block = Batch(*(array[start : start + size] for array in rows))
+        key = stream_key(seed, Stream.FRESH_EVALUATION, number)
+        found.append(_block(state, block, key, **parts))
+        counts.append(len(block.reward))
     return jax.tree.map(
         lambda *means: np.average(np.asarray(means, np.float64), axis=0, weights=counts), *found
     )
@@ -201,25 +287,26 @@ def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> _Means:
 def _block(
     state: State, batch: Batch, key: Key[Array, ""],
     *, algorithm: Algorithm, problem: Problem, config: Any,
-) -> _Means:  # fmt: skip
-    """Means of one seed over the rows of a batch."""
-    # An update reports some of its losses after steps of its own, which must not move anything.
-    still = with_numbers(config, {"learning_rate": 0.0})
-    _, metrics = algorithm.update(state, batch, key, problem, still)
+) -> tuple[dict[str, Array], Metrics]:  # fmt: skip
+    """Return means of one seed over the rows of a batch: our own, and what an update reports.
 
-    unit = in_half_ranges(problem)
-    low, high = algorithm.policy(state, unit, still).support(batch.observation)
+    Ours are `inside` (of each coordinate), `all_inside`, `width` (a share of the box) and
+    `log_likelihood`; with critics and a value, also the shares of actions with a positive
+    advantage (`good`), and of those inside the support (`good_inside`).
+    """
+    unit = _in_half_ranges(problem)
+    low, high = algorithm.policy(state, unit, config).support(batch.observation)
     inside = (low <= batch.action) & (batch.action <= high)
     all_inside = jnp.all(inside, axis=-1)
-    density = (algorithm.proposal or algorithm.policy)(state, unit, still)(batch.observation)
+    density = (algorithm.proposal or algorithm.policy)(state, unit, config)(batch.observation)
+    found = {
+        "inside": jnp.mean(inside, axis=0),
+        "all_inside": jnp.mean(all_inside),
+        "width": jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,
+        "log_likelihood": jnp.mean(density.log_prob(batch.action)),
+    }
     advantage = advantage_of(state, batch)
-    good = None if advantage is None else advantage > 0.0
-    return _Means(
-        metrics=jax.tree.map(jnp.mean, metrics),
-        inside=jnp.mean(inside, axis=0),
-        all_inside=jnp.mean(all_inside),
-        width=jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,
-        log_likelihood=jnp.mean(density.log_prob(batch.action)),
-        good=None if good is None else jnp.mean(good),
-        good_inside=None if good is None else jnp.mean(good & all_inside),
-    )
+    if advantage is not None:
+        good = advantage > 0.0
+        found |= {"good": jnp.mean(good), "good_inside": jnp.mean(good & all_inside)}
+    return found, _without_learning(algorithm, state, batch, key, problem, config)

@@ -1,68 +1,51 @@
-"""Returns of policies on the task that their data come from.
+"""Returns of policies on the task that their data come from, and the registry of tasks.
 
 Every policy is judged in every way it can act, on the same episodes, which depend on the key alone.
-A task that is written in JAX is evaluated inside the graph; one of Gymnasium's on the host, beside
-training.
+A task written in JAX is evaluated inside the compiled program, a Gymnasium task on the host while
+training goes on.
 """
 
 import dataclasses
 import functools
+import pkgutil
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
-from fat2thin.envs import treatment, treatment_reference
+from fat2thin.envs import Reference, treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
 from fat2thin.random_streams import Stream, stream_key
 
 SCORE = "actor_sampled"
-"""The score that is shown: the policy that acts, as it acts."""
+"""The score that is shown: the policy that acts, by samples."""
 REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096
 
 
 class TaskError(ValueError):
-    """A task to judge policies on cannot be made, or is not the one the log is from."""
+    """A task to judge policies on cannot be made, or does not match the log."""
 
 
 class Evaluation(NamedTuple):
     """Raw results of one policy acting in one way."""
 
     returns: Float[Array, "*batch episodes"]
-    """Undiscounted sums of rewards, an episode each."""
+    """Undiscounted sums of rewards, one per episode."""
     measures: dict[str, Float[Array, "*batch"]]
     """What else the task reports, over all episodes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Reference:
-    """What a result is compared with."""
-
-    mean: float
-    """Mean undiscounted return."""
-    standard_error: float | None
-    """Of that mean, where it is known."""
-    measures: dict[str, float]
-    """The same as an evaluation has."""
-    rule: str
-    """How actions are chosen, in words."""
-    episodes: int | None = None
-    """How many it rests on, where it was measured."""
-
-
 @runtime_checkable
 class Evaluator(Protocol):
-    """Judges whoever acts; hashable, so that it can be static under `jax.jit`."""
+    """Judges a policy inside a compiled program; hashable, so that `jax.jit` can hold it static."""
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
-        """Results of `act(key, observation)`; the episodes depend on the key alone."""
-        ...
+        """Return the results of `act(key, observation)`; episodes depend on the key alone."""
 
     def references(self) -> dict[str, Reference]:
-        """What to compare with, measured on `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
-        ...
+        """Return what to compare with: `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
 
 
 @runtime_checkable
@@ -70,30 +53,26 @@ class HostJudge(Protocol):
     """Judges policies outside of any compiled program."""
 
     steps: int
-    """Steps taken in the task so far ..."""
+    """Steps taken in the task so far."""
     seconds: float
-    """... and how long they took."""
+    """Time these steps took."""
 
     def judge(
         self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
-        """Results of all jobs, by policy and way of acting; the episodes depend on the keys alone.
+        """Return the results of all jobs, by policy and way of acting.
 
-        The policies have a leading axis of jobs, and the results too.
+        Policies and results have a leading axis of jobs. Episodes depend on the keys alone.
         """
-        ...
 
     def references(self) -> dict[str, Reference]:
-        """What to compare with."""
-        ...
+        """Return what to compare with."""
 
     def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
-        """Raise a ValueError where policies of these sizes cannot act in the task."""
-        ...
+        """Raise a ValueError if policies of these sizes cannot act in the task."""
 
     def close(self) -> None:
-        """Let go of what judging needed."""
-        ...
+        """Release the environments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,76 +82,57 @@ class TreatmentEvaluator:
     task: Treatment
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
-        """One patient an episode."""
+        """Evaluate one patient per episode."""
         rollout = treatment.rollout(key, act, self.task, episodes)
-        return Evaluation(
-            returns=rollout.returns,
-            measures={
-                "dose_mean": rollout.dose_mean,
-                "dose_variance": rollout.dose_variance,
-                "dose_limit_rate": rollout.dose_limit_rate,
-                "cumulative_limit_rate": rollout.cumulative_limit_rate,
-            },
-        )
+        return Evaluation(rollout.returns, rollout.measures)
 
     def references(self) -> dict[str, Reference]:
-        """Uniform behaviour, the best constant dose, and two that see the latent state."""
+        """Return uniform behaviour, the best constant dose, and two that see the latent state."""
         return _treatment_references(self.task)
 
 
 @functools.cache
 def _treatment_references(task: Treatment) -> dict[str, Reference]:
     key = stream_key(REFERENCE_SEED, Stream.REFERENCE)
-    rows = treatment_reference.reference_rows(key, task, REFERENCE_EPISODES)
-    own = ("mean", "standard_error", "rule")
-    return {
-        name: Reference(
-            **{field: getattr(row, field) for field in own},
-            episodes=REFERENCE_EPISODES,
-            measures={field: value for field, value in row._asdict().items() if field not in own},
-        )
-        for name, row in rows.items()
-    }
+    return treatment_reference.reference_rows(key, task, REFERENCE_EPISODES)
 
 
 Judge = Evaluator | HostJudge
 NO_TASK = "none"
 """Instead of a task's name: policies are not judged."""
+GYMNASIUM = "fat2thin.evaluation.gymnasium_tasks:judge_for"
+"""Makes the judge of a Gymnasium task; by name, so that Gymnasium is imported only when needed."""
 
-_EVALUATORS: dict[str, Callable[[str], Judge | None]] = {}
+_EVALUATORS: dict[str, Callable[[str], Judge | None] | str] = {}
 
 
-def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None:
-    """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`."""
+def register_evaluator(prefix: str, make: Callable[[str], Judge | None] | str) -> None:
+    """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`.
+
+    `make` may also be named as "module:function", which is imported on first use.
+    """
     if prefix in _EVALUATORS:
         raise ValueError(f"data sets called {prefix}... have an evaluator already")
     _EVALUATORS[prefix] = make
 
 
 def evaluator(name: str, task: str | None = None) -> Judge | None:
-    """Who judges policies learned from this data set; None where there is only a log.
+    """Return the judge of policies learned from this data set; None if there is only a log.
 
     `task` is the name of a Gymnasium task to judge them on instead, or "none".
     """
     if task == NO_TASK:
         return None
     if task is not None:
-        return _gymnasium_task(name, task)
+        return pkgutil.resolve_name(GYMNASIUM)(name, task)
     for prefix, make in _EVALUATORS.items():
         if name.startswith(prefix):
-            return make(name)
+            return (pkgutil.resolve_name(make) if isinstance(make, str) else make)(name)
     return None
 
 
-def _gymnasium_task(name: str, task: str | None = None) -> Judge | None:
-    # Here, so that Gymnasium is loaded only where policies are judged on a task of its.
-    from fat2thin.evaluation.gymnasium_tasks import judge_for
-
-    return judge_for(name, task)
-
-
-register_evaluator("d4rl/", _gymnasium_task)
-register_evaluator("regenerated/", _gymnasium_task)
+register_evaluator("d4rl/", GYMNASIUM)
+register_evaluator("regenerated/", GYMNASIUM)
 register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_name(name)))
 
 

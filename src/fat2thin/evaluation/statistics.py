@@ -1,15 +1,13 @@
-"""What a handful of seeds says: scores, comparisons, and how far to trust them.
+"""Scores of a few seeds, comparisons of them, and how far to trust both.
 
 Intervals are percentile bootstrap intervals over seeds, with the same draws at every call. A seed
-whose score is nan has stopped, and is left out. With fewer than two seeds there is no interval, and
-its ends are nan; with none there is no value either. Few seeds make an interval too narrow: of the
-mean of normal scores, one of 95 % holds the truth in 90 % of cases with ten seeds, in 84 % with
-five.
+whose score is nan has stopped and is left out. With fewer than two seeds the ends of an interval
+are nan; with none, so is the value. Few seeds make an interval too narrow: for the mean of normal
+scores, one of 95 % holds the truth in 90 % of cases with ten seeds, in 84 % with five.
 
-Several tasks are a mapping from a task's name to its scores of shape (seeds,). Seeds are drawn anew
-within each task (Agarwal et al. 2021), and a task with one seed leaves the whole without ends:
-nobody knows how far that seed is off. A task whose seeds have all stopped leaves it without a
-value.
+Several tasks are a mapping from a task's name to its scores of shape (seeds,). Seeds are resampled
+within each task (Agarwal et al. 2021). A task with one seed leaves the whole without ends, and one
+whose seeds have all stopped without a value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +39,7 @@ class Profile(NamedTuple):
     high: Float[ndarray, "thresholds"]
 
 
-def interquartile_mean(
-    scores: Float[ndarray, "*batch scores"],
-) -> Float[ndarray, "*batch"] | float:
+def interquartile_mean(scores: Float[ndarray, "*batch scores"]) -> Float[ndarray, "*batch"] | float:
     """Mean of the middle half along the last axis: a quarter of the scores is cut at each end.
 
     The cut is ⌊n/4⌋ scores an end (Agarwal et al. 2021); below four scores it is the mean.
@@ -99,12 +95,10 @@ def seed_interval(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """A statistic of the seeds' mean returns, with its percentile bootstrap interval.
+    """Return a statistic of the seeds' mean returns, with its percentile bootstrap interval.
 
-    What is drawn anew is seeds, each with all its episodes: episodes of one seed share a log and a
-    network, and are no independent evidence about either. The draws are the same at every call.
-    With one seed there is no interval: both ends are nan. A seed whose returns are nan has stopped,
-    and is left out.
+    Seeds are resampled, each with all its episodes: episodes of one seed share a log and a network,
+    and are no independent evidence about either.
     """
     scores = np.mean(np.asarray(returns, np.float64), axis=-1)
     return _pooled_interval([_not_stopped(scores)], statistic, confidence, resamples)
@@ -145,11 +139,12 @@ def performance_profile(
     if levels.ndim != 1 or levels.size == 0 or np.any(np.isnan(levels)):
         raise ValueError("thresholds must be a list of at least one number, and none may be nan")
     nothing = np.full(levels.shape, np.nan)
-    if _fewest(tasks) == 0:
+    fewest = min(map(len, tasks))
+    if fewest == 0:
         return Profile(nothing, nothing, nothing)
     above = [np.asarray(task[:, None] > levels, np.float64) for task in tasks]
     share = np.mean(np.concatenate(above), axis=0)
-    if _fewest(tasks) == 1:
+    if fewest == 1:
         return Profile(share, nothing, nothing)
     generator = np.random.default_rng(_BOOTSTRAP_SEED)
     drawn = [_draw_counts(generator, len(task), resamples) @ task for task in above]
@@ -175,25 +170,24 @@ def probability_of_improvement(
             "first and second must have the same tasks; one alone has "
             f"{', '.join(sorted(tasks.keys() ^ others.keys()))}"
         )
-    fewest = _fewest([*tasks.values(), *others.values()])
+    fewest = min(map(len, [*tasks.values(), *others.values()]))
     if fewest == 0:
         return Interval(np.nan, np.nan, np.nan)
-    wins = [_wins(tasks[name], others[name]) for name in tasks]
+    pairs = [(tasks[name][:, None], others[name]) for name in tasks]
+    wins = [(score > other) + 0.5 * (score == other) for score, other in pairs]
     value = float(np.mean([np.mean(won) for won in wins]))
     if fewest == 1:
         return Interval(value, np.nan, np.nan)
     generator = np.random.default_rng(_BOOTSTRAP_SEED)
-    drawn = [_drawn_wins(generator, won, resamples) for won in wins]
-    low, high = _ends(np.mean(drawn, axis=0), confidence)
-    return Interval(value, float(low), float(high))
+    shares = []
+    for won in wins:
+        drawn, against = (_draw_counts(generator, count, resamples) for count in won.shape)
+        shares.append(np.sum((drawn @ won) * against, axis=-1) / won.size)
+    return _interval(value, np.mean(shares, axis=0), confidence)
 
 
 def difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
+    first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:
     """The first's mean score less the second's, where their seeds have nothing in common.
 
@@ -201,16 +195,11 @@ def difference(
     itself.
     """
     (value, other), (drawn, others) = _both_means(first, second, resamples)
-    low, high = _ends(drawn - others, confidence)
-    return Interval(float(value - other), float(low), float(high))
+    return _interval(value - other, drawn - others, confidence)
 
 
 def paired_difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
+    first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:
     """The mean of the first's score less the second's, seed by seed.
 
@@ -227,11 +216,7 @@ def paired_difference(
 
 
 def ratio(
-    first: ArrayLike,
-    second: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
+    first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:
     """The first's mean score divided by the second's; both are drawn anew, each for itself.
 
@@ -270,23 +255,25 @@ def _pooled_interval(
     confidence: float,
     resamples: int,
 ) -> Interval:
-    value = float(statistic(np.concatenate(tasks))) if _fewest(tasks) else np.nan
-    if _fewest(tasks) < 2:
+    fewest = min(map(len, tasks))
+    value = float(statistic(np.concatenate(tasks))) if fewest else np.nan
+    if fewest < 2:
         return Interval(value, np.nan, np.nan)
     generator = np.random.default_rng(_BOOTSTRAP_SEED)
-    drawn = statistic(
-        np.concatenate(
-            [task[generator.integers(len(task), size=(resamples, len(task)))] for task in tasks],
-            axis=-1,
-        )
-    )
+    draws = [generator.integers(len(task), size=(resamples, len(task))) for task in tasks]
+    runs = [task[drawn] for task, drawn in zip(tasks, draws, strict=True)]
+    drawn = statistic(np.concatenate(runs, axis=-1))
     if np.shape(drawn) != (resamples,):
         raise ValueError(
             "statistic must reduce the last axis and no other, as interquartile_mean does; it made "
             f"shape {np.shape(drawn)} of {resamples} rows"
         )
-    low, high = _ends(np.asarray(drawn), confidence)
-    return Interval(value, float(low), float(high))
+    return _interval(value, np.asarray(drawn), confidence)
+
+
+def _interval(value: float, drawn: Float[ndarray, "resamples"], confidence: float) -> Interval:
+    low, high = _ends(drawn, confidence)
+    return Interval(float(value), float(low), float(high))
 
 
 def _ends(
@@ -304,19 +291,6 @@ def _draw_counts(generator: Generator, count: int, resamples: int) -> Float[ndar
     """How often each run is drawn: a mean of what is drawn is then a product of matrices."""
     draws = generator.multinomial(count, np.full(count, 1.0 / count), size=resamples)
     return draws.astype(np.float64)
-
-
-def _wins(
-    scores: Float[ndarray, "first"], others: Float[ndarray, "second"]
-) -> Float[ndarray, "first second"]:
-    return (scores[:, None] > others) + 0.5 * (scores[:, None] == others)
-
-
-def _drawn_wins(
-    generator: Generator, wins: Float[ndarray, "first second"], resamples: int
-) -> Float[ndarray, "resamples"]:
-    drawn, against = (_draw_counts(generator, count, resamples) for count in wins.shape)
-    return np.sum((drawn @ wins) * against, axis=-1) / wins.size
 
 
 def _curves(returns: ArrayLike) -> Float[ndarray, "evaluations seeds"]:
@@ -352,7 +326,3 @@ def _tasks(name: str, scores: Mapping[str, ArrayLike]) -> dict[str, Float[ndarra
 
 def _not_stopped(scores: Float[ndarray, "seeds"]) -> Float[ndarray, "_"]:
     return scores[~np.isnan(scores)]
-
-
-def _fewest(tasks: list[Float[ndarray, "_"]]) -> int:
-    return min(map(len, tasks))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fat2thin.evaluation.held_out import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.returns import Evaluation, Reference
-from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE
 from fat2thin.evaluation.statistics import interquartile_mean, seed_interval
 from fat2thin.tables import Table
 
@@ -23,14 +23,10 @@ def make_table(
     Intervals hold at 95 %: for policies the percentile bootstrap over seeds, for references the
     normal one from the standard error. Seeds whose returns are nan have stopped, and are left out.
     """
-    return Table(
-        title=title,
-        rows=(
-            *(_evaluation_row(name, evaluation) for name, evaluation in evaluations.items()),
-            *(_reference_row(name, reference) for name, reference in references.items()),
-        ),
-        notes=tuple(f"{name}: {reference.rule}" for name, reference in references.items()),
-    )
+    rows = [_evaluation_row(name, evaluation) for name, evaluation in evaluations.items()]
+    rows += [_reference_row(name, reference) for name, reference in references.items()]
+    notes = tuple(f"{name}: {reference.rule}" for name, reference in references.items())
+    return Table(title, tuple(rows), notes)
 
 
 def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
@@ -39,23 +35,17 @@ def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
     A seed that stopped has none at all; a note says how many lack a value alone.
     """
     statistics: dict[str, Callable] = {"mean": np.mean, "lowest": np.min, "highest": np.max}
-
-    def row(values: np.ndarray) -> dict[str, float]:
+    rows = []
+    for metric, values in metrics.items():
         known = values[~np.isnan(values)]
-        return {
-            name: float(statistic(known)) if len(known) else math.nan
-            for name, statistic in statistics.items()
-        }
-
+        known = known if len(known) else np.array([math.nan])
+        rows.append(
+            {"metric": metric} | {name: float(of(known)) for name, of in statistics.items()}
+        )
     stopped = np.all([np.isnan(values) for values in metrics.values()], axis=0)
     lacking = np.isnan(metrics[VALUE]) & ~stopped if VALUE in metrics else np.zeros(0)
-    return Table(
-        title,
-        tuple({"metric": name, **row(values)} for name, values in metrics.items()),
-        (f"{VALUE}: {NOT_ESTIMABLE}, {lacking.sum()} of {lacking.size} seeds",)
-        if lacking.any()
-        else (),
-    )
+    note = f"{VALUE}: {NOT_ESTIMABLE}, {lacking.sum()} of {lacking.size} seeds"
+    return Table(title, tuple(rows), (note,) if lacking.any() else ())
 
 
 def _evaluation_row(name: str, evaluation: Evaluation) -> dict[str, Any]:

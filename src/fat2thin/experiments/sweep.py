@@ -20,8 +20,8 @@ from fat2thin import data
 from fat2thin.atomic_files import write
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.predictability import is_noisy
+from fat2thin.evaluation.held_out import NOT_ESTIMABLE, preference
 from fat2thin.evaluation.returns import NO_TASK, evaluator
-from fat2thin.evaluation.signals import NOT_ESTIMABLE, preference
 from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlannedRun, PlanProgress

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch, Rectangle
 from fat2thin.algorithms.outside_support import REPLACEMENT_SAMPLES
 from fat2thin.distributions import QGaussian
 from fat2thin.envs import treatment
-from fat2thin.envs.treatment import State, Treatment
+from fat2thin.envs.treatment import Patient, Treatment
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.paper.marginals import Marginal, draw_acting, draw_proposal, fit_height, marginal
 from fat2thin.policies.policy import Policy
@@ -145,7 +145,7 @@ class FirstActions(NamedTuple):
     returns: Float[np.ndarray, "doses futures"]
 
 
-def patient_after_doses(task: Treatment) -> tuple[State, Float[Array, " observation"]]:
+def patient_after_doses(task: Treatment) -> tuple[Patient, Float[Array, " observation"]]:
     """The patient: what the task knows of it, and what is seen."""
     key = jax.random.key(PATIENT_SEED)
     state, observation = treatment.reset(key, task)
@@ -166,7 +166,7 @@ def first_action_returns(actor: Policy, task: Treatment) -> FirstActions:
     begin = jax.random.fold_in(jax.random.key(PATIENT_SEED), EARLIER_STEPS)
 
     def one(dose: Array, key: Array) -> Array:
-        def step(carry: tuple[State, Array], time: Array) -> tuple[tuple[State, Array], Array]:
+        def step(carry: tuple[Patient, Array], time: Array) -> tuple[tuple[Patient, Array], Array]:
             now, action = carry
             now, seen, reward, _ = treatment.step(jax.random.fold_in(key, time), now, action, task)
             return (now, actor.act(seen)), reward

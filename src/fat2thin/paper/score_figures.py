@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.held_out import PREFIX
 from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.paper.studies import CHOSEN_AMONG, LAST, RANDOM, Scores, interval
 from fat2thin.policies.policy import WAYS

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from fat2thin.evaluation.signals import PREFIX
+from fat2thin.evaluation.held_out import PREFIX
 from fat2thin.evaluation.statistics import Interval, mean, stratified_interval
 from fat2thin.experiments import comparison
 from fat2thin.experiments.comparison import known_mean

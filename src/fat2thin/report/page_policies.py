@@ -187,7 +187,7 @@ def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _An
     """What both policies say, (time, patients, 1), while the first one's centre is given."""
     keys = jax.random.split(jax.random.key(_PATIENT_SEED), PATIENTS)
 
-    def step(now: tuple[treatment.State, Array], time: Array) -> tuple[Any, Any]:
+    def step(now: tuple[treatment.Patient, Array], time: Array) -> tuple[Any, Any]:
         patients, seen = now
         answer = _ask(policy, seen)
         later = jax.vmap(

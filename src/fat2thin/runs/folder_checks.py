@@ -13,8 +13,8 @@ from fat2thin.algorithms.base import State
 from fat2thin.data.safe_files import default_limit
 from fat2thin.engine.pack import Shapes, shapes_of
 from fat2thin.engine.program import chunk_lengths
+from fat2thin.evaluation.held_out import SIGNALS
 from fat2thin.evaluation.returns import NO_TASK, TaskError, evaluator
-from fat2thin.evaluation.signals import MEANINGS
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import Checkpoint
 from fat2thin.runs.files import DamagedError, refuse_too_large
@@ -127,7 +127,7 @@ def check_metrics(run: RecordedRun) -> str:
             found, due = (f"step {step:,}, seed {seed}" for step, seed in (have, want))
             raise DamagedError(f"line {line} is of {found} instead of {due}")
         # A signal of held-out rows need not be a number: a policy may exclude all their actions.
-        metrics = [name for name in row if name not in ("step", "seed") and name not in MEANINGS]
+        metrics = [name for name in row if name not in ("step", "seed") and name not in SIGNALS]
         blank = np.isnan([row[name] for name in metrics])
         stop = run.about.get("stopped", {}).get(str(seed))
         stopped = stop is not None and stop["last_good_step"] < step

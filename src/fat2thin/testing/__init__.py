@@ -1,9 +1,8 @@
-"""A conformance kit for distributions: is the density, the sampler, the cdf what it says it is?
+"""A conformance kit for distributions: do density, sampler and cdf agree with each other?
 
-`print(check_distribution(distribution, key))` shows a line a check.
+`print(check_distribution(distribution, key))` shows one line per check.
 """
 
-from fat2thin.testing.conformance import check_distribution
-from fat2thin.testing.report import Check, Report
+from fat2thin.testing.conformance import ConformanceCheck, ConformanceReport, check_distribution
 
-__all__ = ["Check", "Report", "check_distribution"]
+__all__ = ["ConformanceCheck", "ConformanceReport", "check_distribution"]

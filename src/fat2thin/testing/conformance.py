@@ -1,25 +1,72 @@
-"""The whole examination of a distribution."""
+"""The conformance check of a distribution, and its report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import jax
 import numpy as np
 from jaxtyping import Array, Key
 from numpyro.distributions import Distribution
 
-from fat2thin.testing import pathwise, pointwise, quantiles, scalar, vector, vector_moments
-from fat2thin.testing.report import Check, Finding, Report, judge, not_offered
-from fat2thin.testing.scalar_study import study_scalar
-from fat2thin.testing.study import Study
+from fat2thin.tables import Table
+from fat2thin.testing.common_checks import COMMON_CHECKS
+from fat2thin.testing.scalar import SCALAR_CHECKS, study_scalar
+from fat2thin.testing.study import NOT_OFFERED, Measurement, Study
 from fat2thin.testing.subject import Subject
+from fat2thin.testing.vector import VECTOR_CHECKS, study_vector
 
-_TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-9}
 _FEWEST_SAMPLES = 2_000
-# Checks that compare with chance share the level of false alarm.
-_STATISTICAL_SCALAR = 2
-_STATISTICAL_VECTOR = 5
 
-Examination = dict[str, Callable[[], list[Finding]]]
+
+@dataclass(frozen=True)
+class ConformanceCheck:
+    """One line of a report: the worst error of a check relative to its tolerance."""
+
+    name: str
+    status: Literal["pass", "FAIL", "not offered"]
+    measured: float | None
+    tolerance: float | None
+    where: str
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """The checks of one distribution; `print(report)` shows them as a table."""
+
+    distribution: str
+    checks: tuple[ConformanceCheck, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed; a method that is not offered does not count."""
+        return not self.failures
+
+    @property
+    def failures(self) -> list[str]:
+        """Names of the checks that failed."""
+        return [check.name for check in self.checks if check.status == "FAIL"]
+
+    def raise_if_failed(self) -> None:
+        """Raise an AssertionError with the table if a check failed."""
+        if not self.passed:
+            raise AssertionError(f"{', '.join(self.failures)} failed\n{self}")
+
+    def __str__(self) -> str:
+        rows = [
+            {
+                "check": check.name,
+                "result": check.status,
+                "measured": _number(check.measured),
+                "tolerance": _number(check.tolerance),
+                "where the worst is": check.where,
+            }
+            for check in self.checks
+        ]
+        return str(Table(self.distribution, tuple(rows)))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
 
 
 def check_distribution(
@@ -30,8 +77,8 @@ def check_distribution(
     false_alarm: float = 1e-6,
     tolerance: float | None = None,
     skip: Sequence[str] = (),
-) -> Report:
-    """Examine a continuous NumPyro distribution; a batch is examined element by element.
+) -> ConformanceReport:
+    """Check a continuous NumPyro distribution; a batch is checked element by element.
 
     The checks and what they compare (the density is divided by its mass in all but `mass`):
 
@@ -48,71 +95,57 @@ def check_distribution(
     - `sample_with_log_prob`, where there is such a method: against log_prob of the samples.
 
     Scalar events are compared with quadrature to `tolerance` (2e-5 in float32, 1e-9 in float64,
-    and what the dtype cannot resolve), vectors with importance sampling. `false_alarm` is the
+    plus what the dtype cannot resolve), vectors with importance sampling. `false_alarm` is the
     probability that chance alone fails any check, over the whole batch. `samples` are drawn per
     element (fewer for a very large batch); `skip` names checks to leave out. The same key gives
     the same report.
     """
     if samples < _FEWEST_SAMPLES:
         raise ValueError(f"samples must be at least {_FEWEST_SAMPLES}, got {samples}")
-    subject = Subject(distribution, samples)
-    allowed = _TOLERANCE[subject.dtype] if tolerance is None else tolerance
-    examine = _scalar_checks if subject.scalar else _vector_checks
-    checks = examine(subject, key, allowed, false_alarm)
+    subject = Subject(distribution, samples, tolerance, false_alarm)
+    functions = (*(SCALAR_CHECKS if subject.scalar else VECTOR_CHECKS), *COMMON_CHECKS)
+    checks = {function.__name__.removeprefix("check_"): function for function in functions}
     unknown = set(skip) - set(checks)
     if unknown:
         raise ValueError(f"no such checks: {', '.join(sorted(unknown))}")
-    lines = tuple(_line(subject, n, check) for n, check in checks.items() if n not in skip)
+    study: Study = (study_scalar if subject.scalar else study_vector)(subject, key)
+    lines = tuple(_run(study, n, check) for n, check in checks.items() if n not in skip)
     shape = f" of batch shape {subject.batch_shape}" if subject.batch_shape else ""
-    return Report(f"{type(distribution).__name__}{shape}, {subject.dtype}", lines)
+    return ConformanceReport(f"{type(distribution).__name__}{shape}, {subject.dtype}", lines)
 
 
-def _line(subject: Subject, name: str, check: Callable[[], list[Finding]]) -> Check:
+def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -> ConformanceCheck:
+    """Run a check; it passes if every error is within its tolerance."""
     try:
-        return judge(name, check(), subject.element_name)
-    except pointwise.NOT_OFFERED as error:
-        return not_offered(name, (str(error) or type(error).__name__).splitlines()[0])
-
-
-def _scalar_checks(
-    subject: Subject, key: Key[Array, ""], tolerance: float, false_alarm: float
-) -> Examination:
-    study_key, *keys = jax.random.split(key, 3)
-    study = study_scalar(subject, study_key)
-    level = false_alarm / _STATISTICAL_SCALAR
-    return {
-        "mass": lambda: scalar.check_mass(study, tolerance),
-        "samples": lambda: scalar.check_samples(study, level),
-        "cdf": lambda: quantiles.check_cdf(study, tolerance),
-        "icdf": lambda: quantiles.check_icdf(study, tolerance),
-        "entropy": lambda: scalar.check_entropy(study, tolerance),
-        "moments": lambda: scalar.check_moments(study, tolerance),
-        "gradients": lambda: pathwise.check_gradients(study, keys[0], level),
-        **_pointwise_checks(study, keys[1], tolerance),
-    }
-
-
-def _vector_checks(
-    subject: Subject, key: Key[Array, ""], tolerance: float, false_alarm: float
-) -> Examination:
-    study_key, *keys = jax.random.split(key, 3)
-    study = vector.study_vector(subject, study_key)
-    level = false_alarm / _STATISTICAL_VECTOR
-    return {
-        "mass": lambda: vector.check_mass(study, tolerance, level),
-        "samples": lambda: vector.check_samples(study, tolerance, level),
-        "entropy": lambda: vector.check_entropy(study, tolerance, level),
-        "moments": lambda: vector_moments.check_moments(study, tolerance, level),
-        "gradients": lambda: vector.check_gradients(study, keys[0], level),
-        **_pointwise_checks(study, keys[1], tolerance),
-    }
-
-
-def _pointwise_checks(study: Study, key: Key[Array, ""], tolerance: float) -> Examination:
-    single = _TOLERANCE[np.dtype(np.float32)]
-    return {
-        "support": lambda: pointwise.check_support(study),
-        "edges": lambda: pointwise.check_edges(study),
-        "precision": lambda: pointwise.check_precision(study, single),
-        "sample_with_log_prob": lambda: pointwise.check_sample_with_log_prob(study, key, tolerance),
-    }
+        measurements = list(check(study))
+    except NOT_OFFERED as missing:
+        reason = (str(missing) or type(missing).__name__).splitlines()[0]
+        return ConformanceCheck(name, "not offered", None, None, reason)
+    worst: tuple[float, ConformanceCheck] | None = None
+    for measurement in measurements:
+        errors = np.atleast_2d(measurement.error)
+        error, tolerance = np.broadcast_arrays(errors, measurement.tolerance)
+        passed = error <= tolerance
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratio = error / np.maximum(tolerance, 1e-300)
+        # A NaN is worse than any error.
+        ratio = np.where(
+            passed, np.nan_to_num(np.minimum(ratio, 1.0)), np.nan_to_num(ratio, nan=np.inf)
+        )
+        row, element = (int(index) for index in np.unravel_index(np.argmax(ratio), ratio.shape))
+        if worst is None or ratio[row, element] > worst[0]:
+            # Without any error there is no worst place to name.
+            where: tuple[str, ...] = ()
+            if error[row, element] != 0.0:
+                where = (measurement.describe(row, element), study.subject.element_name(element))
+            line = ConformanceCheck(
+                name,
+                "pass" if passed.all() else "FAIL",
+                float(error[row, element]),
+                float(tolerance[row, element]),
+                ", ".join(filter(None, where)),
+            )
+            worst = (float(ratio[row, element]), line)
+    if worst is None:
+        raise ValueError(f"the check {name} measured nothing")
+    return worst[1]

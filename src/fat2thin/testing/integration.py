@@ -1,23 +1,43 @@
 """Integrals over the real line of densities that may be sharp, heavy-tailed or cut off.
 
-Pieces of the line carry Gauss-Legendre nodes, and those whose integrand is least resolved are
-halved until all are resolved: so neither a density far narrower than the edges of the line
-suggest nor one far wider is missed. Densities and weights meet as logarithms in float64.
+The line is cut into regions, between `edges` and beyond the two outermost. Each has a coordinate
+c in which algebraic tails and ends are exponentials:
+
+    between edges, towards a finite end of the support      x = end +- exp(+-c)
+    between edges otherwise                                 x = centre + core sinh(c)
+    beyond the edges, towards a finite end                  x = end +- gap exp(-c), c from 0
+    beyond the edges, towards infinity                      x = edge +- gap (exp(c) - 1), c from 0
+
+Pieces of a region carry Gauss-Legendre nodes. The least resolved pieces are halved until all are
+resolved, so a density far narrower or far wider than the edges suggest is not missed. Densities
+and weights meet as logarithms in float64.
 """
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp
 
-from fat2thin.testing.line import Elements, Line, LogDensity, Nodes, Sides
-from fat2thin.testing.subject import Subject
+from fat2thin.testing.study import Elements
+from fat2thin.testing.subject import Parameters, Subject
 
+Sides = Float[np.ndarray, "2 elements"]
+Nodes = Float[np.ndarray, "nodes elements"]
+
+_SIGNS = np.array([[-1.0], [1.0]])
+# The distance exp(-690) is below every number but zero.
+_DEPTH = 690.0
+# Shares of an interval that are tried at once, and how often it is cut down.
+_FIRST_SEARCH = np.linspace(0.0, 1.0, 129)
+_LATER_SEARCH = np.linspace(0.0, 1.0, 32)
+_SEARCHES = 10
+# A density that ends within exp(25) cores has an end; one that ends later leaves the float range.
+_FAR = 25.0
 _ORDER = 12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
-# Projections on the last two Legendre polynomials: what is found there is not resolved.
+# Projections on the last two Legendre polynomials: whatever they hold is not resolved.
 _UNRESOLVED = (
     np.polynomial.legendre.legvander(_NODES, _ORDER - 1)[:, -2:]
     * _WEIGHTS[:, None]
@@ -26,9 +46,131 @@ _UNRESOLVED = (
 _SPLIT = 16
 _ROUNDS = 40
 _GOAL = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
-# A tail |x|^-(1 + a) with a below this cannot be told from one that does not converge.
+# A tail |x|^-(1 + a) with a below this is indistinguishable from one that does not converge.
 SLOWEST_DECAY = 0.004
 _OUTER_CUTS = 12
+
+
+@dataclass(frozen=True)
+class Line:
+    """A density on the real line, cut into regions 0 to len(edges) for each batch element.
+
+    `edges` ascend within the `ends` of the support; `reach` is where the coordinates of the two
+    outer regions stop.
+    """
+
+    subject: Subject
+    parameters: Parameters | None
+    edges: Float[np.ndarray, "edges elements"]
+    ends: Sides
+    centre: Elements
+    core: Elements
+    reach: Sides
+
+    @property
+    def bounded(self) -> Bool[np.ndarray, "2 elements"]:
+        """Whether the support has a finite end on either side."""
+        return np.isfinite(self.ends)
+
+    @property
+    def gap(self) -> Sides:
+        """Unit of length of the two outer regions."""
+        outermost = self.edges[[0, -1]]
+        outwards = np.abs(outermost - self.centre) + self.core
+        return np.where(self.bounded, np.abs(self.ends - outermost), outwards)
+
+    def inner_coordinates(self) -> tuple[Nodes, Nodes]:
+        """Return the left and right coordinates of the regions between edges."""
+        side, towards_end = self._towards_end(np.arange(1, len(self.edges))[:, None])
+        end = np.where(side == 0, *self.ends)
+        coordinates = []
+        for value in (self.edges[:-1], self.edges[1:]):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                distance = np.maximum(np.log(np.abs(value - end)), -_DEPTH)
+            spread = np.arcsinh((value - self.centre) / self.core)
+            coordinates.append(np.where(towards_end, (1 - 2 * side) * distance, spread))
+        return coordinates[0], coordinates[1]
+
+    def intervals(self) -> tuple[Float[np.ndarray, "r elements"], Float[np.ndarray, "r elements"]]:
+        """Return the first and last coordinate of every region, the outer ones included."""
+        left, right = self.inner_coordinates()
+        nought = np.zeros_like(self.reach[:1])
+        stop = np.concatenate([self.reach[:1], right, self.reach[1:]])
+        return np.concatenate([nought, left, nought]), stop
+
+    def place(
+        self, region: Int[np.ndarray, "*n elements"], coordinate: Float[np.ndarray, "*n elements"]
+    ) -> tuple[Float[np.ndarray, "*n elements"], Float[np.ndarray, "*n elements"]]:
+        """Return x and log |dx/dc| of coordinates."""
+        side, towards_end = self._towards_end(region)
+        end, inwards = np.where(side == 0, *self.ends), 1 - 2 * side
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            near_end = end + inwards * np.exp(inwards * coordinate)
+            x = np.where(towards_end, near_end, self.centre + self.core * np.sinh(coordinate))
+            log_width = np.log(self.core) + np.log(np.cosh(coordinate))
+            slope = np.where(towards_end, inwards * coordinate, log_width)
+            sides = zip(self.edges[[0, -1]], self.gap, self.ends, self.bounded, strict=True)
+            for number, (edge, gap, end, bounded) in enumerate(sides):
+                here, sign = region == number * len(self.edges), 2.0 * number - 1.0
+                outwards = edge + sign * gap * np.expm1(coordinate)
+                outer = np.where(bounded, end - sign * gap * np.exp(-coordinate), outwards)
+                x = np.where(here, outer, x)
+                stretch = np.where(bounded, -coordinate, coordinate)
+                slope = np.where(here, np.log(gap) + stretch, slope)
+        return x, slope
+
+    def _towards_end(self, region: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return an inner region's side of the centre (0 or 1), and whether that has an end."""
+        right = np.clip(region, 1, len(self.edges) - 1).reshape(-1, region.shape[-1])
+        right = np.broadcast_to(right, (len(right), len(self.centre)))
+        edge = np.take_along_axis(self.edges, right, 0)
+        edge = edge.reshape(*region.shape[:-1], len(self.centre))
+        side = np.where(edge <= self.centre, 0, 1)
+        return side, np.where(side == 0, *self.bounded)
+
+    def inside(self, x: Float[np.ndarray, "*n elements"]) -> Float[np.ndarray, "*n elements"]:
+        """Round values to the dtype, at least a step away from the ends of the support."""
+        step = np.array([[1.0], [-1.0]]) * self.subject.spacing(self.ends)
+        first, last = np.where(self.bounded, self.ends + step, self.ends)
+        return self.subject.rounded(np.clip(x, np.minimum(first, last), last))
+
+
+def make_line(
+    subject: Subject,
+    edges: Float[np.ndarray, "edges elements"],
+    centre: Elements,
+    core: Elements,
+    parameters: Parameters | None = None,
+) -> Line:
+    """Cut the line at edges, for the subject itself or with other parameters.
+
+    `core` is the width of the density around `centre`, as far as it is known. Where no end is
+    declared, the density ends where it is last finite: at an end of the support, or where it
+    leaves the range of numbers.
+    """
+    ends = subject.ends(parameters)
+    known = np.isfinite(ends)
+    farthest = np.log(float(subject.limits.max)) - 2.0 - np.maximum(np.log(core), 0.0)
+    # The largest c with a finite log density at centre -+ core sinh(c), by repeated subdivision.
+    inside, outside = np.zeros(known.shape), np.broadcast_to(farthest, known.shape)
+    for shares in (_FIRST_SEARCH, *(_LATER_SEARCH,) * _SEARCHES):
+        tries = inside + shares[:, None, None] * (outside - inside)
+        with np.errstate(over="ignore"):
+            x = np.where(known, centre, centre + _SIGNS * core * np.sinh(tries))
+        answer = subject.log_prob(subject.rounded(x).reshape(-1, len(centre)), parameters)
+        good = np.isfinite(answer).reshape(tries.shape)
+        # The last value that is finite and the one after it; if none is, nothing is known.
+        place = len(shares) - 1 - np.where(good.any(0), np.argmax(good[::-1], axis=0), 0)
+        after = np.minimum(place + 1, len(shares) - 1)
+        inside = np.take_along_axis(tries, place[None], 0)[0]
+        outside = np.take_along_axis(tries, after[None], 0)[0]
+    last = subject.rounded(centre + _SIGNS * core * np.sinh(inside))
+    ends = np.where(known | (inside > _FAR), ends, last)
+    edges = np.clip(edges, ends[0], ends[1])
+    line = Line(subject, parameters, edges, ends, centre, core, np.full_like(ends, _DEPTH))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        outwards = np.log1p(np.abs(last - line.edges[[0, -1]]) / line.gap)
+    return replace(line, reach=np.where(line.bounded, _DEPTH, np.maximum(outwards, 1e-6)))
 
 
 class _Pieces(NamedTuple):
@@ -49,8 +191,8 @@ class _Pieces(NamedTuple):
 class Integral:
     """Nodes of one density: everything an integral over it needs.
 
-    `noise` is how much the log density changes to the next number of the dtype: what neither a
-    node nor the density can resolve.
+    `noise` is the change of the log density to the next number of the dtype, which neither a node
+    nor the density can resolve.
     """
 
     line: Line
@@ -72,13 +214,13 @@ class Integral:
         return np.exp(self.log_share).sum(0) + self.remainder(self.log_share).sum(0)
 
     def region_masses(self) -> Float[np.ndarray, "regions elements"]:
-        """Integral of the density over each region, as far as it converges."""
+        """Return the integral of the density over each region, as far as it converges."""
         masses = self._by_region(np.exp(self.log_share))
         masses[[0, -1]] += np.nan_to_num(self.remainder(self.log_share), posinf=0.0)
         return masses
 
     def region_noise(self) -> Float[np.ndarray, "regions elements"]:
-        """How much of each region's mass is below the resolution of the dtype."""
+        """Return how much of each region's mass is below the resolution of the dtype."""
         return self._by_region(np.exp(self.log_share) * np.minimum(self.noise, 1.0))
 
     def _by_region(self, share: Nodes) -> Float[np.ndarray, "regions elements"]:
@@ -86,13 +228,13 @@ class Integral:
         return np.stack([np.where(self.region == r, share, 0.0).sum(0) for r in regions])
 
     def mean_of(self, values: Nodes) -> Elements:
-        """Expectation under the density divided by its mass."""
+        """Return the expectation under the density divided by its mass."""
         share = np.exp(self.log_share)
         with np.errstate(invalid="ignore"):
             return np.where(share == 0.0, 0.0, share * values).sum(0) / share.sum(0)
 
     def noise_of(self, values: Nodes) -> Elements:
-        """How much of an expectation of |values| is below the resolution of the dtype."""
+        """Return how much of E|values| is below the resolution of the dtype."""
         return self.mean_of(np.abs(values) * np.minimum(self.noise, 1.0))
 
     @property
@@ -101,10 +243,11 @@ class Integral:
         return 4.0 * self.noise_of(np.ones_like(self.x))
 
     def decay(self, log_integrand: Nodes) -> tuple[Sides, Sides]:
-        """log integral over the last quarter of each endless tail, and its decay since the third.
+        """Return the log integral over the last quarter of each endless tail, and its decay.
 
-        The decay is the logarithm of their ratio per unit of coordinate (an e-fold of x): the
-        exponent a of an integrand |x|^-(1 + a). The integral diverges if it is 0 or below.
+        The decay since the third quarter is the logarithm of their ratio per unit of coordinate
+        (an e-fold of x): the exponent a of an integrand |x|^-(1 + a). The integral diverges if it
+        is 0 or below.
         """
         quarters = np.empty((2, 2, len(self.line.centre)))
         for side, number in enumerate((0, len(self.line.edges))):
@@ -118,12 +261,30 @@ class Integral:
         return last, np.where(np.isneginf(last), np.inf, rate)
 
     def remainder(self, log_integrand: Nodes) -> Sides:
-        """What lies beyond the last nodes if a tail goes on as it decays; inf if it does not."""
+        """Extrapolate each tail beyond the last nodes; inf where it does not decay."""
         last, rate = self.decay(log_integrand)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             beyond = np.exp(last) / np.expm1(rate * self.line.reach / 4.0)
         beyond = np.where(rate > SLOWEST_DECAY, beyond, np.inf)
         return np.where(last > _log_sum(log_integrand) - 40.0, beyond, 0.0)
+
+    def moved(self, line: Line) -> "Integral":
+        """Integrate a neighbouring density on a neighbouring line, with the same pieces."""
+
+        def of_nodes(values: Float[np.ndarray, "regions elements"]) -> Nodes:
+            return np.take_along_axis(values, self.region, 0)
+
+        (old_start, old_stop), (start, stop) = self.line.intervals(), line.intervals()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            stretch = np.nan_to_num((stop - start) / (old_stop - old_start), posinf=0.0)
+            log_stretch = of_nodes(np.log(stretch))
+            _, old_slope = self.line.place(self.region, self.coordinate)
+            log_length = np.nan_to_num(self.log_weight - old_slope, nan=-np.inf, neginf=-np.inf)
+        coordinate = of_nodes(start) + of_nodes(stretch) * (self.coordinate - of_nodes(old_start))
+        exact, slope = line.place(self.region, coordinate)
+        x, log_weight = line.inside(exact), slope + log_length + log_stretch
+        density = line.subject.log_prob(x, line.parameters)
+        return Integral(line, self.region, coordinate, x, log_weight, density, self.noise)
 
 
 def _log_sum(values: Float[np.ndarray, "rows elements"]) -> Elements:
@@ -131,26 +292,20 @@ def _log_sum(values: Float[np.ndarray, "rows elements"]) -> Elements:
         return np.asarray(logsumexp(values, axis=0))
 
 
-def integrate(subject: Subject, line: Line, log_density: LogDensity) -> Integral:
-    """Nodes on the line that resolve the density of every element."""
-    pieces = _evaluated(subject, line, log_density, *_first_cuts(line))
-    goal = np.log(_GOAL.get(subject.dtype, 1e-3))
+def integrate(line: Line) -> Integral:
+    """Place nodes that resolve the density of every element."""
+    pieces = _evaluated(line, *_first_cuts(line))
+    goal = np.log(_GOAL.get(line.subject.dtype, 1e-3))
     for _ in range(_ROUNDS):
         log_share = pieces.log_weight + pieces.log_density
-        total = _log_sum(log_share.reshape(-1, subject.elements))
+        total = _log_sum(log_share.reshape(-1, line.subject.elements))
         if np.all(_log_sum(pieces.log_error) <= total + goal):
             break
         worst = np.argpartition(-pieces.log_error, _SPLIT, axis=0)[:_SPLIT]
         region, left, right = (np.take_along_axis(part, worst, 0) for part in pieces[:3])
         middle = (left + right) / 2.0
-        halves = _evaluated(
-            subject,
-            line,
-            log_density,
-            np.concatenate([region, region]),
-            np.concatenate([left, middle]),
-            np.concatenate([middle, right]),
-        )
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+        halves = _evaluated(line, np.concatenate([region, region]), left, right)
         pieces = _Pieces(*(_exchanged(o, n, worst) for o, n in zip(pieces, halves, strict=True)))
     shape = pieces.x.shape
     nodes = {name: getattr(pieces, name).reshape(-1, shape[-1]) for name in pieces._fields[4:]}
@@ -158,44 +313,8 @@ def integrate(subject: Subject, line: Line, log_density: LogDensity) -> Integral
     return Integral(line=line, region=region, **nodes)
 
 
-def integrate_again(
-    subject: Subject, line: Line, log_density: LogDensity, like: Integral
-) -> Integral:
-    """The integral of a neighbouring density on a neighbouring line, with the same pieces."""
-
-    def of_nodes(values: Float[np.ndarray, "regions elements"]) -> Nodes:
-        return np.take_along_axis(values, like.region, 0)
-
-    (old_start, old_stop), (start, stop) = like.line.intervals(), line.intervals()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        stretch = np.nan_to_num((stop - start) / (old_stop - old_start), posinf=0.0)
-        log_stretch = of_nodes(np.log(stretch))
-        _, old_slope = like.line.place(like.region, like.coordinate)
-        log_length = np.nan_to_num(like.log_weight - old_slope, nan=-np.inf, neginf=-np.inf)
-    coordinate = of_nodes(start) + of_nodes(stretch) * (like.coordinate - of_nodes(old_start))
-    exact, slope = line.place(like.region, coordinate)
-    x = _inside(subject, line, exact)
-    return replace(
-        like,
-        line=line,
-        coordinate=coordinate,
-        x=x,
-        log_weight=slope + log_length + log_stretch,
-        log_density=log_density(x),
-    )
-
-
-def _inside(
-    subject: Subject, line: Line, x: Float[np.ndarray, "*n elements"]
-) -> Float[np.ndarray, "*n elements"]:
-    """Values rounded to the dtype, and at least a step away from the ends of the support."""
-    step = np.array([[1.0], [-1.0]]) * subject.spacing(line.ends)
-    first, last = np.where(line.bounded, line.ends + step, line.ends)
-    return subject.rounded(np.clip(x, np.minimum(first, last), last))
-
-
 def _exchanged(old: np.ndarray, new: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The first half of `new` put at `places` of `old`, the second half appended."""
+    """Put the first half of `new` at `places` of `old`, and append the second half."""
     index = places if old.ndim == 2 else places[:, None]
     result = np.concatenate([old, new[len(places) :]])
     np.put_along_axis(result, index, new[: len(places)], 0)
@@ -203,11 +322,15 @@ def _exchanged(old: np.ndarray, new: np.ndarray, places: np.ndarray) -> np.ndarr
 
 
 def _first_cuts(line: Line) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Region, left and right coordinate of the first pieces."""
+    """Return region, left and right coordinate of the first pieces."""
     inner_left, inner_right = line.inner_coordinates()
-    lower, upper = (
-        _outer_cuts(gap, line.core, reach) for gap, reach in zip(line.gap, line.reach, strict=True)
-    )
+    with np.errstate(divide="ignore", over="ignore"):
+        first = np.minimum(line.core / line.gap, line.reach / 64.0)
+    # From a core's width in equal factors; the last two quarters show how a tail decays.
+    geometric = np.geomspace(first, line.reach / 2.0, _OUTER_CUTS)
+    ends = np.stack([0.75 * line.reach, line.reach])
+    cuts = np.concatenate([np.zeros_like(geometric[:1]), geometric, ends])
+    lower, upper = cuts[:, 0], cuts[:, 1]
     left = np.concatenate([lower[:-1], inner_left, upper[:-1]])
     right = np.concatenate([lower[1:], inner_right, upper[1:]])
     last, outer = len(line.edges), len(lower) - 1
@@ -215,35 +338,20 @@ def _first_cuts(line: Line) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.broadcast_to(region[:, None], left.shape), left, right
 
 
-def _outer_cuts(
-    gap: Elements, core: Elements, reach: Elements
-) -> Float[np.ndarray, "cuts elements"]:
-    """From a core's width on in equal factors; the last two quarters show how a tail decays."""
-    with np.errstate(divide="ignore", over="ignore"):
-        first = np.minimum(core / gap, reach / 64.0)
-    geometric = np.geomspace(first, reach / 2.0, _OUTER_CUTS)
-    return np.concatenate([np.zeros_like(geometric[:1]), geometric, [0.75 * reach, reach]])
-
-
-def _evaluated(
-    subject: Subject,
-    line: Line,
-    log_density: LogDensity,
-    region: np.ndarray,
-    left: np.ndarray,
-    right: np.ndarray,
-) -> _Pieces:
+def _evaluated(line: Line, region: np.ndarray, left: np.ndarray, right: np.ndarray) -> _Pieces:
     half = (right - left)[:, None] / 2.0
     coordinate = (left + right)[:, None] / 2.0 + half * _NODES[:, None]
     exact, slope = line.place(np.broadcast_to(region[:, None], coordinate.shape), coordinate)
-    x = _inside(subject, line, exact)
-    inwards = subject.rounded(x - np.sign(x - line.centre) * subject.spacing(x))
+    x = line.inside(exact)
+    step = np.sign(x - line.centre) * line.subject.spacing(x)
+    inwards = line.subject.rounded(x - step)
     both = np.concatenate([x, inwards]).reshape(-1, x.shape[-1])
-    here, next_to_it = np.split(log_density(both).reshape(-1, *x.shape[1:]), 2)
+    log_density = line.subject.log_prob(both, line.parameters)
+    here, next_to_it = np.split(log_density.reshape(-1, *x.shape[1:]), 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_weight = slope + np.log(half * _WEIGHTS[:, None])
         noise = np.nan_to_num(np.abs(here - next_to_it), nan=0.0, posinf=1.0)
-        # Nearer to an end than the dtype can tell, nothing is known of the density.
+        # Nearer to an end than the dtype resolves, nothing is known of the density.
         for end in line.ends:
             lost = np.abs(x - exact) / np.abs(exact - end)
             noise = np.maximum(noise, np.nan_to_num(lost, nan=1.0, posinf=1.0))

@@ -1,30 +1,127 @@
-"""The distribution under test, seen as rows of values by elements of its batch."""
+"""The distribution under test: its parameters by name, its values as rows by batch elements."""
 
-from collections.abc import Callable, Iterator
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import chain, combinations
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
-from numpyro.distributions import Distribution
+from numpyro.distributions import (
+    Distribution,
+    ExpandedDistribution,
+    Independent,
+    MaskedDistribution,
+    TransformedDistribution,
+)
+from numpyro.distributions.constraints import Constraint
 
-from fat2thin.testing.parameters import Parameters, element_parameters, parameters_of, rebuild
-
-# Numbers that one call of a compiled program sees: small enough for any memory, large enough
-# that the calls themselves cost nothing.
+# Numbers per call of a compiled program: small enough for any memory, large enough that the
+# calls themselves cost nothing.
 _BLOCK = 2**20
 _MOST_ROWS = 4096
 _FEW_ROWS = 64
-# Numbers of one array that is kept on the host.
+# Largest number of entries of an array kept on the host.
 _KEPT = 5 * 10**7
+TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-9}
+_WRAPPERS = (Independent, ExpandedDistribution, MaskedDistribution, TransformedDistribution)
 
-# Most programs here run once or twice: compiling them is what takes the time.
+# Most programs here run once or twice, so compiling them takes most of the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
 
+Parameters = dict[str, Array]
 Values = Float[np.ndarray, "rows elements ..."]
-RowFunction = Callable[..., Array]
+
+
+def innermost(distribution: Distribution) -> Distribution:
+    """Return the distribution that owns the parameters, under `to_event`, `expand`, `mask`, ..."""
+    while type(distribution) in _WRAPPERS:
+        distribution = distribution.base_dist
+    return distribution
+
+
+def rebuild(distribution: Distribution, parameters: Mapping[str, Any]) -> Distribution:
+    """Return the same distribution with these parameter values, which may be traced."""
+    kind = type(distribution)
+    base = rebuild(distribution.base_dist, parameters) if kind in _WRAPPERS else None
+    if base is None:
+        rebuilt = _construct(distribution, parameters)
+    elif kind is Independent:
+        rebuilt = Independent(base, distribution.reinterpreted_batch_ndims, validate_args=False)
+    elif kind is ExpandedDistribution:
+        rebuilt = base.expand(distribution.batch_shape)
+    elif kind is MaskedDistribution:
+        rebuilt = base.mask(distribution._mask)
+    else:
+        rebuilt = TransformedDistribution(base, distribution.transforms, validate_args=False)
+    rebuilt._validate_args = distribution._validate_args
+    return rebuilt
+
+
+def _construct(distribution: Distribution, parameters: Mapping[str, Any]) -> Distribution:
+    accepted = inspect.signature(type(distribution)).parameters
+    if not set(parameters) <= set(accepted):
+        changed = copy.copy(distribution)
+        for name, value in parameters.items():
+            setattr(changed, name, value)
+        return changed
+    others = {
+        name: distribution.__dict__[name]
+        for name in accepted
+        if name not in parameters
+        and name in distribution.__dict__
+        and not _is_parameter(distribution, name)
+    }
+    if "validate_args" in accepted:
+        others["validate_args"] = False
+    return type(distribution)(**parameters, **others)
+
+
+def _is_parameter(distribution: Distribution, name: str) -> bool:
+    value = distribution.__dict__.get(name)
+    if name in distribution.arg_constraints:
+        return value is not None
+    return isinstance(value, float) or (
+        hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating)
+    )
+
+
+def event_dim(constraint: Constraint | None) -> int:
+    """Return the number of trailing axes a constraint couples; 0 if unknown."""
+    try:
+        return 0 if constraint is None else constraint.event_dim
+    except NotImplementedError:
+        return 0
+
+
+def parameters_of(distribution: Distribution, dtype: Any) -> Parameters:
+    """Return the parameters by name, expanded to the batch so that every element has its own.
+
+    Of several forms of one parameter (a covariance and its Cholesky factor), take the first set
+    that can rebuild the distribution.
+    """
+    owner = innermost(distribution)
+    accepted = inspect.signature(type(owner)).parameters
+    names = [name for name in accepted if _is_parameter(owner, name)]
+    if not names:
+        names = [name for name in owner.arg_constraints if owner.__dict__.get(name) is not None]
+    values = {}
+    for name in names:
+        value = jnp.asarray(owner.__dict__[name], dtype)
+        event_shape = value.shape[value.ndim - event_dim(owner.arg_constraints.get(name)) :]
+        values[name] = jnp.broadcast_to(value, owner.batch_shape + event_shape)
+    sizes = range(len(names), 0, -1)
+    for chosen in chain.from_iterable(combinations(names, size) for size in sizes):
+        candidate = {name: values[name] for name in chosen}
+        with suppress(AssertionError, TypeError, ValueError):
+            if _construct(owner, candidate).shape() == owner.shape():
+                return candidate
+    return {}
 
 
 class Subject:
@@ -34,13 +131,20 @@ class Subject:
     (rows, elements, dimension) for others; the distribution itself sees its own dtype.
     """
 
-    def __init__(self, distribution: Distribution, samples: int) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        samples: int,
+        tolerance: float | None = None,
+        false_alarm: float = 1e-6,
+    ) -> None:
         if distribution.is_discrete:
             raise ValueError(
                 f"{type(distribution).__name__} is discrete: "
                 "check_distribution tests densities, that is continuous distributions."
             )
         self.distribution = distribution
+        self.owner = innermost(distribution)
         self.batch_shape = tuple(distribution.batch_shape)
         self.event_shape = tuple(distribution.event_shape)
         self.elements = int(np.prod(self.batch_shape))
@@ -51,29 +155,35 @@ class Subject:
         if not np.issubdtype(self.dtype, np.floating):
             raise ValueError(f"{type(distribution).__name__} draws {self.dtype}, not real numbers.")
         self.limits = np.finfo(self.dtype)
+        self.tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
+        # The checks that compare with chance share the level: two of scalars, five of vectors.
+        self.false_alarm = false_alarm / (2 if self.scalar else 5)
         self.parameters: Parameters = parameters_of(distribution, self.dtype)
         numbers = self.elements * self.dimension
         self.samples = min(samples, _KEPT // numbers)
         self.rows = max(1, min(_MOST_ROWS, _BLOCK // numbers))
-        self.log_prob = self.program(distribution.log_prob)
-        self.log_prob_with = self.program(
-            lambda values, parameters: self.rebuilt(parameters).log_prob(values)
-        )
+        self._log_prob = self.program(lambda values, with_: self.rebuilt(with_).log_prob(values))
         self._draw = quick_jit(
             lambda key, rows: distribution.sample(key, (rows,)), static_argnums=1
         )
-        self.ends = self.support_ends(distribution)
 
     def element_name(self, element: int) -> str:
-        """Where an element is in the batch, and its parameters."""
-        return element_parameters(self.parameters, self.batch_shape, element)
+        """Name an element by its place in the batch and its parameters."""
+        if not self.batch_shape:
+            return ""
+        index = np.unravel_index(element, self.batch_shape)
+        parts = [f"element {tuple(int(i) for i in index)}"]
+        for name, value in self.parameters.items():
+            if value.shape[: len(index)] == self.batch_shape:
+                parts.append(f"{name}={_short(np.asarray(value)[index])}")
+        return " ".join(parts)
 
     def rebuilt(self, parameters: Parameters) -> Distribution:
-        """The distribution with other values of its parameters."""
+        """Return the distribution with other parameter values."""
         return rebuild(self.distribution, parameters) if parameters else self.distribution
 
-    def program(self, function: RowFunction) -> Callable[..., Values]:
-        """Compile function(values, *arguments) once, and apply it to any number of rows."""
+    def program(self, function: Callable[..., Array]) -> Callable[..., Values]:
+        """Compile function(values, *arguments) once and apply it to any number of rows."""
         compiled = quick_jit(function)
 
         def apply(values: Values, *arguments: Any) -> Values:
@@ -88,8 +198,12 @@ class Subject:
 
         return apply
 
+    def log_prob(self, values: Values, parameters: Parameters | None = None) -> Values:
+        """Return log densities (rows, elements), of this distribution or with other parameters."""
+        return self._log_prob(values, parameters or {})
+
     def to_device(self, values: Values) -> Array:
-        """Values of the distribution's own dtype and shape (rows, *batch, *event)."""
+        """Return values in the distribution's own dtype and shape (rows, *batch, *event)."""
         shape = (values.shape[0], *self.batch_shape)
         if values.ndim == 3:
             shape = (*shape, *self.event_shape)
@@ -97,7 +211,7 @@ class Subject:
             return jnp.asarray(values.reshape(shape).astype(self.dtype))
 
     def flatten(self, values: Array) -> Values:
-        """Back to (rows, elements) or (rows, elements, dimension), in float64."""
+        """Undo `to_device`: (rows, elements) or (rows, elements, dimension), in float64."""
         rows = values.shape[0]
         array = np.asarray(values, np.float64)
         if self.event_shape and array.ndim == 1 + len(self.batch_shape) + len(self.event_shape):
@@ -105,18 +219,18 @@ class Subject:
         return np.broadcast_to(array, (rows, *self.batch_shape)).reshape(rows, self.elements)
 
     def per_element(self, values: ArrayLike) -> Float[np.ndarray, "elements ..."]:
-        """Something of shape (*batch, *event) as (elements,) or (elements, dimension)."""
+        """Flatten an array of shape (*batch, *event) to (elements,) or (elements, dimension)."""
         if np.ndim(values) > len(self.batch_shape):
             return self.flatten(jnp.asarray(values)[None])[0]
         return self.flatten(jnp.broadcast_to(values, self.batch_shape)[None])[0]
 
     def rounded(self, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The nearest numbers that the distribution's dtype has, kept finite."""
+        """Round to the distribution's dtype, clipped to finite numbers."""
         most = float(self.limits.max)
         return np.asarray(np.clip(values, -most, most), self.dtype).astype(np.float64)
 
     def spacing(self, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Distance to the next number of the dtype, and never below its smallest normal number."""
+        """Return the distance to the next number of the dtype; at least its smallest normal one."""
         numbers = self.rounded(values)
         _, exponent = np.frexp(numbers)
         steps = np.where(numbers == 0.0, 0.0, np.ldexp(float(self.limits.eps), exponent - 1))
@@ -125,18 +239,18 @@ class Subject:
     def chunks(
         self, key: Key[Array, ""], count: int, draw: Callable[[Key[Array, ""], int], Any]
     ) -> Iterator[Any]:
-        """draw(key, rows) again and again until `count` rows are drawn."""
+        """Yield draw(key, rows) until at least `count` rows are drawn."""
         rows = min(count, max(1, 2 * _BLOCK // (self.elements * self.dimension)))
         for chunk in jax.random.split(key, -(-count // rows)):
             yield draw(chunk, rows)
 
     def sample(self, key: Key[Array, ""], count: int) -> Values:
-        """Independent samples, a row each."""
+        """Draw independent samples, one per row."""
         chunks = [self.flatten(chunk) for chunk in self.chunks(key, count, self._draw)]
         return np.concatenate(chunks)[:count]
 
     def in_support(self, values: Values) -> Bool[np.ndarray, "rows elements"]:
-        """Whether the distribution's own constraint accepts the values."""
+        """Return whether the distribution's own constraint accepts the values."""
         support = self.distribution.support
         if support is None:
             return np.ones(values.shape[:2], bool)
@@ -144,10 +258,15 @@ class Subject:
         shape = (values.shape[0], *self.batch_shape)
         return np.broadcast_to(answer, shape).reshape(values.shape[:2])
 
-    def support_ends(self, distribution: Distribution) -> Float[np.ndarray, "2 elements"]:
-        """Ends of the support of the distribution or of one rebuilt from it; infinite for none."""
-        support = distribution.support if self.scalar else None
+    def ends(self, parameters: Parameters | None = None) -> Float[np.ndarray, "2 elements"]:
+        """Return the ends of the support, infinite for none, with these parameters if given."""
+        support = self.rebuilt(parameters or {}).support if self.scalar else None
         ends = getattr(support, "lower_bound", -np.inf), getattr(support, "upper_bound", np.inf)
-        return np.stack(
-            [np.broadcast_to(np.asarray(end, float), self.batch_shape).reshape(-1) for end in ends]
-        )
+        flat = [np.broadcast_to(end, self.batch_shape).reshape(-1) for end in ends]
+        return np.stack(flat, dtype=float)
+
+
+def _short(value: np.ndarray | np.floating) -> str:
+    if value.size == 1:
+        return f"{float(value):.9g}"
+    return "[" + " ".join(f"{float(entry):.4g}" for entry in value.ravel()[:6]) + "]"

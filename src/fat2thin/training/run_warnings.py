@@ -14,7 +14,7 @@ import numpy as np
 from fat2thin.data.operations import Reachable, reachable_returns
 from fat2thin.engine.pack import WATCHED, LoadedLog, watched_rows
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
-from fat2thin.evaluation.signals import NOT_ESTIMABLE, VALUE, Watched
+from fat2thin.evaluation.held_out import NOT_ESTIMABLE, VALUE, Watched
 from fat2thin.settings.spec import RunSpec
 
 CANDIDATES = 64
