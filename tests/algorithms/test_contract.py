@@ -260,6 +260,31 @@ def test_real_numbers_may_be_traced(name):
     assert "Tracer" not in str(jax.tree.structure(made))
 
 
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_metric_is_described_and_nothing_else(name):
+    """Over the settings that change what is reported; a deterministic policy has no scale."""
+    algorithm, reported = algorithms.get(name), set()
+    logged, key = batch(jax.random.key(1)), jax.random.key(2)
+    settings = [{}]
+    settings += [{"published": True}] if name in ("fttpo", "tawac-ht", "rar", "xql", "spot") else []
+    settings += [{"policy": "beta"}] if name in WITHOUT_DENSITY else []
+    for some in settings:
+        _, config, state = prepare(name, some)
+        updates = [algorithm.update, algorithm.preparation and algorithm.preparation.update]
+        for update in filter(None, updates):
+            found = jax.eval_shape(
+                lambda state, update=update, config=config: update(
+                    state, logged, key, PROBLEM, config
+                ),
+                state,
+            )
+            reported |= {*found[1]}
+        if algorithm.weighted_loss:
+            assert {algorithm.weighted_loss, "weight_mean"} <= reported
+    assert reported == {*algorithm.metrics}
+    assert all(what and look_for for what, look_for in algorithm.metrics.values())
+
+
 def test_a_variant_is_its_base_with_other_defaults():
     variant, base = algorithms.get("tawac-ht"), algorithms.get("tawac")
     assert variant.config().policy == "q_gaussian" and base.config().policy != "q_gaussian"

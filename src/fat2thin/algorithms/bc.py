@@ -9,10 +9,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import ActorConfig, check_learning, check_regression
 from fat2thin.algorithms.learner import Learner
-from fat2thin.algorithms.steps import acting_policy, fit_policy, start_policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ def check(config: BCConfig) -> None:
 
 def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> State:
     """A fresh network and optimiser."""
-    return State(start_policy(key, problem, config))
+    return State(steps.start_policy(key, problem, config))
 
 
 def update(
@@ -42,7 +42,7 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the policy: regression with equal weights."""
     weight = jnp.ones_like(batch.reward)
-    actor, metrics = fit_policy(state.actor, batch, weight, key, config)
+    actor, metrics = steps.fit_policy(state.actor, batch, weight, key, config)
     return State(actor), metrics
 
 
@@ -53,5 +53,8 @@ ALGORITHM = Algorithm(
     check=check,
     init=init,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    metrics=steps.REGRESSION_METRICS,
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={}),
 )

@@ -4,8 +4,15 @@ import dataclasses
 import math
 
 from fat2thin.algorithms.base import shaping
-from fat2thin.algorithms.checks import between, choice, only_with, whole
-from fat2thin.algorithms.config import COVERING, CriticConfig, check_learning
+from fat2thin.algorithms.config import (
+    COVERING,
+    CriticConfig,
+    between,
+    check_learning,
+    choice,
+    only_with,
+    whole,
+)
 from fat2thin.policies.families import BOX_RULES
 
 ACTOR_LOSSES = ("exact", "sampled", "closed_form", "spot", "greedy")

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
-from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms.base import Batch, Meaning, Metrics, Problem
 from fat2thin.algorithms.config import (
     ActorConfig,
     BehaviourConfig,
@@ -27,13 +27,66 @@ from fat2thin.algorithms.losses import (
     twin_critic_loss,
     weighted_regression,
 )
-from fat2thin.algorithms.outside_support import inside_support, regressed_action
 from fat2thin.policies.families import Deterministic
 from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
 from fat2thin.policies.policy import Policy, unit_policy
 
 BEHAVIOUR_SCALES = (1e-3, 10.0)
 """Bounds of the behaviour's scale; the policy's own may be those of a narrow band."""
+REPLACEMENT_SAMPLES = 100
+PROJECTED_SHARE = 0.9
+
+ACTOR_LOSS = Meaning(
+    "what the policy that acts minimises",
+    "should settle; a regression's falls below zero once the density exceeds 1",
+)
+INSIDE_SUPPORT = Meaning(
+    "share of logged actions that the policy could have taken",
+    "how much of the log's behaviour is still allowed",
+)
+CRITIC_METRICS = {
+    "critic_loss": Meaning(
+        "half the squared error of Q against its target, both critics",
+        "falls towards the noise of the rewards; far below it means the log is being learned by "
+        "heart",
+    ),
+    "q_mean": Meaning(
+        "mean Q of logged actions",
+        "on the scale of discounted returns; growing without end means overestimation",
+    ),
+}
+VALUE_METRICS = {
+    "value_loss": Meaning("what V minimises, mean over the batch", "should settle; it follows Q"),
+    "v_mean": Meaning(
+        "mean V of logged states", "near `q_mean`; above it where the policy is better than the log"
+    ),
+    **CRITIC_METRICS,
+}
+WEIGHT_METRICS = {
+    "weight_mean": Meaning(
+        "mean weight of logged actions", "near zero: the policy hardly learns from the log"
+    ),
+    "zero_weight_share": Meaning(
+        "share of logged actions with a weight of exactly zero",
+        "the share that is thrown away as bad; 1 means that nothing is learned",
+    ),
+}
+POLICY_METRICS = {
+    "actor_loss": ACTOR_LOSS,
+    "policy_scale": Meaning(
+        "scale of the policy (half-width of a sparse one)",
+        "shrinks with the good actions; at a bound, the bound decides",
+    ),
+    "logged_inside_support": INSIDE_SUPPORT,
+}
+REGRESSION_METRICS = {**POLICY_METRICS, **WEIGHT_METRICS}
+BEHAVIOUR_METRICS = {
+    "behaviour_loss": Meaning(
+        "−log behaviour(a given s) on logged actions",
+        "falls towards the entropy of the log's actions",
+    )
+}
+"""Metrics of the steps below, by what is learned."""
 RowLoss = Callable[[Float[Array, " batch"]], Float[Array, " batch"]]
 
 
@@ -128,6 +181,16 @@ def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
     """The learned policy in the environment's units."""
     unit = learned_policy(state.actor.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
+
+
+def learned_critics(state: Any, problem: Problem, config: LearningConfig) -> TwinCritic:
+    """The critics of a state that has them as a learner of their own."""
+    return state.critic.network
+
+
+def learned_value(state: Any, problem: Problem, config: LearningConfig) -> ScalarNetwork:
+    """The value of a state that has it as a learner of its own."""
+    return state.value.network
 
 
 def sample_action(
@@ -243,6 +306,50 @@ def fit_policy(
     rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
     learner, metrics = descend(learner, loss, config, rate)
     return learner, {**metrics, **watch_weight(weight), **watch_policy(before, batch)}
+
+
+def inside_support(
+    policy: Policy, observation: Float[Array, "batch observation"], action: Array
+) -> Bool[Array, " batch"]:
+    """Which actions lie between the ends of the policy's support."""
+    low, high = policy.support(observation)
+    return jnp.all((low <= action) & (action <= high), axis=-1)
+
+
+def regressed_action(
+    policy: Policy,
+    observation: Float[Array, "batch observation"],
+    action: Float[Array, "batch action"],
+    rule: str | None,
+    key: Key[Array, ""],
+) -> Float[Array, "batch action"]:
+    """The actions whose likelihood is raised: the logged ones, but for those outside the support.
+
+    "replace" takes the nearest of a hundred samples of the policy (random action replacement),
+    "project" the nearest point of the middle 90 % of the band. Neither carries a gradient.
+    """
+    if rule is None:
+        return action
+    instead = _REPLACEMENTS[rule](policy, observation, action, key)
+    # The density itself is asked: it knows an ellipsoid from its box, and its own rounding.
+    inside = jnp.isfinite(policy(observation).log_prob(action))
+    return lax.stop_gradient(jnp.where(inside[:, None], action, instead))
+
+
+def _nearest_sample(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
+    samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
+    nearest = jnp.argmin(jnp.sum((samples - action) ** 2, axis=-1), axis=0)
+    return jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
+
+
+def _nearest_point(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
+    del key
+    low, high = policy.support(observation)
+    centre, reach = (low + high) / 2.0, PROJECTED_SHARE * (high - low) / 2.0
+    return jnp.clip(action, centre - reach, centre + reach)
+
+
+_REPLACEMENTS = {"replace": _nearest_sample, "project": _nearest_point}
 
 
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:

@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin import data
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
-from fat2thin.algorithms.critics import advantage_of
 from fat2thin.data import Dataset
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales
@@ -34,8 +33,8 @@ MEANINGS = {
     "weighted_log_likelihood": "mean log density of logged actions, weighted as in training",
     "log_likelihood": "the same with equal weights; −inf where the policy excludes an action",
 }
-"""What is found besides the algorithm's own metrics, which `algorithms.metrics` explains. Densities
-are per half-range of the box, and those of the proposal where there is one."""
+"""What is found besides the algorithm's own metrics, which it describes itself. Densities are per
+half-range of the box, and those of the proposal where there is one."""
 
 
 @runtime_checkable
@@ -99,9 +98,10 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
         # Critics learn scaled rewards; the error is told in those of the log.
         factors = [_scales(run, index).reward_factor for index in range(len(of_seeds))]
         quantities["td_error"] = np.sqrt(2.0 * metrics["critic_loss"]) / np.asarray(factors)
-    if "weight_mean" in metrics:
+    weighted_loss = run.program.algorithm.weighted_loss
+    if weighted_loss:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
-        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        loss = metrics[weighted_loss]
         quantities["weighted_log_likelihood"] = _ratio(-loss, metrics["weight_mean"])
     quantities["log_likelihood"] = found.log_likelihood
     # What an algorithm reports under one of these names is the same number.
@@ -212,8 +212,12 @@ def _block(
     inside = (low <= batch.action) & (batch.action <= high)
     all_inside = jnp.all(inside, axis=-1)
     density = (algorithm.proposal or algorithm.policy)(state, unit, still)(batch.observation)
-    advantage = advantage_of(state, batch)
-    good = None if advantage is None else advantage > 0.0
+    good = None
+    if algorithm.critics and algorithm.value:
+        critics = algorithm.critics(state, problem, config)
+        value = algorithm.value(state, problem, config)
+        logged = critics.minimum(batch.observation, batch.action)
+        good = logged > value(batch.observation)
     return _Means(
         metrics=jax.tree.map(jnp.mean, metrics),
         inside=jnp.mean(inside, axis=0),

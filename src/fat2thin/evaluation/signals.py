@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
-from fat2thin.algorithms.critics import critics_of
 from fat2thin.evaluation.fitted_q import Part, part_values
 from fat2thin.policies.policy import Policy
 
@@ -79,12 +78,12 @@ def signals(
     }
     if "critic_loss" in metrics:
         found["held_out_td_error"] = jnp.sqrt(2.0 * metrics["critic_loss"])
-    if "weight_mean" in metrics:
+    if algorithm.weighted_loss:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
-        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        loss = metrics[algorithm.weighted_loss]
         found["held_out_log_likelihood"] = -loss / metrics["weight_mean"]
-    critics = critics_of(state)
-    if critics is not None:
+    if algorithm.critics:
+        critics = algorithm.critics(state, problem, config)
         logged = critics.minimum(rows.observation, rows.action)
         agreement = jnp.corrcoef(logged, watched.observed_return)[0, 1]
         found["held_out_calibration"] = jnp.where(jnp.isfinite(agreement), agreement, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fat2thin.algorithms.outside_support import REPLACEMENT_SAMPLES
+from fat2thin.algorithms.steps import REPLACEMENT_SAMPLES
 from fat2thin.distributions import QGaussian
 from fat2thin.report.distribution_figures import BEST_RATIO, BLUE, GREY, ORANGE, SHADE
 from fat2thin.report.run_figures import DASHED

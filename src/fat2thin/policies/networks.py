@@ -158,6 +158,12 @@ class ValueAndCritics(eqx.Module):
         value, critics = self(observation, action)
         return jnp.min(critics, axis=0) - value
 
+    def value(self, observation_size: int) -> ScalarNetwork:
+        """The value alone, without the inputs that are always zero."""
+        value = jax.tree.map(lambda leaf: leaf[0], self.members)
+        first = value.trunk.layers[0].weight[:, :observation_size]
+        return eqx.tree_at(lambda network: network.trunk.layers[0].weight, value, first)
+
     def critic(self, like: TwinCritic) -> TwinCritic:
         """The critics alone; `like` are others of their shape."""
         members = jax.tree.map(lambda leaf: leaf[1:], self.members)

@@ -6,6 +6,7 @@ proposal's mass everywhere. Rewards are put on a scale of their own, so that a t
 same on every log.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from fat2thin import algorithms, data
@@ -25,39 +26,23 @@ OPTIONS: dict[str, Any] = {"standardise": True, "reward_scale": "deviation"}
 """What a run on a small log has besides settings of its algorithm."""
 
 _SIMPLE = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}
-_BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
-_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    SMALL: {
-        "fttpo": _BAND,
-        "fttpo-spot": {"temperature": 0.35},
-        "fttpo-sg": {"temperature": 0.1},
-        "fttpo-greedy": {"temperature": 0.2},
-        "iql": {"temperature": 0.025},
-        "xql": {"temperature": 0.025, "value_temperature": 1.0},
-        "sql": {"temperature": 0.025},
-        "inac": {"temperature": 0.01},
-        "tawac": {"temperature": 0.1},
-        "tawac-ht": {"temperature": 0.05},
-        "awac": {"temperature": 0.05},
-        "rar": {"temperature": 0.01},
-        "sparse_reverse_kl": {"temperature": 0.1},
-        "td3_bc": {"q_weight": 1.0},
-        "spot": {"support_weight": 1.0, "vae_steps": SMALL_STEPS, "vae_hidden": (32, 32)},
-        "bc": {},
-    },
-    CLEAR: {"fttpo": _BAND},
-}
-"""By algorithm. Each had its best of five values on seeds 0 to 9 of both treatment rewards; on
-clear logs FtTPO alone was tried, and networks stay as they are."""
+"""Small networks for noisy logs; an algorithm adds settings of its own (`SmallLogs`). Each had its
+best of five values on seeds 0 to 9 of both treatment rewards; on clear logs FtTPO alone was tried,
+and networks stay as they are."""
+
+
+def _own(algorithm: str, origin: str) -> Mapping[str, Any] | None:
+    known = algorithms.get(algorithm).small_logs
+    return known.noisy if origin == SMALL else known.predictable
 
 
 def small_settings(algorithm: str, origin: str = SMALL) -> dict[str, Any]:
     """Settings of an algorithm for small logs, where some are known."""
-    algorithms.get(algorithm)
-    if algorithm not in _SETTINGS[origin]:
-        there = ", ".join(_SETTINGS[origin])
+    own = _own(algorithm, origin)
+    if own is None:
+        there = ", ".join(name for name in algorithms.names() if _own(name, origin) is not None)
         raise ValueError(f"settings_from={origin!r} is known of {there}, not of {algorithm}")
-    return {**(_SIMPLE if origin == SMALL else {}), **_SETTINGS[origin][algorithm]}
+    return {**(_SIMPLE if origin == SMALL else {}), **own}
 
 
 def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
@@ -69,14 +54,14 @@ def resolve(settings_from: str, algorithm: str, dataset: str) -> str:
     if log.rows > SMALL_ROWS or log.reward.min() == log.reward.max():
         return DEFAULT
     origin = SMALL if is_noisy(log) else CLEAR
-    return origin if algorithm in _SETTINGS[origin] else DEFAULT
+    return DEFAULT if _own(algorithm, origin) is None else origin
 
 
 def enough_steps(steps: int | None, settings_from: str, dataset: str) -> int:
     """How many updates: as many as were asked for, and for a small log enough of them."""
     if steps is not None:
         return steps
-    if settings_from in _SETTINGS:
+    if settings_from in MOST_STEPS:
         to_come = max(1.0 - data.load(dataset).discount, 1e-9)
         most = MOST_STEPS[settings_from]
         return min(most, max(SMALL_STEPS, round(SMALL_STEPS * 0.1 / to_come)))

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import spot
-from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms import spot, steps
+from fat2thin.algorithms.base import Batch, Metrics, Problem, with_published
 from fat2thin.algorithms.spot import SPOTConfig, State, model_loss
-from fat2thin.algorithms.steps import fit_critic, learned_policy, watch_policy
-from fat2thin.algorithms.target_smoothing import scaled_value, smoothed_next_value
+from fat2thin.algorithms.td3_bc import scaled_value, smoothed_next_value
 from fat2thin.policies.networks import polyak
 
 
@@ -21,11 +20,11 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the critics; the policy's loss is reported, and moves nothing."""
     critic_key, model_key = jax.random.split(key)
-    policy = learned_policy(state.actor.network, config)
+    policy = steps.learned_policy(state.actor.network, config)
     next_value = smoothed_next_value(
         policy, state.target_critic, batch.next_observation, critic_key, config
     )
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     bound = state.density.network.bound(batch.observation, batch.action, model_key)
     outside = jnp.mean(model_loss(bound, config))
@@ -36,9 +35,9 @@ def update(
         "actor_loss": config.support_weight * outside - climb,
         "model_loss": outside,
         **critic_metrics,
-        **watch_policy(policy, batch),
+        **steps.watch_policy(policy, batch),
     }
     return state._replace(critic=critic, target_critic=target_critic), metrics
 
 
-ALGORITHM = spot.ALGORITHM._replace(update=update)
+ALGORITHM = with_published(spot.ALGORITHM, update=update)
