@@ -15,7 +15,7 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.algorithms import Batch, Problem
 from fat2thin.algorithms.base import shapes_program, with_numbers
-from fat2thin.algorithms.config import POLICIES
+from fat2thin.policies.families import families
 from fat2thin.settings.config import explain
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -317,7 +317,7 @@ def test_a_deterministic_policy_is_refused_where_a_density_is_needed(name):
     [
         (name, policy)
         for name in BASES
-        for policy in POLICIES
+        for policy in families()
         if policy != "deterministic" or name in WITHOUT_DENSITY
     ],
 )

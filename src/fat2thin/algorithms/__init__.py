@@ -1,7 +1,6 @@
 """The registry of algorithms: look one up by name, or add your own."""
 
 import dataclasses
-import difflib
 import typing
 from typing import Any
 
@@ -56,13 +55,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> Algorithm:
     """The algorithm of this name, or an error that lists the right ones."""
-    if name not in _REGISTRY:
-        plugins.load()
-    if name not in _REGISTRY:
-        close = difflib.get_close_matches(name, _REGISTRY, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"no algorithm is called {name!r}{hint}; there are {', '.join(names())}")
-    return _REGISTRY[name]
+    return plugins.find(_REGISTRY, name, "algorithm")
 
 
 for _module in (

@@ -5,33 +5,14 @@ import functools
 import math
 import numbers
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from fat2thin.algorithms.base import shaping
-from fat2thin.policies.families import (
-    BOX_RULES,
-    Beta,
-    Deterministic,
-    Family,
-    HeavyStudent,
-    HeavyTailed,
-    Sparse,
-    Squashed,
-)
+from fat2thin.policies.families import BOX_RULES, covering_families, families, known_family
 
 _CHOICES = "choices"
 OUTSIDE_RULES = ("replace", "project")
-POLICIES = (
-    "squashed_gaussian",
-    "clipped_gaussian",
-    "q_gaussian",
-    "student_t",
-    "beta",
-    "sparse_q_gaussian",
-    "deterministic",
-)
-COVERING = POLICIES[:5]
-"""Families with a density wherever an action can be."""
 
 
 def between(
@@ -55,22 +36,32 @@ def between(
         raise ValueError(f"{name} must lie in {brackets}, got {value!r}")
 
 
-def choice(default: str | None, choices: tuple[str, ...]) -> Any:
-    """A field of a config that is one of several words, or None where its type allows it."""
+def choice(default: str | None, choices: tuple[str, ...] | Callable[..., tuple[str, ...]]) -> Any:
+    """A field of a config that is one of several words, or None where its type allows it.
+
+    Words of a registry are a function `words(load_plugins)`.
+    """
     return dataclasses.field(default=default, metadata={_CHOICES: choices})
 
 
-def choices_of(config: Any) -> dict[str, tuple[str, ...]]:
+def choices_of(config: Any, load_plugins: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the words that each `choice` of a config, or of its class, may be."""
-    fields = dataclasses.fields(config)
-    return {field.name: field.metadata[_CHOICES] for field in fields if _CHOICES in field.metadata}
+    found = {field.name: field.metadata.get(_CHOICES) for field in dataclasses.fields(config)}
+    return {
+        name: words(load_plugins) if callable(words) else words
+        for name, words in found.items()
+        if words
+    }
 
 
 def check_choices(config: Any) -> None:
     """Refuse a word that is no choice; None passes where the field allows it."""
-    for name, choices in choices_of(config).items():
+    for name, known in choices_of(config, load_plugins=False).items():
         value = getattr(config, name)
-        if value not in choices and not (value is None and _may_be_none(config, name)):
+        if value in known or (value is None and _may_be_none(config, name)):
+            continue
+        choices = choices_of(config)[name]
+        if value not in choices:
             listed = ", ".join(repr(choice) for choice in choices)
             raise ValueError(f"{name} must be one of {listed}, got {value!r}")
 
@@ -144,7 +135,7 @@ class CriticConfig(LearningConfig):
 class PolicyConfig:
     """What kind of policy is learned. Lengths are in half-ranges of the action box."""
 
-    policy: str = choice("squashed_gaussian", POLICIES)
+    policy: str = choice("squashed_gaussian", families)
     """Family of the policy: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t",
     "beta", "sparse_q_gaussian" or, where the loss needs no density, "deterministic"."""
 
@@ -193,7 +184,7 @@ class ActorCriticConfig(ActorConfig, CriticConfig):
 class BehaviourConfig(ActorCriticConfig):
     """The same, with a model of the policy that made the log."""
 
-    behaviour: str = choice("squashed_gaussian", COVERING)
+    behaviour: str = choice("squashed_gaussian", covering_families)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
@@ -209,20 +200,27 @@ def check_learning(config: LearningConfig) -> None:
         between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
 
 
-def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -> None:
-    """Refuse a family that the loss cannot be computed with, and settings of another family."""
-    if config.policy not in families:
-        raise ValueError(f"policy={config.policy!r} has no meaning here: {reason}.")
-    sparse = config.policy == "sparse_q_gaussian"
+def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None:
+    """Refuse settings of another family, and a family without a density where one is needed.
+
+    `needs_density` says what for.
+    """
+    family = known_family(config.policy)
+    if needs_density and family.reach == "point":
+        raise ValueError(f"policy={config.policy!r} has no meaning here: {needs_density}.")
+    sparse = family.reach == "band"
     only_with(
-        config, ("entropic_index",), sparse or config.policy == "q_gaussian",
+        config, ("entropic_index",), "entropic_index" in family.settings,
         "only 'q_gaussian' and 'sparse_q_gaussian' policies have an index",
     )  # fmt: skip
     only_with(
-        config, ("degrees_of_freedom",), config.policy == "student_t",
+        config, ("degrees_of_freedom",), "degrees_of_freedom" in family.settings,
         "only a 'student_t' policy has degrees of freedom",
     )  # fmt: skip
-    only_with(config, ("box",), sparse, "only a 'sparse_q_gaussian' policy has a band that ends")
+    only_with(
+        config, ("box",), "box" in family.settings,
+        "only a 'sparse_q_gaussian' policy has a band that ends",
+    )  # fmt: skip
     if config.outside_support is not None and not sparse:
         raise ValueError(
             f"outside_support={config.outside_support!r} has no effect: only a 'sparse_q_gaussian' "
@@ -230,7 +228,7 @@ def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -
         )
     only_with(
         config, ("scale_low", "scale_high", "state_dependent_scale"),
-        config.policy != "deterministic", "a deterministic policy has no scale",
+        family.reach != "point", "a deterministic policy has no scale",
     )  # fmt: skip
     bounds = (-math.inf, 1.0) if sparse else (1.0, 3.0)
     between(config, "entropic_index", *bounds, closed_low=not sparse)
@@ -243,35 +241,13 @@ def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -
 def check_regression(config: PolicyConfig) -> None:
     """Refuse a family that logged actions cannot be regressed on."""
     check_policy(
-        config, (*COVERING, "sparse_q_gaussian"),
+        config,
         "the loss asks for the log density of logged actions, and a deterministic policy has none; "
         "td3_bc and spot learn one",
     )  # fmt: skip
-    if config.policy == "sparse_q_gaussian" and config.outside_support is None:
+    if known_family(config.policy).reach == "band" and config.outside_support is None:
         raise ValueError(
-            "policy='sparse_q_gaussian' needs outside_support='replace' or 'project': logged "
+            f"policy={config.policy!r} needs outside_support='replace' or 'project': logged "
             "actions outside the band have log density -inf. (Leaving them out would be no answer: "
             "the likelihood of what remains grows without bound as the band shrinks.)"
         )
-
-
-def make_family(
-    name: str,
-    entropic_index: float | None = None,
-    degrees_of_freedom: float | None = None,
-    box: str | None = None,
-) -> Family:
-    """The family of this name; None takes its own default."""
-    if name == "squashed_gaussian":
-        return Squashed()
-    if name == "clipped_gaussian":
-        return HeavyTailed(1.0)
-    if name == "q_gaussian":
-        return HeavyTailed(2.0 if entropic_index is None else entropic_index)
-    if name == "student_t":
-        return HeavyStudent(1.0 if degrees_of_freedom is None else degrees_of_freedom)
-    if name == "beta":
-        return Beta()
-    if name == "sparse_q_gaussian":
-        return Sparse(0.0 if entropic_index is None else entropic_index, box or "inside")
-    return Deterministic()

@@ -14,24 +14,24 @@ All of it is in half-ranges of the action box. `published=True` runs what the au
 computes instead: see `published.fttpo`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import make_family
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
 from fat2thin.policies.clipping import clip_inward
-from fat2thin.policies.families import Head, Sparse
+from fat2thin.policies.families import Head, Sparse, make_family
 from fat2thin.policies.networks import Linear, PolicyNetwork, ScalarNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
@@ -94,6 +94,12 @@ class ActorNetwork(eqx.Module):
         log_width = clip_inward(self.width(features), *log_bounds)
         return Head(_shared_centre(self.proposal, observation), log_width)
 
+    def layers(self) -> dict[str, Any]:
+        """As those of `BoundedNetwork`."""
+        bounds = np.log(self.width_bounds)
+        own = {"log_scale": self.width, "fixed": None, "bounds": bounds, "tanh": True}
+        return {**self.proposal.layers(), **own}
+
 
 class ProportionalActor(eqx.Module):
     """The proposal's centre, and a half-width that is a constant times the proposal's scale."""
@@ -107,6 +113,11 @@ class ProportionalActor(eqx.Module):
         log_width = lax.stop_gradient(self.proposal(observation).log_scale) + self.log_ratio
         log_bounds = jnp.log(jnp.asarray(self.width_bounds, log_width.dtype))
         return Head(_shared_centre(self.proposal, observation), jnp.clip(log_width, *log_bounds))
+
+    def layers(self) -> dict[str, Any]:
+        """As those of `BoundedNetwork`; the ratio is added to the proposal's log scale."""
+        own = {"ratio": self.log_ratio, "ratio_bounds": np.log(self.width_bounds), "tanh": True}
+        return {**self.proposal.layers(), **own}
 
 
 def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
@@ -291,7 +302,11 @@ def value(state: State, problem: Problem, config: FtTPOConfig) -> ScalarNetwork:
 
 def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
     """The proposal of a network, in half-ranges of the box."""
-    family = make_family(config.proposal_family, config.proposal_index, config.degrees_of_freedom)
+    family = make_family(
+        config.proposal_family,
+        entropic_index=config.proposal_index,
+        degrees_of_freedom=config.degrees_of_freedom,
+    )
     return unit_policy(network, family, (config.proposal_scale_low, config.proposal_scale_high))
 
 

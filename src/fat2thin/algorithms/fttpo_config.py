@@ -5,7 +5,6 @@ import math
 
 from fat2thin.algorithms.base import shaping
 from fat2thin.algorithms.config import (
-    COVERING,
     CriticConfig,
     between,
     check_learning,
@@ -13,12 +12,12 @@ from fat2thin.algorithms.config import (
     only_with,
     whole,
 )
-from fat2thin.policies.families import BOX_RULES
+from fat2thin.policies.families import BOX_RULES, covering_families, known_family
 
 ACTOR_LOSSES = ("exact", "sampled", "closed_form", "spot", "greedy")
 EVALUATED = ("actor", "proposal")
-BOUNDED = ("squashed_gaussian", "beta")
-"""Families with no density outside the box."""
+LOCATION_SCALE = ("q_gaussian", "clipped_gaussian", "student_t")
+"""Families whose best band is a constant times their scale."""
 THEIRS = (
     "weight_index", "weight_limit", "proposal_index", "actor_index", "kept_mass",
     "degrees_of_freedom", "value_under", "critic_under", "box", "proposal_scale_low",
@@ -57,7 +56,7 @@ class FtTPOConfig(CriticConfig):
     """For "closed_form": share of the proposal's mass that the band keeps; None takes the one that
     minimises the reverse KL, 81 % for indices 0 and 2."""
 
-    proposal_family: str = choice("q_gaussian", COVERING)
+    proposal_family: str = choice("q_gaussian", covering_families)
     """Family of the proposal: "q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper),
     "clipped_gaussian", "student_t" or "beta"."""
 
@@ -117,8 +116,8 @@ def check(config: FtTPOConfig) -> None:
 
 
 def _combinations(config: FtTPOConfig) -> None:
-    bounded = config.proposal_family in BOUNDED
-    if bounded and config.actor_loss == "closed_form":
+    bounded = known_family(config.proposal_family).reach == "box"
+    if config.proposal_family not in LOCATION_SCALE and config.actor_loss == "closed_form":
         raise ValueError(
             "actor_loss='closed_form' needs a proposal of the location-scale kind: the best band "
             f"of a {config.proposal_family!r} is not a constant times its scale. Use "

@@ -23,8 +23,6 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
-    COVERING,
-    POLICIES,
     BehaviourConfig,
     between,
     check_learning,
@@ -35,6 +33,7 @@ from fat2thin.algorithms.config import (
 from fat2thin.algorithms.learner import cosine_decay, descend
 from fat2thin.algorithms.losses import log_weight
 from fat2thin.distributions import sample_with_log_prob
+from fat2thin.policies.families import covering_families, families
 from fat2thin.policies.networks import PolicyNetwork, polyak
 
 THEIRS = (
@@ -48,11 +47,11 @@ THEIRS = (
 class SparseReverseKLConfig(BehaviourConfig):
     """Settings of the sparse reverse KL."""
 
-    policy: str = choice("sparse_q_gaussian", POLICIES)
+    policy: str = choice("sparse_q_gaussian", families)
     """Family of the policy: "sparse_q_gaussian", for which this was made, or any other that has a
     density."""
 
-    behaviour: str = choice("q_gaussian", COVERING)
+    behaviour: str = choice("q_gaussian", covering_families)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
@@ -73,10 +72,7 @@ class SparseReverseKLConfig(BehaviourConfig):
 def check(config: SparseReverseKLConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
-    check_policy(
-        config, (*COVERING, "sparse_q_gaussian"),
-        "the loss asks for a density, and a deterministic policy has none",
-    )  # fmt: skip
+    check_policy(config, "the loss asks for a density, and a deterministic policy has none")
     only_with(
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",

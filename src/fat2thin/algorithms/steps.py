@@ -13,13 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin.algorithms.base import Batch, Meaning, Metrics, Problem
-from fat2thin.algorithms.config import (
-    ActorConfig,
-    BehaviourConfig,
-    LearningConfig,
-    PolicyConfig,
-    make_family,
-)
+from fat2thin.algorithms.config import ActorConfig, BehaviourConfig, LearningConfig, PolicyConfig
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
 from fat2thin.algorithms.losses import (
     half_squared_error,
@@ -27,7 +21,7 @@ from fat2thin.algorithms.losses import (
     twin_critic_loss,
     weighted_regression,
 )
-from fat2thin.policies.families import Deterministic
+from fat2thin.policies.families import make_family
 from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
 from fat2thin.policies.policy import Policy, unit_policy
 
@@ -167,12 +161,13 @@ def start_behaviour_state(
 def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:
     """The policy of a network, in half-ranges of the box."""
     family = make_family(
-        config.policy, config.entropic_index, config.degrees_of_freedom, config.box
+        config.policy,
+        entropic_index=config.entropic_index,
+        degrees_of_freedom=config.degrees_of_freedom,
+        box=config.box,
     )
     # Beyond the whole box a wider band is the same band, and its gradient lost.
-    widest = (
-        min(config.scale_high, 1.0) if config.policy == "sparse_q_gaussian" else config.scale_high
-    )
+    widest = min(config.scale_high, 1.0) if family.reach == "band" else config.scale_high
     bounds = (config.scale_low, widest)
     return unit_policy(network, family, bounds, config.state_dependent_scale)
 
@@ -391,7 +386,7 @@ def watch_weight(weight: Float[Array, " batch"]) -> Metrics:
 
 def watch_policy(policy: Policy, batch: Batch) -> Metrics:
     """How wide a policy is, and how much of the log it could have done."""
-    if isinstance(policy.family, Deterministic):
+    if policy.family.reach == "point":
         return {}
     inside = inside_support(policy, batch.observation, batch.action)
     scale = jnp.exp(policy.network(batch.observation).log_scale)

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
-    POLICIES,
     ActorCriticConfig,
     between,
     check_learning,
@@ -32,6 +31,7 @@ from fat2thin.algorithms.config import (
     whole,
 )
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if
+from fat2thin.policies.families import families
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
 
@@ -40,7 +40,7 @@ from fat2thin.policies.policy import Policy
 class SmoothedTargetConfig(ActorCriticConfig):
     """Settings of an algorithm that goes uphill on Q as TD3 does."""
 
-    policy: str = choice("deterministic", POLICIES)
+    policy: str = choice("deterministic", families)
     """Family of the policy: "deterministic", or one that is sampled with a gradient through the
     sample: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta" or
     "sparse_q_gaussian"."""
@@ -57,7 +57,7 @@ class SmoothedTargetConfig(ActorCriticConfig):
 
 def check_smoothed_target(config: SmoothedTargetConfig) -> None:
     """Refuse a setting out of range."""
-    check_policy(config, POLICIES, "every family can be sampled")
+    check_policy(config)
     only_with(
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",

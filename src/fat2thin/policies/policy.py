@@ -1,6 +1,6 @@
 """Policies: a network, a family and an action box make a distribution over actions."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
 from fat2thin.policies.clipping import clip_inward
-from fat2thin.policies.families import Family, Head, Squashed
+from fat2thin.policies.families import Family, Head
 from fat2thin.policies.networks import PolicyNetwork
 
 
@@ -35,6 +35,27 @@ class BoundedNetwork(eqx.Module):
         low, high = (jnp.asarray(np.log(bound), centre.dtype) for bound in self.scale_bounds)
         centre = centre if self.squashed else jnp.tanh(centre)
         return Head(centre, clip_inward(log_scale, low, high))
+
+    def layers(self) -> dict[str, Any]:
+        """What it consists of: its modules, and what is done to the outputs of the heads."""
+        fixed = None if self.state_dependent_scale else self.network.log_scale.bias
+        return {
+            "trunk": self.network.trunk,
+            "centre": self.network.centre,
+            "log_scale": self.network.log_scale,
+            "fixed": fixed,
+            "tanh": not self.squashed,
+            "bounds": np.log(self.scale_bounds),
+        }
+
+
+@runtime_checkable
+class LayeredNetwork(Protocol):
+    """A network that other code (the page) can compute from its layers."""
+
+    def layers(self) -> dict[str, Any]:
+        """As those of `BoundedNetwork`."""
+        ...
 
 
 class StandardisedNetwork(eqx.Module):
@@ -148,7 +169,7 @@ def unit_policy(
 ) -> Policy:
     """A policy in half-ranges of the box: what algorithms learn with."""
     size = network.centre.bias.shape[-1]
-    squashed = isinstance(family, Squashed)
+    squashed = family.squashes_centre
     bounded = BoundedNetwork(network, scale_bounds, squashed, state_dependent_scale)
     return Policy(bounded, -jnp.ones(size), jnp.ones(size), family)
 

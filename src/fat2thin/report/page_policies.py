@@ -1,5 +1,6 @@
 """What the page knows of a run's policies: their heads in a few states, and where they lead."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -13,15 +14,7 @@ from scipy import stats
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
-from fat2thin.policies.families import (
-    Beta,
-    Deterministic,
-    Family,
-    HeavyStudent,
-    HeavyTailed,
-    Sparse,
-    Squashed,
-)
+from fat2thin.policies.families import Family
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 
@@ -38,8 +31,6 @@ GRID = 61
 """Actions of a curve that is not computed in the page."""
 CENTRAL = 0.9
 """Share of a policy that is shown as its middle."""
-FAMILIES = (Sparse, HeavyTailed, HeavyStudent, Squashed, Beta, Deterministic)
-"""Those that the page's scripts have the densities of; what is made from one of them may differ."""
 _PATIENT_SEED = 0
 
 
@@ -110,24 +101,15 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[round(place)] for place in places]
 
 
-def family_of(policy: Policy) -> Plain | None:
-    """The family as the page's scripts know it; None for one that they do not."""
-    if type(policy.family) not in FAMILIES:
+def law_of(family: Family) -> Plain | None:
+    """The family as the page's scripts know it; None for one that they have no law for."""
+    # Its own and not a parent's: what is made from a family may have another density.
+    law = vars(type(family)).get("page_law")
+    if law is None:
         return None
-    match policy.family:
-        case Sparse(entropic_index, box):
-            return {"kind": "sparse", "index": float(entropic_index), "box": box}
-        case HeavyTailed(entropic_index):
-            return {"kind": "heavy", "index": float(entropic_index)}
-        case HeavyStudent(degrees_of_freedom):
-            return {"kind": "student", "freedom": float(degrees_of_freedom)}
-        case Squashed():
-            return {"kind": "squashed"}
-        case Beta():
-            return {"kind": "beta"}
-        case Deterministic():
-            return {"kind": "deterministic"}
-    return None
+    names = {"entropic_index": "index", "degrees_of_freedom": "freedom", "box": "box"}
+    settings = {names[field]: value for field, value in dataclasses.asdict(family).items()}
+    return {"kind": law, **settings}
 
 
 class _Answer(NamedTuple):
@@ -157,7 +139,7 @@ def _answers(policies: list[Policy], states: Float[np.ndarray, "states observati
     For a family that the page knows that is the head; for another one its ends, its centre and,
     with one coordinate, its density on a grid.
     """
-    family, seen = family_of(policies[-1]), jnp.asarray(states, jnp.float32)
+    family, seen = law_of(policies[-1].family), jnp.asarray(states, jnp.float32)
     if family is not None:
         answers = [_ask(policy, seen) for policy in policies]
         heads = [np.stack([answer.centre, answer.log_scale], axis=1) for answer in answers]
@@ -220,7 +202,8 @@ def _next_patients(
 
 def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
     """Ends of the central part of what a policy does, cut at its box; none where unknown."""
-    if family_of(policy) is None:
+    law = law_of(policy.family)
+    if law is None:
         return {}
     low, high = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
     head = np.asarray(answer.centre, np.float64), np.asarray(answer.log_scale, np.float64)
@@ -228,40 +211,40 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
     tail = (1.0 - CENTRAL) / 2.0
     ends = {"fat_low": tail, "fat_high": 1.0 - tail}
     return {
-        name: np.clip(middle + reach * quantile(policy.family, *head, share), low, high)
+        name: np.clip(middle + reach * quantile(law, *head, share), low, high)
         for name, share in ends.items()
     }
 
 
 def quantile(
-    family: Family, centre: np.ndarray, log_scale: np.ndarray, share: float
+    law: Plain, centre: np.ndarray, log_scale: np.ndarray, share: float
 ) -> Float[np.ndarray, "*rows action"]:
-    """The action below which a share of the mass lies, in half-ranges; of one of `FAMILIES`."""
+    """The action below which a share of the mass lies, in half-ranges."""
     scale = np.exp(log_scale)
-    match family:
-        case Sparse(index, box):
+    match law:
+        case {"kind": "sparse", "index": index, "box": box}:
             # On its band the law is a Beta distribution with two equal concentrations.
             concentration = 1.0 / (1.0 - index) + 1.0
             unit = 2.0 * stats.beta.ppf(share, concentration, concentration) - 1.0
             width = scale if box == "clip" else np.minimum(scale, 1.0)
             at = centre if box == "clip" else np.clip(centre, width - 1.0, 1.0 - width)
             return at + width * unit
-        case HeavyTailed(index) if index == 1.0:
+        case {"kind": "heavy", "index": 1.0}:
             return stats.norm.ppf(share, centre, scale)
-        case HeavyTailed(index):
+        case {"kind": "heavy", "index": index}:
             freedom = (3.0 - index) / (index - 1.0)
             return stats.t.ppf(share, freedom, centre, scale * np.sqrt(2.0 / (3.0 - index)))
-        case HeavyStudent(freedom):
+        case {"kind": "student", "freedom": freedom}:
             return stats.t.ppf(share, freedom, centre, scale)
-        case Squashed():
+        case {"kind": "squashed"}:
             return np.tanh(stats.norm.ppf(share, centre, scale))
-        case Beta():
+        case {"kind": "beta"}:
             place, strength = (1.0 + centre) / 2.0, scale**-2.0
             above, below = 1.0 + place * strength, 1.0 + (1.0 - place) * strength
             return 2.0 * stats.beta.ppf(share, above, below) - 1.0
-        case Deterministic():
+        case {"kind": "deterministic"}:
             return centre
-    raise ValueError(f"no quantiles of {family!r} are known")
+    raise ValueError(f"no quantiles of {law!r} are known")
 
 
 def logged_pairs(log: Dataset) -> Plain:

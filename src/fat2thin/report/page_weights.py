@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int16
 
-from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
 from fat2thin.policies.networks import Linear, ScalarNetwork, Trunk, TwinCritic
-from fat2thin.policies.policy import BoundedNetwork, StandardisedNetwork
-from fat2thin.report.page_policies import GRID, Plain, family_of, good_seed, rounded
+from fat2thin.policies.policy import LayeredNetwork, StandardisedNetwork
+from fat2thin.report.page_policies import GRID, Plain, good_seed, law_of, rounded
 from fat2thin.runs.result import Run
 
 _LARGEST_LEVEL = 32767
@@ -74,6 +73,13 @@ class _Arrays:
     def trunk(self, trunk: Trunk) -> list[Plain]:
         return [self.layer(layer) for layer in trunk.layers]
 
+    def part(self, part: Any) -> Any:
+        if isinstance(part, Trunk):
+            return self.trunk(part)
+        if isinstance(part, Linear):
+            return self.layer(part)
+        return part if part is None or isinstance(part, bool) else rounded(part, 8)
+
     def scalar(self, network: ScalarNetwork) -> Plain:
         return {"trunk": self.trunk(network.trunk), "head": self.layer(network.head)}
 
@@ -95,7 +101,7 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
         policies["proposal"] = run.proposal(seed)
-    if any(family_of(policy) is None for policy in policies.values()):
+    if any(law_of(policy.family) is None for policy in policies.values()):
         return None
     networks: Plain = {name: _network(policy.network, arrays) for name, policy in policies.items()}
     if any(network is None for network in networks.values()):
@@ -116,23 +122,7 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
 def _network(network: Any, arrays: _Arrays) -> Plain | None:
     """A policy's network: trunk, both heads, and what is done to their outputs."""
     if isinstance(network, StandardisedNetwork):
-        return _network(network.network, arrays)
-    if isinstance(network, BoundedNetwork):
-        fixed = None if network.state_dependent_scale else network.network.log_scale.bias
-        return {
-            "trunk": arrays.trunk(network.network.trunk),
-            "centre": arrays.layer(network.network.centre),
-            "log_scale": arrays.layer(network.network.log_scale),
-            "fixed": None if fixed is None else rounded(fixed, 7),
-            "tanh": not network.squashed,
-            "bounds": rounded(np.log(network.scale_bounds), 8),
-        }
-    if isinstance(network, ActorNetwork | ProportionalActor):
-        base = _network(network.proposal, arrays)
-        bounds = rounded(np.log(network.width_bounds), 8)
-        if isinstance(network, ActorNetwork):
-            own = {"log_scale": arrays.layer(network.width), "fixed": None, "bounds": bounds}
-        else:
-            own = {"ratio": rounded(network.log_ratio, 8), "ratio_bounds": bounds}
-        return {**(base or {}), **own, "tanh": True}
-    return None
+        network = network.network
+    if not isinstance(network, LayeredNetwork):
+        return None
+    return {name: arrays.part(part) for name, part in network.layers().items()}
