@@ -8,10 +8,11 @@ training.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
+from fat2thin import plugins
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
@@ -140,6 +141,21 @@ NO_TASK = "none"
 """Instead of a task's name: policies are not judged."""
 
 _EVALUATORS: dict[str, Callable[[str], Judge | None]] = {}
+_TASKS: dict[str, Callable[[], Any]] = {}
+
+
+def register_task(name: str, make: Callable[[], Any], data: str | None = None) -> None:
+    """Let policies be judged on a task of this name (`--task NAME`), which can be taken once.
+
+    `make()` returns an `Evaluator` (a task in JAX), the id of a Gymnasium task
+    ("package.module:Name-v0", played in worker processes) or a Gymnasium environment (played in
+    this process). With `data`, it is also the task of data sets whose names begin with that.
+    """
+    if name in _TASKS or name == NO_TASK:
+        raise ValueError(f"a task called {name!r} is already registered")
+    if data is not None:
+        register_evaluator(data, lambda dataset: evaluator(dataset, name))
+    _TASKS[name] = make
 
 
 def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None:
@@ -152,23 +168,31 @@ def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None
 def evaluator(name: str, task: str | None = None) -> Judge | None:
     """Who judges policies learned from this data set; None where there is only a log.
 
-    `task` is the name of a Gymnasium task to judge them on instead, or "none".
+    `task` is the name of a registered task or of one of Gymnasium's to judge them on instead, or
+    "none".
     """
     if task == NO_TASK:
         return None
     if task is not None:
-        return _gymnasium_task(name, task)
+        if task not in _TASKS:
+            plugins.load()
+        made = _TASKS[task]() if task in _TASKS else task
+        if isinstance(made, Evaluator | HostJudge):
+            return made
+        return _gymnasium_task(name, task, made)
     for prefix, make in _EVALUATORS.items():
         if name.startswith(prefix):
             return make(name)
     return None
 
 
-def _gymnasium_task(name: str, task: str | None = None) -> Judge | None:
+def _gymnasium_task(name: str, task: str | None = None, made: Any = None) -> Judge | None:
     # Here, so that Gymnasium is loaded only where policies are judged on a task of its.
-    from fat2thin.evaluation.gymnasium_tasks import judge_for
+    from fat2thin.evaluation.gymnasium_tasks import judge_for, judge_of_environment
 
-    return judge_for(name, task)
+    if task is None or isinstance(made, str):
+        return judge_for(name, made)
+    return judge_of_environment(task, made, _TASKS[task])
 
 
 register_evaluator("d4rl/", _gymnasium_task)

@@ -167,10 +167,12 @@ def environment_steps(run: Run) -> int:
 def steps_of(run: Run, policy: str) -> int:
     """Steps in the environment that the evaluations of one of its policies took.
 
-    Those of seeds that had stopped are not counted.
+    Those of seeds that had stopped are not counted. 0 for a task that does not report its length.
     """
     evaluation = run.evaluations[policy]
     if "length" in evaluation.measures:
         return round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
+    if run.spec.task is not None or not treatment.is_name(run.spec.dataset):
+        return 0
     episodes = int(np.sum(~np.isnan(evaluation.returns)))
     return episodes * treatment.by_name(run.spec.dataset).horizon
