@@ -8,7 +8,6 @@ does not know.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ import numpyro.distributions
 
 import fat2thin
 from fat2thin.algorithms import Algorithm, steps
-from fat2thin.algorithms.config import ActorConfig, between, check_learning, check_regression
+from fat2thin.algorithms.config import ActorConfig, check_regression, positive
 from fat2thin.algorithms.learner import Learner
 from fat2thin.data import Dataset, Reader
 from fat2thin.evaluation.returns import Evaluation
@@ -51,9 +50,8 @@ class State(NamedTuple):
 
 def check(config):
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature")
 
 
 def init(key, problem, config):

@@ -10,7 +10,6 @@ temperature lambda:
 
 import dataclasses
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -21,11 +20,10 @@ from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
-    between,
-    check_learning,
     check_regression,
     choice,
     only_with,
+    positive,
     whole,
 )
 from fat2thin.algorithms.learner import Learner
@@ -63,10 +61,8 @@ class State(NamedTuple):
 
 def check(config: AWACConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
     whole(config, "value_samples")
     only_with(
         config, ("weight_limit",), config.weights == "exponential",

@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import ActorConfig, check_learning, check_regression
+from fat2thin.algorithms.config import ActorConfig, check_regression
 from fat2thin.algorithms.learner import Learner
 
 
@@ -28,7 +28,6 @@ class State(NamedTuple):
 
 def check(config: BCConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
 
 

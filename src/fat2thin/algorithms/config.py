@@ -36,6 +36,12 @@ def between(
         raise ValueError(f"{name} must lie in {brackets}, got {value!r}")
 
 
+def positive(config: Any, *names: str, zero: bool = False) -> None:
+    """Refuse numbers that are not positive; with `zero`, zero passes too."""
+    for name in names:
+        between(config, name, 0.0, math.inf, closed_low=zero)
+
+
 def choice(default: str | None, choices: tuple[str, ...] | Callable[..., tuple[str, ...]]) -> Any:
     """A field of a config that is one of several words, or None where its type allows it.
 
@@ -86,7 +92,8 @@ def layer_widths(config: Any, name: str) -> None:
 def only_with(config: Any, names: tuple[str, ...], holds: bool, reason: str) -> None:
     """Refuse settings that were given although they have no effect; `reason` says why."""
     for name in names:
-        if not holds and getattr(config, name) != _default(config, name):
+        default = next(field.default for field in dataclasses.fields(config) if field.name == name)
+        if not holds and getattr(config, name) != default:
             raise ValueError(f"{name}={getattr(config, name)!r} has no effect: {reason}.")
 
 
@@ -99,10 +106,6 @@ def _may_be_none(config: Any, name: str) -> bool:
 def _types(config: Any) -> dict[str, Any]:
     """The fields' types by name; to find them takes longer than all other checks together."""
     return typing.get_type_hints(config)
-
-
-def _default(config: Any, name: str) -> Any:
-    return next(field.default for field in dataclasses.fields(config) if field.name == name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +197,7 @@ def check_learning(config: LearningConfig) -> None:
     check_choices(config)
     between(config, "learning_rate", 0.0, 1.0)
     between(config, "adam_beta_2", 0.0, 1.0)
-    between(config, "weight_decay", 0.0, math.inf, closed_low=True)
+    positive(config, "weight_decay", zero=True)
     layer_widths(config, "hidden")
     if isinstance(config, CriticConfig):
         between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
@@ -232,14 +235,14 @@ def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None
     )  # fmt: skip
     bounds = (-math.inf, 1.0) if sparse else (1.0, 3.0)
     between(config, "entropic_index", *bounds, closed_low=not sparse)
-    between(config, "degrees_of_freedom", 0.0, math.inf)
     between(config, "scale_low", 0.0, min(config.scale_high, 1.0) if sparse else config.scale_high)
-    between(config, "scale_high", 0.0, math.inf)
+    positive(config, "degrees_of_freedom", "scale_high")
     whole(config, "actor_decay_steps")
 
 
-def check_regression(config: PolicyConfig) -> None:
-    """Refuse a family that logged actions cannot be regressed on."""
+def check_regression(config: ActorConfig) -> None:
+    """Refuse what no network can learn with, and families that cannot be regressed on the log."""
+    check_learning(config)
     check_policy(
         config,
         "the loss asks for the log density of logged actions, and a deterministic policy has none; "

@@ -30,9 +30,15 @@ from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
-from fat2thin.policies.clipping import clip_inward
-from fat2thin.policies.families import Head, Sparse, make_family
-from fat2thin.policies.networks import Linear, PolicyNetwork, ScalarNetwork, TwinCritic, polyak
+from fat2thin.policies.families import Head, Sparse, clip_inward, make_family
+from fat2thin.policies.networks import (
+    Linear,
+    PolicyNetwork,
+    ScalarNetwork,
+    TwinCritic,
+    ValueAndCritics,
+    polyak,
+)
 from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
 NARROW_BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
@@ -128,12 +134,13 @@ def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
     """Fresh networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
-    values, target_critic = steps.start_value_and_critics(value_key, critic_key, problem, config)
+    value_network = ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    critic = steps.start_critic(critic_key, problem, config).network
     return State(
         proposal=steps.start_policy(proposal_key, problem, config),
         width=start(Linear(width_key, config.hidden[-1], problem.action_size)),
-        values=values,
-        target_critic=target_critic,
+        values=start(ValueAndCritics(value_network, critic)),
+        target_critic=critic,
     )
 
 

@@ -10,6 +10,7 @@ from fat2thin.algorithms.config import (
     check_learning,
     choice,
     only_with,
+    positive,
     whole,
 )
 from fat2thin.policies.families import BOX_RULES, covering_families, known_family
@@ -99,15 +100,12 @@ class FtTPOConfig(CriticConfig):
 def check(config: FtTPOConfig) -> None:
     """Refuse a setting out of range, naming the field and the range."""
     check_learning(config)
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit", "degrees_of_freedom", "proposal_scale_high")
     between(config, "weight_index", -math.inf, 2.0)
-    between(config, "weight_limit", 0.0, math.inf)
     between(config, "proposal_index", 1.0, 3.0, closed_low=True)
     between(config, "actor_index", -math.inf, 1.0)
-    between(config, "degrees_of_freedom", 0.0, math.inf)
     between(config, "greedy_share", 0.0, 1.0, closed_high=True)
     between(config, "proposal_scale_low", 0.0, config.proposal_scale_high)
-    between(config, "proposal_scale_high", 0.0, math.inf)
     between(config, "half_width_low", 0.0, config.half_width_high)
     between(config, "half_width_high", 0.0, 1.0, closed_high=True)
     between(config, "kept_mass", 0.0, 1.0)

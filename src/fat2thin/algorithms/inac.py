@@ -14,7 +14,6 @@ Densities are per half-range of the action box.
 """
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,8 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import BehaviourConfig, between, check_learning, check_regression
+from fat2thin.algorithms.config import BehaviourConfig, check_regression, positive
+from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.networks import TwinCritic, polyak
 from fat2thin.policies.policy import Policy
@@ -41,19 +41,13 @@ class InACConfig(BehaviourConfig):
 
 def check(config: InACConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
 
 
 def update(
-    state: steps.BehaviourState,
-    batch: Batch,
-    key: Key[Array, ""],
-    problem: Problem,
-    config: InACConfig,
-) -> tuple[steps.BehaviourState, Metrics]:
+    state: BehaviourState, batch: Batch, key: Key[Array, ""], problem: Problem, config: InACConfig
+) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
@@ -81,7 +75,7 @@ def update(
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**behaviour_metrics, **value_metrics, **critic_metrics, **actor_metrics}
-    return steps.BehaviourState(actor, behaviour, value, critic, target_critic), metrics
+    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
 def _soft_value(

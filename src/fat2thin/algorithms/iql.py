@@ -9,13 +9,12 @@ for that the log does not have. With slow targets of Q, expectile kappa and temp
 """
 
 import dataclasses
-import math
 
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import ActorCriticConfig, between, check_learning, check_regression
+from fat2thin.algorithms.config import ActorCriticConfig, between, check_regression, positive
 from fat2thin.algorithms.losses import expectile_loss, q_exponential_weight
 from fat2thin.policies.networks import polyak
 
@@ -38,11 +37,9 @@ class IQLConfig(ActorCriticConfig):
 
 def check(config: IQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
     between(config, "expectile", 0.0, 1.0)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
 
 
 def update(
@@ -52,10 +49,7 @@ def update(
     # Value: an upper expectile of Q over the logged actions.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = steps.fit_value(
-        state.value,
-        batch,
-        lambda prediction: expectile_loss(logged_value - prediction, config.expectile),
-        config,
+        state.value, batch, lambda v: expectile_loss(logged_value - v, config.expectile), config
     )
 
     # Critics: one step of the log, then that value.

@@ -29,9 +29,11 @@ from fat2thin.algorithms.config import (
     check_policy,
     choice,
     only_with,
+    positive,
 )
 from fat2thin.algorithms.learner import cosine_decay, descend
 from fat2thin.algorithms.losses import log_weight
+from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.families import covering_families, families
 from fat2thin.policies.networks import PolicyNetwork, polyak
@@ -77,19 +79,19 @@ def check(config: SparseReverseKLConfig) -> None:
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",
     )  # fmt: skip
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature")
     between(config, "weight_index", -math.inf, 1.0, closed_high=True)
     between(config, "weight_floor", 0.0, 1.0)
     only_with(config, THEIRS, not config.published, "published=True has the authors' own")
 
 
 def update(
-    state: steps.BehaviourState,
+    state: BehaviourState,
     batch: Batch,
     key: Key[Array, ""],
     problem: Problem,
     config: SparseReverseKLConfig,
-) -> tuple[steps.BehaviourState, Metrics]:
+) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
@@ -125,14 +127,9 @@ def update(
     actor, actor_metrics = descend(state.actor, loss, config, rate)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {
-        **actor_metrics,
-        **behaviour_metrics,
-        **value_metrics,
-        **critic_metrics,
-        **steps.watch_policy(policy, batch),
-    }
-    return steps.BehaviourState(actor, behaviour, value, critic, target_critic), metrics
+    metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_policy(policy, batch)
+    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(

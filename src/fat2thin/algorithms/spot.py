@@ -13,7 +13,6 @@ second update.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -31,8 +30,16 @@ from fat2thin.algorithms.base import (
     Problem,
     SmallLogs,
     shaping,
+    with_published,
 )
-from fat2thin.algorithms.config import between, check_learning, layer_widths, only_with, whole
+from fat2thin.algorithms.config import (
+    between,
+    check_learning,
+    layer_widths,
+    only_with,
+    positive,
+    whole,
+)
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if, start
 from fat2thin.algorithms.td3_bc import (
     SmoothedTargetConfig,
@@ -171,10 +178,10 @@ def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
     check_smoothed_target(config)
-    between(config, "support_weight", 0.0, math.inf, closed_low=True)
+    positive(config, "support_weight", zero=True)
     whole(config, "vae_steps")
     layer_widths(config, "vae_hidden")
-    between(config, "vae_beta", 0.0, math.inf)
+    positive(config, "vae_beta")
     between(config, "vae_learning_rate", 0.0, 1.0)
     whole(config, "latent_size")
     between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
@@ -250,12 +257,38 @@ def update(
     due = critic.moments.count % config.delay == 0
     actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
-    metrics = {
-        **actor_metrics,
-        **critic_metrics,
-        **steps.watch_policy(steps.learned_policy(state.actor.network, config), batch),
-    }
+    watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
+    metrics = {**actor_metrics, **critic_metrics, **watched}
     return State(actor, critic, target_actor, target_critic, state.density), metrics
+
+
+def published_update(
+    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[State, Metrics]:
+    """One update as the FtTPO authors' code computes it (`published=True`).
+
+    The policy's loss is taken at logged actions, so nothing in it depends on the policy: it is
+    reported, and the policy stays what it was at the start.
+    """
+    critic_key, model_key = jax.random.split(key)
+    policy = steps.learned_policy(state.actor.network, config)
+    next_value = smoothed_next_value(
+        policy, state.target_critic, batch.next_observation, critic_key, config
+    )
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
+
+    bound = state.density.network.bound(batch.observation, batch.action, model_key)
+    outside = jnp.mean(model_loss(bound, config))
+    climb = scaled_value(state.target_critic, batch.observation, batch.action)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {
+        "actor_loss": config.support_weight * outside - climb,
+        "model_loss": outside,
+        **critic_metrics,
+        **steps.watch_policy(policy, batch),
+    }
+    return state._replace(critic=critic, target_critic=target_critic), metrics
 
 
 def model_loss(bound: Bound, config: SPOTConfig) -> Float[Array, "*rows"]:
@@ -271,7 +304,7 @@ def with_dropout(policy: Policy, key: Key[Array, ""], rate: float) -> Policy:
     return eqx.tree_at(lambda whole: whole.network.network, policy, dropped)
 
 
-ALGORITHM = Algorithm(
+CORRECTED = Algorithm(
     name="spot",
     summary="SPOT: uphill on Q, within the support of the log by a learned density",
     config=SPOTConfig,
@@ -299,3 +332,4 @@ ALGORITHM = Algorithm(
     small_logs=SmallLogs(noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}),
     preparation=Preparation(update=prepare, steps=lambda config: config.vae_steps),
 )
+ALGORITHM = with_published(CORRECTED, update=published_update)

@@ -10,20 +10,13 @@ alpha:
 """
 
 import dataclasses
-import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import (
-    ActorCriticConfig,
-    between,
-    check_learning,
-    check_regression,
-    choice,
-)
+from fat2thin.algorithms.config import ActorCriticConfig, check_regression, choice, positive
 from fat2thin.algorithms.losses import q_exponential_weight, sparse_value_loss
 from fat2thin.policies.networks import polyak
 
@@ -48,10 +41,8 @@ class SQLConfig(ActorCriticConfig):
 
 def check(config: SQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
 
 
 def update(
@@ -61,10 +52,7 @@ def update(
     # Value: where the sparse weights of the logged actions average to 1.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = steps.fit_value(
-        state.value,
-        batch,
-        lambda prediction: sparse_value_loss(logged_value, prediction, config.temperature),
-        config,
+        state.value, batch, lambda v: sparse_value_loss(logged_value, v, config.temperature), config
     )
 
     # Critics: one step of the log, then that value.

@@ -118,19 +118,6 @@ def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -
     return start(ScalarNetwork(key, problem.observation_size, config.hidden))
 
 
-def start_value_and_critics(
-    value_key: Key[Array, ""],
-    critic_key: Key[Array, ""],
-    problem: Problem,
-    config: LearningConfig,
-) -> tuple[Learner, TwinCritic]:
-    """A fresh value and critics that learn together, and the critics' targets."""
-    sizes = problem.observation_size, problem.action_size
-    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
-    critic = TwinCritic(critic_key, *sizes, config.hidden)
-    return start(ValueAndCritics(value, critic)), critic
-
-
 def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
     """Fresh networks and optimisers of a policy, a value and critics."""
     actor_key, value_key, critic_key = jax.random.split(key, 3)

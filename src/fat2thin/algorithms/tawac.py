@@ -21,11 +21,12 @@ from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLo
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
     between,
-    check_learning,
     check_regression,
     only_with,
+    positive,
 )
 from fat2thin.algorithms.losses import q_exponential_weight
+from fat2thin.algorithms.steps import ValueState
 from fat2thin.policies.networks import polyak
 
 THEIRS = (
@@ -57,15 +58,10 @@ class TAWACConfig(ActorCriticConfig):
 
 def check(config: TAWACConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
     between(config, "weight_index", -math.inf, 2.0)
-    between(config, "weight_limit", 0.0, math.inf)
-    only_with(
-        config, THEIRS, not config.published,
-        "published=True has the authors' own",
-    )  # fmt: skip
+    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
     if config.published and config.policy not in THEIR_FAMILIES:
         raise ValueError(
             f"published=True is for policy='q_gaussian' and 'sparse_q_gaussian': the authors' "
@@ -76,12 +72,8 @@ def check(config: TAWACConfig) -> None:
 
 
 def update(
-    state: steps.ValueState,
-    batch: Batch,
-    key: Key[Array, ""],
-    problem: Problem,
-    config: TAWACConfig,
-) -> tuple[steps.ValueState, Metrics]:
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TAWACConfig
+) -> tuple[ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
@@ -103,7 +95,7 @@ def update(
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**value_metrics, **critic_metrics, **actor_metrics}
-    return steps.ValueState(actor, value, critic, target_critic), metrics
+    return ValueState(actor, value, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(

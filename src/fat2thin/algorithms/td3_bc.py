@@ -11,7 +11,6 @@ delay and the way uphill on Q.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
@@ -23,11 +22,11 @@ from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
-    between,
     check_learning,
     check_policy,
     choice,
     only_with,
+    positive,
     whole,
 )
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if
@@ -63,8 +62,7 @@ def check_smoothed_target(config: SmoothedTargetConfig) -> None:
         "the loss asks for no density of logged actions, so none can be outside",
     )  # fmt: skip
     whole(config, "delay")
-    between(config, "target_noise", 0.0, math.inf, closed_low=True)
-    between(config, "noise_clip", 0.0, math.inf, closed_low=True)
+    positive(config, "target_noise", "noise_clip", zero=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +86,7 @@ def check(config: TD3BCConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
     check_smoothed_target(config)
-    between(config, "q_weight", 0.0, math.inf, closed_low=True)
+    positive(config, "q_weight", zero=True)
 
 
 def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> State:
@@ -128,11 +126,8 @@ def update(
     due = critic.moments.count % config.delay == 0
     actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
-    metrics = {
-        **actor_metrics,
-        **critic_metrics,
-        **steps.watch_policy(steps.learned_policy(state.actor.network, config), batch),
-    }
+    watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
+    metrics = {**actor_metrics, **critic_metrics, **watched}
     return State(actor, critic, target_actor, target_critic), metrics
 
 

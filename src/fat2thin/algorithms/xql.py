@@ -11,7 +11,6 @@ The value loss is divided by the batch's largest e^z, which is no function of V 
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +21,9 @@ from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
-    between,
-    check_learning,
     check_regression,
     only_with,
+    positive,
     whole,
 )
 from fat2thin.algorithms.losses import (
@@ -76,14 +74,11 @@ class XQLConfig(ActorCriticConfig):
 
 def check(config: XQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "value_temperature", 0.0, math.inf)
-    between(config, "value_clip", 0.0, math.inf)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
-    between(config, "huber_limit", 0.0, math.inf)
-    between(config, "action_noise", 0.0, math.inf, closed_low=True)
+    positive(
+        config, "value_temperature", "value_clip", "temperature", "weight_limit", "huber_limit"
+    )
+    positive(config, "action_noise", zero=True)
     whole(config, "random_actions", least=0)
     only_with(
         config, ("value_temperature", "value_clip", "action_noise", "random_actions"),
@@ -107,10 +102,7 @@ def update(
         watched
     )
     value, value_metrics = steps.fit_value(
-        state.value,
-        batch,
-        lambda prediction: row_loss(watched_value, prediction, config),
-        config,
+        state.value, batch, lambda v: row_loss(watched_value, v, config), config
     )
 
     # Critics: one step of the log, then that value.

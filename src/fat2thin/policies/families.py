@@ -18,13 +18,13 @@ import inspect
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.distributions import Delta, Distribution, StudentT
 
 from fat2thin import plugins
 from fat2thin.distributions import BoxBeta, QGaussian, SquashedGaussian
-from fat2thin.policies.clipping import slide_inside
 
 BOX_RULES = ("inside", "clip")
 
@@ -36,6 +36,53 @@ class Head(NamedTuple):
     """In (-1, 1); before the squashing function for a squashed Gaussian."""
     log_scale: Float[Array, "*rows action"]
     """Logarithm of the scale, or of the half-width for a sparse policy."""
+
+
+@jax.custom_vjp
+def clip_inward(x: Float[Array, "..."], low: Array, high: Array) -> Float[Array, "..."]:
+    """Clip to fixed bounds, but let a gradient through that pulls a value back inside.
+
+    With a plain clip the gradient beyond a bound is zero, and what has once got there stays there.
+    """
+    return jnp.clip(x, low, high)
+
+
+def _clip_forward(x: Array, low: Array, high: Array) -> tuple[Array, tuple[Array, Array]]:
+    return clip_inward(x, low, high), (x > high, x < low)
+
+
+def _clip_backward(residual: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+    above, below = residual
+    blocked = (above & (gradient < 0.0)) | (below & (gradient > 0.0))
+    return jnp.where(blocked, 0.0, gradient), None, None
+
+
+clip_inward.defvjp(_clip_forward, _clip_backward)
+
+
+@jax.custom_vjp
+def slide_inside(centre: Float[Array, "..."], half_width: Array) -> Float[Array, "..."]:
+    """The centre nearest to `centre` whose band of `half_width` lies within -1 and 1.
+
+    A centre that was moved lets a gradient through that pulls it back inside; the half-width, which
+    then decides where it stands, gets its own.
+    """
+    return jnp.clip(centre, half_width - 1.0, 1.0 - half_width)
+
+
+def _slide_forward(centre: Array, half_width: Array) -> tuple[Array, tuple[Array, Array]]:
+    sides = (centre > 1.0 - half_width, centre < half_width - 1.0)
+    return slide_inside(centre, half_width), sides
+
+
+def _slide_backward(sides: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    above, below = sides
+    outward = (above & (gradient < 0.0)) | (below & (gradient > 0.0))
+    of_width = jnp.where(above, -gradient, jnp.where(below, gradient, 0.0))
+    return jnp.where(outward, 0.0, gradient), of_width
+
+
+slide_inside.defvjp(_slide_forward, _slide_backward)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,22 +181,23 @@ class Sparse(Family):
         half_width = jnp.minimum(half_width, 1.0)
         return slide_inside(head.centre, half_width), half_width
 
+    def _placed_band(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
+        centre, half_width = self.band(head)
+        return _place(Head(centre, jnp.log(half_width)), low, high)
+
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
         """A product of sparse q-Gaussians."""
-        centre, half_width = self.band(head)
-        centre, half_width = _place(Head(centre, jnp.log(half_width)), low, high)
+        centre, half_width = self._placed_band(head, low, high)
         scale = half_width * ((1.0 - self.entropic_index) / 2.0) ** 0.5
         return QGaussian(centre, scale, self.entropic_index, validate_args=False).to_event(1)
 
     def centre(self, head: Head, low: Array, high: Array) -> Array:
         """The middle of the band."""
-        centre, half_width = self.band(head)
-        return _place(Head(centre, jnp.log(half_width)), low, high)[0]
+        return self._placed_band(head, low, high)[0]
 
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
         """The band, cut at the box."""
-        centre, half_width = self.band(head)
-        centre, half_width = _place(Head(centre, jnp.log(half_width)), low, high)
+        centre, half_width = self._placed_band(head, low, high)
         return jnp.clip(centre - half_width, low, high), jnp.clip(centre + half_width, low, high)
 
 

@@ -10,8 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
-from fat2thin.policies.clipping import clip_inward
-from fat2thin.policies.families import Family, Head
+from fat2thin.policies.families import Family, Head, clip_inward
 from fat2thin.policies.networks import PolicyNetwork
 
 
@@ -38,15 +37,10 @@ class BoundedNetwork(eqx.Module):
 
     def layers(self) -> dict[str, Any]:
         """What it consists of: its modules, and what is done to the outputs of the heads."""
-        fixed = None if self.state_dependent_scale else self.network.log_scale.bias
-        return {
-            "trunk": self.network.trunk,
-            "centre": self.network.centre,
-            "log_scale": self.network.log_scale,
-            "fixed": fixed,
-            "tanh": not self.squashed,
-            "bounds": np.log(self.scale_bounds),
-        }
+        network, bounds = self.network, np.log(self.scale_bounds)
+        fixed = None if self.state_dependent_scale else network.log_scale.bias
+        heads = {"centre": network.centre, "log_scale": network.log_scale, "fixed": fixed}
+        return {"trunk": network.trunk, **heads, "tanh": not self.squashed, "bounds": bounds}
 
 
 @runtime_checkable
@@ -169,8 +163,7 @@ def unit_policy(
 ) -> Policy:
     """A policy in half-ranges of the box: what algorithms learn with."""
     size = network.centre.bias.shape[-1]
-    squashed = family.squashes_centre
-    bounded = BoundedNetwork(network, scale_bounds, squashed, state_dependent_scale)
+    bounded = BoundedNetwork(network, scale_bounds, family.squashes_centre, state_dependent_scale)
     return Policy(bounded, -jnp.ones(size), jnp.ones(size), family)
 
 

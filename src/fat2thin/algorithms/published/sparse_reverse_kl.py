@@ -17,17 +17,18 @@ from fat2thin.algorithms.published.families import EDGE, WEIGHT_BOUNDS, sparse_p
 from fat2thin.algorithms.published.fttpo import floored_weight
 from fat2thin.algorithms.published.tawac import log_density
 from fat2thin.algorithms.sparse_reverse_kl import SparseReverseKLConfig
+from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.policies.networks import PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
 
 
 def update(
-    state: steps.BehaviourState,
+    state: BehaviourState,
     batch: Batch,
     key: Key[Array, ""],
     problem: Problem,
     config: SparseReverseKLConfig,
-) -> tuple[steps.BehaviourState, Metrics]:
+) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     behaviour_key, value_key, critic_key, actor_key = jax.random.split(key, 4)
     before = sparse_policy(state.actor.network)
@@ -67,17 +68,12 @@ def update(
 
     actor, actor_metrics = descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {
-        **actor_metrics,
-        **behaviour_metrics,
-        **value_metrics,
-        **critic_metrics,
-        **steps.watch_policy(before, batch),
-    }
-    return steps.BehaviourState(actor, behaviour, value, critic, target_critic), metrics
+    metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_policy(before, batch)
+    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
-def policy(state: steps.BehaviourState, problem: Problem, config: SparseReverseKLConfig) -> Policy:
+def policy(state: BehaviourState, problem: Problem, config: SparseReverseKLConfig) -> Policy:
     """Their policy."""
     return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
 

@@ -15,6 +15,7 @@ from fat2thin.algorithms.base import Batch, Metrics, Problem, with_published
 from fat2thin.algorithms.learner import descend
 from fat2thin.algorithms.published.families import EDGE, heavy_policy, sparse_policy
 from fat2thin.algorithms.published.fttpo import floored_weight
+from fat2thin.algorithms.steps import ValueState
 from fat2thin.algorithms.tawac import TAWACConfig
 from fat2thin.policies.networks import PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
@@ -23,12 +24,8 @@ LOG_DENSITY_FLOOR = -30.0
 
 
 def update(
-    state: steps.ValueState,
-    batch: Batch,
-    key: Key[Array, ""],
-    problem: Problem,
-    config: TAWACConfig,
-) -> tuple[steps.ValueState, Metrics]:
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TAWACConfig
+) -> tuple[ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     before = unit_policy(state.actor.network, config)
@@ -55,14 +52,9 @@ def update(
 
     actor, actor_metrics = descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {
-        **actor_metrics,
-        **value_metrics,
-        **critic_metrics,
-        **steps.watch_weight(weight),
-        **steps.watch_policy(before, batch),
-    }
-    return steps.ValueState(actor, value, critic, target_critic), metrics
+    metrics = {**actor_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_weight(weight) | steps.watch_policy(before, batch)
+    return ValueState(actor, value, critic, target_critic), metrics
 
 
 def log_density(
@@ -79,7 +71,7 @@ def unit_policy(network: PolicyNetwork, config: TAWACConfig) -> Policy:
     return sparse_policy(network) if sparse else heavy_policy(network)
 
 
-def policy(state: steps.ValueState, problem: Problem, config: TAWACConfig) -> Policy:
+def policy(state: ValueState, problem: Problem, config: TAWACConfig) -> Policy:
     """Their policy."""
     unit = unit_policy(state.actor.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
