@@ -51,7 +51,7 @@ class AWACConfig(ActorCriticConfig):
     """Actions of the policy that the value of a state is the mean over."""
 
 
-class State(NamedTuple):
+class AWACState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -70,16 +70,16 @@ def check(config: AWACConfig) -> None:
     )  # fmt: skip
 
 
-def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> AWACState:
     """Fresh networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
     critic = steps.start_critic(critic_key, problem, config)
-    return State(steps.start_policy(actor_key, problem, config), critic, critic.network)
+    return AWACState(steps.start_policy(actor_key, problem, config), critic, critic.network)
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: AWACConfig
-) -> tuple[State, Metrics]:
+    state: AWACState, batch: Batch, key: Key[Array, ""], problem: Problem, config: AWACConfig
+) -> tuple[AWACState, Metrics]:
     """One update of critics and policy, in this order, then of the targets."""
     critic_key, value_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
@@ -103,7 +103,7 @@ def update(
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {"v_mean": value, **critic_metrics, **actor_metrics}
-    return State(actor, critic, target_critic), metrics
+    return AWACState(actor, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(

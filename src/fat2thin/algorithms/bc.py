@@ -20,7 +20,7 @@ class BCConfig(ActorConfig):
     """Settings of behaviour cloning."""
 
 
-class State(NamedTuple):
+class BCState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -31,18 +31,18 @@ def check(config: BCConfig) -> None:
     check_regression(config)
 
 
-def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> BCState:
     """A fresh network and optimiser."""
-    return State(steps.start_policy(key, problem, config))
+    return BCState(steps.start_policy(key, problem, config))
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: BCConfig
-) -> tuple[State, Metrics]:
+    state: BCState, batch: Batch, key: Key[Array, ""], problem: Problem, config: BCConfig
+) -> tuple[BCState, Metrics]:
     """One update of the policy: regression with equal weights."""
     weight = jnp.ones_like(batch.reward)
     actor, metrics = steps.fit_policy(state.actor, batch, weight, key, config)
-    return State(actor), metrics
+    return BCState(actor), metrics
 
 
 ALGORITHM = Algorithm(

@@ -212,18 +212,12 @@ def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None
     if needs_density and family.reach == "point":
         raise ValueError(f"policy={config.policy!r} has no meaning here: {needs_density}.")
     sparse = family.reach == "band"
-    only_with(
-        config, ("entropic_index",), "entropic_index" in family.settings,
-        "only 'q_gaussian' and 'sparse_q_gaussian' policies have an index",
-    )  # fmt: skip
-    only_with(
-        config, ("degrees_of_freedom",), "degrees_of_freedom" in family.settings,
-        "only a 'student_t' policy has degrees of freedom",
-    )  # fmt: skip
-    only_with(
-        config, ("box",), "box" in family.settings,
-        "only a 'sparse_q_gaussian' policy has a band that ends",
-    )  # fmt: skip
+    for name, reason in {
+        "entropic_index": "only 'q_gaussian' and 'sparse_q_gaussian' policies have an index",
+        "degrees_of_freedom": "only a 'student_t' policy has degrees of freedom",
+        "box": "only a 'sparse_q_gaussian' policy has a band that ends",
+    }.items():
+        only_with(config, (name,), name in family.settings, reason)
     if config.outside_support is not None and not sparse:
         raise ValueError(
             f"outside_support={config.outside_support!r} has no effect: only a 'sparse_q_gaussian' "

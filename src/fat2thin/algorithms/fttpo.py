@@ -73,7 +73,7 @@ METRICS = {
 }
 
 
-class State(NamedTuple):
+class FtTPOState(NamedTuple):
     """Everything that changes during training."""
 
     proposal: Learner
@@ -131,12 +131,12 @@ def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
     return jnp.tanh(centre) if proposal.squashed else centre
 
 
-def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOState:
     """Fresh networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
     value_network = ScalarNetwork(value_key, problem.observation_size, config.hidden)
     critic = steps.start_critic(critic_key, problem, config).network
-    return State(
+    return FtTPOState(
         proposal=steps.start_policy(proposal_key, problem, config),
         width=start(Linear(width_key, config.hidden[-1], problem.action_size)),
         values=start(ValueAndCritics(value_network, critic)),
@@ -145,8 +145,8 @@ def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
-) -> tuple[State, Metrics]:
+    state: FtTPOState, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
+) -> tuple[FtTPOState, Metrics]:
     """One update of value, critics, proposal and actor, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     fat = proposal_policy(state.proposal.network, config)
@@ -194,7 +194,7 @@ def update(
         **steps.watch_weight(weight),
         **_watch(thin, fat, batch, action, config),
     }
-    return State(proposal, width, values, target_critic), metrics
+    return FtTPOState(proposal, width, values, target_critic), metrics
 
 
 def _fit_width(
@@ -285,24 +285,24 @@ ACTOR_LOSSES = {
 }
 
 
-def policy(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def policy(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """The sparse actor, in the environment's units: the policy that acts."""
     unit = actor_policy(state.proposal.network, state.width.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-def proposal(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def proposal(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """The heavy-tailed proposal, in the environment's units."""
     unit = proposal_policy(state.proposal.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-def critics(state: State, problem: Problem, config: FtTPOConfig) -> TwinCritic:
+def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> TwinCritic:
     """The critics that learn."""
     return state.values.network.critic(like=state.target_critic)
 
 
-def value(state: State, problem: Problem, config: FtTPOConfig) -> ScalarNetwork:
+def value(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> ScalarNetwork:
     """The value that learns."""
     return state.values.network.value(problem.observation_size)
 

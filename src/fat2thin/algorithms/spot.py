@@ -147,7 +147,7 @@ class VariationalAutoencoder(eqx.Module):
         )
 
 
-class State(NamedTuple):
+class SPOTState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -191,7 +191,7 @@ def check(config: SPOTConfig) -> None:
     )  # fmt: skip
 
 
-def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState:
     """Fresh networks and optimisers."""
     actor_key, critic_key, density_key = jax.random.split(key, 3)
     actor = steps.start_policy(actor_key, problem, config)
@@ -203,12 +203,12 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> State:
         config.latent_size or 2 * problem.action_size,
         config.vae_hidden,
     )
-    return State(actor, critic, actor.network, critic.network, start(density))
+    return SPOTState(actor, critic, actor.network, critic.network, start(density))
 
 
 def prepare(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
-) -> tuple[State, Metrics]:
+    state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[SPOTState, Metrics]:
     """One update of the density model."""
 
     def loss(network: VariationalAutoencoder) -> tuple[Array, Metrics]:
@@ -225,8 +225,8 @@ def prepare(
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
-) -> tuple[State, Metrics]:
+    state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[SPOTState, Metrics]:
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key, model_key, dropout_key = jax.random.split(key, 4)
 
@@ -259,12 +259,12 @@ def update(
 
     watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
     metrics = {**actor_metrics, **critic_metrics, **watched}
-    return State(actor, critic, target_actor, target_critic, state.density), metrics
+    return SPOTState(actor, critic, target_actor, target_critic, state.density), metrics
 
 
 def published_update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
-) -> tuple[State, Metrics]:
+    state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[SPOTState, Metrics]:
     """One update as the FtTPO authors' code computes it (`published=True`).
 
     The policy's loss is taken at logged actions, so nothing in it depends on the policy: it is

@@ -121,13 +121,10 @@ def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -
 def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
     """Fresh networks and optimisers of a policy, a value and critics."""
     actor_key, value_key, critic_key = jax.random.split(key, 3)
+    actor = start_policy(actor_key, problem, config)
+    value = start_value(value_key, problem, config)
     critic = start_critic(critic_key, problem, config)
-    return ValueState(
-        actor=start_policy(actor_key, problem, config),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
+    return ValueState(actor, value, critic, critic.network)
 
 
 def start_behaviour_state(
@@ -135,14 +132,11 @@ def start_behaviour_state(
 ) -> BehaviourState:
     """The same, and of a model of the log's behaviour."""
     actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
+    actor = start_policy(actor_key, problem, config)
+    behaviour = start_policy(behaviour_key, problem, config)
+    value = start_value(value_key, problem, config)
     critic = start_critic(critic_key, problem, config)
-    return BehaviourState(
-        actor=start_policy(actor_key, problem, config),
-        behaviour=start_policy(behaviour_key, problem, config),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
+    return BehaviourState(actor, behaviour, value, critic, critic.network)
 
 
 def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:

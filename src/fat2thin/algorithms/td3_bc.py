@@ -73,7 +73,7 @@ class TD3BCConfig(SmoothedTargetConfig):
     """alpha: how much Q counts beside the distance to logged actions; 0 is cloning."""
 
 
-class State(NamedTuple):
+class TD3BCState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -89,17 +89,17 @@ def check(config: TD3BCConfig) -> None:
     positive(config, "q_weight", zero=True)
 
 
-def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> TD3BCState:
     """Fresh networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
     actor = steps.start_policy(actor_key, problem, config)
     critic = steps.start_critic(critic_key, problem, config)
-    return State(actor, critic, actor.network, critic.network)
+    return TD3BCState(actor, critic, actor.network, critic.network)
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: TD3BCConfig
-) -> tuple[State, Metrics]:
+    state: TD3BCState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TD3BCConfig
+) -> tuple[TD3BCState, Metrics]:
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key = jax.random.split(key)
 
@@ -128,7 +128,7 @@ def update(
 
     watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
     metrics = {**actor_metrics, **critic_metrics, **watched}
-    return State(actor, critic, target_actor, target_critic), metrics
+    return TD3BCState(actor, critic, target_actor, target_critic), metrics
 
 
 def smoothed_next_value(

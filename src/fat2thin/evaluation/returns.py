@@ -180,10 +180,10 @@ def evaluator(name: str, task: str | None = None) -> Judge | None:
         if isinstance(made, Evaluator | HostJudge):
             return made
         return _gymnasium_task(name, task, made)
-    for prefix, make in _EVALUATORS.items():
-        if name.startswith(prefix):
-            return make(name)
-    return None
+    if not name.startswith(tuple(_EVALUATORS)):
+        plugins.load()
+    make = next((make for prefix, make in _EVALUATORS.items() if name.startswith(prefix)), None)
+    return None if make is None else make(name)
 
 
 def _gymnasium_task(name: str, task: str | None = None, made: Any = None) -> Judge | None:

@@ -36,7 +36,7 @@ from fat2thin.policies.policy import Policy
 RATIO_LIMIT = 1e4
 
 
-class State(NamedTuple):
+class PublishedFtTPOState(NamedTuple):
     """Everything that changes during training."""
 
     proposal: Learner
@@ -46,25 +46,22 @@ class State(NamedTuple):
     target_critic: TwinCritic
 
 
-def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> PublishedFtTPOState:
     """Fresh networks; proposal and actor start as copies of each other."""
     critic_key, policy_key, value_key = jax.random.split(key, 3)
-    critic, fresh = (
-        steps.start_critic(critic_key, problem, config),
-        steps.start_policy(policy_key, problem, config),
-    )
-    return State(
-        proposal=fresh,
-        actor=fresh,
-        value=steps.start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
+    critic = steps.start_critic(critic_key, problem, config)
+    fresh = steps.start_policy(policy_key, problem, config)
+    value = steps.start_value(value_key, problem, config)
+    return PublishedFtTPOState(fresh, fresh, value, critic, critic.network)
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
-) -> tuple[State, Metrics]:
+    state: PublishedFtTPOState,
+    batch: Batch,
+    key: Key[Array, ""],
+    problem: Problem,
+    config: FtTPOConfig,
+) -> tuple[PublishedFtTPOState, Metrics]:
     """One update in the authors' order: value, critics, proposal, actor, targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
 
@@ -130,7 +127,7 @@ def update(
         "actions_at_edge": jnp.mean(jnp.abs(action) >= EDGE),
         "box_binds_share": jnp.mean((low <= -1.0) | (high >= 1.0)),
     }
-    return State(proposal, actor, value, critic, target_critic), metrics
+    return PublishedFtTPOState(proposal, actor, value, critic, target_critic), metrics
 
 
 def floored_weight(
@@ -183,12 +180,12 @@ def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
     return squashed_policy(network) if squashed else heavy_policy(network)
 
 
-def policy(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def policy(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their sparse actor, as it stands after its own Adam step."""
     return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
 
 
-def proposal(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def proposal(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their proposal."""
     unit = proposal_policy(state.proposal.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
