@@ -3,22 +3,19 @@
     python docs/make_pages.py            writes what stands between the markers of every page
     python docs/make_pages.py --check    only says which pages are not as they would be written
 
-Settings come from the configs' own sentences, metrics from `fat2thin.algorithms.metrics`, scores
-from docs/results/treatment_methods.json.
+Settings come from the configs' own sentences, and metrics from the algorithms, scores from
+docs/results/treatment_methods.json.
 """
 
 import json
 import sys
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import algorithms
-from fat2thin.algorithms import Algorithm, Batch, Problem
+from fat2thin.algorithms import Algorithm
 from fat2thin.algorithms.config import CriticConfig, LearningConfig, PolicyConfig
-from fat2thin.algorithms.metrics import METRICS
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.settings.options import RunOptions, explain
 
@@ -59,34 +56,8 @@ def options_table() -> str:
     return "\n".join(["| option | default | what it does |", "|---|---|---|", *rows])
 
 
-def reported(algorithm: Algorithm) -> list[str]:
-    """Names of what an update, and the preparation where there is one, reports."""
-    problem = Problem(observation_size=2, action_low=(-1.0,), action_high=(1.0,), discount=0.9)
-    config = algorithm.config(hidden=(4,))
-    rows = jnp.zeros((4, 2))
-    batch = Batch(rows, jnp.zeros((4, 1)), jnp.zeros(4), rows, jnp.ones(4))
-
-    def metrics(update):
-        def one(key):
-            state = algorithm.init(key, problem, config)
-            return update(state, batch, key, problem, config)[1]
-
-        return jax.eval_shape(one, jax.random.key(0))
-
-    found = set(metrics(algorithm.update))
-    if algorithm.preparation:
-        found |= set(metrics(algorithm.preparation.update))
-    unexplained = found - set(METRICS)
-    if unexplained:
-        sys.exit(f"{algorithm.name} reports what nothing explains: {sorted(unexplained)}")
-    return [name for name in METRICS if name in found]
-
-
 def metrics_table(algorithm: Algorithm) -> str:
-    rows = [
-        f"| `{name}` | {METRICS[name].what} | {METRICS[name].look_for} |"
-        for name in reported(algorithm)
-    ]
+    rows = [f"| `{name}` | {what} | {look} |" for name, (what, look) in algorithm.metrics.items()]
     return "\n".join(["| metric | what it is | what to look for |", "|---|---|---|", *rows])
 
 

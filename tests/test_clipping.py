@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.policies.clipping import clip_inward, slide_inside
-from fat2thin.policies.families import Head, Sparse
+from fat2thin.policies.families import Head, Sparse, clip_inward, slide_inside
 
 
 def test_clip_inward_blocks_only_what_leads_outside():

@@ -1,12 +1,24 @@
 """Plug-ins of other packages: found by name, loaded once, and named where they are broken."""
 
 import importlib.metadata
+import os
+import runpy
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fat2thin
+import rollout_tasks
 from fat2thin import algorithms, data, plugins
 from fat2thin.data import Reader, readers
+from fat2thin.evaluation import returns
+from fat2thin.evaluation.returns import TaskError, evaluator
+from fat2thin.policies import families
+from fat2thin.policies.families import Squashed, make_family, register_family
 
 TREATMENT = data.reader("treatment/cubic")
 
@@ -17,6 +29,9 @@ def installed(monkeypatch):
     monkeypatch.setattr(readers, "_READERS", dict(readers._READERS))
     monkeypatch.setattr(readers, "_SUFFIXES", dict(readers._SUFFIXES))
     monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+    monkeypatch.setattr(families, "_REGISTRY", dict(families._REGISTRY))
+    monkeypatch.setattr(returns, "_TASKS", dict(returns._TASKS))
+    monkeypatch.setattr(returns, "_EVALUATORS", dict(returns._EVALUATORS))
     monkeypatch.setattr(plugins, "_loaded", False)
 
     def install(*functions):
@@ -65,3 +80,93 @@ def test_a_broken_one_is_named_and_the_others_load(installed, caplog):
     assert f"plug-in broken ({__name__}:broken) cannot be loaded: made for another" in caplog.text
     algorithms.names()
     assert caplog.text.count("cannot be loaded") == 1
+
+
+PLUGIN = Path(__file__).parents[1] / "examples" / "plugin"
+TREATMENT_TASK = evaluator("treatment/quadratic")
+
+
+def register_ward():
+    runpy.run_path(str(PLUGIN / "ward.py"))["register"]()
+
+
+def test_the_example_registers_one_of_each(installed, tmp_path):
+    config = algorithms.get("bc").config(policy="laplace")
+    with pytest.raises(ValueError, match=r"policy must be one of 'squashed_gaussian'.*'laplace'"):
+        algorithms.get("bc").check(config)
+    installed(register_ward)
+    plugins._loaded = False
+    algorithms.get("bc").check(config)
+    assert "laplace" in families.covering_families()
+    assert algorithms.get("reward_weighted").config().temperature == 1.0
+    assert evaluator("ward:doses", "ward").references() == {}
+    (tmp_path / "doses.txt").write_text("0.5 0.25 1.0\n-0.5 0.0 0.0\n")
+    log = data.load(f"ward:{tmp_path / 'doses.txt'}")
+    assert log.rows == 2 and log.action.tolist() == [[0.25], [0.0]]
+
+
+def test_a_name_can_be_taken_once(installed):
+    with pytest.raises(ValueError, match="'beta' is already registered"):
+        fat2thin.register_family("beta", Squashed)
+    with pytest.raises(ValueError, match=r"among entropic_index.*not \['width'\]"):
+        fat2thin.register_family("wide", lambda width=1.0: Squashed())
+    fat2thin.register_task("ward", lambda: TREATMENT_TASK, data="hospital/")
+    assert evaluator("hospital/2024") is TREATMENT_TASK is evaluator("own.csv", "ward")
+    for name in ("ward", "none"):
+        with pytest.raises(ValueError, match=f"a task called '{name}' is already registered"):
+            fat2thin.register_task(name, lambda: TREATMENT_TASK)
+    with pytest.raises(ValueError, match="an algorithm called 'iql' is already registered"):
+        fat2thin.register_algorithm(algorithms.get("iql"))
+
+
+def test_families_are_made_with_the_settings_they_have(installed):
+    assert make_family("sparse_q_gaussian", box="clip", degrees_of_freedom=3.0).box == "clip"
+    assert make_family("q_gaussian", entropic_index=None).entropic_index == 2.0
+    register_family("squashed_too", Squashed)
+    assert make_family("squashed_too", entropic_index=0.5) == Squashed()
+    with pytest.raises(ValueError, match=r"no family is called 'betta' \(did you mean 'beta'\?\)"):
+        make_family("betta")
+
+
+def test_a_task_of_gymnasium_by_its_id_and_by_an_environment(installed):
+    fat2thin.register_task("by id", lambda: "rollout_tasks:Countdown-v0")
+    assert evaluator("own.csv", "by id").task.name == "rollout_tasks:Countdown-v0"
+    fat2thin.register_task("made", rollout_tasks.Countdown)
+    judge = evaluator("own.csv", "made")
+    assert (
+        judge.workers == 0 and judge.task.action_low == evaluator("x.csv", "by id").task.action_low
+    )
+    assert isinstance(judge.references()["uniform"].mean, float)
+    assert evaluator("own.csv", "made") == judge
+    fat2thin.register_task("wrong", lambda: 3)
+    with pytest.raises(TaskError, match="'wrong' makes a int"):
+        evaluator("own.csv", "wrong")
+
+
+@pytest.mark.slow
+def test_the_example_package_is_installed_and_trained_with(tmp_path):
+    """As its reader does: pip, then the command line."""
+    pytest.importorskip("hatchling")
+    there = tmp_path / "installed"
+    quiet = ("-q", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "install", *quiet, "--target", there, PLUGIN)
+    states, doses = np.random.default_rng(0).uniform(-1.0, 1.0, (2, 300))
+    log, out = tmp_path / "doses.txt", tmp_path / "run"
+    np.savetxt(log, np.stack([states, doses, -((doses - states / 2.0) ** 2)], axis=1))
+    path = os.pathsep.join(map(str, filter(None, (there, os.environ.get("PYTHONPATH")))))
+    command = (sys.executable, "-m", "fat2thin")
+    printed = run(
+        *command, "train", "reward_weighted", f"ward:{log}", "--task", "ward", "--steps", "20",
+        "--set", "policy=laplace", "hidden=8,8", "--out", out, PYTHONPATH=path,
+    )  # fmt: skip
+    assert "actor_sampled" in printed and "dose" in printed
+    assert "reward_weighted" in run(*command, "show", out, PYTHONPATH=path)
+    assert "reward_weighted" not in run(*command, "algorithms")
+
+
+def run(*words, **environment):
+    done = subprocess.run(
+        [*map(str, words)], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -13,11 +13,15 @@ _PARTS = (
     "policies", "runs", "settings", "testing", "training",
 )  # fmt: skip
 _NAMES = {
-    "Run": "training",
-    "RunSpec": "training",
-    "TrainingDiverged": "training",
-    "load": "training",
-    "train": "training",
+    "Run": "training.Run",
+    "RunSpec": "training.RunSpec",
+    "TrainingDiverged": "training.TrainingDiverged",
+    "load": "training.load",
+    "register_algorithm": "algorithms.register",
+    "register_family": "policies.families.register_family",
+    "register_reader": "data.register_reader",
+    "register_task": "evaluation.returns.register_task",
+    "train": "training.train",
 }
 
 __all__ = ["__version__", *_PARTS, *_NAMES]
@@ -27,7 +31,8 @@ def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _NAMES:
-        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
+        module, _, attribute = _NAMES[name].rpartition(".")
+        return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

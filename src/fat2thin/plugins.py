@@ -1,19 +1,23 @@
-"""Code that registers algorithms and readers of data, loaded when a name is not known yet.
+"""Code that registers algorithms, families, readers and tasks; loaded when a name is not known yet.
 
 Another package offers its own under the entry-point group `fat2thin.plugins`: a module that
 registers on import, or a function without arguments that does.
 """
 
+import difflib
 import importlib
 import importlib.metadata
 import logging
 import threading
+from collections.abc import Mapping
+from typing import TypeVar
 
 GROUP = "fat2thin.plugins"
 _BUILT_IN = ("fat2thin.envs.treatment",)
 _loaded = False
 _lock = threading.RLock()
 
+Registered = TypeVar("Registered")
 _log = logging.getLogger(__name__)
 
 
@@ -42,3 +46,15 @@ def _load(entry: importlib.metadata.EntryPoint) -> None:
             register()
     except Exception as error:
         _log.warning("plug-in %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
+
+
+def find(registry: Mapping[str, Registered], name: str, what: str) -> Registered:
+    """What is registered under a name, or an error that lists the right ones."""
+    if name not in registry:
+        load()
+    if name not in registry:
+        close = difflib.get_close_matches(name, registry, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        there = ", ".join(sorted(registry))
+        raise ValueError(f"no {what} is called {name!r}{hint}; there are {there}")
+    return registry[name]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fat2thin import algorithms
-from fat2thin.algorithms.checks import (
+from fat2thin.algorithms.config import (
     between,
     check_choices,
     choice,

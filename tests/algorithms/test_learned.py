@@ -9,7 +9,6 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem, with_numbers
-from fat2thin.algorithms.critics import advantage_of, critics_of, critics_of_job
 from fat2thin.policies.networks import TwinCritic
 from untrained import _shaken
 
@@ -48,17 +47,29 @@ def example(name):
         names = {"q_mean", "v_mean", "value_loss"} & {*metrics}
         return {name: jnp.mean(metrics[name]) for name in names}
 
-    return state, report(state)
+    return state, report(state), config
+
+
+def critics_of(name):
+    state, _, config = example(name)
+    return algorithms.get(name).critics(state, PROBLEM, config)
+
+
+def advantage_of(name, batch):
+    state, _, config = example(name)
+    value = algorithms.get(name).value(state, PROBLEM, config)
+    return critics_of(name).minimum(batch.observation, batch.action) - value(batch.observation)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_critics_that_learn(name):
-    state, reported = example(name)
-    critics, batch = critics_of(state), make_batch()
+    state, reported, _ = example(name)
     if "q_mean" not in reported:
-        assert critics is None
+        assert algorithms.get(name).critics is None
         return
+    critics, batch = critics_of(name), make_batch()
     assert isinstance(critics, TwinCritic)
+    assert critics(batch.observation, batch.action).shape == (2, 8)
     found = np.mean(critics(batch.observation, batch.action))
     np.testing.assert_allclose(found, reported["q_mean"], rtol=1e-5)
     slow = np.mean(state.target_critic(batch.observation, batch.action))
@@ -67,34 +78,29 @@ def test_the_critics_that_learn(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_advantage_is_the_smaller_q_less_the_value(name):
-    state, reported = example(name)
-    batch = make_batch()
-    advantage = advantage_of(state, batch)
+    _, reported, _ = example(name)
     # A value without a loss is not learned: AWAC's is a mean of Q.
     if not {"q_mean", "value_loss"} <= {*reported}:
-        assert advantage is None
+        assert algorithms.get(name).value is None
         return
-    smaller = np.min(np.asarray(critics_of(state)(batch.observation, batch.action)), axis=0)
+    batch = make_batch()
+    advantage = advantage_of(name, batch)
+    smaller = np.min(np.asarray(critics_of(name)(batch.observation, batch.action)), axis=0)
     assert advantage.shape == (8,)
     np.testing.assert_allclose(
         np.mean(advantage), np.mean(smaller) - reported["v_mean"], rtol=1e-4, atol=1e-5
     )
     # Rows differ in the same way: what is left is one value a state.
-    again = advantage_of(state, batch._replace(action=-batch.action))
-    other = np.min(np.asarray(critics_of(state)(batch.observation, -batch.action)), axis=0)
+    again = advantage_of(name, batch._replace(action=-batch.action))
+    other = np.min(np.asarray(critics_of(name)(batch.observation, -batch.action)), axis=0)
     np.testing.assert_allclose(again - advantage, other - smaller, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["iql", "fttpo"])
-def test_the_critics_of_one_job_among_several(name):
-    state, _ = example(name)
-    other = jax.tree.map(lambda leaf: leaf + 1, state)
-    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), other, state)
-    jax.tree.map(np.testing.assert_array_equal, critics_of_job(together, 1), critics_of(state))
-
-
-def test_a_state_of_another_kind_has_none():
-    assert critics_of((1, 2)) is None
-    assert advantage_of((1, 2), make_batch()) is None
-    state, _ = example("bc")
-    assert critics_of_job(jax.tree.map(lambda leaf: leaf[None], state), 0) is None
+@pytest.mark.parametrize("name", ["fttpo", "tawac-ht"])
+def test_a_published_form_has_critics_and_a_value_of_its_own(name):
+    algorithm, batch = algorithms.get(name), make_batch()
+    config = algorithm.config(hidden=(4,), published=True)
+    state = algorithm.init(jax.random.key(0), PROBLEM, config)
+    assert algorithm.critics(state, PROBLEM, config) is state.critic.network
+    value = algorithm.value(state, PROBLEM, config)(batch.observation)
+    np.testing.assert_array_equal(value, state.value.network(batch.observation))

@@ -13,12 +13,17 @@ import scipy.stats
 from fat2thin.algorithms import steps as parts
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.bc import BCConfig
-from fat2thin.algorithms.config import LearningConfig
+from fat2thin.algorithms.config import OUTSIDE_RULES, LearningConfig
 from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
-from fat2thin.algorithms.outside_support import OUTSIDE_RULES, inside_support, regressed_action
 from fat2thin.algorithms.published.families import sparse_policy
-from fat2thin.algorithms.steps import fit_policy, learned_policy, start_policy
-from fat2thin.algorithms.target_smoothing import (
+from fat2thin.algorithms.steps import (
+    fit_policy,
+    inside_support,
+    learned_policy,
+    regressed_action,
+    start_policy,
+)
+from fat2thin.algorithms.td3_bc import (
     SmoothedTargetConfig,
     scaled_value,
     smoothed_next_value,

@@ -9,7 +9,7 @@ import pytest
 
 from fat2thin.algorithms.config import LearningConfig
 from fat2thin.algorithms.learner import descend, start
-from fat2thin.algorithms.variational import VariationalAutoencoder
+from fat2thin.algorithms.spot import VariationalAutoencoder
 
 ROWS = 6
 

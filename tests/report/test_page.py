@@ -16,7 +16,7 @@ from fat2thin.policies.families import Beta, Head, HeavyStudent, HeavyTailed, Sp
 from fat2thin.policies.policy import Policy
 from fat2thin.report import page_policies
 from fat2thin.report.page import datasets_of, gather, make_page, names_of, save_page
-from fat2thin.report.page_policies import quantile
+from fat2thin.report.page_policies import law_of, quantile
 from report.page_runs import (
     SEED,
     STRANGE,
@@ -128,7 +128,7 @@ def test_a_course_of_treatment_lies_in_its_bands(run):
 @pytest.mark.parametrize("share", [0.05, 0.8])
 def test_quantiles_are_where_the_integral_of_the_density_says(family, share):
     centre, log_scale = np.asarray([[0.3]]), np.asarray([[-1.1]])
-    (end,) = quantile(family, centre, log_scale, share)[0]
+    (end,) = quantile(law_of(family), centre, log_scale, share)[0]
     head = Head(jnp.asarray(centre), jnp.asarray(log_scale))
     law = family.distribution(head, -jnp.ones(1), jnp.ones(1))
 

@@ -16,6 +16,7 @@ from fat2thin.policies.families import (
 )
 from fat2thin.report import page_policies
 from fat2thin.report.page import save_page
+from fat2thin.report.page_policies import law_of
 from report.browser import open_browser
 from report.page_runs import (
     SEED,
@@ -257,6 +258,7 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
     ids=str,
 )
 def test_every_law_is_that_of_its_family(opened, family, told):
+    assert law_of(family) == told
     low, high = -2.0, 5.0
     # None of them at an end of the box, where the package rounds inwards.
     actions = np.linspace(-2.6, 5.4, 33).tolist()

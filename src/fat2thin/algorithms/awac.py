@@ -10,27 +10,24 @@ temperature lambda:
 
 import dataclasses
 import functools
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, choice, only_with, whole
-from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import (
+    ActorCriticConfig,
+    check_regression,
+    choice,
+    only_with,
+    positive,
+    whole,
+)
 from fat2thin.algorithms.learner import Learner
 from fat2thin.algorithms.losses import q_exponential_weight
-from fat2thin.algorithms.steps import (
-    acting_policy,
-    fit_critic,
-    fit_policy,
-    learned_policy,
-    sample_action,
-    start_critic,
-    start_policy,
-)
 from fat2thin.policies.networks import TwinCritic, polyak
 
 WEIGHTS = ("exponential", "batch_softmax")
@@ -54,7 +51,7 @@ class AWACConfig(ActorCriticConfig):
     """Actions of the policy that the value of a state is the mean over."""
 
 
-class State(NamedTuple):
+class AWACState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -64,10 +61,8 @@ class State(NamedTuple):
 
 def check(config: AWACConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
     whole(config, "value_samples")
     only_with(
         config, ("weight_limit",), config.weights == "exponential",
@@ -75,28 +70,28 @@ def check(config: AWACConfig) -> None:
     )  # fmt: skip
 
 
-def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> AWACState:
     """Fresh networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
-    critic = start_critic(critic_key, problem, config)
-    return State(start_policy(actor_key, problem, config), critic, critic.network)
+    critic = steps.start_critic(critic_key, problem, config)
+    return AWACState(steps.start_policy(actor_key, problem, config), critic, critic.network)
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: AWACConfig
-) -> tuple[State, Metrics]:
+    state: AWACState, batch: Batch, key: Key[Array, ""], problem: Problem, config: AWACConfig
+) -> tuple[AWACState, Metrics]:
     """One update of critics and policy, in this order, then of the targets."""
     critic_key, value_key, actor_key = jax.random.split(key, 3)
-    policy = learned_policy(state.actor.network, config)
+    policy = steps.learned_policy(state.actor.network, config)
 
     # Critics: one step of the log, then the policy.
-    next_action = sample_action(policy, batch.next_observation, critic_key)
+    next_action = steps.sample_action(policy, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with exponential weights.
     keys = jax.random.split(value_key, config.value_samples)
-    actions = jax.vmap(functools.partial(sample_action, policy, batch.observation))(keys)
+    actions = jax.vmap(functools.partial(steps.sample_action, policy, batch.observation))(keys)
     values = jax.vmap(functools.partial(critic.network.minimum, batch.observation))(actions)
     value = jnp.mean(values, axis=0)
     advantage = critic.network.minimum(batch.observation, batch.action) - value
@@ -104,11 +99,11 @@ def update(
         weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
     else:
         weight = advantage.size * jax.nn.softmax(advantage / config.temperature)
-    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+    actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {"v_mean": value, **critic_metrics, **actor_metrics}
-    return State(actor, critic, target_critic), metrics
+    return AWACState(actor, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(
@@ -118,5 +113,13 @@ ALGORITHM = Algorithm(
     check=check,
     init=init,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    metrics={
+        **steps.CRITIC_METRICS,
+        "v_mean": steps.VALUE_METRICS["v_mean"],
+        **steps.REGRESSION_METRICS,
+    },
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={"temperature": 0.05}),
 )

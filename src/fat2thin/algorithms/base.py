@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Key
 
+from fat2thin.policies.networks import ScalarNetwork, TwinCritic
 from fat2thin.policies.policy import Policy
 
 
@@ -75,12 +76,29 @@ class Preparation(NamedTuple):
     """How many, by the config."""
 
 
+class Meaning(NamedTuple):
+    """A metric in words. Lengths are in half-ranges of the action box."""
+
+    what: str
+    look_for: str
+
+
+class SmallLogs(NamedTuple):
+    """Settings for small logs, by how well the next observation can be predicted; None: not tried.
+
+    They belong to one set of defaults, so a variant does not inherit them.
+    """
+
+    noisy: Mapping[str, Any] | None = None
+    predictable: Mapping[str, Any] | None = None
+
+
 class Algorithm(NamedTuple):
     """Pure functions: all state goes in and comes out.
 
-    `config` is a frozen dataclass with a sentence a field. Fields that are real numbers may hold
-    traced ones, so that a sweep over them is one program; those that shape the program say so
-    (`shaping`).
+    `config` is a frozen dataclass with one sentence per field. Fields that are real numbers may
+    hold traced ones, so that a sweep over them is one program; those that shape the program say so
+    (`shaping`). `learning_rate` is one of them: at zero, `update` must move no network.
     """
 
     name: str
@@ -93,29 +111,36 @@ class Algorithm(NamedTuple):
     policy: Callable[[State, Problem, Any], Policy]
     """The policy that acts."""
     proposal: Callable[[State, Problem, Any], Policy] | None = None
-    """The policy that only learns, where there is one."""
+    """The policy that only learns."""
+    critics: Callable[[State, Problem, Any], TwinCritic] | None = None
+    """The critics that learn, of actions in half-ranges of the box."""
+    value: Callable[[State, Problem, Any], ScalarNetwork] | None = None
+    """The state value that learns; its advantage is the smaller Q minus this value."""
     preparation: Preparation | None = None
-    """What is learned first, where there is something."""
+    """What is learned before the first update."""
+    metrics: Mapping[str, Meaning] = {}
+    """What `update` and the preparation report under any settings. A name has one meaning in all
+    algorithms: "critic_loss" is half the squared error of Q."""
+    weighted_loss: str | None = None
+    """The metric that is -weight * log density of logged actions; "weight_mean" is its weight."""
+    small_logs: SmallLogs = SmallLogs()
     variant_of: str | None = None
-    """The algorithm that this is, with other defaults, where it is a variant."""
+    """The algorithm that this is with other defaults."""
+
+    def __hash__(self) -> int:
+        """Hash what computes; descriptions are dictionaries."""
+        return hash((self.name, self.config, self.init, self.update, self.policy))
 
 
-def with_published(corrected: Algorithm, published: Algorithm) -> Algorithm:
-    """One algorithm whose setting `published` chooses between the two.
-
-    They share name, settings and check, and have the same kinds of policy.
-    """
+def with_published(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
+    """One algorithm whose setting `published` chooses between its parts and the published ones."""
 
     def choose(part: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            chosen = published if arguments[-1].published else corrected
-            return getattr(chosen, part)(*arguments)
+            chosen = published if arguments[-1].published else corrected._asdict()
+            return chosen[part](*arguments)
 
         return call
 
-    return corrected._replace(
-        init=choose("init"),
-        update=choose("update"),
-        policy=choose("policy"),
-        proposal=choose("proposal") if corrected.proposal else None,
-    )
+    parts: dict[str, Any] = {part: choose(part) for part in published}
+    return corrected._replace(**parts)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.config import ActorConfig, check_learning, check_regression
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import ActorConfig, check_regression
 from fat2thin.algorithms.learner import Learner
-from fat2thin.algorithms.steps import acting_policy, fit_policy, start_policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class BCConfig(ActorConfig):
     """Settings of behaviour cloning."""
 
 
-class State(NamedTuple):
+class BCState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -28,22 +28,21 @@ class State(NamedTuple):
 
 def check(config: BCConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
 
 
-def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> BCState:
     """A fresh network and optimiser."""
-    return State(start_policy(key, problem, config))
+    return BCState(steps.start_policy(key, problem, config))
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: BCConfig
-) -> tuple[State, Metrics]:
+    state: BCState, batch: Batch, key: Key[Array, ""], problem: Problem, config: BCConfig
+) -> tuple[BCState, Metrics]:
     """One update of the policy: regression with equal weights."""
     weight = jnp.ones_like(batch.reward)
-    actor, metrics = fit_policy(state.actor, batch, weight, key, config)
-    return State(actor), metrics
+    actor, metrics = steps.fit_policy(state.actor, batch, weight, key, config)
+    return BCState(actor), metrics
 
 
 ALGORITHM = Algorithm(
@@ -53,5 +52,8 @@ ALGORITHM = Algorithm(
     check=check,
     init=init,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    metrics=steps.REGRESSION_METRICS,
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={}),
 )

@@ -1,40 +1,111 @@
-"""Settings that algorithms share: how networks learn, and what kind of policy is learned."""
+"""Settings that algorithms share, what a setting may be, and the sentence that refuses the rest."""
 
 import dataclasses
+import functools
 import math
+import numbers
+import typing
+from collections.abc import Callable
+from typing import Any
 
 from fat2thin.algorithms.base import shaping
-from fat2thin.algorithms.checks import (
-    between,
-    check_choices,
-    choice,
-    layer_widths,
-    only_with,
-    whole,
-)
-from fat2thin.algorithms.outside_support import OUTSIDE_RULES
-from fat2thin.policies.families import (
-    BOX_RULES,
-    Beta,
-    Deterministic,
-    Family,
-    HeavyStudent,
-    HeavyTailed,
-    Sparse,
-    Squashed,
-)
+from fat2thin.policies.families import BOX_RULES, covering_families, families, known_family
 
-POLICIES = (
-    "squashed_gaussian",
-    "clipped_gaussian",
-    "q_gaussian",
-    "student_t",
-    "beta",
-    "sparse_q_gaussian",
-    "deterministic",
-)
-COVERING = POLICIES[:5]
-"""Families with a density wherever an action can be."""
+_CHOICES = "choices"
+OUTSIDE_RULES = ("replace", "project")
+
+
+def between(
+    config: Any,
+    name: str,
+    low: float,
+    high: float,
+    *,
+    closed_low: bool = False,
+    closed_high: bool = False,
+) -> None:
+    """Refuse a number outside the interval; None passes where the field allows it."""
+    value = getattr(config, name)
+    if value is None and _may_be_none(config, name):
+        return
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    above = number and (value >= low if closed_low else value > low)
+    below = number and (value <= high if closed_high else value < high)
+    if not (above and below):
+        brackets = f"{'[' if closed_low else '('}{low}, {high}{']' if closed_high else ')'}"
+        raise ValueError(f"{name} must lie in {brackets}, got {value!r}")
+
+
+def positive(config: Any, *names: str, zero: bool = False) -> None:
+    """Refuse numbers that are not positive; with `zero`, zero passes too."""
+    for name in names:
+        between(config, name, 0.0, math.inf, closed_low=zero)
+
+
+def choice(default: str | None, choices: tuple[str, ...] | Callable[..., tuple[str, ...]]) -> Any:
+    """A field of a config that is one of several words, or None where its type allows it.
+
+    Words of a registry are a function `words(load_plugins)`.
+    """
+    return dataclasses.field(default=default, metadata={_CHOICES: choices})
+
+
+def choices_of(config: Any, load_plugins: bool = True) -> dict[str, tuple[str, ...]]:
+    """Return the words that each `choice` of a config, or of its class, may be."""
+    found = {field.name: field.metadata.get(_CHOICES) for field in dataclasses.fields(config)}
+    return {
+        name: words(load_plugins) if callable(words) else words
+        for name, words in found.items()
+        if words
+    }
+
+
+def check_choices(config: Any) -> None:
+    """Refuse a word that is no choice; None passes where the field allows it."""
+    for name, known in choices_of(config, load_plugins=False).items():
+        value = getattr(config, name)
+        if value in known or (value is None and _may_be_none(config, name)):
+            continue
+        choices = choices_of(config)[name]
+        if value not in choices:
+            listed = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+
+
+def whole(config: Any, name: str, least: int = 1) -> None:
+    """Refuse what is no whole number of at least `least`; None passes as above."""
+    value = getattr(config, name)
+    if value is None and _may_be_none(config, name):
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def layer_widths(config: Any, name: str) -> None:
+    """Refuse what is no list of positive layer widths."""
+    value = getattr(config, name)
+    listed = isinstance(value, tuple | list) and len(value) > 0
+    if not listed or not all(type(width) is int and width > 0 for width in value):
+        raise ValueError(f"{name} must be positive layer widths, got {value}")
+
+
+def only_with(config: Any, names: tuple[str, ...], holds: bool, reason: str) -> None:
+    """Refuse settings that were given although they have no effect; `reason` says why."""
+    for name in names:
+        default = next(field.default for field in dataclasses.fields(config) if field.name == name)
+        if not holds and getattr(config, name) != default:
+            raise ValueError(f"{name}={getattr(config, name)!r} has no effect: {reason}.")
+
+
+def _may_be_none(config: Any, name: str) -> bool:
+    kind: Any = type(config)
+    return type(None) in typing.get_args(_types(kind)[name])
+
+
+@functools.cache
+def _types(config: Any) -> dict[str, Any]:
+    """The fields' types by name; to find them takes longer than all other checks together."""
+    return typing.get_type_hints(config)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +138,7 @@ class CriticConfig(LearningConfig):
 class PolicyConfig:
     """What kind of policy is learned. Lengths are in half-ranges of the action box."""
 
-    policy: str = choice("squashed_gaussian", POLICIES)
+    policy: str = choice("squashed_gaussian", families)
     """Family of the policy: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t",
     "beta", "sparse_q_gaussian" or, where the loss needs no density, "deterministic"."""
 
@@ -116,7 +187,7 @@ class ActorCriticConfig(ActorConfig, CriticConfig):
 class BehaviourConfig(ActorCriticConfig):
     """The same, with a model of the policy that made the log."""
 
-    behaviour: str = choice("squashed_gaussian", COVERING)
+    behaviour: str = choice("squashed_gaussian", covering_families)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
@@ -126,26 +197,27 @@ def check_learning(config: LearningConfig) -> None:
     check_choices(config)
     between(config, "learning_rate", 0.0, 1.0)
     between(config, "adam_beta_2", 0.0, 1.0)
-    between(config, "weight_decay", 0.0, math.inf, closed_low=True)
+    positive(config, "weight_decay", zero=True)
     layer_widths(config, "hidden")
     if isinstance(config, CriticConfig):
         between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
 
 
-def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -> None:
-    """Refuse a family that the loss cannot be computed with, and settings of another family."""
-    if config.policy not in families:
-        raise ValueError(f"policy={config.policy!r} has no meaning here: {reason}.")
-    sparse = config.policy == "sparse_q_gaussian"
-    only_with(
-        config, ("entropic_index",), sparse or config.policy == "q_gaussian",
-        "only 'q_gaussian' and 'sparse_q_gaussian' policies have an index",
-    )  # fmt: skip
-    only_with(
-        config, ("degrees_of_freedom",), config.policy == "student_t",
-        "only a 'student_t' policy has degrees of freedom",
-    )  # fmt: skip
-    only_with(config, ("box",), sparse, "only a 'sparse_q_gaussian' policy has a band that ends")
+def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None:
+    """Refuse settings of another family, and a family without a density where one is needed.
+
+    `needs_density` says what for.
+    """
+    family = known_family(config.policy)
+    if needs_density and family.reach == "point":
+        raise ValueError(f"policy={config.policy!r} has no meaning here: {needs_density}.")
+    sparse = family.reach == "band"
+    for name, reason in {
+        "entropic_index": "only 'q_gaussian' and 'sparse_q_gaussian' policies have an index",
+        "degrees_of_freedom": "only a 'student_t' policy has degrees of freedom",
+        "box": "only a 'sparse_q_gaussian' policy has a band that ends",
+    }.items():
+        only_with(config, (name,), name in family.settings, reason)
     if config.outside_support is not None and not sparse:
         raise ValueError(
             f"outside_support={config.outside_support!r} has no effect: only a 'sparse_q_gaussian' "
@@ -153,48 +225,26 @@ def check_policy(config: PolicyConfig, families: tuple[str, ...], reason: str) -
         )
     only_with(
         config, ("scale_low", "scale_high", "state_dependent_scale"),
-        config.policy != "deterministic", "a deterministic policy has no scale",
+        family.reach != "point", "a deterministic policy has no scale",
     )  # fmt: skip
     bounds = (-math.inf, 1.0) if sparse else (1.0, 3.0)
     between(config, "entropic_index", *bounds, closed_low=not sparse)
-    between(config, "degrees_of_freedom", 0.0, math.inf)
     between(config, "scale_low", 0.0, min(config.scale_high, 1.0) if sparse else config.scale_high)
-    between(config, "scale_high", 0.0, math.inf)
+    positive(config, "degrees_of_freedom", "scale_high")
     whole(config, "actor_decay_steps")
 
 
-def check_regression(config: PolicyConfig) -> None:
-    """Refuse a family that logged actions cannot be regressed on."""
+def check_regression(config: ActorConfig) -> None:
+    """Refuse what no network can learn with, and families that cannot be regressed on the log."""
+    check_learning(config)
     check_policy(
-        config, (*COVERING, "sparse_q_gaussian"),
+        config,
         "the loss asks for the log density of logged actions, and a deterministic policy has none; "
         "td3_bc and spot learn one",
     )  # fmt: skip
-    if config.policy == "sparse_q_gaussian" and config.outside_support is None:
+    if known_family(config.policy).reach == "band" and config.outside_support is None:
         raise ValueError(
-            "policy='sparse_q_gaussian' needs outside_support='replace' or 'project': logged "
+            f"policy={config.policy!r} needs outside_support='replace' or 'project': logged "
             "actions outside the band have log density -inf. (Leaving them out would be no answer: "
             "the likelihood of what remains grows without bound as the band shrinks.)"
         )
-
-
-def make_family(
-    name: str,
-    entropic_index: float | None = None,
-    degrees_of_freedom: float | None = None,
-    box: str | None = None,
-) -> Family:
-    """The family of this name; None takes its own default."""
-    if name == "squashed_gaussian":
-        return Squashed()
-    if name == "clipped_gaussian":
-        return HeavyTailed(1.0)
-    if name == "q_gaussian":
-        return HeavyTailed(2.0 if entropic_index is None else entropic_index)
-    if name == "student_t":
-        return HeavyStudent(1.0 if degrees_of_freedom is None else degrees_of_freedom)
-    if name == "beta":
-        return Beta()
-    if name == "sparse_q_gaussian":
-        return Sparse(0.0 if entropic_index is None else entropic_index, box or "inside")
-    return Deterministic()

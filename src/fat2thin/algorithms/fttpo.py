@@ -14,37 +14,66 @@ All of it is in half-ranges of the action box. `published=True` runs what the au
 computes instead: see `published.fttpo`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.config import make_family
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
-from fat2thin.algorithms.outside_support import inside_support
-from fat2thin.algorithms.steps import (
-    fit_value_and_critics,
-    sample_action,
-    start_policy,
-    start_value_and_critics,
-    values_of_both,
-    watch_weight,
-)
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
-from fat2thin.policies.clipping import clip_inward
-from fat2thin.policies.families import Head, Sparse
-from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.families import Head, Sparse, clip_inward, make_family
+from fat2thin.policies.networks import (
+    Linear,
+    PolicyNetwork,
+    ScalarNetwork,
+    TwinCritic,
+    ValueAndCritics,
+    polyak,
+)
 from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
+NARROW_BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
+METRICS = {
+    **steps.VALUE_METRICS,
+    "proposal_loss": Meaning(
+        "−weight · log proposal(a given s) on logged actions",
+        "falls as the proposal narrows; below zero once its density exceeds 1",
+    ),
+    "actor_loss": steps.ACTOR_LOSS._replace(
+        look_for="should settle; its least value for indices 0 and 2 does not depend on the "
+        "proposal's scale",
+    ),
+    **steps.WEIGHT_METRICS,
+    "half_width": Meaning(
+        "half-width of the actor's band, after fitting to the action box",
+        "shrinks; stuck at a bound means that the bound decides",
+    ),
+    "proposal_scale": Meaning(
+        "scale of the proposal",
+        "shrinks with the data's good actions; the best band is a constant times it",
+    ),
+    "logged_inside_support": steps.INSIDE_SUPPORT,
+    "actions_at_edge": Meaning(
+        "share of the sampled actions at the edge of the box",
+        "high: the best actions may lie outside the box",
+    ),
+    "box_binds_share": Meaning(
+        "share of states where the band was moved or cut by the box",
+        "where it binds, the width is not the unconstrained best",
+    ),
+}
 
-class State(NamedTuple):
+
+class FtTPOState(NamedTuple):
     """Everything that changes during training."""
 
     proposal: Learner
@@ -71,6 +100,12 @@ class ActorNetwork(eqx.Module):
         log_width = clip_inward(self.width(features), *log_bounds)
         return Head(_shared_centre(self.proposal, observation), log_width)
 
+    def layers(self) -> dict[str, Any]:
+        """As those of `BoundedNetwork`."""
+        bounds = np.log(self.width_bounds)
+        own = {"log_scale": self.width, "fixed": None, "bounds": bounds, "tanh": True}
+        return {**self.proposal.layers(), **own}
+
 
 class ProportionalActor(eqx.Module):
     """The proposal's centre, and a half-width that is a constant times the proposal's scale."""
@@ -85,27 +120,33 @@ class ProportionalActor(eqx.Module):
         log_bounds = jnp.log(jnp.asarray(self.width_bounds, log_width.dtype))
         return Head(_shared_centre(self.proposal, observation), jnp.clip(log_width, *log_bounds))
 
+    def layers(self) -> dict[str, Any]:
+        """As those of `BoundedNetwork`; the ratio is added to the proposal's log scale."""
+        own = {"ratio": self.log_ratio, "ratio_bounds": np.log(self.width_bounds), "tanh": True}
+        return {**self.proposal.layers(), **own}
+
 
 def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
     centre = lax.stop_gradient(proposal(observation).centre)
     return jnp.tanh(centre) if proposal.squashed else centre
 
 
-def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOState:
     """Fresh networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
-    values, target_critic = start_value_and_critics(value_key, critic_key, problem, config)
-    return State(
-        proposal=start_policy(proposal_key, problem, config),
+    value_network = ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    critic = steps.start_critic(critic_key, problem, config).network
+    return FtTPOState(
+        proposal=steps.start_policy(proposal_key, problem, config),
         width=start(Linear(width_key, config.hidden[-1], problem.action_size)),
-        values=values,
-        target_critic=target_critic,
+        values=start(ValueAndCritics(value_network, critic)),
+        target_critic=critic,
     )
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
-) -> tuple[State, Metrics]:
+    state: FtTPOState, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
+) -> tuple[FtTPOState, Metrics]:
     """One update of value, critics, proposal and actor, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     fat = proposal_policy(state.proposal.network, config)
@@ -113,10 +154,12 @@ def update(
     policies = {"actor": thin, "proposal": fat}
 
     # Value and critics: what the evaluated policies get here and next, by the slow critics.
-    action = sample_action(policies[config.value_under], batch.observation, value_key)
-    next_action = sample_action(policies[config.critic_under], batch.next_observation, critic_key)
-    value_target, next_value = values_of_both(state.target_critic, batch, action, next_action)
-    values, values_metrics = fit_value_and_critics(
+    action = steps.sample_action(policies[config.value_under], batch.observation, value_key)
+    next_action = steps.sample_action(
+        policies[config.critic_under], batch.next_observation, critic_key
+    )
+    value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
+    values, values_metrics = steps.fit_value_and_critics(
         state.values, batch, value_target, next_value, problem, config
     )
     critic = values.network.critic(like=state.target_critic)
@@ -148,10 +191,10 @@ def update(
         **proposal_metrics,
         **actor_metrics,
         **values_metrics,
-        **watch_weight(weight),
+        **steps.watch_weight(weight),
         **_watch(thin, fat, batch, action, config),
     }
-    return State(proposal, width, values, target_critic), metrics
+    return FtTPOState(proposal, width, values, target_critic), metrics
 
 
 def _fit_width(
@@ -242,21 +285,35 @@ ACTOR_LOSSES = {
 }
 
 
-def policy(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def policy(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """The sparse actor, in the environment's units: the policy that acts."""
     unit = actor_policy(state.proposal.network, state.width.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-def proposal(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def proposal(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """The heavy-tailed proposal, in the environment's units."""
     unit = proposal_policy(state.proposal.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
+def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> TwinCritic:
+    """The critics that learn."""
+    return state.values.network.critic(like=state.target_critic)
+
+
+def value(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> ScalarNetwork:
+    """The value that learns."""
+    return state.values.network.value(problem.observation_size)
+
+
 def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
     """The proposal of a network, in half-ranges of the box."""
-    family = make_family(config.proposal_family, config.proposal_index, config.degrees_of_freedom)
+    family = make_family(
+        config.proposal_family,
+        entropic_index=config.proposal_index,
+        degrees_of_freedom=config.degrees_of_freedom,
+    )
     return unit_policy(network, family, (config.proposal_scale_low, config.proposal_scale_high))
 
 
@@ -291,7 +348,7 @@ def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPO
     _, half_width = Sparse(config.actor_index, config.box).band(head)
     wanted = jnp.exp(head.log_scale)
     binds = (head.centre - wanted < -1.0) | (head.centre + wanted > 1.0)
-    inside = inside_support(thin, batch.observation, batch.action)
+    inside = steps.inside_support(thin, batch.observation, batch.action)
     return {
         "half_width": jnp.mean(half_width, axis=-1),
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale), axis=-1),
@@ -310,4 +367,9 @@ ALGORITHM = Algorithm(
     update=update,
     policy=policy,
     proposal=proposal,
+    critics=critics,
+    value=value,
+    metrics=METRICS,
+    weighted_loss="proposal_loss",
+    small_logs=SmallLogs(noisy=NARROW_BAND, predictable=NARROW_BAND),
 )

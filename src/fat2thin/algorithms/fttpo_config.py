@@ -4,14 +4,21 @@ import dataclasses
 import math
 
 from fat2thin.algorithms.base import shaping
-from fat2thin.algorithms.checks import between, choice, only_with, whole
-from fat2thin.algorithms.config import COVERING, CriticConfig, check_learning
-from fat2thin.policies.families import BOX_RULES
+from fat2thin.algorithms.config import (
+    CriticConfig,
+    between,
+    check_learning,
+    choice,
+    only_with,
+    positive,
+    whole,
+)
+from fat2thin.policies.families import BOX_RULES, covering_families, known_family
 
 ACTOR_LOSSES = ("exact", "sampled", "closed_form", "spot", "greedy")
 EVALUATED = ("actor", "proposal")
-BOUNDED = ("squashed_gaussian", "beta")
-"""Families with no density outside the box."""
+LOCATION_SCALE = ("q_gaussian", "clipped_gaussian", "student_t")
+"""Families whose best band is a constant times their scale."""
 THEIRS = (
     "weight_index", "weight_limit", "proposal_index", "actor_index", "kept_mass",
     "degrees_of_freedom", "value_under", "critic_under", "box", "proposal_scale_low",
@@ -50,7 +57,7 @@ class FtTPOConfig(CriticConfig):
     """For "closed_form": share of the proposal's mass that the band keeps; None takes the one that
     minimises the reverse KL, 81 % for indices 0 and 2."""
 
-    proposal_family: str = choice("q_gaussian", COVERING)
+    proposal_family: str = choice("q_gaussian", covering_families)
     """Family of the proposal: "q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper),
     "clipped_gaussian", "student_t" or "beta"."""
 
@@ -93,15 +100,12 @@ class FtTPOConfig(CriticConfig):
 def check(config: FtTPOConfig) -> None:
     """Refuse a setting out of range, naming the field and the range."""
     check_learning(config)
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit", "degrees_of_freedom", "proposal_scale_high")
     between(config, "weight_index", -math.inf, 2.0)
-    between(config, "weight_limit", 0.0, math.inf)
     between(config, "proposal_index", 1.0, 3.0, closed_low=True)
     between(config, "actor_index", -math.inf, 1.0)
-    between(config, "degrees_of_freedom", 0.0, math.inf)
     between(config, "greedy_share", 0.0, 1.0, closed_high=True)
     between(config, "proposal_scale_low", 0.0, config.proposal_scale_high)
-    between(config, "proposal_scale_high", 0.0, math.inf)
     between(config, "half_width_low", 0.0, config.half_width_high)
     between(config, "half_width_high", 0.0, 1.0, closed_high=True)
     between(config, "kept_mass", 0.0, 1.0)
@@ -110,8 +114,8 @@ def check(config: FtTPOConfig) -> None:
 
 
 def _combinations(config: FtTPOConfig) -> None:
-    bounded = config.proposal_family in BOUNDED
-    if bounded and config.actor_loss == "closed_form":
+    bounded = known_family(config.proposal_family).reach == "box"
+    if config.proposal_family not in LOCATION_SCALE and config.actor_loss == "closed_form":
         raise ValueError(
             "actor_loss='closed_form' needs a proposal of the location-scale kind: the best band "
             f"of a {config.proposal_family!r} is not a constant times its scale. Use "

@@ -14,26 +14,15 @@ Densities are per half-range of the action box.
 """
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between
-from fat2thin.algorithms.config import BehaviourConfig, check_learning, check_regression
-from fat2thin.algorithms.steps import (
-    BehaviourState,
-    acting_policy,
-    behaviour_policy,
-    fit_behaviour,
-    fit_critic,
-    fit_policy,
-    learned_policy,
-    regress_value,
-    start_behaviour_state,
-)
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import BehaviourConfig, check_regression, positive
+from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.networks import TwinCritic, polyak
 from fat2thin.policies.policy import Policy
@@ -52,10 +41,8 @@ class InACConfig(BehaviourConfig):
 
 def check(config: InACConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
 
 
 def update(
@@ -63,28 +50,28 @@ def update(
 ) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
-    policy = learned_policy(state.actor.network, config)
+    policy = steps.learned_policy(state.actor.network, config)
 
     # Behaviour: what the log does.
-    behaviour, behaviour_metrics = fit_behaviour(state.behaviour, batch, config)
+    behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
     # Value: what the policy gets here, its entropy included.
     value_target = _soft_value(policy, state.target_critic, batch.observation, value_key, config)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the policy, its entropy included.
     next_value = _soft_value(
         policy, state.target_critic, batch.next_observation, critic_key, config
     )
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with weights that take the behaviour's probability out.
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
-    likelihood = behaviour_policy(behaviour.network, config)(batch.observation)
+    likelihood = steps.behaviour_policy(behaviour.network, config)(batch.observation)
     log_weight = advantage / config.temperature - likelihood.log_prob(batch.action)
     weight = jnp.exp(jnp.minimum(log_weight, jnp.log(config.weight_limit)))
-    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+    actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**behaviour_metrics, **value_metrics, **critic_metrics, **actor_metrics}
@@ -110,7 +97,12 @@ ALGORITHM = Algorithm(
     summary="In-sample Actor-Critic: a soft maximum over actions that the log has",
     config=InACConfig,
     check=check,
-    init=start_behaviour_state,
+    init=steps.start_behaviour_state,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+    metrics={**steps.BEHAVIOUR_METRICS, **steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={"temperature": 0.01}),
 )

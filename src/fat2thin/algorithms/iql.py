@@ -9,22 +9,13 @@ for that the log does not have. With slow targets of Q, expectile kappa and temp
 """
 
 import dataclasses
-import math
 
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between
-from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import ActorCriticConfig, between, check_regression, positive
 from fat2thin.algorithms.losses import expectile_loss, q_exponential_weight
-from fat2thin.algorithms.steps import (
-    ValueState,
-    acting_policy,
-    fit_critic,
-    fit_policy,
-    fit_value,
-    start_value_state,
-)
 from fat2thin.policies.networks import polyak
 
 
@@ -46,38 +37,33 @@ class IQLConfig(ActorCriticConfig):
 
 def check(config: IQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
     between(config, "expectile", 0.0, 1.0)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
 
 
 def update(
-    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: IQLConfig
-) -> tuple[ValueState, Metrics]:
+    state: steps.ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: IQLConfig
+) -> tuple[steps.ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
     # Value: an upper expectile of Q over the logged actions.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: expectile_loss(logged_value - prediction, config.expectile),
-        config,
+    value, value_metrics = steps.fit_value(
+        state.value, batch, lambda v: expectile_loss(logged_value - v, config.expectile), config
     )
 
     # Critics: one step of the log, then that value.
     next_value = value.network(batch.next_observation)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with exponential weights.
     advantage = logged_value - value.network(batch.observation)
     weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
-    actor, actor_metrics = fit_policy(state.actor, batch, weight, key, config)
+    actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**value_metrics, **critic_metrics, **actor_metrics}
-    return ValueState(actor, value, critic, target_critic), metrics
+    return steps.ValueState(actor, value, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(
@@ -85,7 +71,12 @@ ALGORITHM = Algorithm(
     summary="Implicit Q-Learning: an expectile of Q, and exponential weights",
     config=IQLConfig,
     check=check,
-    init=start_value_state,
+    init=steps.start_value_state,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+    metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={"temperature": 0.025}),
 )

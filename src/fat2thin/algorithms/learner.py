@@ -42,17 +42,13 @@ def descend(
     gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
     adam = optax.scale_by_adam(b1=ADAM_BETA_1, b2=config.adam_beta_2)
     direction, moments = adam.update(gradient, learner.moments)
-    if not _is_zero(config.weight_decay):
+    # A traced number is not known to be zero.
+    if not (isinstance(config.weight_decay, float) and config.weight_decay == 0.0):
         direction = jax.tree.map(
             lambda d, p: d + config.weight_decay * p, direction, learner.network
         )
     network = jax.tree.map(lambda p, d: p - rate * d, learner.network, direction)
     return Learner(network, moments), metrics
-
-
-def _is_zero(number: float | Float[Array, ""]) -> bool:
-    """Whether it is known now to be zero; a traced number is not."""
-    return isinstance(number, float) and number == 0.0
 
 
 def cosine_decay(

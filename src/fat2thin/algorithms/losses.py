@@ -1,6 +1,7 @@
 """The losses, one function each, row by row: one number an example, the mean is taken outside."""
 
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float
 
 from fat2thin.distributions.q_math import exp_q, log1p_ratio, log_q
@@ -11,7 +12,7 @@ Setting = float | Float[Array, ""]
 
 def half_squared_error(prediction: Rows, target: Rows) -> Rows:
     """(prediction - target)^2 / 2."""
-    return (prediction - target) ** 2 / 2.0
+    return optax.l2_loss(prediction, target)
 
 
 def temporal_difference_target(
@@ -23,16 +24,15 @@ def temporal_difference_target(
 
 def twin_critic_loss(values: Float[Array, "2 *rows"], target: Rows) -> Rows:
     """Mean over the twins of half the squared error."""
-    return jnp.mean((values - target) ** 2 / 2.0, axis=0)
+    return jnp.mean(optax.l2_loss(values, jnp.broadcast_to(target, values.shape)), axis=0)
 
 
 def twin_huber_loss(
     values: Float[Array, "2 *rows"], target: Rows, limit: Setting
 ) -> Float[Array, "*rows"]:
     """Mean over the twins of Huber's loss: half the square up to `limit`, straight beyond it."""
-    distance = jnp.abs(values - target)
-    inner = jnp.minimum(distance, limit)
-    return jnp.mean(inner**2 / 2.0 + limit * (distance - inner), axis=0)
+    target = jnp.broadcast_to(target, values.shape)
+    return jnp.mean(optax.huber_loss(values, target, delta=limit), axis=0)
 
 
 def expectile_loss(residual: Rows, expectile: Setting) -> Rows:

@@ -20,30 +20,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, choice, only_with
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
-    COVERING,
-    POLICIES,
     BehaviourConfig,
+    between,
     check_learning,
     check_policy,
+    choice,
+    only_with,
+    positive,
 )
 from fat2thin.algorithms.learner import cosine_decay, descend
 from fat2thin.algorithms.losses import log_weight
-from fat2thin.algorithms.steps import (
-    BehaviourState,
-    acting_policy,
-    behaviour_policy,
-    fit_behaviour,
-    fit_critic,
-    learned_policy,
-    regress_value,
-    sample_action,
-    start_behaviour_state,
-    watch_policy,
-)
+from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
+from fat2thin.policies.families import covering_families, families
 from fat2thin.policies.networks import PolicyNetwork, polyak
 
 THEIRS = (
@@ -57,11 +49,11 @@ THEIRS = (
 class SparseReverseKLConfig(BehaviourConfig):
     """Settings of the sparse reverse KL."""
 
-    policy: str = choice("sparse_q_gaussian", POLICIES)
+    policy: str = choice("sparse_q_gaussian", families)
     """Family of the policy: "sparse_q_gaussian", for which this was made, or any other that has a
     density."""
 
-    behaviour: str = choice("q_gaussian", COVERING)
+    behaviour: str = choice("q_gaussian", covering_families)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
@@ -82,15 +74,12 @@ class SparseReverseKLConfig(BehaviourConfig):
 def check(config: SparseReverseKLConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
-    check_policy(
-        config, (*COVERING, "sparse_q_gaussian"),
-        "the loss asks for a density, and a deterministic policy has none",
-    )  # fmt: skip
+    check_policy(config, "the loss asks for a density, and a deterministic policy has none")
     only_with(
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",
     )  # fmt: skip
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature")
     between(config, "weight_index", -math.inf, 1.0, closed_high=True)
     between(config, "weight_floor", 0.0, 1.0)
     only_with(config, THEIRS, not config.published, "published=True has the authors' own")
@@ -105,27 +94,27 @@ def update(
 ) -> tuple[BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
-    policy = learned_policy(state.actor.network, config)
+    policy = steps.learned_policy(state.actor.network, config)
 
     # Behaviour: what the log does.
-    behaviour, behaviour_metrics = fit_behaviour(state.behaviour, batch, config)
+    behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
     # Value: what the policy gets here.
-    action = sample_action(policy, batch.observation, value_key)
+    action = steps.sample_action(policy, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the policy.
-    next_action = sample_action(policy, batch.next_observation, critic_key)
+    next_action = steps.sample_action(policy, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: its own samples, judged by the behaviour and by the critics.
-    likelihood = behaviour_policy(behaviour.network, config)(batch.observation)
+    likelihood = steps.behaviour_policy(behaviour.network, config)(batch.observation)
     baseline = value.network(batch.observation)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        density = learned_policy(network, config)(batch.observation)
+        density = steps.learned_policy(network, config)(batch.observation)
         action, log_density = sample_with_log_prob(density, actor_key)
         in_box = jnp.clip(action, -1.0, 1.0)
         advantage = critic.network.minimum(batch.observation, in_box) - baseline
@@ -138,13 +127,8 @@ def update(
     actor, actor_metrics = descend(state.actor, loss, config, rate)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {
-        **actor_metrics,
-        **behaviour_metrics,
-        **value_metrics,
-        **critic_metrics,
-        **watch_policy(policy, batch),
-    }
+    metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_policy(policy, batch)
     return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
@@ -153,7 +137,19 @@ ALGORITHM = Algorithm(
     summary="A sparse policy by the reverse KL to the weighted behaviour, without a proposal",
     config=SparseReverseKLConfig,
     check=check,
-    init=start_behaviour_state,
+    init=steps.start_behaviour_state,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+    metrics={
+        **steps.BEHAVIOUR_METRICS,
+        **steps.VALUE_METRICS,
+        **steps.POLICY_METRICS,
+        "samples_below_floor": Meaning(
+            "share of the policy's samples whose weight is below the floor",
+            "falls; near 1 the policy sits among bad actions",
+        ),
+    },
+    small_logs=SmallLogs(noisy={"temperature": 0.1}),
 )

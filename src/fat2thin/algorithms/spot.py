@@ -13,7 +13,6 @@ second update.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -21,27 +20,37 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Preparation, Problem, shaping
-from fat2thin.algorithms.checks import between, layer_widths, only_with, whole
-from fat2thin.algorithms.config import check_learning
-from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if, start
-from fat2thin.algorithms.steps import (
-    acting_policy,
-    fit_critic,
-    learned_policy,
-    start_critic,
-    start_policy,
-    watch_policy,
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import (
+    Algorithm,
+    Batch,
+    Meaning,
+    Metrics,
+    Preparation,
+    Problem,
+    SmallLogs,
+    shaping,
+    with_published,
 )
-from fat2thin.algorithms.target_smoothing import (
+from fat2thin.algorithms.config import (
+    between,
+    check_learning,
+    layer_widths,
+    only_with,
+    positive,
+    whole,
+)
+from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if, start
+from fat2thin.algorithms.td3_bc import (
     SmoothedTargetConfig,
     check_smoothed_target,
     scaled_value,
     smoothed_next_value,
 )
-from fat2thin.algorithms.variational import Bound, VariationalAutoencoder
-from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
+
+LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +84,70 @@ class SPOTConfig(SmoothedTargetConfig):
     connects with the policy."""
 
 
-class State(NamedTuple):
+class Bound(NamedTuple):
+    """The two terms of the negative evidence lower bound, each a mean over its coordinates."""
+
+    reconstruction: Float[Array, "*rows"]
+    divergence: Float[Array, "*rows"]
+
+
+class VariationalAutoencoder(eqx.Module):
+    """Encodes an action, given the observation, and decodes it again, into the box of +-1."""
+
+    encoder: Trunk
+    latent_mean: Linear
+    latent_log_deviation: Linear
+    decoder: Trunk
+    action: Linear
+
+    def __init__(
+        self,
+        key: Key[Array, ""],
+        observation_size: int,
+        action_size: int,
+        latent_size: int,
+        hidden: tuple[int, ...],
+    ) -> None:
+        keys = jax.random.split(key, 5)
+        self.encoder = Trunk(keys[0], observation_size + action_size, hidden)
+        self.latent_mean = Linear(keys[1], hidden[-1], latent_size)
+        self.latent_log_deviation = Linear(keys[2], hidden[-1], latent_size)
+        self.decoder = Trunk(keys[3], observation_size + latent_size, hidden)
+        self.action = Linear(keys[4], hidden[-1], action_size)
+
+    def encode(
+        self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
+    ) -> tuple[Float[Array, "*rows latent"], Float[Array, "*rows latent"]]:
+        """Mean and log standard deviation of the latent variable."""
+        features = self.encoder(jnp.concatenate([observation, action], axis=-1))
+        log_deviation = jnp.clip(self.latent_log_deviation(features), *LOG_DEVIATION_BOUNDS)
+        return self.latent_mean(features), log_deviation
+
+    def decode(
+        self, observation: Float[Array, "*rows observation"], latent: Float[Array, "*rows latent"]
+    ) -> Float[Array, "*rows action"]:
+        """The action of a latent variable."""
+        features = self.decoder(jnp.concatenate([observation, latent], axis=-1))
+        return jnp.tanh(self.action(features))
+
+    def bound(
+        self,
+        observation: Float[Array, "*rows observation"],
+        action: Float[Array, "*rows action"],
+        key: Key[Array, ""],
+    ) -> Bound:
+        """Squared error of the action decoded from one sample, and KL(encoded || N(0, 1))."""
+        mean, log_deviation = self.encode(observation, action)
+        latent = mean + jnp.exp(log_deviation) * jax.random.normal(key, mean.shape)
+        decoded = self.decode(observation, latent)
+        divergence = (jnp.exp(2.0 * log_deviation) + mean**2 - 1.0) / 2.0 - log_deviation
+        return Bound(
+            reconstruction=jnp.mean((decoded - action) ** 2, axis=-1),
+            divergence=jnp.mean(divergence, axis=-1),
+        )
+
+
+class SPOTState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -106,10 +178,10 @@ def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
     check_smoothed_target(config)
-    between(config, "support_weight", 0.0, math.inf, closed_low=True)
+    positive(config, "support_weight", zero=True)
     whole(config, "vae_steps")
     layer_widths(config, "vae_hidden")
-    between(config, "vae_beta", 0.0, math.inf)
+    positive(config, "vae_beta")
     between(config, "vae_learning_rate", 0.0, 1.0)
     whole(config, "latent_size")
     between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
@@ -119,11 +191,11 @@ def check(config: SPOTConfig) -> None:
     )  # fmt: skip
 
 
-def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState:
     """Fresh networks and optimisers."""
     actor_key, critic_key, density_key = jax.random.split(key, 3)
-    actor = start_policy(actor_key, problem, config)
-    critic = start_critic(critic_key, problem, config)
+    actor = steps.start_policy(actor_key, problem, config)
+    critic = steps.start_critic(critic_key, problem, config)
     density = VariationalAutoencoder(
         density_key,
         problem.observation_size,
@@ -131,12 +203,12 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> State:
         config.latent_size or 2 * problem.action_size,
         config.vae_hidden,
     )
-    return State(actor, critic, actor.network, critic.network, start(density))
+    return SPOTState(actor, critic, actor.network, critic.network, start(density))
 
 
 def prepare(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
-) -> tuple[State, Metrics]:
+    state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[SPOTState, Metrics]:
     """One update of the density model."""
 
     def loss(network: VariationalAutoencoder) -> tuple[Array, Metrics]:
@@ -153,21 +225,23 @@ def prepare(
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
-) -> tuple[State, Metrics]:
+    state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[SPOTState, Metrics]:
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key, model_key, dropout_key = jax.random.split(key, 4)
 
     # Critics: one step of the log, then the target policy with noise.
-    target_policy = learned_policy(state.target_actor, config)
+    target_policy = steps.learned_policy(state.target_actor, config)
     next_value = smoothed_next_value(
         target_policy, state.target_critic, batch.next_observation, critic_key, config
     )
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: uphill on the first critic, where the log has density.
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        policy = with_dropout(learned_policy(network, config), dropout_key, config.actor_dropout)
+        policy = with_dropout(
+            steps.learned_policy(network, config), dropout_key, config.actor_dropout
+        )
         action = policy.act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
@@ -183,12 +257,38 @@ def update(
     due = critic.moments.count % config.delay == 0
     actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
+    watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
+    metrics = {**actor_metrics, **critic_metrics, **watched}
+    return SPOTState(actor, critic, target_actor, target_critic, state.density), metrics
+
+
+def published_update(
+    state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
+) -> tuple[SPOTState, Metrics]:
+    """One update as the FtTPO authors' code computes it (`published=True`).
+
+    The policy's loss is taken at logged actions, so nothing in it depends on the policy: it is
+    reported, and the policy stays what it was at the start.
+    """
+    critic_key, model_key = jax.random.split(key)
+    policy = steps.learned_policy(state.actor.network, config)
+    next_value = smoothed_next_value(
+        policy, state.target_critic, batch.next_observation, critic_key, config
+    )
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
+
+    bound = state.density.network.bound(batch.observation, batch.action, model_key)
+    outside = jnp.mean(model_loss(bound, config))
+    climb = scaled_value(state.target_critic, batch.observation, batch.action)
+
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
-        **actor_metrics,
+        "actor_loss": config.support_weight * outside - climb,
+        "model_loss": outside,
         **critic_metrics,
-        **watch_policy(learned_policy(state.actor.network, config), batch),
+        **steps.watch_policy(policy, batch),
     }
-    return State(actor, critic, target_actor, target_critic, state.density), metrics
+    return state._replace(critic=critic, target_critic=target_critic), metrics
 
 
 def model_loss(bound: Bound, config: SPOTConfig) -> Float[Array, "*rows"]:
@@ -204,13 +304,32 @@ def with_dropout(policy: Policy, key: Key[Array, ""], rate: float) -> Policy:
     return eqx.tree_at(lambda whole: whole.network.network, policy, dropped)
 
 
-ALGORITHM = Algorithm(
+CORRECTED = Algorithm(
     name="spot",
     summary="SPOT: uphill on Q, within the support of the log by a learned density",
     config=SPOTConfig,
     check=check,
     init=init,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    metrics={
+        "model_loss": Meaning(
+            "the density model's loss, at the policy's actions (in the preparation: logged ones)",
+            "far above its value at the end of the preparation: the policy leaves the log",
+        ),
+        "reconstruction_loss": Meaning(
+            "squared error of actions that the density model encodes and decodes",
+            "falls; what is left is what the latent variable cannot hold",
+        ),
+        "latent_divergence": Meaning(
+            "KL of the encoded latent variable to the standard normal, mean over its coordinates",
+            "0 means that the latent variable is not used",
+        ),
+        **steps.CRITIC_METRICS,
+        **steps.POLICY_METRICS,
+    },
+    small_logs=SmallLogs(noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}),
     preparation=Preparation(update=prepare, steps=lambda config: config.vae_steps),
 )
+ALGORITHM = with_published(CORRECTED, update=published_update)

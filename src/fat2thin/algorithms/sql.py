@@ -10,23 +10,14 @@ alpha:
 """
 
 import dataclasses
-import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, choice
-from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import ActorCriticConfig, check_regression, choice, positive
 from fat2thin.algorithms.losses import q_exponential_weight, sparse_value_loss
-from fat2thin.algorithms.steps import (
-    ValueState,
-    acting_policy,
-    fit_critic,
-    fit_policy,
-    fit_value,
-    start_value_state,
-)
 from fat2thin.policies.networks import polyak
 
 WEIGHTS = ("sparse", "positive_part")
@@ -50,28 +41,23 @@ class SQLConfig(ActorCriticConfig):
 
 def check(config: SQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
 
 
 def update(
-    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SQLConfig
-) -> tuple[ValueState, Metrics]:
+    state: steps.ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SQLConfig
+) -> tuple[steps.ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
     # Value: where the sparse weights of the logged actions average to 1.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: sparse_value_loss(logged_value, prediction, config.temperature),
-        config,
+    value, value_metrics = steps.fit_value(
+        state.value, batch, lambda v: sparse_value_loss(logged_value, v, config.temperature), config
     )
 
     # Critics: one step of the log, then that value.
     next_value = value.network(batch.next_observation)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with sparse weights.
     advantage = logged_value - value.network(batch.observation)
@@ -79,11 +65,11 @@ def update(
         weight = q_exponential_weight(advantage, 2.0 * config.temperature, 0.0, config.weight_limit)
     else:
         weight = jnp.clip(advantage, 0.0, config.weight_limit)
-    actor, actor_metrics = fit_policy(state.actor, batch, weight, key, config)
+    actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**value_metrics, **critic_metrics, **actor_metrics}
-    return ValueState(actor, value, critic, target_critic), metrics
+    return steps.ValueState(actor, value, critic, target_critic), metrics
 
 
 ALGORITHM = Algorithm(
@@ -91,7 +77,12 @@ ALGORITHM = Algorithm(
     summary="Sparse Q-Learning: a sparse value of Q, and weights that drop bad actions",
     config=SQLConfig,
     check=check,
-    init=start_value_state,
+    init=steps.start_value_state,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+    metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={"temperature": 0.025}),
 )

@@ -10,16 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
-from fat2thin.algorithms.base import Batch, Metrics, Problem
-from fat2thin.algorithms.config import (
-    ActorConfig,
-    BehaviourConfig,
-    LearningConfig,
-    PolicyConfig,
-    make_family,
-)
+from fat2thin.algorithms.base import Batch, Meaning, Metrics, Problem
+from fat2thin.algorithms.config import ActorConfig, BehaviourConfig, LearningConfig, PolicyConfig
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
 from fat2thin.algorithms.losses import (
     half_squared_error,
@@ -27,13 +21,66 @@ from fat2thin.algorithms.losses import (
     twin_critic_loss,
     weighted_regression,
 )
-from fat2thin.algorithms.outside_support import inside_support, regressed_action
-from fat2thin.policies.families import Deterministic
+from fat2thin.policies.families import make_family
 from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
 from fat2thin.policies.policy import Policy, unit_policy
 
 BEHAVIOUR_SCALES = (1e-3, 10.0)
 """Bounds of the behaviour's scale; the policy's own may be those of a narrow band."""
+REPLACEMENT_SAMPLES = 100
+PROJECTED_SHARE = 0.9
+
+ACTOR_LOSS = Meaning(
+    "what the policy that acts minimises",
+    "should settle; a regression's falls below zero once the density exceeds 1",
+)
+INSIDE_SUPPORT = Meaning(
+    "share of logged actions that the policy could have taken",
+    "how much of the log's behaviour is still allowed",
+)
+CRITIC_METRICS = {
+    "critic_loss": Meaning(
+        "half the squared error of Q against its target, both critics",
+        "falls towards the noise of the rewards; far below it means the log is being learned by "
+        "heart",
+    ),
+    "q_mean": Meaning(
+        "mean Q of logged actions",
+        "on the scale of discounted returns; growing without end means overestimation",
+    ),
+}
+VALUE_METRICS = {
+    "value_loss": Meaning("what V minimises, mean over the batch", "should settle; it follows Q"),
+    "v_mean": Meaning(
+        "mean V of logged states", "near `q_mean`; above it where the policy is better than the log"
+    ),
+    **CRITIC_METRICS,
+}
+WEIGHT_METRICS = {
+    "weight_mean": Meaning(
+        "mean weight of logged actions", "near zero: the policy hardly learns from the log"
+    ),
+    "zero_weight_share": Meaning(
+        "share of logged actions with a weight of exactly zero",
+        "the share that is thrown away as bad; 1 means that nothing is learned",
+    ),
+}
+POLICY_METRICS = {
+    "actor_loss": ACTOR_LOSS,
+    "policy_scale": Meaning(
+        "scale of the policy (half-width of a sparse one)",
+        "shrinks with the good actions; at a bound, the bound decides",
+    ),
+    "logged_inside_support": INSIDE_SUPPORT,
+}
+REGRESSION_METRICS = {**POLICY_METRICS, **WEIGHT_METRICS}
+BEHAVIOUR_METRICS = {
+    "behaviour_loss": Meaning(
+        "−log behaviour(a given s) on logged actions",
+        "falls towards the entropy of the log's actions",
+    )
+}
+"""Metrics of the steps below, by what is learned."""
 RowLoss = Callable[[Float[Array, " batch"]], Float[Array, " batch"]]
 
 
@@ -71,29 +118,13 @@ def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -
     return start(ScalarNetwork(key, problem.observation_size, config.hidden))
 
 
-def start_value_and_critics(
-    value_key: Key[Array, ""],
-    critic_key: Key[Array, ""],
-    problem: Problem,
-    config: LearningConfig,
-) -> tuple[Learner, TwinCritic]:
-    """A fresh value and critics that learn together, and the critics' targets."""
-    sizes = problem.observation_size, problem.action_size
-    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
-    critic = TwinCritic(critic_key, *sizes, config.hidden)
-    return start(ValueAndCritics(value, critic)), critic
-
-
 def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
     """Fresh networks and optimisers of a policy, a value and critics."""
     actor_key, value_key, critic_key = jax.random.split(key, 3)
+    actor = start_policy(actor_key, problem, config)
+    value = start_value(value_key, problem, config)
     critic = start_critic(critic_key, problem, config)
-    return ValueState(
-        actor=start_policy(actor_key, problem, config),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
+    return ValueState(actor, value, critic, critic.network)
 
 
 def start_behaviour_state(
@@ -101,25 +132,23 @@ def start_behaviour_state(
 ) -> BehaviourState:
     """The same, and of a model of the log's behaviour."""
     actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
+    actor = start_policy(actor_key, problem, config)
+    behaviour = start_policy(behaviour_key, problem, config)
+    value = start_value(value_key, problem, config)
     critic = start_critic(critic_key, problem, config)
-    return BehaviourState(
-        actor=start_policy(actor_key, problem, config),
-        behaviour=start_policy(behaviour_key, problem, config),
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
+    return BehaviourState(actor, behaviour, value, critic, critic.network)
 
 
 def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:
     """The policy of a network, in half-ranges of the box."""
     family = make_family(
-        config.policy, config.entropic_index, config.degrees_of_freedom, config.box
+        config.policy,
+        entropic_index=config.entropic_index,
+        degrees_of_freedom=config.degrees_of_freedom,
+        box=config.box,
     )
     # Beyond the whole box a wider band is the same band, and its gradient lost.
-    widest = (
-        min(config.scale_high, 1.0) if config.policy == "sparse_q_gaussian" else config.scale_high
-    )
+    widest = min(config.scale_high, 1.0) if family.reach == "band" else config.scale_high
     bounds = (config.scale_low, widest)
     return unit_policy(network, family, bounds, config.state_dependent_scale)
 
@@ -128,6 +157,16 @@ def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
     """The learned policy in the environment's units."""
     unit = learned_policy(state.actor.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
+
+
+def learned_critics(state: Any, problem: Problem, config: LearningConfig) -> TwinCritic:
+    """The critics of a state that has them as a learner of their own."""
+    return state.critic.network
+
+
+def learned_value(state: Any, problem: Problem, config: LearningConfig) -> ScalarNetwork:
+    """The value of a state that has it as a learner of its own."""
+    return state.value.network
 
 
 def sample_action(
@@ -245,6 +284,50 @@ def fit_policy(
     return learner, {**metrics, **watch_weight(weight), **watch_policy(before, batch)}
 
 
+def inside_support(
+    policy: Policy, observation: Float[Array, "batch observation"], action: Array
+) -> Bool[Array, " batch"]:
+    """Which actions lie between the ends of the policy's support."""
+    low, high = policy.support(observation)
+    return jnp.all((low <= action) & (action <= high), axis=-1)
+
+
+def regressed_action(
+    policy: Policy,
+    observation: Float[Array, "batch observation"],
+    action: Float[Array, "batch action"],
+    rule: str | None,
+    key: Key[Array, ""],
+) -> Float[Array, "batch action"]:
+    """The actions whose likelihood is raised: the logged ones, but for those outside the support.
+
+    "replace" takes the nearest of a hundred samples of the policy (random action replacement),
+    "project" the nearest point of the middle 90 % of the band. Neither carries a gradient.
+    """
+    if rule is None:
+        return action
+    instead = _REPLACEMENTS[rule](policy, observation, action, key)
+    # The density itself is asked: it knows an ellipsoid from its box, and its own rounding.
+    inside = jnp.isfinite(policy(observation).log_prob(action))
+    return lax.stop_gradient(jnp.where(inside[:, None], action, instead))
+
+
+def _nearest_sample(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
+    samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
+    nearest = jnp.argmin(jnp.sum((samples - action) ** 2, axis=-1), axis=0)
+    return jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
+
+
+def _nearest_point(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
+    del key
+    low, high = policy.support(observation)
+    centre, reach = (low + high) / 2.0, PROJECTED_SHARE * (high - low) / 2.0
+    return jnp.clip(action, centre - reach, centre + reach)
+
+
+_REPLACEMENTS = {"replace": _nearest_sample, "project": _nearest_point}
+
+
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
     """The model of the log's behaviour, in half-ranges of the box."""
     family = make_family(config.behaviour)
@@ -284,7 +367,7 @@ def watch_weight(weight: Float[Array, " batch"]) -> Metrics:
 
 def watch_policy(policy: Policy, batch: Batch) -> Metrics:
     """How wide a policy is, and how much of the log it could have done."""
-    if isinstance(policy.family, Deterministic):
+    if policy.family.reach == "point":
         return {}
     inside = inside_support(policy, batch.observation, batch.action)
     scale = jnp.exp(policy.network(batch.observation).log_scale)

@@ -16,21 +16,17 @@ import math
 import jax
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, only_with
-from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
-from fat2thin.algorithms.losses import q_exponential_weight
-from fat2thin.algorithms.steps import (
-    ValueState,
-    acting_policy,
-    fit_critic,
-    fit_policy,
-    learned_policy,
-    regress_value,
-    sample_action,
-    start_value_state,
-    values_of_both,
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import (
+    ActorCriticConfig,
+    between,
+    check_regression,
+    only_with,
+    positive,
 )
+from fat2thin.algorithms.losses import q_exponential_weight
+from fat2thin.algorithms.steps import ValueState
 from fat2thin.policies.networks import polyak
 
 THEIRS = (
@@ -62,15 +58,10 @@ class TAWACConfig(ActorCriticConfig):
 
 def check(config: TAWACConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "temperature", 0.0, math.inf)
+    positive(config, "temperature", "weight_limit")
     between(config, "weight_index", -math.inf, 2.0)
-    between(config, "weight_limit", 0.0, math.inf)
-    only_with(
-        config, THEIRS, not config.published,
-        "published=True has the authors' own",
-    )  # fmt: skip
+    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
     if config.published and config.policy not in THEIR_FAMILIES:
         raise ValueError(
             f"published=True is for policy='q_gaussian' and 'sparse_q_gaussian': the authors' "
@@ -85,14 +76,14 @@ def update(
 ) -> tuple[ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
-    policy = learned_policy(state.actor.network, config)
+    policy = steps.learned_policy(state.actor.network, config)
 
     # Value and critics: what the policy gets here and next, by the slow critics.
-    action = sample_action(policy, batch.observation, value_key)
-    next_action = sample_action(policy, batch.next_observation, critic_key)
-    value_target, next_value = values_of_both(state.target_critic, batch, action, next_action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    action = steps.sample_action(policy, batch.observation, value_key)
+    next_action = steps.sample_action(policy, batch.next_observation, critic_key)
+    value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression on logged actions, the bad ones at exactly zero weight.
     advantage = critic.network.minimum(batch.observation, batch.action)
@@ -100,7 +91,7 @@ def update(
     weight = q_exponential_weight(
         advantage, config.temperature, config.weight_index, config.weight_limit
     )
-    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+    actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**value_metrics, **critic_metrics, **actor_metrics}
@@ -112,7 +103,12 @@ ALGORITHM = Algorithm(
     summary="Tsallis AWAC: q-exponential weights that drop bad actions",
     config=TAWACConfig,
     check=check,
-    init=start_value_state,
+    init=steps.start_value_state,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+    metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={"temperature": 0.1}),
 )

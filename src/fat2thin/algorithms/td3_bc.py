@@ -6,36 +6,63 @@ With slow targets of the policy and of Q, and mean |Q| over the batch as a const
     policy  -alpha Q1(s, b) / mean |Q1| + (b - a)^2               b = policy(s), a from the log
 
 The policy and the targets move at every second update. A policy that is not deterministic is
-sampled for a' and b, with a gradient through the sample.
+sampled for a' and b, with a gradient through the sample. SPOT shares the smoothed targets, the
+delay and the way uphill on Q.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jax import lax
+from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between
-from fat2thin.algorithms.config import check_learning
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import (
+    ActorCriticConfig,
+    check_learning,
+    check_policy,
+    choice,
+    only_with,
+    positive,
+    whole,
+)
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if
-from fat2thin.algorithms.steps import (
-    acting_policy,
-    fit_critic,
-    learned_policy,
-    start_critic,
-    start_policy,
-    watch_policy,
-)
-from fat2thin.algorithms.target_smoothing import (
-    SmoothedTargetConfig,
-    check_smoothed_target,
-    scaled_value,
-    smoothed_next_value,
-)
+from fat2thin.policies.families import families
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedTargetConfig(ActorCriticConfig):
+    """Settings of an algorithm that goes uphill on Q as TD3 does."""
+
+    policy: str = choice("deterministic", families)
+    """Family of the policy: "deterministic", or one that is sampled with a gradient through the
+    sample: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta" or
+    "sparse_q_gaussian"."""
+
+    delay: int = 2
+    """The policy and the targets move once in so many updates."""
+
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target policy's actions, in half-ranges of the box."""
+
+    noise_clip: float = 0.5
+    """Largest noise on the target policy's actions."""
+
+
+def check_smoothed_target(config: SmoothedTargetConfig) -> None:
+    """Refuse a setting out of range."""
+    check_policy(config)
+    only_with(
+        config, ("outside_support",), False,
+        "the loss asks for no density of logged actions, so none can be outside",
+    )  # fmt: skip
+    whole(config, "delay")
+    positive(config, "target_noise", "noise_clip", zero=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +73,7 @@ class TD3BCConfig(SmoothedTargetConfig):
     """alpha: how much Q counts beside the distance to logged actions; 0 is cloning."""
 
 
-class State(NamedTuple):
+class TD3BCState(NamedTuple):
     """Everything that changes during training."""
 
     actor: Learner
@@ -59,33 +86,33 @@ def check(config: TD3BCConfig) -> None:
     """Refuse a setting out of range."""
     check_learning(config)
     check_smoothed_target(config)
-    between(config, "q_weight", 0.0, math.inf, closed_low=True)
+    positive(config, "q_weight", zero=True)
 
 
-def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> TD3BCState:
     """Fresh networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
-    actor = start_policy(actor_key, problem, config)
-    critic = start_critic(critic_key, problem, config)
-    return State(actor, critic, actor.network, critic.network)
+    actor = steps.start_policy(actor_key, problem, config)
+    critic = steps.start_critic(critic_key, problem, config)
+    return TD3BCState(actor, critic, actor.network, critic.network)
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: TD3BCConfig
-) -> tuple[State, Metrics]:
+    state: TD3BCState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TD3BCConfig
+) -> tuple[TD3BCState, Metrics]:
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key = jax.random.split(key)
 
     # Critics: one step of the log, then the target policy with noise.
-    target_policy = learned_policy(state.target_actor, config)
+    target_policy = steps.learned_policy(state.target_actor, config)
     next_value = smoothed_next_value(
         target_policy, state.target_critic, batch.next_observation, critic_key, config
     )
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: uphill on the first critic, not far from the log.
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        action = learned_policy(network, config).act(batch.observation, actor_key)
+        action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
         climb = scaled_value(critic.network, batch.observation, action)
         error = distance - config.q_weight * climb
@@ -99,12 +126,32 @@ def update(
     due = critic.moments.count % config.delay == 0
     actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
 
-    metrics = {
-        **actor_metrics,
-        **critic_metrics,
-        **watch_policy(learned_policy(state.actor.network, config), batch),
-    }
-    return State(actor, critic, target_actor, target_critic), metrics
+    watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
+    metrics = {**actor_metrics, **critic_metrics, **watched}
+    return TD3BCState(actor, critic, target_actor, target_critic), metrics
+
+
+def smoothed_next_value(
+    policy: Policy,
+    critic: TwinCritic,
+    observation: Float[Array, "batch observation"],
+    key: Key[Array, ""],
+    config: SmoothedTargetConfig,
+) -> Float[Array, " batch"]:
+    """min Q(s', a') at an action of the target policy with clipped noise, in the box."""
+    action_key, noise_key = jax.random.split(key)
+    action = policy.act(observation, action_key)
+    noise = config.target_noise * jax.random.normal(noise_key, action.shape)
+    noise = jnp.clip(noise, -config.noise_clip, config.noise_clip)
+    return critic.minimum(observation, jnp.clip(action + noise, -1.0, 1.0))
+
+
+def scaled_value(
+    critic: TwinCritic, observation: Float[Array, "batch observation"], action: Array
+) -> Float[Array, ""]:
+    """Mean of the first critic over its mean size, which carries no gradient."""
+    values = critic(observation, action)[0]
+    return jnp.mean(values) / lax.stop_gradient(jnp.mean(jnp.abs(values)))
 
 
 ALGORITHM = Algorithm(
@@ -114,5 +161,8 @@ ALGORITHM = Algorithm(
     check=check,
     init=init,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    metrics={**steps.CRITIC_METRICS, **steps.POLICY_METRICS},
+    small_logs=SmallLogs(noisy={"q_weight": 1.0}),
 )

@@ -11,29 +11,34 @@ The value loss is divided by the batch's largest e^z, which is no function of V 
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem
-from fat2thin.algorithms.checks import between, only_with, whole
-from fat2thin.algorithms.config import ActorCriticConfig, check_learning, check_regression
-from fat2thin.algorithms.losses import gumbel_loss, q_exponential_weight, twin_huber_loss
-from fat2thin.algorithms.steps import (
-    ValueState,
-    acting_policy,
-    fit_critic,
-    fit_policy,
-    fit_value,
-    start_value_state,
-    watched_actions,
+from fat2thin.algorithms import steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.config import (
+    ActorCriticConfig,
+    check_regression,
+    only_with,
+    positive,
+    whole,
+)
+from fat2thin.algorithms.losses import (
+    expectile_loss,
+    gumbel_loss,
+    q_exponential_weight,
+    twin_huber_loss,
 )
 from fat2thin.policies.networks import polyak
 
 LEAST_SHIFT = -1.0
+EXPECTILE = 0.8
+RANDOM_ACTIONS = 1
+ACTION_NOISE = 0.1
+"""The last three are those of `published=True`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +74,11 @@ class XQLConfig(ActorCriticConfig):
 
 def check(config: XQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_regression(config)
-    between(config, "value_temperature", 0.0, math.inf)
-    between(config, "value_clip", 0.0, math.inf)
-    between(config, "temperature", 0.0, math.inf)
-    between(config, "weight_limit", 0.0, math.inf)
-    between(config, "huber_limit", 0.0, math.inf)
-    between(config, "action_noise", 0.0, math.inf, closed_low=True)
+    positive(
+        config, "value_temperature", "value_clip", "temperature", "weight_limit", "huber_limit"
+    )
+    positive(config, "action_noise", zero=True)
     whole(config, "random_actions", least=0)
     only_with(
         config, ("value_temperature", "value_clip", "action_noise", "random_actions"),
@@ -85,26 +87,27 @@ def check(config: XQLConfig) -> None:
 
 
 def update(
-    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: XQLConfig
-) -> tuple[ValueState, Metrics]:
+    state: steps.ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: XQLConfig
+) -> tuple[steps.ValueState, Metrics]:
     """One update of value, critics and policy, in this order, then of the targets."""
     value_key, actor_key = jax.random.split(key)
 
-    # Value: the soft maximum of Q over the logged actions.
-    watched = watched_actions(batch.action, value_key, config.random_actions, config.action_noise)
+    # Value: the soft maximum of Q over the logged actions; as published, an expectile of Q over
+    # the logged action and a uniform one, both with noise.
+    row_loss = expectile_rows if config.published else soft_maximum_loss
+    actions = config.random_actions, config.action_noise
+    actions = (RANDOM_ACTIONS, ACTION_NOISE) if config.published else actions
+    watched = steps.watched_actions(batch.action, value_key, *actions)
     watched_value = jax.vmap(functools.partial(state.target_critic.minimum, batch.observation))(
         watched
     )
-    value, value_metrics = fit_value(
-        state.value,
-        batch,
-        lambda prediction: soft_maximum_loss(watched_value, prediction, config),
-        config,
+    value, value_metrics = steps.fit_value(
+        state.value, batch, lambda v: row_loss(watched_value, v, config), config
     )
 
     # Critics: one step of the log, then that value.
     next_value = value.network(batch.next_observation)
-    critic, critic_metrics = fit_critic(
+    critic, critic_metrics = steps.fit_critic(
         state.critic, batch, next_value, problem, config,
         functools.partial(twin_huber_loss, limit=config.huber_limit),
     )  # fmt: skip
@@ -113,11 +116,11 @@ def update(
     advantage = state.target_critic.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
     weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
-    actor, actor_metrics = fit_policy(state.actor, batch, weight, actor_key, config)
+    actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**value_metrics, **critic_metrics, **actor_metrics}
-    return ValueState(actor, value, critic, target_critic), metrics
+    return steps.ValueState(actor, value, critic, target_critic), metrics
 
 
 def soft_maximum_loss(
@@ -131,12 +134,30 @@ def soft_maximum_loss(
     return jnp.mean(loss, axis=0)
 
 
+def expectile_rows(
+    values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
+) -> Float[Array, " batch"]:
+    """Mean expectile loss of each state's actions: what the FtTPO authors' code has for it."""
+    return jnp.mean(expectile_loss(values - prediction, EXPECTILE), axis=0)
+
+
 ALGORITHM = Algorithm(
     name="xql",
     summary="Extreme Q-Learning: the soft maximum of Q by Gumbel regression",
     config=XQLConfig,
     check=check,
-    init=start_value_state,
+    init=steps.start_value_state,
     update=update,
-    policy=acting_policy,
+    policy=steps.acting_policy,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+    metrics={
+        **steps.VALUE_METRICS,
+        "critic_loss": steps.CRITIC_METRICS["critic_loss"]._replace(
+            what="Huber's loss of Q against its target, both critics"
+        ),
+        **steps.REGRESSION_METRICS,
+    },
+    weighted_loss="actor_loss",
+    small_logs=SmallLogs(noisy={"temperature": 0.025, "value_temperature": 1.0}),
 )

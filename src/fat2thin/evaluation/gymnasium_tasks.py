@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +161,23 @@ def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
         return GymnasiumJudge(describe(task), scale)
     except ValueError as error:
         raise TaskError(f"{error}. {_HINT}") from error
+
+
+def judge_of_environment(name: str, made: Any, make: Any) -> GymnasiumJudge:
+    """Return the judge of policies on an environment of another package, in this process.
+
+    `made` is a first one from `make`, which is closed again.
+    """
+    if not isinstance(made, gymnasium.Env):
+        raise TaskError(
+            f"task {name!r} makes a {type(made).__name__}: it must make an Evaluator, a Gymnasium "
+            "environment or the id of one"
+        )
+    made.close()
+    known = f"fat2thin/{name}"
+    if known not in gymnasium.registry:
+        gymnasium.register(known, make, disable_env_checker=True)
+    return GymnasiumJudge(describe(known), workers=0)
 
 
 @jax.jit

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin import data
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
-from fat2thin.algorithms.critics import advantage_of, critics_of
 from fat2thin.data import Dataset
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales
@@ -58,8 +57,8 @@ MEANINGS = {
     "weighted_log_likelihood": "mean log density of logged actions, weighted as in training",
     "log_likelihood": "the same with equal weights; −inf where the policy excludes an action",
 }
-"""What is found besides the algorithm's own metrics, which `algorithms.metrics` explains. Densities
-are per half-range of the box, and those of the proposal where there is one."""
+"""What is found besides the algorithm's own metrics, which it describes itself. Densities are per
+half-range of the box, and those of the proposal where there is one."""
 
 
 class Watched(NamedTuple):
@@ -97,12 +96,12 @@ def signals(
     }
     if "critic_loss" in metrics:
         found["held_out_td_error"] = jnp.sqrt(2.0 * metrics["critic_loss"])
-    if "weight_mean" in metrics:
+    if algorithm.weighted_loss:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
-        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        loss = metrics[algorithm.weighted_loss]
         found["held_out_log_likelihood"] = -loss / metrics["weight_mean"]
-    critics = critics_of(state)
-    if critics is not None:
+    if algorithm.critics:
+        critics = algorithm.critics(state, problem, config)
         logged = critics.minimum(rows.observation, rows.action)
         agreement = jnp.corrcoef(logged, watched.observed_return)[0, 1]
         found["held_out_calibration"] = jnp.where(jnp.isfinite(agreement), agreement, 0.0)
@@ -192,9 +191,10 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
         # Critics learn scaled rewards; the error is told in those of the log.
         factors = [_scales(run, index).reward_factor for index in range(len(of_seeds))]
         quantities["td_error"] = np.sqrt(2.0 * metrics["critic_loss"]) / np.asarray(factors)
-    if "weight_mean" in metrics:
+    weighted_loss = run.program.algorithm.weighted_loss
+    if weighted_loss:
         # Both are means over the same rows: sum(weight · log density) / sum(weight).
-        loss = metrics["proposal_loss" if "proposal_loss" in metrics else "actor_loss"]
+        loss = metrics[weighted_loss]
         quantities["weighted_log_likelihood"] = _ratio(-loss, metrics["weight_mean"])
     quantities["log_likelihood"] = found["log_likelihood"]
     # What an algorithm reports under one of these names is the same number.
@@ -305,8 +305,10 @@ def _block(
         "width": jnp.mean(jnp.clip(high, -1.0, 1.0) - jnp.clip(low, -1.0, 1.0)) / 2.0,
         "log_likelihood": jnp.mean(density.log_prob(batch.action)),
     }
-    advantage = advantage_of(state, batch)
-    if advantage is not None:
-        good = advantage > 0.0
+    if algorithm.critics and algorithm.value:
+        critics = algorithm.critics(state, problem, config)
+        value = algorithm.value(state, problem, config)
+        logged = critics.minimum(batch.observation, batch.action)
+        good = logged > value(batch.observation)
         found |= {"good": jnp.mean(good), "good_inside": jnp.mean(good & all_inside)}
     return found, _without_learning(algorithm, state, batch, key, problem, config)

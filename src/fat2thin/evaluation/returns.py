@@ -7,12 +7,12 @@ training goes on.
 
 import dataclasses
 import functools
-import pkgutil
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
+from fat2thin import plugins
 from fat2thin.envs import Reference, treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
@@ -100,17 +100,27 @@ def _treatment_references(task: Treatment) -> dict[str, Reference]:
 Judge = Evaluator | HostJudge
 NO_TASK = "none"
 """Instead of a task's name: policies are not judged."""
-GYMNASIUM = "fat2thin.evaluation.gymnasium_tasks:judge_for"
-"""Makes the judge of a Gymnasium task; by name, so that Gymnasium is imported only when needed."""
 
-_EVALUATORS: dict[str, Callable[[str], Judge | None] | str] = {}
+_EVALUATORS: dict[str, Callable[[str], Judge | None]] = {}
+_TASKS: dict[str, Callable[[], Any]] = {}
 
 
-def register_evaluator(prefix: str, make: Callable[[str], Judge | None] | str) -> None:
-    """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`.
+def register_task(name: str, make: Callable[[], Any], data: str | None = None) -> None:
+    """Let policies be judged on a task of this name (`--task NAME`), which can be taken once.
 
-    `make` may also be named as "module:function", which is imported on first use.
+    `make()` returns an `Evaluator` (a task in JAX), the id of a Gymnasium task
+    ("package.module:Name-v0", played in worker processes) or a Gymnasium environment (played in
+    this process). With `data`, it is also the task of data sets whose names begin with that.
     """
+    if name in _TASKS or name == NO_TASK:
+        raise ValueError(f"a task called {name!r} is already registered")
+    if data is not None:
+        register_evaluator(data, lambda dataset: evaluator(dataset, name))
+    _TASKS[name] = make
+
+
+def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None:
+    """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`."""
     if prefix in _EVALUATORS:
         raise ValueError(f"data sets called {prefix}... have an evaluator already")
     _EVALUATORS[prefix] = make
@@ -119,20 +129,35 @@ def register_evaluator(prefix: str, make: Callable[[str], Judge | None] | str) -
 def evaluator(name: str, task: str | None = None) -> Judge | None:
     """Return the judge of policies learned from this data set; None if there is only a log.
 
-    `task` is the name of a Gymnasium task to judge them on instead, or "none".
+    `task` is the name of a registered task or of one of Gymnasium's to judge them on instead, or
+    "none".
     """
     if task == NO_TASK:
         return None
     if task is not None:
-        return pkgutil.resolve_name(GYMNASIUM)(name, task)
-    for prefix, make in _EVALUATORS.items():
-        if name.startswith(prefix):
-            return (pkgutil.resolve_name(make) if isinstance(make, str) else make)(name)
-    return None
+        if task not in _TASKS:
+            plugins.load()
+        made = _TASKS[task]() if task in _TASKS else task
+        if isinstance(made, Evaluator | HostJudge):
+            return made
+        return _gymnasium_task(name, task, made)
+    if not name.startswith(tuple(_EVALUATORS)):
+        plugins.load()
+    make = next((make for prefix, make in _EVALUATORS.items() if name.startswith(prefix)), None)
+    return None if make is None else make(name)
 
 
-register_evaluator("d4rl/", GYMNASIUM)
-register_evaluator("regenerated/", GYMNASIUM)
+def _gymnasium_task(name: str, task: str | None = None, made: Any = None) -> Judge | None:
+    # Imported here, so that Gymnasium is loaded only when it is needed.
+    from fat2thin.evaluation.gymnasium_tasks import judge_for, judge_of_environment
+
+    if task is None or isinstance(made, str):
+        return judge_for(name, made)
+    return judge_of_environment(task, made, _TASKS[task])
+
+
+register_evaluator("d4rl/", _gymnasium_task)
+register_evaluator("regenerated/", _gymnasium_task)
 register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_name(name)))
 
 

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from fat2thin.algorithms.outside_support import REPLACEMENT_SAMPLES
+from fat2thin.algorithms.steps import REPLACEMENT_SAMPLES
 from fat2thin.distributions import QGaussian
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Patient, Treatment

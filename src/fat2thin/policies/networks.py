@@ -14,7 +14,7 @@ _glorot = jax.nn.initializers.glorot_uniform()
 
 @jax.custom_vjp
 def rectify(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """max(x, 0). The way back needs the result alone, so x itself is not kept."""
+    """max(x, 0). The VJP saves only the output."""
     return jnp.maximum(x, 0.0)
 
 
@@ -33,8 +33,7 @@ rectify.defvjp(_rectify_forward, _rectify_backward)
 class Linear(eqx.Module):
     """W x + b, with Xavier-uniform weights and zero biases.
 
-    A row of W belongs to an output: both products of the way there and back, and the gradient, then
-    come out in the order that they are kept in.
+    W has shape (outputs, inputs), so neither pass needs a transpose.
     """
 
     weight: Float[Array, "*stack outputs inputs"]
@@ -70,9 +69,8 @@ class Trunk(eqx.Module):
         self, x: Float[Array, "*rows inputs"], key: Key[Array, ""], rate: float
     ) -> Float[Array, "*rows features"]:
         """The features, each hidden unit left out with probability `rate`, the others scaled up."""
-        for layer, layer_key in zip(
-            self.layers, jax.random.split(key, len(self.layers)), strict=True
-        ):
+        keys = jax.random.split(key, len(self.layers))
+        for layer, layer_key in zip(self.layers, keys, strict=True):
             hidden = rectify(layer(x))
             kept = jax.random.bernoulli(layer_key, 1.0 - rate, hidden.shape)
             x = jnp.where(kept, hidden / (1.0 - rate), 0.0)
@@ -158,6 +156,12 @@ class ValueAndCritics(eqx.Module):
         value, critics = self(observation, action)
         return jnp.min(critics, axis=0) - value
 
+    def value(self, observation_size: int) -> ScalarNetwork:
+        """The value alone, without the inputs that are always zero."""
+        value = jax.tree.map(lambda leaf: leaf[0], self.members)
+        first = value.trunk.layers[0].weight[:, :observation_size]
+        return eqx.tree_at(lambda network: network.trunk.layers[0].weight, value, first)
+
     def critic(self, like: TwinCritic) -> TwinCritic:
         """The critics alone; `like` are others of their shape."""
         members = jax.tree.map(lambda leaf: leaf[1:], self.members)
@@ -193,5 +197,8 @@ class PolicyNetwork(eqx.Module):
 
 
 def polyak(target: Networks, online: Networks, rate: float | Float[Array, ""]) -> Networks:
-    """Move target networks a share `rate` of the way to the online ones."""
+    """Move target networks a share `rate` of the way to the online ones.
+
+    `optax.incremental_update` weighs the two instead, which rounds differently.
+    """
     return jax.tree.map(lambda old, new: old + rate * (new - old), target, online)

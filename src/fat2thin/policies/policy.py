@@ -1,6 +1,6 @@
 """Policies: a network, a family and an action box make a distribution over actions."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,8 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
-from fat2thin.policies.clipping import clip_inward
-from fat2thin.policies.families import Family, Head, Squashed
+from fat2thin.policies.families import Family, Head, clip_inward
 from fat2thin.policies.networks import PolicyNetwork
 
 
@@ -35,6 +34,22 @@ class BoundedNetwork(eqx.Module):
         low, high = (jnp.asarray(np.log(bound), centre.dtype) for bound in self.scale_bounds)
         centre = centre if self.squashed else jnp.tanh(centre)
         return Head(centre, clip_inward(log_scale, low, high))
+
+    def layers(self) -> dict[str, Any]:
+        """What it consists of: its modules, and what is done to the outputs of the heads."""
+        network, bounds = self.network, np.log(self.scale_bounds)
+        fixed = None if self.state_dependent_scale else network.log_scale.bias
+        heads = {"centre": network.centre, "log_scale": network.log_scale, "fixed": fixed}
+        return {"trunk": network.trunk, **heads, "tanh": not self.squashed, "bounds": bounds}
+
+
+@runtime_checkable
+class LayeredNetwork(Protocol):
+    """A network that other code (the page) can compute from its layers."""
+
+    def layers(self) -> dict[str, Any]:
+        """As those of `BoundedNetwork`."""
+        ...
 
 
 class StandardisedNetwork(eqx.Module):
@@ -148,8 +163,7 @@ def unit_policy(
 ) -> Policy:
     """A policy in half-ranges of the box: what algorithms learn with."""
     size = network.centre.bias.shape[-1]
-    squashed = isinstance(family, Squashed)
-    bounded = BoundedNetwork(network, scale_bounds, squashed, state_dependent_scale)
+    bounded = BoundedNetwork(network, scale_bounds, family.squashes_centre, state_dependent_scale)
     return Policy(bounded, -jnp.ones(size), jnp.ones(size), family)
 
 

@@ -5,8 +5,9 @@ and some ten times as exact as float16. Where networks are too large, Q in a few
 """
 
 import base64
+import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,14 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import stats
 
-from fat2thin.algorithms.critics import critics_of_job
-from fat2thin.algorithms.fttpo import ActorNetwork, ProportionalActor
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
-from fat2thin.policies import families
+from fat2thin.policies.families import Family
 from fat2thin.policies.networks import Linear, Trunk, TwinCritic
-from fat2thin.policies.policy import BoundedNetwork, Policy, StandardisedNetwork
+from fat2thin.policies.policy import LayeredNetwork, Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]
@@ -39,17 +38,6 @@ GRID = 61
 """Actions of a curve that is not computed in the page."""
 CENTRAL = 0.9
 """Share of a policy that is shown as its middle."""
-FAMILIES: dict[type, Callable[[Any], Plain]] = {
-    families.Sparse: lambda of: {
-        "kind": "sparse", "index": float(of.entropic_index), "box": of.box,
-    },
-    families.HeavyTailed: lambda of: {"kind": "heavy", "index": float(of.entropic_index)},
-    families.HeavyStudent: lambda of: {"kind": "student", "freedom": float(of.degrees_of_freedom)},
-    families.Squashed: lambda of: {"kind": "squashed"},
-    families.Beta: lambda of: {"kind": "beta"},
-    families.Deterministic: lambda of: {"kind": "deterministic"},
-}  # fmt: skip
-"""Families whose densities the page's scripts know; a subclass may have another density."""
 _PATIENT_SEED = 0
 WEIGHT_BYTES = 3_000_000
 """Characters of the page that weights may take; the rest of 5 MB is for everything else."""
@@ -115,10 +103,15 @@ def _picked_states(
     return names, np.asarray(shown)
 
 
-def family_of(policy: Policy) -> Plain | None:
-    """The family as the page's scripts know it; None for one that they do not."""
-    describe = FAMILIES.get(type(policy.family))
-    return describe(policy.family) if describe else None
+def law_of(family: Family) -> Plain | None:
+    """The family as the page's scripts know it; None for one that they have no law for."""
+    # Its own and not a parent's: what is made from a family may have another density.
+    law = vars(type(family)).get("page_law")
+    if law is None:
+        return None
+    names = {"entropic_index": "index", "degrees_of_freedom": "freedom", "box": "box"}
+    settings = {names[field]: value for field, value in dataclasses.asdict(family).items()}
+    return {"kind": law, **settings}
 
 
 class _Answer(NamedTuple):
@@ -144,7 +137,7 @@ def _log_density(policy: Policy, seen: Array, actions: Array) -> Array:
 
 def _answers(policies: list[Policy], states: Float[np.ndarray, "states observation"]) -> Plain:
     """Heads of a known family in the picked states after each step; of another what is drawn."""
-    family, seen = family_of(policies[-1]), jnp.asarray(states, jnp.float32)
+    family, seen = law_of(policies[-1].family), jnp.asarray(states, jnp.float32)
     if family is not None:
         answers = [_ask(policy, seen) for policy in policies]
         heads = [np.stack([answer.centre, answer.log_scale], axis=1) for answer in answers]
@@ -203,7 +196,8 @@ def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _An
 
 def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
     """Ends of the central part of what a policy does, cut at its box; none where unknown."""
-    if family_of(policy) is None:
+    law = law_of(policy.family)
+    if law is None:
         return {}
     low, high = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
     head = np.asarray(answer.centre, np.float64), np.asarray(answer.log_scale, np.float64)
@@ -211,40 +205,40 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
     tail = (1.0 - CENTRAL) / 2.0
     ends = {"fat_low": tail, "fat_high": 1.0 - tail}
     return {
-        name: np.clip(middle + reach * quantile(policy.family, *head, share), low, high)
+        name: np.clip(middle + reach * quantile(law, *head, share), low, high)
         for name, share in ends.items()
     }
 
 
 def quantile(
-    family: families.Family, centre: np.ndarray, log_scale: np.ndarray, share: float
+    law: Plain, centre: np.ndarray, log_scale: np.ndarray, share: float
 ) -> Float[np.ndarray, "*rows action"]:
-    """The action below which a share of the mass lies, in half-ranges; of one of `FAMILIES`."""
+    """The action below which a share of the mass lies, in half-ranges."""
     scale = np.exp(log_scale)
-    match family:
-        case families.Sparse(index, box):
+    match law:
+        case {"kind": "sparse", "index": index, "box": box}:
             # On its band the law is a Beta distribution with two equal concentrations.
             concentration = 1.0 / (1.0 - index) + 1.0
             unit = 2.0 * stats.beta.ppf(share, concentration, concentration) - 1.0
             width = scale if box == "clip" else np.minimum(scale, 1.0)
             at = centre if box == "clip" else np.clip(centre, width - 1.0, 1.0 - width)
             return at + width * unit
-        case families.HeavyTailed(index) if index == 1.0:
+        case {"kind": "heavy", "index": 1.0}:
             return stats.norm.ppf(share, centre, scale)
-        case families.HeavyTailed(index):
+        case {"kind": "heavy", "index": index}:
             freedom = (3.0 - index) / (index - 1.0)
             return stats.t.ppf(share, freedom, centre, scale * np.sqrt(2.0 / (3.0 - index)))
-        case families.HeavyStudent(freedom):
+        case {"kind": "student", "freedom": freedom}:
             return stats.t.ppf(share, freedom, centre, scale)
-        case families.Squashed():
+        case {"kind": "squashed"}:
             return np.tanh(stats.norm.ppf(share, centre, scale))
-        case families.Beta():
+        case {"kind": "beta"}:
             place, strength = (1.0 + centre) / 2.0, scale**-2.0
             above, below = 1.0 + place * strength, 1.0 + (1.0 - place) * strength
             return 2.0 * stats.beta.ppf(share, above, below) - 1.0
-        case families.Deterministic():
+        case {"kind": "deterministic"}:
             return centre
-    raise ValueError(f"no quantiles of {family!r} are known")
+    raise ValueError(f"no quantiles of {law!r} are known")
 
 
 def logged_pairs(log: Dataset) -> Plain:
@@ -265,7 +259,7 @@ def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
     pairs.sort(key=lambda pair: (pair[0].program.problem.action_size, _weight_count(pair[0])))
     left = WEIGHT_BYTES
     for run, policies in pairs:
-        critic = critics_of_job(run.states, run.spec.seeds.index(good_seed(run)))
+        critic = _critic(run)
         # Two characters and two thirds a weight: where that does not fit, nothing need be encoded.
         fits = _weight_count(run) * 8 // 3 <= left
         encoded = weights(run, critic) if fits else None
@@ -278,6 +272,16 @@ def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
         policies["unknown_family"] = fits and encoded is None
         if critic is not None:
             policies |= _values(run, policies, critic)
+
+
+def _critic(run: Run) -> TwinCritic | None:
+    """The critics of the seed that is shown; None for an algorithm without critics."""
+    critics, place = run.program.algorithm.critics, run.spec.seeds.index(good_seed(run))
+    if critics is None:
+        return None
+    # On the host: on a device, taking one job out of every leaf compiles as many programs.
+    state = jax.tree.map(lambda leaf: leaf[place], jax.device_get(run.states))
+    return critics(state, run.program.problem, run.program.config)
 
 
 def _weight_count(run: Run) -> int:
@@ -335,6 +339,13 @@ class _Arrays:
     def trunk(self, trunk: Trunk) -> list[Plain]:
         return [self.layer(layer) for layer in trunk.layers]
 
+    def part(self, part: Any) -> Any:
+        if isinstance(part, Trunk):
+            return self.trunk(part)
+        if isinstance(part, Linear):
+            return self.layer(part)
+        return part if part is None or isinstance(part, bool) else rounded(part, 8)
+
 
 def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
     """The networks of actor, proposal and critics; None where the page could not compute them."""
@@ -342,7 +353,7 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
         policies["proposal"] = run.proposal(seed)
-    if any(family_of(policy) is None for policy in policies.values()):
+    if any(law_of(policy.family) is None for policy in policies.values()):
         return None
     networks: Plain = {name: _network(policy.network, arrays) for name, policy in policies.items()}
     if any(network is None for network in networks.values()):
@@ -365,23 +376,7 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
 def _network(network: Any, arrays: _Arrays) -> Plain | None:
     """A policy's network: trunk, both heads, and what is done to their outputs."""
     if isinstance(network, StandardisedNetwork):
-        return _network(network.network, arrays)
-    if isinstance(network, BoundedNetwork):
-        fixed = None if network.state_dependent_scale else network.network.log_scale.bias
-        return {
-            "trunk": arrays.trunk(network.network.trunk),
-            "centre": arrays.layer(network.network.centre),
-            "log_scale": arrays.layer(network.network.log_scale),
-            "fixed": None if fixed is None else rounded(fixed, 7),
-            "tanh": not network.squashed,
-            "bounds": rounded(np.log(network.scale_bounds), 8),
-        }
-    if isinstance(network, ActorNetwork | ProportionalActor):
-        base = _network(network.proposal, arrays)
-        bounds = rounded(np.log(network.width_bounds), 8)
-        if isinstance(network, ActorNetwork):
-            own = {"log_scale": arrays.layer(network.width), "fixed": None, "bounds": bounds}
-        else:
-            own = {"ratio": rounded(network.log_ratio, 8), "ratio_bounds": bounds}
-        return {**(base or {}), **own, "tanh": True}
-    return None
+        network = network.network
+    if not isinstance(network, LayeredNetwork):
+        return None
+    return {name: arrays.part(part) for name, part in network.layers().items()}

@@ -6,7 +6,7 @@ proposal's mass everywhere. Rewards are put on a scale of their own, so that a t
 same on every log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fat2thin import algorithms, data
@@ -26,39 +26,23 @@ OPTIONS: dict[str, Any] = {"standardise": True, "reward_scale": "deviation"}
 """What a run on a small log has besides settings of its algorithm."""
 
 _SIMPLE = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}
-_BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
-_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    SMALL: {
-        "fttpo": _BAND,
-        "fttpo-spot": {"temperature": 0.35},
-        "fttpo-sg": {"temperature": 0.1},
-        "fttpo-greedy": {"temperature": 0.2},
-        "iql": {"temperature": 0.025},
-        "xql": {"temperature": 0.025, "value_temperature": 1.0},
-        "sql": {"temperature": 0.025},
-        "inac": {"temperature": 0.01},
-        "tawac": {"temperature": 0.1},
-        "tawac-ht": {"temperature": 0.05},
-        "awac": {"temperature": 0.05},
-        "rar": {"temperature": 0.01},
-        "sparse_reverse_kl": {"temperature": 0.1},
-        "td3_bc": {"q_weight": 1.0},
-        "spot": {"support_weight": 1.0, "vae_steps": SMALL_STEPS, "vae_hidden": (32, 32)},
-        "bc": {},
-    },
-    CLEAR: {"fttpo": _BAND},
-}
-"""By algorithm. Each had its best of five values on seeds 0 to 9 of both treatment rewards; on
-clear logs FtTPO alone was tried, and networks stay as they are."""
+"""Small networks for noisy logs; an algorithm adds settings of its own (`SmallLogs`). Each had its
+best of five values on seeds 0 to 9 of both treatment rewards; on clear logs FtTPO alone was tried,
+and networks stay as they are."""
+
+
+def _own(algorithm: str, origin: str) -> Mapping[str, Any] | None:
+    known = algorithms.get(algorithm).small_logs
+    return known.noisy if origin == SMALL else known.predictable
 
 
 def small_settings(algorithm: str, origin: str = SMALL) -> dict[str, Any]:
     """Settings of an algorithm for small logs, where some are known."""
-    algorithms.get(algorithm)
-    if algorithm not in _SETTINGS[origin]:
-        there = ", ".join(_SETTINGS[origin])
+    own = _own(algorithm, origin)
+    if own is None:
+        there = ", ".join(name for name in algorithms.names() if _own(name, origin) is not None)
         raise ValueError(f"settings_from={origin!r} is known of {there}, not of {algorithm}")
-    return {**(_SIMPLE if origin == SMALL else {}), **_SETTINGS[origin][algorithm]}
+    return {**(_SIMPLE if origin == SMALL else {}), **own}
 
 
 def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:
@@ -70,7 +54,7 @@ def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.
     if log.rows > SMALL_ROWS or log.reward.min() == log.reward.max():
         return DEFAULT
     origin = SMALL if is_noisy(log) else CLEAR
-    return origin if algorithm in _SETTINGS[origin] else DEFAULT
+    return DEFAULT if _own(algorithm, origin) is None else origin
 
 
 def enough_steps(
@@ -79,7 +63,7 @@ def enough_steps(
     """Return the number of updates: the one that is given, or enough of them for a small log."""
     if steps is not None:
         return steps
-    if settings_from in _SETTINGS:
+    if settings_from in MOST_STEPS:
         to_come = max(1.0 - load(dataset, 0).discount, 1e-9)
         most = MOST_STEPS[settings_from]
         return min(most, max(SMALL_STEPS, round(SMALL_STEPS * 0.1 / to_come)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from numpyro.distributions import Distribution
 
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import AuthorsProposal, authors_actor
-from fat2thin.policies.families import Head, Squashed
+from fat2thin.policies.families import Family, Head, Squashed
 from fat2thin.policies.networks import PolicyNetwork
 from fat2thin.policies.policy import Policy, unit_policy
 
@@ -35,8 +36,10 @@ class AuthorsNetwork(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class AuthorsSparseFamily:
+class AuthorsSparseFamily(Family):
     """Their actor: a q = 0 ellipsoid of implicit width, clipped to the box when it acts."""
+
+    reach: ClassVar[str] = "band"
 
     def distribution(self, head: Head, low: Array, high: Array) -> MultivariateQGaussian:
         """The ellipsoid, in the environment's units."""
@@ -47,10 +50,6 @@ class AuthorsSparseFamily:
             self.centre(head, low, high), 0.0, scale_diag=scale, validate_args=False
         )
 
-    def centre(self, head: Head, low: Array, high: Array) -> Array:
-        """Its middle."""
-        return (low + high) / 2.0 + (high - low) / 2.0 * head.centre
-
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
         """The box around the ellipsoid, cut at the action box."""
         ellipsoid = self.distribution(head, low, high)
@@ -59,21 +58,13 @@ class AuthorsSparseFamily:
 
 
 @dataclasses.dataclass(frozen=True)
-class AuthorsHeavyFamily:
+class AuthorsHeavyFamily(Family):
     """Their proposal: an improper density, and Gaussian samples."""
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
         """What they take for a heavy-tailed density, in the environment's units."""
         squared_scale = ((high - low) / 2.0) ** 2 * jnp.exp(head.log_scale)
         return AuthorsProposal(self.centre(head, low, high), squared_scale, validate_args=False)
-
-    def centre(self, head: Head, low: Array, high: Array) -> Array:
-        """Its middle."""
-        return (low + high) / 2.0 + (high - low) / 2.0 * head.centre
-
-    def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
-        """The real line."""
-        return jnp.full_like(head.centre, -jnp.inf), jnp.full_like(head.centre, jnp.inf)
 
 
 def sparse_policy(network: PolicyNetwork) -> Policy:

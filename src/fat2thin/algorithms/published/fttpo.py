@@ -17,12 +17,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import fttpo
-from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms import fttpo, steps
+from fat2thin.algorithms.base import Batch, Metrics, Problem, with_published
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.algorithms.learner import Learner, descend
 from fat2thin.algorithms.losses import q_exponential_weight
-from fat2thin.algorithms.outside_support import inside_support
 from fat2thin.algorithms.published.families import (
     EDGE,
     WEIGHT_BOUNDS,
@@ -31,20 +30,13 @@ from fat2thin.algorithms.published.families import (
     sparse_policy,
     squashed_policy,
 )
-from fat2thin.algorithms.steps import (
-    fit_critic,
-    regress_value,
-    start_critic,
-    start_policy,
-    start_value,
-)
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
 
 RATIO_LIMIT = 1e4
 
 
-class State(NamedTuple):
+class PublishedFtTPOState(NamedTuple):
     """Everything that changes during training."""
 
     proposal: Learner
@@ -54,25 +46,22 @@ class State(NamedTuple):
     target_critic: TwinCritic
 
 
-def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> State:
+def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> PublishedFtTPOState:
     """Fresh networks; proposal and actor start as copies of each other."""
     critic_key, policy_key, value_key = jax.random.split(key, 3)
-    critic, fresh = (
-        start_critic(critic_key, problem, config),
-        start_policy(policy_key, problem, config),
-    )
-    return State(
-        proposal=fresh,
-        actor=fresh,
-        value=start_value(value_key, problem, config),
-        critic=critic,
-        target_critic=critic.network,
-    )
+    critic = steps.start_critic(critic_key, problem, config)
+    fresh = steps.start_policy(policy_key, problem, config)
+    value = steps.start_value(value_key, problem, config)
+    return PublishedFtTPOState(fresh, fresh, value, critic, critic.network)
 
 
 def update(
-    state: State, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
-) -> tuple[State, Metrics]:
+    state: PublishedFtTPOState,
+    batch: Batch,
+    key: Key[Array, ""],
+    problem: Problem,
+    config: FtTPOConfig,
+) -> tuple[PublishedFtTPOState, Metrics]:
     """One update in the authors' order: value, critics, proposal, actor, targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
 
@@ -80,13 +69,13 @@ def update(
     thin = sparse_policy(state.actor.network)
     action = jnp.clip(thin(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: under the proposal.
     fat = proposal_policy(state.proposal.network, config)
     next_action = jnp.clip(fat(batch.next_observation).sample(critic_key), -EDGE, EDGE)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Proposal: regression with floored weights.
     advantage = critic.network.minimum(batch.observation, batch.action)
@@ -132,11 +121,13 @@ def update(
         "zero_weight_share": jnp.mean(weight <= WEIGHT_BOUNDS[0]),
         "half_width": jnp.mean(thin(batch.observation).half_width),
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale / 2.0)),
-        "logged_inside_support": jnp.mean(inside_support(thin, batch.observation, batch.action)),
+        "logged_inside_support": jnp.mean(
+            steps.inside_support(thin, batch.observation, batch.action)
+        ),
         "actions_at_edge": jnp.mean(jnp.abs(action) >= EDGE),
         "box_binds_share": jnp.mean((low <= -1.0) | (high >= 1.0)),
     }
-    return State(proposal, actor, value, critic, target_critic), metrics
+    return PublishedFtTPOState(proposal, actor, value, critic, target_critic), metrics
 
 
 def floored_weight(
@@ -189,15 +180,23 @@ def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
     return squashed_policy(network) if squashed else heavy_policy(network)
 
 
-def policy(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def policy(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their sparse actor, as it stands after its own Adam step."""
     return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
 
 
-def proposal(state: State, problem: Problem, config: FtTPOConfig) -> Policy:
+def proposal(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their proposal."""
     unit = proposal_policy(state.proposal.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-ALGORITHM = fttpo.ALGORITHM._replace(init=init, update=update, policy=policy, proposal=proposal)
+ALGORITHM = with_published(
+    fttpo.ALGORITHM,
+    init=init,
+    update=update,
+    policy=policy,
+    proposal=proposal,
+    critics=steps.learned_critics,
+    value=steps.learned_value,
+)

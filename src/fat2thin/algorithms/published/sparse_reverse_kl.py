@@ -10,15 +10,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import sparse_reverse_kl
-from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms import sparse_reverse_kl, steps
+from fat2thin.algorithms.base import Batch, Metrics, Problem, with_published
 from fat2thin.algorithms.learner import descend
-from fat2thin.algorithms.outside_support import regressed_action
 from fat2thin.algorithms.published.families import EDGE, WEIGHT_BOUNDS, sparse_policy
 from fat2thin.algorithms.published.fttpo import floored_weight
 from fat2thin.algorithms.published.tawac import log_density
 from fat2thin.algorithms.sparse_reverse_kl import SparseReverseKLConfig
-from fat2thin.algorithms.steps import BehaviourState, fit_critic, regress_value, watch_policy
+from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.policies.networks import PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
 
@@ -36,7 +35,7 @@ def update(
 
     logged = jnp.clip(batch.action, -EDGE, EDGE)
     model = sparse_policy(state.behaviour.network)
-    regressed = regressed_action(model, batch.observation, logged, "replace", behaviour_key)
+    regressed = steps.regressed_action(model, batch.observation, logged, "replace", behaviour_key)
 
     def behaviour_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         errors = -log_density(sparse_policy(network), batch.observation, regressed)
@@ -46,11 +45,11 @@ def update(
 
     action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     next_action = jnp.clip(before(batch.next_observation).sample(critic_key), -EDGE, EDGE)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         policy = sparse_policy(network)
@@ -69,13 +68,8 @@ def update(
 
     actor, actor_metrics = descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {
-        **actor_metrics,
-        **behaviour_metrics,
-        **value_metrics,
-        **critic_metrics,
-        **watch_policy(before, batch),
-    }
+    metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_policy(before, batch)
     return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
@@ -84,4 +78,4 @@ def policy(state: BehaviourState, problem: Problem, config: SparseReverseKLConfi
     return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
 
 
-ALGORITHM = sparse_reverse_kl.ALGORITHM._replace(update=update, policy=policy)
+ALGORITHM = with_published(sparse_reverse_kl.ALGORITHM, update=update, policy=policy)

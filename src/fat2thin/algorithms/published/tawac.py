@@ -10,19 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import tawac
-from fat2thin.algorithms.base import Batch, Metrics, Problem
+from fat2thin.algorithms import steps, tawac
+from fat2thin.algorithms.base import Batch, Metrics, Problem, with_published
 from fat2thin.algorithms.learner import descend
-from fat2thin.algorithms.outside_support import regressed_action
 from fat2thin.algorithms.published.families import EDGE, heavy_policy, sparse_policy
 from fat2thin.algorithms.published.fttpo import floored_weight
-from fat2thin.algorithms.steps import (
-    ValueState,
-    fit_critic,
-    regress_value,
-    watch_policy,
-    watch_weight,
-)
+from fat2thin.algorithms.steps import ValueState
 from fat2thin.algorithms.tawac import TAWACConfig
 from fat2thin.policies.networks import PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
@@ -39,18 +32,18 @@ def update(
 
     action = jnp.clip(before(batch.observation).sample(value_key), -EDGE, EDGE)
     value_target = state.target_critic.minimum(batch.observation, action)
-    value, value_metrics = regress_value(state.value, batch, value_target, config)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     next_action = jnp.clip(before(batch.next_observation).sample(critic_key), -EDGE, EDGE)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
-    critic, critic_metrics = fit_critic(state.critic, batch, next_value, problem, config)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
     weight = floored_weight(advantage, config.temperature)
     logged = jnp.clip(batch.action, -EDGE, EDGE)
     rule = "replace" if config.policy == "sparse_q_gaussian" else None
-    regressed = regressed_action(before, batch.observation, logged, rule, actor_key)
+    regressed = steps.regressed_action(before, batch.observation, logged, rule, actor_key)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         policy = unit_policy(network, config)
@@ -59,13 +52,8 @@ def update(
 
     actor, actor_metrics = descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
-    metrics = {
-        **actor_metrics,
-        **value_metrics,
-        **critic_metrics,
-        **watch_weight(weight),
-        **watch_policy(before, batch),
-    }
+    metrics = {**actor_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_weight(weight) | steps.watch_policy(before, batch)
     return ValueState(actor, value, critic, target_critic), metrics
 
 
@@ -89,4 +77,4 @@ def policy(state: ValueState, problem: Problem, config: TAWACConfig) -> Policy:
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-ALGORITHM = tawac.ALGORITHM._replace(update=update, policy=policy)
+ALGORITHM = with_published(tawac.ALGORITHM, update=update, policy=policy)
