@@ -40,7 +40,7 @@ from fat2thin.runs import checkpoints, files, folder
 from fat2thin.runs.checkpoints import Place
 from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.identity import identity_of
-from fat2thin.runs.result import columns
+from fat2thin.runs.result import MetricColumns
 from fat2thin.runs.verification import FAILED, NOT_POSSIBLE, OK, verify
 from fat2thin.settings.spec import make_spec
 from fat2thin.training import load
@@ -278,7 +278,7 @@ def kinds(run: Path) -> dict[str, Kind]:
     ((place, step),) = checkpoints.listed(run)
 
     def metrics() -> None:
-        found = columns(here.metrics_rows(SEEDS), len(SEEDS))
+        found = MetricColumns(len(SEEDS), here.metrics_rows(SEEDS)).arrays()
         assert all(len(values) == len(found["step"]) for values in found.values())
 
     def evaluations() -> None:

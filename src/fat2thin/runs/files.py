@@ -21,7 +21,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fat2thin.atomic_files import NotRegularFileError, open_regular
+from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
 from fat2thin.data.safe_files import default_limit
 
 LARGEST_JSON = 64 * 2**20
@@ -232,9 +232,11 @@ def load_tree(path: Path, like: Any, kind: Any = jnp) -> Any:
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     expected = [_entry(jax.tree_util.keystr(where), leaf) for where, leaf in leaves]
-    check_tree_size(path, like)
     try:
-        with safetensors.safe_open(path, framework="np") as file:
+        with (
+            _open_tree(path, like) as opened_file,
+            safetensors.safe_open(path_of_open(opened_file, path), framework="np") as file,
+        ):
             _check_contents(path, file.metadata() or {}, expected)
             for name, dtype, shape in expected:
                 found = file.get_slice(name)
@@ -254,14 +256,19 @@ def tree_size(like: Any) -> int:
 
 def check_tree_size(path: Path, like: Any) -> None:
     """Refuse a file that is too small or too large for arrays of these shapes; none is made."""
+    _open_tree(path, like).close()
+
+
+def _open_tree(path: Path, like: Any) -> io.BufferedReader:
     numbers = tree_size(like)
-    with opened(path, numbers + _LONGEST_HEADER, required=True) as file:
-        found = size_of(file)
-    if found < numbers:
+    file = opened(path, numbers + _LONGEST_HEADER, required=True)
+    if (found := size_of(file)) < numbers:
+        file.close()
         raise DamagedError(
             f"{path} has {found:,} bytes, fewer than the {numbers:,} of the arrays that run.json "
             "asks for with spec.config, spec.seeds and problem"
         )
+    return file
 
 
 def _check_contents(path: Path, metadata: dict[str, str], expected: list[list]) -> None:
