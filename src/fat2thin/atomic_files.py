@@ -1,9 +1,9 @@
-"""Files that are written whole or not at all, and opened only if they are regular files.
+"""Atomic file writing, and reading of regular files only.
 
 Every writer of the package uses `writing`, `write` or `writing_folder`: the contents go to a new
-file with a random name beside the target, are synced to the disk and take the target's name last.
-A link with that name is never followed. Every reader starts with `open_regular`, so that
-a pipe or a device is refused at once instead of read forever.
+file with a random name beside the target, are synced to disk, and only then renamed to the target.
+A link with that name is never followed. Every reader starts with `open_regular`, which refuses a
+pipe or a device at once instead of reading it forever.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _OF_OTHER_KINDS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""What opening a link without following it, a pipe or socket, or a folder can end with."""
+"""Errors of opening a link without following it, a pipe or socket, or a folder."""
 
 
 class NotRegularFileError(OSError):
-    """A path leads to a pipe, a device, a folder or a link, where a regular file must be."""
+    """A path is a pipe, a device, a folder or a link instead of a regular file."""
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
-    """Open a file for reading; whatever is not a regular file is an error, and nothing waits."""
+    """Open a regular file for reading; anything else is an error. Never blocks."""
     return os.fdopen(regular_descriptor(path, follow_links=follow_links), "rb")
 
 
 def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = True) -> int:
-    """The same as a descriptor, for reading or with other flags of `os.open`."""
+    """Open a regular file, and return its descriptor; `flags` are those of `os.open`."""
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -72,21 +72,21 @@ def _not_regular(path: Path, mode: int) -> NotRegularFileError:
 
 @contextlib.contextmanager
 def creating(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, all of it on the disk in the end; whatever has its name already is an error."""
+    """Create a file and sync it to disk; an existing file of that name is an error."""
     with _new_file(path) as file:
         yield file
-        _have_on_disk(file)
+        _sync_file(file)
 
 
 @contextlib.contextmanager
 def writing(place: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes its name once all of it is on the disk; else what was there stays."""
+    """Write a file that replaces `place` once it is synced; after an error the old one stays."""
     beside = _beside(place)
     file = _new_file(beside)
     try:
         with file:
             yield file
-            _have_on_disk(file)
+            _sync_file(file)
         os.replace(beside, place)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -96,16 +96,16 @@ def writing(place: Path) -> Iterator[IO[bytes]]:
 
 
 def write(place: Path, contents: bytes) -> None:
-    """Write a file so that after a crash it is there whole, or as it was before."""
+    """Write a file so that a crash leaves either the new or the old contents."""
     with writing(place) as file:
         file.write(contents)
 
 
 @contextlib.contextmanager
 def writing_folder(place: Path) -> Iterator[Path]:
-    """A new folder that takes its name with all of its files in it, or not at all.
+    """Write a folder that appears with all of its files, or not at all.
 
-    The files are made with `creating`. A folder that is there already is removed last.
+    Create the files with `creating`. An existing folder of that name is removed last.
     """
     beside, old = _beside(place), None
     os.mkdir(beside)
@@ -128,7 +128,7 @@ def writing_folder(place: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Have a file on the disk, or the names in a folder, where the file system can do that."""
+    """Sync a file, or the names in a folder, to disk if the file system can do that."""
     # A pipe in the place of a file must not make this wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -141,7 +141,7 @@ def sync(path: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what killed processes left half written in a folder.
+    """Remove files of killed processes that are half written.
 
     Only for the process that holds the folder's lock: another one may be writing.
     """
@@ -159,12 +159,12 @@ def _new_file(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, flags, 0o666), "w+b")
 
 
-def _have_on_disk(file: IO[bytes]) -> None:
+def _sync_file(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
 
 
 def _beside(place: Path) -> Path:
-    """A name for what is not whole yet; nobody can guess it, and put a link there."""
-    # Cut, since a name has at most 255 bytes and a letter up to four.
+    """Return a temporary name that nobody can guess, and put a link there."""
+    # Shortened: a name has at most 255 bytes, and a letter up to four.
     return place.with_name(f".{place.name[:50]}.{secrets.token_hex(8)}.partial")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fat2thin.runs import checkpoints
-from fat2thin.training import execute, make_spec
+from fat2thin.training import execute, load, make_spec, verify
 from fat2thin.training.progress import Silent
 
 KEPT = Path(__file__).with_name("checkpoints")
@@ -43,9 +43,13 @@ def test_write_that_of_today():
 
 @pytest.mark.parametrize("number", range(1, checkpoints.FORMAT + 1))
 def test_a_run_goes_on_from_every_format_that_there_was(tmp_path, number, caplog):
-    shutil.copytree(KEPT / f"format_{number}", tmp_path / "run")
-    run = execute(spec(), tmp_path / "run", Silent())
+    folder = tmp_path / "run"
+    shutil.copytree(KEPT / f"format_{number}", folder)
+    assert verify(folder, 0).passed, str(verify(folder, 0))
+    run = execute(spec(), folder, Silent())
     assert run.about["resumed"] == ["step 6"], caplog.text
+    assert verify(folder, 0).passed, str(verify(folder, 0))
+    assert load(folder).spec == spec()
     whole = execute(spec(), None, Silent())
     for name in whole.metrics:
         np.testing.assert_allclose(run.metrics[name], whole.metrics[name], rtol=1e-4)

@@ -20,7 +20,7 @@ from fat2thin.runs.files import DamagedError, TooLargeError, refuse_too_large
 from fat2thin.runs.folder import FINISHED, RUN, RUNNING, STATE, MetricsRow, RunFolder
 from fat2thin.runs.folder_checks import NotPossible, RecordedRun, refuse
 from fat2thin.settings.config import whole_number
-from fat2thin.settings.spec import MOST_ROWS, plain
+from fat2thin.settings.spec import MOST_ROWS, difference, plain
 from fat2thin.tables import Table, listed
 
 OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
@@ -134,8 +134,12 @@ class _Verifier:
         for place, path in checkpoints.listed(self._folder.path):
             try:
                 found = checkpoints.read(path, place)
+                said = found.manifest
+                # An earlier version wrote specifications without options that came later.
+                same_spec = "spec" in said and not difference(said["spec"], about["spec"])
                 for name in ("spec", "problem", "sha256", "scales"):
-                    if found.manifest.get(name) != about.get(name):
+                    same = same_spec if name == "spec" else said.get(name) == about.get(name)
+                    if not same:
                         raise DamagedError(f"{path} and {RUN} do not agree on {name}")
                 intact.append(found)
             except (DamagedError, NewerFormatError, FileNotFoundError) as error:
