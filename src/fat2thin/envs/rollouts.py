@@ -108,6 +108,11 @@ class Rollouts:
         """Total steps over all episodes."""
         return int(self.lengths.sum())
 
+    @property
+    def steps_a_second(self) -> float:
+        """Steps per second."""
+        return self.steps / max(self.seconds, 1e-9)
+
 
 def describe(task: str, **options: Any) -> Task:
     """Make the task once and describe it; raise a ValueError if its spaces are not supported.
