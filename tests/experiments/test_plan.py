@@ -107,6 +107,11 @@ def test_episodes_of_stopped_seeds_cost_no_steps():
     assert environment_steps(run) == (3 + 2) * 2 * 24
 
 
+def test_steps_of_a_task_that_does_not_report_its_length_are_not_those_of_patients():
+    run = scored_run("ward:doses.txt", actor_sampled=[[1.0, 2.0]])
+    assert environment_steps(run) == 0
+
+
 def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
     clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr(plan_progress.time, "perf_counter", lambda: next(clock))
