@@ -97,7 +97,7 @@ def scored_run(dataset, steps=(0, 20), about=None, **policies):
     evaluations = {name: evaluation(dataset, scores) for name, scores in policies.items()}
     seeds = tuple(range(np.shape(next(iter(policies.values())))[1]))
     return MadeUpRun(
-        spec=SimpleNamespace(dataset=dataset, seeds=seeds, episodes=2),
+        spec=SimpleNamespace(dataset=dataset, task=None, seeds=seeds, episodes=2),
         step=steps[-1],
         evaluations=Evaluations(steps, evaluations),
         about=about or {},
