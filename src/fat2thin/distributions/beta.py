@@ -13,6 +13,7 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 
 from fat2thin.distributions.box import BoxDistribution, clip_straight_through
 from fat2thin.distributions.q_gaussian import broadcast_parameters
+from fat2thin.distributions.ranks import at_equal_ranks, lift
 from fat2thin.distributions.special import gamma_entropy, log_beta
 
 _MAX_ITERATIONS = 100
@@ -174,6 +175,7 @@ class BoxBeta(BoxDistribution):
         )
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; -inf outside the box, finite at its edges (see the class)."""
@@ -184,18 +186,21 @@ class BoxBeta(BoxDistribution):
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """Samples, never outside the box by rounding; reparametrised in every parameter."""
-        return self._place(self._draw_logit(key, sample_shape))
+        logit = self._draw_logit(key, sample_shape)
+        return lift(self, logit.ndim)._place(logit)
 
     def sample_with_log_prob(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
     ) -> tuple[Array, Array]:
         """Samples and their log density, the latter from the draw itself: not clamped."""
         logit = self._draw_logit(key, sample_shape)
+        law = lift(self, logit.ndim)
         unit = _log_density(
-            jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit), *self._concentrations()
+            jax.nn.log_sigmoid(logit), jax.nn.log_sigmoid(-logit), *law._concentrations()
         )
-        return self._place(logit), unit - jnp.log(self._range())
+        return law._place(logit), unit - jnp.log(law._range())
 
+    @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`; no derivative in the concentrations.
 
@@ -207,6 +212,7 @@ class BoxBeta(BoxDistribution):
         share = _unit_cdf(below, above, *self._concentrations())
         return jnp.where(value < self.low, 0.0, jnp.where(value > self.high, 1.0, share))
 
+    @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Value below which a share `q` of the mass lies; NaN for q outside [0, 1].
 

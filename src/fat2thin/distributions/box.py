@@ -7,6 +7,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from numpyro.distributions import Distribution, constraints
 from numpyro.util import not_jax_tracer
 
+from fat2thin.distributions.ranks import at_equal_ranks
+
 
 @jax.custom_jvp
 def clip_straight_through(
@@ -33,6 +35,7 @@ class BoxDistribution(Distribution):
         """The box, edges included."""
         return constraints.interval(self.low, self.high)
 
+    @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where a value lies in the box, edges included."""
         return (jnp.asarray(self.low) <= value) & (value <= jnp.asarray(self.high))

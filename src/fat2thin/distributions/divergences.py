@@ -16,6 +16,7 @@ from fat2thin.distributions.multivariate import index_from_degrees_of_freedom
 from fat2thin.distributions.q_gaussian import QGaussian
 from fat2thin.distributions.q_math import polynomial
 from fat2thin.distributions.quadrature import expectation
+from fat2thin.distributions.ranks import expand_to_rank, lift
 from fat2thin.distributions.sampling import sample_with_log_prob
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 from fat2thin.distributions.standard import is_known
@@ -54,8 +55,11 @@ def kl_by_quadrature(
     bends most. Error as stated in `quadrature.expectation`.
     """
 
+    p = lift(p, jnp.ndim(centre))
+
     def surprise(value: Array) -> Array:
-        return -r.log_prob(jnp.where(covered, value, centre))
+        inside, fallback = (expand_to_rank(part, value.ndim) for part in (covered, centre))
+        return -r.log_prob(jnp.where(inside, value, fallback))
 
     return jnp.where(covered, expectation(p, surprise, centre) - p.entropy(), jnp.inf)
 
@@ -65,6 +69,8 @@ def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
 
     Closed form for the numbers q = 0 against q = 2 with a common centre, quadrature otherwise.
     """
+    rank = max(len(p.batch_shape), len(r.batch_shape))
+    p, r = lift(p, rank), lift(r, rank)
     if _is_number(p.entropic_index, 0.0) and _is_number(r.entropic_index, 2.0):
         closed = kl_sparse_cauchy(p.half_width, math.sqrt(2.0) * jnp.asarray(r.scale))
         if p.loc is r.loc:
@@ -107,6 +113,8 @@ def _register() -> None:
 
 
 def _kl_q_gaussian_squashed(p: QGaussian, r: SquashedGaussian) -> Array:
+    rank = max(len(p.batch_shape), len(r.batch_shape))
+    p, r = lift(p, rank), lift(r, rank)
     low, high = p.mode - p.half_width, p.mode + p.half_width
     covered = (r.low <= low) & (high <= r.high)
     return kl_by_quadrature(p, r, r.centre, covered)

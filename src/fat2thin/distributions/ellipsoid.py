@@ -8,6 +8,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Bool, Float
 from numpyro.distributions import constraints
 
+from fat2thin.distributions.ranks import expand_to_rank
+
 
 @functools.partial(jnp.vectorize, signature="(n,n),(n)->(n)")
 def _solve(lower: Array, vector: Array) -> Array:
@@ -48,7 +50,7 @@ class Ellipsoid(constraints.Constraint):
         x = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
         whitened = lax.stop_gradient(self.whiten(x))
         slack = jnp.linalg.norm(lax.stop_gradient(self._rounding(x, whitened)), axis=-1)
-        return jnp.linalg.norm(whitened, axis=-1) - slack <= self.radius
+        return jnp.linalg.norm(whitened, axis=-1) - slack <= expand_to_rank(self.radius, x.ndim - 1)
 
     def whiten(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
         """L^-1 (x - loc)."""

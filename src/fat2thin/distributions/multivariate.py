@@ -21,6 +21,7 @@ from numpyro.util import not_jax_tracer
 
 from fat2thin.distributions.ellipsoid import Ellipsoid
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
+from fat2thin.distributions.ranks import at_equal_ranks, expand_to_rank, lift
 from fat2thin.distributions.standard import entropy_excess, log_normaliser
 
 _LOG_2_PI = math.log(2.0 * math.pi)
@@ -129,6 +130,7 @@ class MultivariateQGaussian(Distribution):
         radius = jnp.sqrt(2.0 / self._sparsity())
         return Ellipsoid(loc, self._scale(), radius, diagonal=self._is_diagonal)
 
+    @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where an event lies in the support, its surface included: (..., n) to (...)."""
         return self.support(self._as_event(value))
@@ -139,6 +141,7 @@ class MultivariateQGaussian(Distribution):
         radius = jnp.sqrt(2.0 / self._sparsity())[..., None]
         return jnp.broadcast_to(radius * jnp.sqrt(self._diagonal()), self.shape())
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there.
@@ -158,7 +161,7 @@ class MultivariateQGaussian(Distribution):
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """Exact samples, reparametrised in every parameter; smooth in the index up to 1."""
         direction, radial, _ = self._draw(key, sample_shape)
-        return self._place(direction, radial)
+        return lift(self, radial.ndim)._place(direction, radial)
 
     def sample_with_log_prob(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
@@ -169,7 +172,8 @@ class MultivariateQGaussian(Distribution):
         distance to it is lost in the sample.
         """
         direction, radial, left_out = self._draw(key, sample_shape)
-        sparsity = self._sparsity()
+        law = lift(self, radial.ndim)
+        sparsity = law._sparsity()
         energy = jnp.exp(_log_energy(radial, sparsity)) * (1.0 - left_out)
         central = sparsity * energy < 0.5
         inner = jnp.where(central, energy, 0.0)
@@ -177,7 +181,7 @@ class MultivariateQGaussian(Distribution):
         remainder = jnp.logaddexp(jnp.log(left_out), jnp.log1p(-left_out) - sparsity * radial)
         near_edge = remainder / jnp.where(central, 1.0, sparsity)
         kernel = jnp.where(central, -inner * log1p_ratio(-sparsity * inner), near_edge)
-        return self._place(direction, radial), kernel - self._log_normaliser()
+        return law._place(direction, radial), kernel - law._log_normaliser()
 
     def entropy(self) -> Float[Array, "*batch"]:
         """Shannon entropy log Z + e (digamma(e + 1 + n/2) - digamma(e + 1)), with e = 1 / h."""
@@ -206,7 +210,9 @@ class MultivariateQGaussian(Distribution):
     def covariance_matrix(self) -> Float[Array, "*batch n n"]:
         """Sigma 2 / ((n + 2) h + 2)."""
         if self._is_diagonal:
-            sigma = self._diagonal()[..., None] * jnp.eye(self.event_shape[0], dtype=self._dtype())
+            identity = jnp.eye(self.event_shape[0], dtype=self._dtype())
+            squared = self._diagonal()[..., None]
+            sigma = squared * expand_to_rank(identity, squared.ndim)
         else:
             lower = self._scale()
             sigma = jnp.einsum("...ik,...jk->...ij", lower, lower, precision=lax.Precision.HIGHEST)
@@ -246,11 +252,14 @@ class MultivariateQGaussian(Distribution):
     def _sparsity(self) -> Float[Array, "..."]:
         """h = 1 - q, and NaN where that is not positive."""
         index = jnp.asarray(self.entropic_index, self._dtype())
+        if index.ndim == 0:
+            index = index.reshape((1,) * len(self.batch_shape))
         return jnp.where(index < 1.0, 1.0 - index, jnp.nan)
 
     def _steps(self) -> np.ndarray:
         """Where the ladder of Gamma functions stops: 1, 2, ..., n/2 or 3/2, 5/2, ..., n/2."""
-        return np.arange(1, self.event_shape[0] // 2 + 1) + self._is_odd / 2
+        steps = np.arange(1, self.event_shape[0] // 2 + 1) + self._is_odd / 2
+        return expand_to_rank(steps, len(self.batch_shape) + 1)
 
     def _log_normaliser(self) -> Float[Array, "..."]:
         """log Z by the recurrence of the Gamma function, from n = 0 or 1: smooth as h -> 0.
@@ -262,7 +271,7 @@ class MultivariateQGaussian(Distribution):
         roots = scale if self._is_diagonal else jnp.diagonal(scale, axis1=-2, axis2=-1)
         logarithms = jnp.broadcast_to(jnp.log(roots), (*roots.shape[:-1], *self.event_shape))
         ladder = jnp.sum(jnp.log1p(sparsity[..., None] * steps), axis=-1)
-        value = jnp.sum(logarithms, axis=-1) + len(steps) * _LOG_2_PI - ladder
+        value = jnp.sum(logarithms, axis=-1) + steps.size * _LOG_2_PI - ladder
         return value + log_normaliser(1.0 - sparsity) if self._is_odd else value
 
     def _shrinkage(self) -> Float[Array, "..."]:
@@ -286,7 +295,8 @@ class MultivariateQGaussian(Distribution):
         tiny = jnp.finfo(dtype).tiny
         exponentials = jax.random.exponential(radial_key, (*shape, pairs), dtype)
         steps = np.arange(1, pairs + 1) - self._is_odd / 2
-        rates = 1.0 + self._sparsity()[..., None] * steps
+        law = lift(self, len(shape))
+        rates = 1.0 + law._sparsity()[..., None] * expand_to_rank(steps, len(shape) + 1)
         radial = jnp.sum(jnp.maximum(exponentials, tiny) / rates, axis=-1)
         normals = jax.random.normal(direction_key, (*shape, 2 * pairs), dtype)
         squared = jnp.maximum(jnp.sum(normals**2, axis=-1), tiny)

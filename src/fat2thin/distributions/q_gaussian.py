@@ -21,6 +21,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
+from fat2thin.distributions.ranks import at_equal_ranks, lift
 from fat2thin.distributions.standard import (
     by_closeness,
     entropy_excess,
@@ -108,11 +109,13 @@ class QGaussian(Distribution):
         width = jnp.where(sparse, self.scale * factor, jnp.inf)
         return jnp.broadcast_to(width, self.batch_shape).astype(dtype)
 
+    @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where a value lies in the support, ends included."""
         low, high = self._ends()
         return (low <= value) & (value <= high)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there."""
@@ -127,7 +130,7 @@ class QGaussian(Distribution):
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """Exact samples for every index, by the generalised Box-Muller map."""
         draw = _draw(key, self.shape(sample_shape), self._dtype())
-        return self._place(draw)
+        return lift(self, draw.sign.ndim)._place(draw)
 
     def sample_with_log_prob(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
@@ -148,15 +151,18 @@ class QGaussian(Distribution):
             shrunk = -_kappa(index) * draw.exponential + 2.0 * draw.log_sine
             return jnp.logaddexp(2.0 * draw.log_cosine, shrunk) / (1.0 - index)
 
-        kernel = by_closeness(jnp.asarray(self.entropic_index, self._dtype()), near, far)
-        log_density = kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
-        return self._place(draw), log_density
+        law = lift(self, draw.sign.ndim)
+        kernel = by_closeness(jnp.asarray(law.entropic_index, law._dtype()), near, far)
+        log_density = kernel - log_normaliser(law.entropic_index) - jnp.log(law.scale)
+        return law._place(draw), log_density
 
+    @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`."""
         standardised = (jnp.asarray(value, self._dtype()) - self.loc) / self.scale
         return standard_cdf(standardised, jnp.asarray(self.entropic_index, self._dtype()))
 
+    @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Value below which a share `q` of the mass lies."""
         share = jnp.asarray(q, self._dtype())

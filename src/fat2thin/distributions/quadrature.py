@@ -52,11 +52,15 @@ def expectation(
     scale = jnp.broadcast_to(distribution.scale, shape)
     width = jnp.broadcast_to(distribution.half_width, shape)
     low, high = centre - width, centre + width
-    feature = jnp.clip(feature, low, high)
+    feature = jnp.clip(jnp.broadcast_to(feature, shape), low, high)
     first, second = jnp.minimum(centre, feature), jnp.maximum(centre, feature)
     # A wide support ends where nothing is left of the density, many scales away: nodes spread
     # over all of it would miss the centre.
     narrow = width < _WIDE * scale
+    # Nodes are the first axis.
+    low, high, first, second, centre, scale, narrow = (
+        part[None] for part in (low, high, first, second, centre, scale, narrow)
+    )
 
     def column(values: np.ndarray) -> Array:
         return jnp.asarray(values, centre.dtype).reshape(_COUNT, *(1,) * len(shape))

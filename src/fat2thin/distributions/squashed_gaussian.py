@@ -12,6 +12,7 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 
 from fat2thin.distributions.box import BoxDistribution, clip_straight_through
 from fat2thin.distributions.q_gaussian import broadcast_parameters
+from fat2thin.distributions.ranks import at_equal_ranks, lift
 
 # 16 panels with 16 Gauss-Legendre nodes each, on [0, 1].
 _PANELS = 16
@@ -59,6 +60,7 @@ class SquashedGaussian(BoxDistribution):
         self.loc, self.scale, self.low, self.high = promote_shapes(loc, scale, low, high)
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; -inf outside the box, finite at its edges (see the class)."""
@@ -71,16 +73,19 @@ class SquashedGaussian(BoxDistribution):
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """Samples, never outside the box by rounding; reparametrised in every parameter."""
-        return self._squash(self._draw(key, sample_shape)[1])
+        before = self._draw(key, sample_shape)[1]
+        return lift(self, before.ndim)._squash(before)
 
     def sample_with_log_prob(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
     ) -> tuple[Array, Array]:
         """Samples and their log density, the latter from x itself: exact at the edges too."""
         noise, before = self._draw(key, sample_shape)
-        gaussian = -(noise**2) / 2.0 - _HALF_LOG_2_PI - jnp.log(self.scale)
-        return self._squash(before), gaussian - _log_slope(before) - jnp.log(self._half_range())
+        law = lift(self, before.ndim)
+        gaussian = -(noise**2) / 2.0 - _HALF_LOG_2_PI - jnp.log(law.scale)
+        return law._squash(before), gaussian - _log_slope(before) - jnp.log(law._half_range())
 
+    @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`: exactly 0 at low and 1 at high."""
         value = self._as_value(value)
@@ -89,6 +94,7 @@ class SquashedGaussian(BoxDistribution):
         share = ndtr((before - self.loc) / self.scale)
         return jnp.where(value <= self.low, 0.0, jnp.where(value >= self.high, 1.0, share))
 
+    @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Value below which a share `q` of the mass lies; NaN for q outside [0, 1]."""
         share = self._as_value(q)
@@ -128,7 +134,8 @@ class SquashedGaussian(BoxDistribution):
         """
         deviation, weights, lower, upper = self._quadrature()
         lowest, highest = lower[0], upper[0]
-        inner = jnp.sum(weights * _log_slope(self.loc + self.scale * deviation), axis=0)
+        law = lift(self, deviation.ndim)
+        inner = jnp.sum(weights * _log_slope(law.loc + law.scale * deviation), axis=0)
         # Beyond saturation the logarithm is 2 log 2 - 2 |x|, whose tails have a closed form.
         mean_above = self.loc * upper[1] + self.scale * _density(highest)
         mean_below = self.scale * _density(lowest) - self.loc * lower[1]
@@ -139,7 +146,8 @@ class SquashedGaussian(BoxDistribution):
 
     def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> tuple[Array, Array]:
         noise = jax.random.normal(key, self.shape(sample_shape), self._dtype())
-        return noise, self.loc + self.scale * noise
+        law = lift(self, noise.ndim)
+        return noise, law.loc + law.scale * noise
 
     def _squash(self, before: Float[Array, "..."]) -> Float[Array, "..."]:
         value = self._middle() + self._half_range() * jnp.tanh(before)
@@ -168,17 +176,19 @@ class SquashedGaussian(BoxDistribution):
         lowest = jnp.clip(jnp.full_like(loc, -_DEVIATIONS), *bounds)
         highest = jnp.clip(jnp.full_like(loc, _DEVIATIONS), *bounds)
         column = (-1, *(1,) * loc.ndim)
-        deviation = lowest + (highest - lowest) * jnp.asarray(_NODES, loc.dtype).reshape(column)
-        weights = (highest - lowest) * jnp.asarray(_WEIGHTS, loc.dtype).reshape(column)
+        length = (highest - lowest)[None]
+        deviation = lowest[None] + length * jnp.asarray(_NODES, loc.dtype).reshape(column)
+        weights = length * jnp.asarray(_WEIGHTS, loc.dtype).reshape(column)
         below, above = (lowest, ndtr(lowest)), (highest, ndtr(-highest))
         return deviation, weights * _density(deviation), below, above
 
     def _unit_moments(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Mean and variance of tanh(x)."""
         deviation, weights, (_, below), (_, above) = self._quadrature()
-        squashed = jnp.tanh(self.loc + self.scale * deviation)
+        law = lift(self, deviation.ndim)
+        squashed = jnp.tanh(law.loc + law.scale * deviation)
         mean = jnp.sum(weights * squashed, axis=0) + above - below
-        spread = jnp.sum(weights * (squashed - mean) ** 2, axis=0)
+        spread = jnp.sum(weights * (squashed - mean[None]) ** 2, axis=0)
         return mean, spread + above * (1.0 - mean) ** 2 + below * (1.0 + mean) ** 2
 
 

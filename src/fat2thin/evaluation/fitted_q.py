@@ -61,7 +61,7 @@ def features(
     observation: Float[Array, "rows observation"], action: Float[Array, "rows action"], scale: Scale
 ) -> Float[Array, "rows features"]:
     """φ(s, a) of each row."""
-    seen = (observation - scale.mean) / scale.deviation
+    seen = (observation - scale.mean[None]) / scale.deviation[None]
     pairs = jnp.triu_indices(action.shape[-1])
     products = (action[:, :, None] * action[:, None, :])[:, *pairs]
     crossed = (seen[:, :, None] * action[:, None, :]).reshape(len(seen), -1)
@@ -107,7 +107,7 @@ def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Fl
         largest = jnp.argmax(sizes)
         pivot = system[largest] / system[largest, place]
         system = system.at[largest].set(system[place])
-        return (system - system[:, place, None] * pivot).at[place].set(pivot)
+        return (system - system[:, place, None] * pivot[None]).at[place].set(pivot)
 
     whole = jnp.concatenate([matrix, right[:, None]], axis=1)
     return lax.fori_loop(0, len(right), eliminate, whole)[:, -1]
