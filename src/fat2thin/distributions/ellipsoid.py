@@ -48,9 +48,11 @@ class Ellipsoid(constraints.Constraint):
     def __call__(self, x: ArrayLike) -> Bool[Array, "..."]:
         """Whether each event lies in the ellipsoid: (..., n) to (...)."""
         x = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
-        whitened = lax.stop_gradient(self.whiten(x))
-        slack = jnp.linalg.norm(lax.stop_gradient(self._rounding(x, whitened)), axis=-1)
-        return jnp.linalg.norm(whitened, axis=-1) - slack <= expand_to_rank(self.radius, x.ndim - 1)
+        x = expand_to_rank(x, self.loc.ndim)
+        one = self._at_rank(x.ndim)
+        whitened = lax.stop_gradient(one.whiten(x))
+        slack = jnp.linalg.norm(lax.stop_gradient(one._rounding(x, whitened)), axis=-1)
+        return jnp.linalg.norm(whitened, axis=-1) - slack <= one.radius
 
     def whiten(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
         """L^-1 (x - loc)."""
@@ -79,6 +81,15 @@ class Ellipsoid(constraints.Constraint):
         children = tuple(getattr(self, name) for name in self._fields)
         return children, (self._fields, {"diagonal": self.diagonal})
 
+    def _at_rank(self, rank: int) -> "Ellipsoid":
+        """The same ellipsoid, for points with this number of axes."""
+        return Ellipsoid(
+            expand_to_rank(self.loc, rank),
+            expand_to_rank(self.scale, rank if self.diagonal else rank + 1),
+            expand_to_rank(self.radius, rank - 1),
+            diagonal=self.diagonal,
+        )
+
     def _rounding(self, x: Array, whitened: Array) -> Array:
         """Bound of the error of each whitened coordinate: |L^-1| eps (|x| + (n + 2) |L| |w|)."""
         dimension = whitened.shape[-1]
@@ -87,7 +98,7 @@ class Ellipsoid(constraints.Constraint):
         if self.diagonal:
             return epsilon * (jnp.abs(x) / jnp.abs(self.scale) + weight)
         # Solving for the rows of the identity gives the columns of the inverse.
-        identity = jnp.eye(dimension, dtype=whitened.dtype)
+        identity = expand_to_rank(jnp.eye(dimension, dtype=whitened.dtype), self.scale.ndim)
         inverse = jnp.swapaxes(_solve(self.scale[..., None, :, :], identity), -1, -2)
         absolute = jnp.abs(x) + _multiply(jnp.abs(self.scale), weight)
         return epsilon * _multiply(jnp.abs(inverse), absolute)

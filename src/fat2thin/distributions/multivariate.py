@@ -64,7 +64,8 @@ def multivariate_student_t(
     loc (*batch, n), scale_tril (*batch, n, n), entropic_index (*batch).
     """
     degrees_of_freedom, factor = student_t_parameters(entropic_index)
-    scale = jnp.asarray(scale_tril) * factor[..., None, None]
+    lower, factor = promote_shapes(jnp.asarray(scale_tril), factor[..., None, None])
+    scale = lower * factor
     return MultivariateStudentT(degrees_of_freedom, loc, scale, validate_args=validate_args)
 
 

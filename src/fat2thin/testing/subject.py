@@ -1,7 +1,7 @@
 """The distribution under test, seen as rows of values by elements of its batch."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import wraps
 from typing import Any
 
 import jax
@@ -20,8 +20,20 @@ _FEW_ROWS = 64
 # Numbers of one array that is kept on the host.
 _KEPT = 5 * 10**7
 
-# Most programs here run once or twice: compiling them is what takes the time.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+
+def quick_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile with few optimisations; the code of NumPyro's distributions promotes ranks."""
+
+    @wraps(function)
+    def with_promotion(*arguments: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"):
+            return function(*arguments)
+
+    # Most programs here run once or twice: compiling them is what takes the time.
+    return jax.jit(
+        with_promotion, compiler_options={"xla_backend_optimization_level": 1}, **options
+    )
+
 
 Values = Float[np.ndarray, "rows elements ..."]
 RowFunction = Callable[..., Array]
