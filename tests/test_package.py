@@ -5,6 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import fat2thin
@@ -111,3 +112,9 @@ def test_a_folder_that_cannot_be_made_is_a_plain_message(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match=r"fat2thin: .*file"):
         main(["gallery", "--out", str(tmp_path / "file" / "folder")])
+
+
+def test_ranks_are_not_promoted_in_tests():
+    """Set before JAX is imported: see conftest.py."""
+    with pytest.raises(ValueError, match="jax_numpy_rank_promotion"):
+        jnp.ones((2, 3)) + jnp.ones(3)

@@ -47,12 +47,12 @@ class Ellipsoid(constraints.Constraint):
 
     def __call__(self, x: ArrayLike) -> Bool[Array, "..."]:
         """Whether each event lies in the ellipsoid: (..., n) to (...)."""
-        x = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
-        x = expand_to_rank(x, self.loc.ndim)
-        one = self._at_rank(x.ndim)
-        whitened = lax.stop_gradient(one.whiten(x))
-        slack = jnp.linalg.norm(lax.stop_gradient(one._rounding(x, whitened)), axis=-1)
-        return jnp.linalg.norm(whitened, axis=-1) - slack <= one.radius
+        points = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
+        points = expand_to_rank(points, self.loc.ndim)
+        lifted = self._at_rank(points.ndim)
+        whitened = lax.stop_gradient(lifted.whiten(points))
+        slack = jnp.linalg.norm(lax.stop_gradient(lifted._rounding(points, whitened)), axis=-1)
+        return jnp.linalg.norm(whitened, axis=-1) - slack <= lifted.radius
 
     def whiten(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
         """L^-1 (x - loc)."""

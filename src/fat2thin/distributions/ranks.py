@@ -25,7 +25,7 @@ def expand_to_rank(x: Any, rank: int) -> Any:
     if not 0 < present < rank:
         return x
     axes = tuple(range(rank - present))
-    if isinstance(x, np.ndarray):
+    if not isinstance(x, jax.Array):
         return np.expand_dims(x, axes)
     if isinstance(x, jax.core.Tracer):
         return jnp.expand_dims(x, axes)
