@@ -23,14 +23,14 @@ def temporal_difference_target(
 
 def twin_critic_loss(values: Float[Array, "2 *rows"], target: Rows) -> Rows:
     """Mean over the twins of half the squared error."""
-    return jnp.mean((values - target) ** 2 / 2.0, axis=0)
+    return jnp.mean((values - target[None]) ** 2 / 2.0, axis=0)
 
 
 def twin_huber_loss(
     values: Float[Array, "2 *rows"], target: Rows, limit: Setting
 ) -> Float[Array, "*rows"]:
     """Mean over the twins of Huber's loss: half the square up to `limit`, straight beyond it."""
-    distance = jnp.abs(values - target)
+    distance = jnp.abs(values - target[None])
     inner = jnp.minimum(distance, limit)
     return jnp.mean(inner**2 / 2.0 + limit * (distance - inner), axis=0)
 

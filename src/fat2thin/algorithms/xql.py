@@ -124,7 +124,7 @@ def soft_maximum_loss(
     values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
 ) -> Float[Array, " batch"]:
     """Mean Gumbel loss of each state's actions, all divided by the largest e^z there is."""
-    residual = values - prediction
+    residual = values - prediction[None]
     largest = jnp.minimum(jnp.max(residual) / config.value_temperature, config.value_clip)
     shift = jnp.broadcast_to(lax.stop_gradient(jnp.maximum(largest, LEAST_SHIFT)), residual.shape)
     loss = gumbel_loss(residual, config.value_temperature, config.value_clip, shift)

@@ -14,6 +14,7 @@ A sparse support meets the box in one of two ways:
 import dataclasses
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.distributions import Delta, Distribution, StudentT
@@ -76,6 +77,18 @@ class HeavyTailed:
         return _real_line(head)
 
 
+class _StudentT(StudentT):
+    """NumPyro's Student-t, whose own code promotes ranks to put a sample shape in front."""
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        with jax.numpy_rank_promotion("allow"):
+            return super().sample(key, sample_shape)
+
+    def log_prob(self, value: Array) -> Array:
+        with jax.numpy_rank_promotion("allow"):
+            return super().log_prob(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class HeavyStudent:
     """A Student-t in each coordinate, not bounded by the box."""
@@ -85,7 +98,7 @@ class HeavyStudent:
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
         """A product of Student-t distributions."""
         centre, scale = _place(head, low, high)
-        return StudentT(self.degrees_of_freedom, centre, scale, validate_args=False).to_event(1)
+        return _StudentT(self.degrees_of_freedom, centre, scale, validate_args=False).to_event(1)
 
     def centre(self, head: Head, low: Array, high: Array) -> Array:
         """Its median and mode."""

@@ -33,7 +33,7 @@ def update(
     value, value_metrics = fit_value(
         state.value,
         batch,
-        lambda prediction: jnp.mean(expectile_loss(values - prediction, EXPECTILE), axis=0),
+        lambda prediction: jnp.mean(expectile_loss(values - prediction[None], EXPECTILE), axis=0),
         config,
     )
 
