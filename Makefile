@@ -10,14 +10,17 @@ BIN := $(VENV)/bin
 ON_CPU := JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu}
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Tests compile far more than they compute: programs that run slower are had much sooner.
-QUICK_COMPILE := JAX_DISABLE_MOST_OPTIMIZATIONS=1
+QUICK_COMPILE = JAX_DISABLE_MOST_OPTIMIZATIONS=1
 ifeq ($(shell uname -m),x86_64)
 # Without fused multiply-add, the simpler compiler rounds a sum the same way in every program.
-QUICK_COMPILE += XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_max_isa=AVX --xla_cpu_parallel_codegen_split_count=1 $$XLA_FLAGS"
+# Later versions of XLA have no simpler compiler, and stop at a flag that they do not know.
+SIMPLER = $(if $(wildcard $(VENV)/lib/python*/site-packages/jaxlib-0.10.*),--xla_cpu_use_fusion_emitters=false)
+QUICK_COMPILE += XLA_FLAGS="$(SIMPLER) --xla_cpu_max_isa=AVX --xla_cpu_parallel_codegen_split_count=1 $$XLA_FLAGS"
 endif
-TESTING := $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python
+# Expanded when a recipe runs: by then the environment is there.
+TESTING = $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python
 # Tests of a file share what they compile and their fixtures, so they stay in one process.
-PYTEST := $(TESTING) -m pytest -n $(JOBS) --maxprocesses 4 --dist loadfile
+PYTEST = $(TESTING) -m pytest -n $(JOBS) --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow mutants lint format bench docs setup clean

@@ -21,6 +21,9 @@ if _chosen is None or Path(_chosen).parent == _COMPILED:
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# A shape that is broadcast by accident is an error, here and in the processes that tests start.
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+
 # Started in the background (nohup, a job of a shell), a process ignores Ctrl-C, and so would every
 # process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,5 +1,6 @@
 """Every code block of the README and the documentation is run, in the order of its page."""
 
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -113,6 +114,23 @@ def test_code_blocks_run(page, tmp_path, monkeypatch, quick_references):
                 pass
             case language:
                 pytest.fail(f"{page.name}:{block.line}: nobody knows how to run {language!r}")
+
+
+ALGORITHM_PAGES = [page for page in PAGES if page.parent.name == "algorithms"]
+FUNCTION = re.compile(r"`(?P<module>[a-z_]+)\.(?!sh`)(?P<name>[A-Za-z_]+)(?:\.[a-z_]+)?`")
+
+
+@pytest.mark.parametrize("page", ALGORITHM_PAGES, ids=lambda page: page.name)
+def test_functions_named_on_the_page_of_an_algorithm_exist(page):
+    """As `module.function`; a step of an update is one that the algorithm itself takes."""
+    source = ROOT / f"src/fat2thin/algorithms/{page.stem}.py"
+    for match in FUNCTION.finditer(page.read_text()):
+        module, name = match["module"], match["name"]
+        rooms = ("fat2thin", "fat2thin.algorithms", "fat2thin.policies", "fat2thin.distributions")
+        homes = filter(importlib.util.find_spec, (f"{room}.{module}" for room in rooms))
+        assert any(hasattr(importlib.import_module(home), name) for home in homes), match[0]
+        if module == "steps" and source.exists():
+            assert re.search(rf"\b{name}\b", source.read_text()), match[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -143,7 +143,7 @@ def test_another_box_is_the_unit_box_moved_and_stretched(family):
 def test_box_and_support_hold_every_sample_and_the_centre(family):
     policy = make(family, [0.7, -0.95], [0.5, 0.3], [-2.0, 0.0], [1.0, 10.0])
     seen = see(policy)
-    for low, high in (seen.support, (policy.low, policy.high)):
+    for low, high in (seen.support, (policy.low[None], policy.high[None])):
         for action in (seen.centre, seen.sample):
             assert np.all((low <= action) & (action <= high))
     assert seen.centre.shape == seen.support[0].shape == seen.support[1].shape == (500, 2)
@@ -221,7 +221,8 @@ def test_a_scale_beyond_its_bound_finds_back():
 
     def pull(wanted):
         def loss(net):
-            return jnp.mean((net(observation).log_scale - jnp.log(wanted)) ** 2)
+            log_wanted = jnp.broadcast_to(jnp.log(wanted), (4, 2))
+            return jnp.mean((net(observation).log_scale - log_wanted) ** 2)
 
         return jax.jit(jax.grad(loss))(network).network.log_scale.bias
 

@@ -161,7 +161,7 @@ def test_contract(name, settings):
         many, (low, high), centre = act_and_support(policy, logged.observation, keys[2])
         centres.append(centre)
         assert many.shape == (32, 2)
-        assert np.all((many >= policy.low) & (many <= policy.high))
+        assert np.all((many >= policy.low[None]) & (many <= policy.high[None]))
         assert np.all((low <= many) & (many <= high))
         assert policy.act(logged.observation[0]).shape == (2,)
         assert policy(logged.observation).log_prob(many).shape == (32,)

@@ -177,7 +177,8 @@ def test_no_sample_leaves_the_support_however_narrow():
     )
     distribution = QGaussian(loc, scale, index)
     values = distribution.sample(jax.random.key(0), (10_000,))
-    assert np.all(distribution.support(values))
+    with jax.numpy_rank_promotion("allow"):  # inside NumPyro's interval
+        assert np.all(distribution.support(values))
     assert np.all(distribution.support_mask(values))
     assert np.all(np.isfinite(distribution.log_prob(values)))
 

@@ -222,7 +222,7 @@ def bandit(key, best, noise, rows=500):
     keys = jax.random.split(key, 3)
     observation = jax.random.normal(keys[0], (rows, 2))
     action = jax.random.uniform(keys[1], (rows, len(best)), minval=-1.0)
-    reward = -jnp.sum((action - jnp.asarray(best)) ** 2, axis=-1)
+    reward = -jnp.sum((action - jnp.asarray([best])) ** 2, axis=-1)
     reward += noise * jax.random.normal(keys[2], (rows,))
     return Part(Batch(observation, action, reward, observation, jnp.zeros(rows)), 1e6)
 

@@ -238,9 +238,9 @@ def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
     base, dtype = band.base_dist, band.base_dist.loc.dtype
     nodes, weights = (jnp.asarray(part, dtype) for part in band_nodes(config.actor_index))
     # The nodes are the last axis: what is summed lies side by side.
-    actions = base.loc[..., None] + base.half_width[..., None] * nodes
+    actions = base.loc[..., None] + base.half_width[..., None] * nodes[None, None]
     head = jax.tree.map(lambda part: part[..., None], scene.fat.network(scene.observation))
-    ends = scene.fat.low[:, None], scene.fat.high[:, None]
+    ends = scene.fat.low[None, :, None], scene.fat.high[None, :, None]
     cross = -scene.fat.family.distribution(head, *ends).base_dist.log_prob(actions) @ weights
     return jnp.sum(cross, axis=-1) - band.entropy()
 

@@ -314,7 +314,7 @@ def regressed_action(
 
 def _nearest_sample(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
     samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
-    nearest = jnp.argmin(jnp.sum((samples - action) ** 2, axis=-1), axis=0)
+    nearest = jnp.argmin(jnp.sum((samples - action[None]) ** 2, axis=-1), axis=0)
     return jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
 
 

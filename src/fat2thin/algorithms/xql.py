@@ -127,7 +127,7 @@ def soft_maximum_loss(
     values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
 ) -> Float[Array, " batch"]:
     """Mean Gumbel loss of each state's actions, all divided by the largest e^z there is."""
-    residual = values - prediction
+    residual = values - prediction[None]
     largest = jnp.minimum(jnp.max(residual) / config.value_temperature, config.value_clip)
     shift = jnp.broadcast_to(lax.stop_gradient(jnp.maximum(largest, LEAST_SHIFT)), residual.shape)
     loss = gumbel_loss(residual, config.value_temperature, config.value_clip, shift)
@@ -138,7 +138,7 @@ def expectile_rows(
     values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
 ) -> Float[Array, " batch"]:
     """Mean expectile loss of each state's actions: what the FtTPO authors' code has for it."""
-    return jnp.mean(expectile_loss(values - prediction, EXPECTILE), axis=0)
+    return jnp.mean(expectile_loss(values - prediction[None], EXPECTILE), axis=0)
 
 
 ALGORITHM = Algorithm(

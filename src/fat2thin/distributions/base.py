@@ -10,6 +10,8 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import promote_shapes
 from numpyro.util import not_jax_tracer
 
+from fat2thin.distributions.ranks import at_equal_ranks, lift
+
 
 @jax.custom_jvp
 def clip_straight_through(
@@ -46,7 +48,7 @@ class Law(Distribution):
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """Return exact samples, in the support despite rounding, reparametrised."""
-        return self._place(self._draw(key, sample_shape))
+        return self._over(sample_shape)._place(self._draw(key, sample_shape))
 
     def sample_with_log_prob(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
@@ -56,8 +58,11 @@ class Law(Distribution):
         Equal to `log_prob(sample)` up to rounding, but not clamped, and finite and accurate at the
         very edge of the support, where the sample has lost its distance to it.
         """
-        draw = self._draw(key, sample_shape)
-        return self._place(draw), self._log_density(draw)
+        draw, law = self._draw(key, sample_shape), self._over(sample_shape)
+        return law._place(draw), law._log_density(draw)
+
+    def _over(self, sample_shape: tuple[int, ...]) -> "Law":
+        return lift(self, len(sample_shape) + len(self.batch_shape))
 
     def _dtype(self) -> jnp.dtype:
         return jnp.result_type(*self.get_args().values(), float)
@@ -80,6 +85,7 @@ class BoxLaw(Law):
         """The box, edges included."""
         return constraints.interval(self.low, self.high)
 
+    @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where a value lies in the box, edges included."""
         return (jnp.asarray(self.low) <= value) & (value <= jnp.asarray(self.high))
@@ -95,6 +101,7 @@ class BoxLaw(Law):
                     "low must be below high."
                 )
 
+    @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Return the value below which a share `q` of the mass lies; NaN for q outside [0, 1]."""
         share = self._as_value(q)

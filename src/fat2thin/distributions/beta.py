@@ -13,6 +13,7 @@ from numpyro.distributions.util import validate_sample
 
 from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
 from fat2thin.distributions.q_math import gamma_entropy, incomplete_beta, log_beta
+from fat2thin.distributions.ranks import at_equal_ranks
 from fat2thin.distributions.standard_q_gaussian import Search, refuse_derivative
 
 _MAX_ITERATIONS = 100
@@ -137,6 +138,7 @@ class BoxBeta(BoxLaw):
         self.concentration1, self.concentration0, self.low, self.high = promoted
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; -inf outside the box, finite at its edges (see the class)."""
@@ -145,6 +147,7 @@ class BoxBeta(BoxLaw):
         unit = _log_density(jnp.log(below), jnp.log(above), *self._concentrations())
         return self._zero_outside(value, unit - jnp.log(self._range()))
 
+    @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Return the probability of a sample at or below `value`.
 

@@ -11,6 +11,7 @@ Quadrature is double-exponential. The line is cut at the q-Gaussian's centre and
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,7 @@ from numpyro.util import not_jax_tracer
 from fat2thin.distributions.multivariate import index_from_degrees_of_freedom
 from fat2thin.distributions.q_gaussian import QGaussian
 from fat2thin.distributions.q_math import polynomial
+from fat2thin.distributions.ranks import expand_to_rank, lift
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 
 # (1 - atan(k) / k) / k^2 in powers of k^2.
@@ -75,11 +77,15 @@ def expectation(
     place = distribution.mode, distribution.scale, distribution.half_width
     centre, scale, width = (jnp.broadcast_to(part, shape) for part in place)
     low, high = centre - width, centre + width
-    feature = jnp.clip(feature, low, high)
+    feature = jnp.clip(jnp.broadcast_to(feature, shape), low, high)
     first, second = jnp.minimum(centre, feature), jnp.maximum(centre, feature)
     # A wide support ends where nothing is left of the density, many scales away: nodes spread
     # over all of it would miss the centre.
     narrow = width < _WIDE * scale
+    # Nodes are the first axis.
+    low, high, first, second, centre, scale, narrow = (
+        part[None] for part in (low, high, first, second, centre, scale, narrow)
+    )
 
     def column(values: np.ndarray) -> Array:
         return jnp.asarray(values, centre.dtype).reshape(_COUNT, *(1,) * len(shape))
@@ -107,19 +113,27 @@ def expectation(
     return jnp.sum(jnp.where(reached, mass * values, 0.0), axis=0)
 
 
+def _at_one_rank(p: Distribution, r: Distribution) -> tuple[Any, Any]:
+    rank = max(len(p.batch_shape), len(r.batch_shape))
+    return lift(p, rank), lift(r, rank)
+
+
 def kl_by_quadrature(
-    p: QGaussian, r: QGaussian | SquashedGaussian, centre: ArrayLike, divergent: ArrayLike = False
+    p: QGaussian, r: QGaussian | SquashedGaussian, divergent: ArrayLike = False
 ) -> Float[Array, "..."]:
     """KL(p || r) = E_p[-log r] - entropy(p); +inf where r does not cover p, or if `divergent`.
 
-    `centre` is the point of r's support where its log density bends most. Error as stated in
-    `expectation`.
+    Error as stated in `expectation`.
     """
+    p, r = _at_one_rank(p, r)
+    # The point of r's support where its log density bends most.
+    centre = r.centre if isinstance(r, SquashedGaussian) else r.mode
     low, high = p.mode - p.half_width, p.mode + p.half_width
     finite = r.support_mask(low) & r.support_mask(high) & ~jnp.asarray(divergent)
 
     def surprise(value: Array) -> Array:
-        return -r.log_prob(jnp.where(finite, value, centre))
+        inside, fallback = (expand_to_rank(part, value.ndim) for part in (finite, centre))
+        return -r.log_prob(jnp.where(inside, value, fallback))
 
     return jnp.where(finite, expectation(p, surprise, centre) - p.entropy(), jnp.inf)
 
@@ -129,14 +143,15 @@ def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
 
     Closed form for the numbers q = 0 against q = 2 with a common centre, quadrature otherwise.
     """
+    p, r = _at_one_rank(p, r)
     indices = (p.entropic_index, 0.0), (r.entropic_index, 2.0)
     if all(not_jax_tracer(index) and np.all(np.asarray(index) == q) for index, q in indices):
         closed = kl_sparse_cauchy(p.half_width, math.sqrt(2.0) * jnp.asarray(r.scale))
         if p.loc is r.loc:
             return closed
-        return jnp.where(p.mode == r.mode, closed, kl_by_quadrature(p, r, r.mode))
+        return jnp.where(p.mode == r.mode, closed, kl_by_quadrature(p, r))
     heavy = jnp.asarray(p.entropic_index) >= 5.0 / 3.0
-    return kl_by_quadrature(p, r, r.mode, heavy & (jnp.asarray(r.entropic_index) == 1.0))
+    return kl_by_quadrature(p, r, heavy & (jnp.asarray(r.entropic_index) == 1.0))
 
 
 def as_q_gaussian(distribution: Distribution) -> QGaussian:
@@ -155,7 +170,7 @@ def as_q_gaussian(distribution: Distribution) -> QGaussian:
 for _pair in itertools.product((QGaussian, Normal, Cauchy, StudentT), repeat=2):
     if QGaussian in _pair:
         kl_divergence.add(_pair, lambda p, r: kl_q_gaussians(as_q_gaussian(p), as_q_gaussian(r)))
-kl_divergence.add((QGaussian, SquashedGaussian), lambda p, r: kl_by_quadrature(p, r, r.centre))
+kl_divergence.add((QGaussian, SquashedGaussian), kl_by_quadrature)
 
 
 def sample_with_log_prob(

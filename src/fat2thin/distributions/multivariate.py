@@ -23,6 +23,7 @@ from numpyro.util import not_jax_tracer
 
 from fat2thin.distributions.base import Law
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
+from fat2thin.distributions.ranks import at_equal_ranks, expand_to_rank, lift
 from fat2thin.distributions.standard_q_gaussian import entropy_excess, log_normaliser
 
 _LOG_2_PI = math.log(2.0 * math.pi)
@@ -64,7 +65,8 @@ def multivariate_student_t(
     loc (*batch, n), scale_tril (*batch, n, n), entropic_index (*batch).
     """
     degrees_of_freedom, factor = student_t_parameters(entropic_index)
-    scale = jnp.asarray(scale_tril) * factor[..., None, None]
+    lower, factor = promote_shapes(jnp.asarray(scale_tril), factor[..., None, None])
+    scale = lower * factor
     return MultivariateStudentT(degrees_of_freedom, loc, scale, validate_args=validate_args)
 
 
@@ -93,10 +95,12 @@ class Ellipsoid(constraints.Constraint):
 
     def __call__(self, x: ArrayLike) -> Bool[Array, "..."]:
         """Return whether each event lies in the ellipsoid: (..., n) to (...)."""
-        x = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
-        whitened = lax.stop_gradient(self.whiten(x))
-        slack = jnp.linalg.norm(lax.stop_gradient(self._rounding(x, whitened)), axis=-1)
-        return jnp.linalg.norm(whitened, axis=-1) - slack <= self.radius
+        points = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
+        points = expand_to_rank(points, self.loc.ndim)
+        lifted = self._at_rank(points.ndim)
+        whitened = lax.stop_gradient(lifted.whiten(points))
+        slack = jnp.linalg.norm(lax.stop_gradient(lifted._rounding(points, whitened)), axis=-1)
+        return jnp.linalg.norm(whitened, axis=-1) - slack <= lifted.radius
 
     def whiten(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
         """Return L^-1 (x - loc)."""
@@ -125,6 +129,15 @@ class Ellipsoid(constraints.Constraint):
         children = tuple(getattr(self, name) for name in self._fields)
         return children, (self._fields, {"diagonal": self.diagonal})
 
+    def _at_rank(self, rank: int) -> "Ellipsoid":
+        """Return the same ellipsoid, for points with this number of axes."""
+        return Ellipsoid(
+            expand_to_rank(self.loc, rank),
+            expand_to_rank(self.scale, rank if self.diagonal else rank + 1),
+            expand_to_rank(self.radius, rank - 1),
+            diagonal=self.diagonal,
+        )
+
     def _rounding(self, x: Array, whitened: Array) -> Array:
         """Bound the error of each whitened coordinate: |L^-1| eps (|x| + (n + 2) |L| |w|)."""
         dimension = whitened.shape[-1]
@@ -133,7 +146,7 @@ class Ellipsoid(constraints.Constraint):
         if self.diagonal:
             return epsilon * (jnp.abs(x) / jnp.abs(self.scale) + weight)
         # Solving for the rows of the identity gives the columns of the inverse.
-        identity = jnp.eye(dimension, dtype=whitened.dtype)
+        identity = expand_to_rank(jnp.eye(dimension, dtype=whitened.dtype), self.scale.ndim)
         inverse = jnp.swapaxes(_solve(self.scale[..., None, :, :], identity), -1, -2)
         absolute = jnp.abs(x) + _multiply(jnp.abs(self.scale), weight)
         return epsilon * _multiply(jnp.abs(inverse), absolute)
@@ -195,6 +208,7 @@ class MultivariateQGaussian(Law):
         radius = jnp.sqrt(2.0 / self._sparsity())
         return Ellipsoid(loc, self._scale(), radius, diagonal=self._is_diagonal)
 
+    @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where an event lies in the support, its surface included: (..., n) to (...)."""
         return self.support(self._as_event(value))
@@ -205,6 +219,7 @@ class MultivariateQGaussian(Law):
         radius = jnp.sqrt(2.0 / self._sparsity())[..., None]
         return jnp.broadcast_to(radius * jnp.sqrt(self._diagonal()), self.shape())
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there.
@@ -256,7 +271,9 @@ class MultivariateQGaussian(Law):
     def covariance_matrix(self) -> Float[Array, "*batch n n"]:
         """Sigma 2 / ((n + 2) h + 2)."""
         if self._is_diagonal:
-            sigma = self._diagonal()[..., None] * jnp.eye(self.event_shape[0], dtype=self._dtype())
+            identity = jnp.eye(self.event_shape[0], dtype=self._dtype())
+            squared = self._diagonal()[..., None]
+            sigma = squared * expand_to_rank(identity, squared.ndim)
         else:
             lower = self._scale()
             sigma = jnp.einsum("...ik,...jk->...ij", lower, lower, precision=lax.Precision.HIGHEST)
@@ -292,11 +309,14 @@ class MultivariateQGaussian(Law):
     def _sparsity(self) -> Float[Array, "..."]:
         """h = 1 - q, and NaN where that is not positive."""
         index = jnp.asarray(self.entropic_index, self._dtype())
+        if index.ndim == 0:
+            index = index.reshape((1,) * len(self.batch_shape))
         return jnp.where(index < 1.0, 1.0 - index, jnp.nan)
 
     def _steps(self) -> np.ndarray:
         """Where the ladder of Gamma functions stops: 1, 2, ..., n/2 or 3/2, 5/2, ..., n/2."""
-        return np.arange(1, self.event_shape[0] // 2 + 1) + self._is_odd / 2
+        steps = np.arange(1, self.event_shape[0] // 2 + 1) + self._is_odd / 2
+        return expand_to_rank(steps, len(self.batch_shape) + 1)
 
     def _log_normaliser(self) -> Float[Array, "..."]:
         """log Z by the recurrence of the Gamma function, from n = 0 or 1: smooth as h -> 0.
@@ -308,7 +328,7 @@ class MultivariateQGaussian(Law):
         roots = scale if self._is_diagonal else jnp.diagonal(scale, axis1=-2, axis2=-1)
         logarithms = jnp.broadcast_to(jnp.log(roots), (*roots.shape[:-1], *self.event_shape))
         ladder = jnp.sum(jnp.log1p(sparsity[..., None] * steps), axis=-1)
-        value = jnp.sum(logarithms, axis=-1) + len(steps) * _LOG_2_PI - ladder
+        value = jnp.sum(logarithms, axis=-1) + steps.size * _LOG_2_PI - ladder
         return value + log_normaliser(1.0 - sparsity) if self._is_odd else value
 
     def _shrinkage(self) -> Float[Array, "..."]:
@@ -330,7 +350,8 @@ class MultivariateQGaussian(Law):
         tiny = jnp.finfo(dtype).tiny
         exponentials = jax.random.exponential(radial_key, (*shape, pairs), dtype)
         steps = np.arange(1, pairs + 1) - self._is_odd / 2
-        rates = 1.0 + self._sparsity()[..., None] * steps
+        law = lift(self, len(shape))
+        rates = 1.0 + law._sparsity()[..., None] * expand_to_rank(steps, len(shape) + 1)
         radial = jnp.sum(jnp.maximum(exponentials, tiny) / rates, axis=-1)
         normals = jax.random.normal(direction_key, (*shape, 2 * pairs), dtype)
         squared = jnp.maximum(jnp.sum(normals**2, axis=-1), tiny)

@@ -17,6 +17,7 @@ from fat2thin.distributions.base import broadcast_parameters
 from fat2thin.distributions.multivariate import MultivariateQGaussian, student_t_parameters
 from fat2thin.distributions.q_gaussian import LocationScaleIndex, QGaussian
 from fat2thin.distributions.q_math import exp_q, log_q
+from fat2thin.distributions.ranks import at_equal_ranks, expand_to_rank, lift
 
 
 def published_box_muller(
@@ -29,6 +30,7 @@ def published_box_muller(
     """
     radius_key, angle_key = jax.random.split(key)
     index = jnp.asarray(entropic_index, jnp.result_type(entropic_index, float))
+    index = expand_to_rank(index, len(shape))
     tiny = jnp.finfo(index.dtype).tiny
     first = jax.random.uniform(radius_key, shape, index.dtype, minval=tiny)
     second = jax.random.uniform(angle_key, shape, index.dtype)
@@ -54,6 +56,7 @@ class PaperQGaussian(LocationScaleIndex):
         """The support of the density it claims."""
         return self._claimed.support
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log of the density with the printed normaliser."""
@@ -63,7 +66,8 @@ class PaperQGaussian(LocationScaleIndex):
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """loc + scale z with the printed sampler."""
         standard = published_box_muller(key, self.shape(sample_shape), self.entropic_index)
-        return self.loc + self.scale * standard
+        law = lift(self, standard.ndim)
+        return law.loc + law.scale * standard
 
 
 class AuthorsProposal(Distribution):
@@ -96,6 +100,7 @@ class AuthorsProposal(Distribution):
         self.entropic_index = entropic_index
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log of what the authors' code takes for the density."""
@@ -115,7 +120,8 @@ class AuthorsProposal(Distribution):
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         """Each coordinate on its own, by the printed sampler."""
         standard = published_box_muller(key, self.shape(sample_shape), self.entropic_index)
-        return self.loc + jnp.sqrt(self.squared_scale) * standard
+        law = lift(self, standard.ndim - 1)
+        return law.loc + jnp.sqrt(law.squared_scale) * standard
 
 
 def authors_actor(loc: ArrayLike, spread: ArrayLike) -> MultivariateQGaussian:

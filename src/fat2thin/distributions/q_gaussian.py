@@ -23,6 +23,7 @@ from numpyro.util import not_jax_tracer
 
 from fat2thin.distributions.base import Law, broadcast_parameters
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
+from fat2thin.distributions.ranks import at_equal_ranks
 from fat2thin.distributions.standard_q_gaussian import (
     by_closeness,
     entropy_excess,
@@ -110,11 +111,13 @@ class QGaussian(LocationScaleIndex, Law):
         width = jnp.where(sparse, self.scale * factor, jnp.inf)
         return jnp.broadcast_to(width, self.batch_shape).astype(index.dtype)
 
+    @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
         """Where a value lies in the support, ends included."""
         low, high = self._ends()
         return (low <= value) & (value <= high)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; exactly -inf outside the support, with a zero gradient there."""
@@ -142,11 +145,13 @@ class QGaussian(LocationScaleIndex, Law):
         kernel = by_closeness(self._index(), near, far)
         return kernel - log_normaliser(self.entropic_index) - jnp.log(self.scale)
 
+    @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`."""
         standardised = (jnp.asarray(value, self._dtype()) - self.loc) / self.scale
         return standard_cdf(standardised, self._index())
 
+    @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
         """Value below which a share `q` of the mass lies."""
         quantile = standard_icdf(jnp.asarray(q, self._dtype()), self._index())

@@ -11,6 +11,7 @@ from numpyro.distributions import Normal, constraints
 from numpyro.distributions.util import validate_sample
 
 from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
+from fat2thin.distributions.ranks import at_equal_ranks, lift
 
 # 16 panels with 16 Gauss-Legendre nodes each, on [0, 1].
 _PANELS = 16
@@ -58,6 +59,7 @@ class SquashedGaussian(BoxLaw):
         self.loc, self.scale, self.low, self.high = promoted
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
+    @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
         """Log density; -inf outside the box, finite at its edges (see the class)."""
@@ -68,6 +70,7 @@ class SquashedGaussian(BoxLaw):
         gaussian = Normal(self.loc, self.scale, validate_args=False).log_prob(before)
         return self._zero_outside(value, gaussian - log_slope - jnp.log(self._half_range()))
 
+    @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
         """Probability of a sample at or below `value`: exactly 0 at low and 1 at high."""
         value = self._as_value(value)
@@ -104,7 +107,8 @@ class SquashedGaussian(BoxLaw):
         """
         deviation, weights, lower, upper = self._quadrature()
         lowest, highest = lower[0], upper[0]
-        inner = jnp.sum(weights * _log_slope(self.loc + self.scale * deviation), axis=0)
+        law = lift(self, deviation.ndim)
+        inner = jnp.sum(weights * _log_slope(law.loc + law.scale * deviation), axis=0)
         # Beyond saturation the logarithm is 2 log 2 - 2 |x|, whose tails have a closed form.
         mean_above = self.loc * upper[1] + self.scale * _density(highest)
         mean_below = self.scale * _density(lowest) - self.loc * lower[1]
@@ -149,17 +153,19 @@ class SquashedGaussian(BoxLaw):
         lowest = jnp.clip(jnp.full_like(loc, -_DEVIATIONS), *bounds)
         highest = jnp.clip(jnp.full_like(loc, _DEVIATIONS), *bounds)
         column = (-1, *(1,) * loc.ndim)
-        deviation = lowest + (highest - lowest) * jnp.asarray(_NODES, loc.dtype).reshape(column)
-        weights = (highest - lowest) * jnp.asarray(_WEIGHTS, loc.dtype).reshape(column)
+        length = (highest - lowest)[None]
+        deviation = lowest[None] + length * jnp.asarray(_NODES, loc.dtype).reshape(column)
+        weights = length * jnp.asarray(_WEIGHTS, loc.dtype).reshape(column)
         below, above = (lowest, ndtr(lowest)), (highest, ndtr(-highest))
         return deviation, weights * _density(deviation), below, above
 
     def _unit_moments(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Mean and variance of tanh(x)."""
         deviation, weights, (_, below), (_, above) = self._quadrature()
-        squashed = jnp.tanh(self.loc + self.scale * deviation)
+        law = lift(self, deviation.ndim)
+        squashed = jnp.tanh(law.loc + law.scale * deviation)
         mean = jnp.sum(weights * squashed, axis=0) + above - below
-        spread = jnp.sum(weights * (squashed - mean) ** 2, axis=0)
+        spread = jnp.sum(weights * (squashed - mean[None]) ** 2, axis=0)
         return mean, spread + above * (1.0 - mean) ** 2 + below * (1.0 + mean) ** 2
 
 

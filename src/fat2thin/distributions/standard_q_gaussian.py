@@ -188,9 +188,9 @@ def _near_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) ->
     half = (end - distance) / 2.0
     nodes = jnp.asarray(_NODES, distance.dtype).reshape(-1, *(1,) * distance.ndim)
     weights = jnp.asarray(_WEIGHTS, distance.dtype).reshape(nodes.shape)
-    kernel = log_kernel(distance + half * (1.0 + nodes), index)
+    kernel = log_kernel(distance[None] + half[None] * (1.0 + nodes), index[None])
     top = jnp.max(kernel, axis=0)
-    total = jnp.sum(weights * jnp.exp(kernel - top), axis=0)
+    total = jnp.sum(weights * jnp.exp(kernel - top[None]), axis=0)
     return jnp.log(half * total) + top - log_normaliser(index)
 
 

@@ -62,7 +62,7 @@ def features(
     observation: Float[Array, "rows observation"], action: Float[Array, "rows action"], scale: Scale
 ) -> Float[Array, "rows features"]:
     """Return φ(s, a) of each row."""
-    return quadratic_features((observation - scale.mean) / scale.deviation, action)
+    return quadratic_features((observation - scale.mean[None]) / scale.deviation[None], action)
 
 
 def expected_features(
@@ -103,7 +103,7 @@ def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Fl
         largest = jnp.argmax(sizes)
         pivot = system[largest] / system[largest, place]
         system = system.at[largest].set(system[place])
-        return (system - system[:, place, None] * pivot).at[place].set(pivot)
+        return (system - system[:, place, None] * pivot[None]).at[place].set(pivot)
 
     whole = jnp.concatenate([matrix, right[:, None]], axis=1)
     return lax.fori_loop(0, len(right), eliminate, whole)[:, -1]

@@ -133,6 +133,18 @@ class HeavyTailed(Family):
         return QGaussian(centre, scale, self.entropic_index, validate_args=False).to_event(1)
 
 
+class _StudentT(StudentT):
+    """NumPyro's Student-t, whose own code promotes ranks to put a sample shape in front."""
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        with jax.numpy_rank_promotion("allow"):
+            return super().sample(key, sample_shape)
+
+    def log_prob(self, value: Array) -> Array:
+        with jax.numpy_rank_promotion("allow"):
+            return super().log_prob(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class HeavyStudent(Family):
     """A Student-t in each coordinate, not bounded by the box."""
@@ -143,7 +155,7 @@ class HeavyStudent(Family):
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
         """A product of Student-t distributions."""
         centre, scale = _place(head, low, high)
-        return StudentT(self.degrees_of_freedom, centre, scale, validate_args=False).to_event(1)
+        return _StudentT(self.degrees_of_freedom, centre, scale, validate_args=False).to_event(1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,8 @@ class Linear(eqx.Module):
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         """The layer applied to each row."""
-        return x @ self.weight.mT + self.bias
+        products = x @ self.weight.mT
+        return products + jnp.broadcast_to(self.bias, products.shape)
 
 
 class Trunk(eqx.Module):

@@ -10,6 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
+from fat2thin.distributions.ranks import expand_to_rank
 from fat2thin.policies.families import Family, Head, clip_inward
 from fat2thin.policies.networks import PolicyNetwork
 
@@ -61,7 +62,8 @@ class StandardisedNetwork(eqx.Module):
 
     def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
         """The head."""
-        return self.network((observation - self.mean) / self.scale)
+        mean, scale = (expand_to_rank(part, observation.ndim) for part in (self.mean, self.scale))
+        return self.network((observation - mean) / scale)
 
 
 class Policy(eqx.Module):
@@ -79,26 +81,25 @@ class Policy(eqx.Module):
 
     def __call__(self, observation: Float[Array, "*rows observation"]) -> Distribution:
         """The distribution over actions."""
-        return self.family.distribution(self._head(observation), self.low, self.high)
+        return self.family.distribution(*self._head_and_box(observation))
 
     def support(
         self, observation: Float[Array, "*rows observation"]
     ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
         """Lowest and highest action that can be given, per coordinate."""
-        return self.family.support(self._head(observation), self.low, self.high)
+        return self.family.support(*self._head_and_box(observation))
 
     def act(
         self, observation: Float[Array, "*rows observation"], key: Key[Array, ""] | None = None
     ) -> Float[Array, "*rows action"]:
         """An action in the box: a sample with a key, the centre without."""
-        head = self._head(observation)
+        head, *box = self._head_and_box(observation)
         if key is None:
-            action = self.family.centre(head, self.low, self.high)
+            action = self.family.centre(head, *box)
         else:
-            action = self.family.distribution(head, self.low, self.high).sample(key)
+            action = self.family.distribution(head, *box).sample(key)
         # The support lies in the box; for one that does not, the box has the last word.
-        low, high = self.family.support(head, self.low, self.high)
-        return jnp.clip(jnp.clip(action, low, high), self.low, self.high)
+        return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
 
     def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
         """The same policy in the units of another box."""
@@ -111,11 +112,13 @@ class Policy(eqx.Module):
         network = StandardisedNetwork(self.network, mean, scale)
         return Policy(network, self.low, self.high, self.family)
 
-    def _head(self, observation: Array) -> Head:
+    def _head_and_box(self, observation: Array) -> tuple[Head, Array, Array]:
+        """The head, and the box at its rank."""
         observation = jnp.asarray(observation, self.low.dtype)
         if not isinstance(observation, Tracer):
             _refuse_not_finite(np.asarray(observation))
-        return self.network(observation)
+        rank, head = observation.ndim, self.network(observation)
+        return head, expand_to_rank(self.low, rank), expand_to_rank(self.high, rank)
 
 
 def _refuse_not_finite(observation: np.ndarray) -> None:
@@ -172,5 +175,6 @@ def in_half_ranges(action: Array, low: Array, high: Array) -> Array:
 
     An action at an end is not carried beyond it by rounding, where some families have no density.
     """
+    low, high = (expand_to_rank(end, action.ndim) for end in (low, high))
     placed = (action - (low + high) / 2.0) / ((high - low) / 2.0)
     return lax.stop_gradient(jnp.clip(placed, -1.0, 1.0))

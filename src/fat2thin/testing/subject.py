@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import wraps
 from itertools import chain, combinations
 from typing import Any
 
@@ -31,8 +31,20 @@ _KEPT = 5 * 10**7
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-9}
 _WRAPPERS = (Independent, ExpandedDistribution, MaskedDistribution, TransformedDistribution)
 
-# Most programs here run once or twice, so compiling them takes most of the time.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+
+def quick_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile with few optimisations; the code of NumPyro's distributions promotes ranks."""
+
+    @wraps(function)
+    def with_promotion(*arguments: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"):
+            return function(*arguments)
+
+    # Most programs here run once or twice, so compiling them takes most of the time.
+    return jax.jit(
+        with_promotion, compiler_options={"xla_backend_optimization_level": 1}, **options
+    )
+
 
 Parameters = dict[str, Array]
 Values = Float[np.ndarray, "rows elements ..."]
