@@ -123,7 +123,7 @@ def test_a_band_wider_than_the_box_is_the_box():
 def test_a_deterministic_policy_is_one_action():
     head = Head(jnp.array([[0.5, -0.5], [0.0, 1.0]]), jnp.zeros((2, 2)))
     expected = np.array([[0.0, 10.125], [-1.0, 10.5]])
-    family, low, high = Deterministic(), jnp.asarray(LOW), jnp.asarray(HIGH)
+    family, low, high = Deterministic(), jnp.asarray([LOW]), jnp.asarray([HIGH])
     np.testing.assert_allclose(family.centre(head, low, high), expected)
     for end in family.support(head, low, high):
         np.testing.assert_allclose(end, expected)

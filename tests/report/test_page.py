@@ -130,7 +130,7 @@ def test_quantiles_are_where_the_integral_of_the_density_says(family, share):
     centre, log_scale = np.asarray([[0.3]]), np.asarray([[-1.1]])
     (end,) = quantile(law_of(family), centre, log_scale, share)[0]
     head = Head(jnp.asarray(centre), jnp.asarray(log_scale))
-    law = family.distribution(head, -jnp.ones(1), jnp.ones(1))
+    law = family.distribution(head, -jnp.ones((1, 1)), jnp.ones((1, 1)))
 
     # From the end downwards in steps that grow, so that a heavy tail is far behind.
     places = np.linspace(0.0, 12.0, 4001)

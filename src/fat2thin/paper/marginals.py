@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -117,7 +118,7 @@ def _ask(
     """Log densities of all coordinates, and their mass below and above the box."""
     laws = _coordinates(policy(observation))
     above = 1.0 - laws.cdf(policy.high)
-    return laws.log_prob(points[:, None]), laws.cdf(policy.low), above
+    return jax.vmap(laws.log_prob)(points), laws.cdf(policy.low), above
 
 
 def _coordinates(law: Distribution) -> Distribution:
