@@ -75,7 +75,7 @@ def test_several_devices_give_the_same_bits(tmp_path, tiny_world, monkeypatch):
 
 def on_four_devices(folder):
     """On three of them, that is: 0 and 1; 0 and 2; 3 and its copy. Then one each, in two turns."""
-    world = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
+    world = runpy.run_path(str(Path(__file__).parents[1] / "tiny_world.py"))
     register_reader(breaking_logs(world["make_dataset"]))
     register_evaluator("tiny/", lambda name: world["TinyTask"]())
     train(folder / "a four", folder / "b four", snapshots=[2])

@@ -8,7 +8,7 @@ import pytest
 
 from fat2thin import algorithms
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 BASES = [name for name in algorithms.names() if not algorithms.get(name).variant_of]
 
 

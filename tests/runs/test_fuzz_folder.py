@@ -2,7 +2,7 @@
 
 What is refused names its file. Nothing is unpickled, imported or opened that a file names, and the
 memory taken has a limit. The many are read in a child process, whose crash is seen. Run by hand:
-python tests/training/test_fuzz_folder.py FOLDER SEED
+python tests/runs/test_fuzz_folder.py FOLDER SEED
 """
 
 import collections

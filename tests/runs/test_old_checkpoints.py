@@ -1,6 +1,6 @@
 """Checkpoints of earlier formats are gone on from. One folder a format is kept beside this file.
 
-WRITE_CHECKPOINT=1 pytest tests/training/test_old_checkpoints.py -n 0 writes that of today's format:
+WRITE_CHECKPOINT=1 pytest tests/runs/test_old_checkpoints.py -n 0 writes that of today's format:
 once, when a format is new. Those of before stay as they are.
 """
 
