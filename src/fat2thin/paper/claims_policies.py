@@ -202,7 +202,8 @@ def beyond_the_box(kept: Kept, mode: Mode) -> Finding | None:
     for run in known:
         policy = run.policy(run.spec.seeds[0], run.spec.snapshots[-1])
         drawn = np.asarray(_unclipped(policy, states(run, run.spec.seeds[0])))
-        shares.append(np.mean((drawn < policy.low) | (drawn > policy.high)))
+        low, high = np.asarray(policy.low), np.asarray(policy.high)
+        shares.append(np.mean((drawn < low) | (drawn > high)))
     return Finding(
         bool(max(shares) > 0.05), number(float(max(shares))),
         "largest share of a baseline's actions beyond the box [−1, 1]: the picture shows the "
@@ -235,7 +236,8 @@ def piles_up(kept: Kept, mode: Mode) -> Finding | None:
     seed = run.spec.seeds[0]
     policy = run.policy(seed, run.spec.snapshots[-1])
     drawn = np.asarray(_draws(policy, states(run, seed)))
-    share = float(np.mean((drawn <= policy.low) | (drawn >= policy.high)))
+    low, high = np.asarray(policy.low), np.asarray(policy.high)
+    share = float(np.mean((drawn <= low) | (drawn >= high)))
     return Finding(
         share > 0.5, number(share),
         f"share of the actions of IQL with a clipped Gaussian that lie on the edge of the box, "
