@@ -181,7 +181,7 @@ def test_a_typed_state_is_answered_as_the_run_answers_it(opened, run):
     for member in (1, 2):
         features = rows
         for layer in (*critic.members.trunk.layers, critic.members.head):
-            features = features @ layer.weight[1, member].T + layer.bias[1, member]
+            features = features @ layer.weight[1, member].T + layer.bias[1, member, None]
             features = features if layer is critic.members.head else np.maximum(features, 0.0)
         by_hand.append(features[:, 0])
     np.testing.assert_allclose(values, np.min(by_hand, axis=0), atol=1e-3)

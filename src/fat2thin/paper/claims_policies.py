@@ -66,13 +66,13 @@ def support_width(policy: Policy, observation: np.ndarray) -> np.ndarray:
 
 
 def _share_outside(actions: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
-    drawn = np.asarray(actions)
+    drawn, low, high = np.asarray(actions), np.asarray(low), np.asarray(high)
     return float(np.mean((drawn < low) | (drawn > high)))
 
 
 def _share_on_edge(policy: Policy, observation: np.ndarray) -> float:
     drawn = np.asarray(_draws(policy, observation))
-    return float(np.mean((drawn <= policy.low) | (drawn >= policy.high)))
+    return float(np.mean((drawn <= np.asarray(policy.low)) | (drawn >= np.asarray(policy.high))))
 
 
 def _width(run: Run, seed: int) -> float:

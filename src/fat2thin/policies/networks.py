@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from fat2thin.distributions.ranks import expand_to_rank
+
 Networks = TypeVar("Networks")
 
 _glorot = jax.nn.initializers.glorot_uniform()
@@ -46,7 +48,7 @@ class Linear(eqx.Module):
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         """The layer applied to each row."""
         products = x @ self.weight.mT
-        return products + jnp.broadcast_to(self.bias, products.shape)
+        return products + expand_to_rank(self.bias, products.ndim)
 
 
 class Trunk(eqx.Module):

@@ -295,10 +295,11 @@ def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
     """The smaller Q over each coordinate in the picked states, the others at the actor's centre."""
     policy, scale = run.policy(looked_at["seed"]), run.jobs.observation_scale
     states = jnp.asarray(looked_at["states"], jnp.float32)
-    centre = (policy.act(states) - policy.low) / (policy.high - policy.low) * 2.0 - 1.0
+    low, high = policy.low[None], policy.high[None]
+    centre = (policy.act(states) - low) / (high - low) * 2.0 - 1.0
     if scale is not None:
         index = run.spec.seeds.index(looked_at["seed"])
-        states = (states - scale.mean[index]) / scale.scale[index]
+        states = (states - scale.mean[index][None]) / scale.scale[index][None]
     grid = np.linspace(-1.0, 1.0, GRID, dtype=np.float32)
     along = np.broadcast_to(centre[:, None, None], (*centre.shape, GRID, centre.shape[-1])).copy()
     for coordinate in range(centre.shape[-1]):
