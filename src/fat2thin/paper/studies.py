@@ -193,12 +193,11 @@ Scores = dict[str, dict[str, dict[str, list[Quality]]]]
 
 def scores(found: Mapping[str, Sequence[Candidates]]) -> Scores:
     """Every signal's quality."""
-    result: Scores = {}
+    result: Scores = {way: {} for way in CHOSEN_AMONG}
     for way, measure in CHOSEN_AMONG.items():
         for dataset, seeds in found.items():
             several = [measure(one) for one in seeds]
-            of = {name: [one[name] for one in several] for name in several[0]}
-            result.setdefault(way, {})[dataset] = of
+            result[way][dataset] = {name: [one[name] for one in several] for name in several[0]}
     return result
 
 
