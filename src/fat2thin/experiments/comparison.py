@@ -79,7 +79,6 @@ def _row(label: str, run: Run) -> dict[str, Any]:
     value, low, high = statistics.seed_interval(seeds[:, None])
     known = seeds[~np.isnan(seeds)]
     kept = run.evaluations["actor_sampled"].measures
-    measures = {name: kept[name][-1] for name in _MEASURES if name in kept}
     return {
         "method": label,
         "mean": value,
@@ -89,7 +88,7 @@ def _row(label: str, run: Run) -> dict[str, Any]:
         "centre": _mean(run, "actor_centre"),
         "area": known_mean(area(run, "actor_sampled")),
         "proposal": _mean(run, "proposal_sampled"),
-        **{name: known_mean(np.asarray(values)) for name, values in measures.items()},
+        **{name: known_mean(np.asarray(kept[name][-1])) for name in _MEASURES if name in kept},
     }
 
 

@@ -253,10 +253,9 @@ def _title(pack: Sequence[PlannedRun]) -> str:
 
 
 def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | None:
-    """Environment steps of the runs' evaluations, of one policy or of all.
+    """Environment steps of evaluations, of one policy or of all, without seeds that had stopped.
 
-    Without those of seeds that had stopped. None where a task does not measure the length of its
-    episodes.
+    None where a task does not measure the length of its episodes.
     """
     steps = 0
     for run in runs:

@@ -82,8 +82,7 @@ def actor_and_proposal(
     inside = (low <= fat.points) & (fat.points <= high)
     kept = np.trapezoid(fat.density[inside], fat.points[inside])
     axes.set_title(f"band {_range(thin.support)}: {100.0 * kept:.0f} % of the proposal is in it")
-    axes.set_xlabel(_action_name([run], dimension))
-    axes.set_ylabel(f"density, per unit of {_unit([run])}")
+    axes.set(xlabel=_action_name([run], dimension), ylabel=f"density, per unit of {_unit([run])}")
     figure.suptitle(
         f"{run.spec.algorithm} on {_data([run], seed)}, after {run.step:,} updates, {where}"
     )

@@ -251,10 +251,9 @@ def training_time(rates: Mapping[str, float]) -> Figure:
 
 def draw_regret(scored: Scores) -> Figure:
     """Regret of choosing by each signal: lines over the size of the log, and bars for robots."""
-    datasets = [*next(iter(scored.values()))]
     # "treatment-quadratic-50" belongs to "quadratic"; robots have no reward of ours.
     rewards: dict[str, list[str]] = {}
-    for name in datasets:
+    for name in next(iter(scored.values())):
         reward = name.split("-")[1] if name.startswith("treatment-") else ""
         rewards.setdefault(reward, []).append(name)
     robots = rewards.pop("", [])
