@@ -10,7 +10,7 @@ from experiments.made_up_runs import (
     MadeUpKept,
 )
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.paper import claims_structure, claims_table
+from fat2thin.paper import claims_policies, claims_table
 from fat2thin.paper.claims import (
     AS_PUBLISHED,
     CORRECTED,
@@ -156,8 +156,8 @@ def test_a_folder_without_runs_has_no_runs(tmp_path):
 def of_nothing(tmp_path_factory):
     """The verdicts of a folder without any run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims_structure, "DRAWS", 40_000)
-        patch.setattr(claims_structure, "RATIOS", (3.0,))
+        patch.setattr(claims_policies, "SAMPLES", 40_000)
+        patch.setattr(claims_policies, "RATIOS", (3.0,))
         return claims_table.verdicts(tmp_path_factory.mktemp("empty"))
 
 

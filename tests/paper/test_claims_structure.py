@@ -13,7 +13,7 @@ from experiments.made_up_runs import (
     judged,
 )
 from fat2thin.distributions import QGaussian
-from fat2thin.paper import claims_structure
+from fat2thin.paper import claims_policies
 from fat2thin.paper.claims import FAILS, HOLDS, UNDECIDED, Reproduced
 
 NAN = float("nan")
@@ -49,8 +49,8 @@ DRAWS = 40_000
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    monkeypatch.setattr(claims_structure, "DRAWS", DRAWS)
-    monkeypatch.setattr(claims_structure, "RATIOS", (3.0,))
+    monkeypatch.setattr(claims_policies, "SAMPLES", DRAWS)
+    monkeypatch.setattr(claims_policies, "RATIOS", (3.0,))
 
 
 def structural(name):
@@ -60,9 +60,9 @@ def structural(name):
 
 def test_a_weight_with_a_floor_is_found(monkeypatch):
     """The authors' code has 1e-8 in place of zero."""
-    right = claims_structure.q_exponential_weight
+    right = claims_policies.q_exponential_weight
     monkeypatch.setattr(
-        claims_structure, "q_exponential_weight", lambda *given: jnp.maximum(right(*given), 1e-8)
+        claims_policies, "q_exponential_weight", lambda *given: jnp.maximum(right(*given), 1e-8)
     )
     verdict, wrong = structural("C21")
     assert verdict == FAILS
@@ -70,9 +70,9 @@ def test_a_weight_with_a_floor_is_found(monkeypatch):
 
 
 def test_a_weight_that_drops_too_little_is_found(monkeypatch):
-    right = claims_structure.q_exponential_weight
+    right = claims_policies.q_exponential_weight
     monkeypatch.setattr(
-        claims_structure, "q_exponential_weight", lambda a, *given: right(a + 0.01, *given)
+        claims_policies, "q_exponential_weight", lambda a, *given: right(a + 0.01, *given)
     )
     # Ten of a thousand advantages a unit, for each of twelve temperatures and indices.
     assert structural("C21") == (FAILS, pytest.approx(120, abs=24))
@@ -84,7 +84,7 @@ def test_samples_that_leave_the_support_are_found(monkeypatch):
         def sample(self, key, sample_shape=()):
             return self.loc + 1.3 * (super().sample(key, sample_shape) - self.loc)
 
-    monkeypatch.setattr(claims_structure, "QGaussian", Leaking)
+    monkeypatch.setattr(claims_policies, "QGaussian", Leaking)
     # Beyond 1 / 1.3 of the half-width lies this share of Epanechnikov's law, at both ends.
     share = 2.0 * scipy.stats.beta(2, 2).sf((1.0 + 1.0 / 1.3) / 2.0)
     verdict, lost = structural("C22")
@@ -94,7 +94,7 @@ def test_samples_that_leave_the_support_are_found(monkeypatch):
 
 @pytest.mark.usefixtures("few_draws")
 def test_an_estimator_that_is_not_a_number_is_found(monkeypatch):
-    monkeypatch.setattr(claims_structure, "_k3", lambda ratio: np.array([0.0, NAN]))
+    monkeypatch.setattr(claims_policies, "_k3", lambda ratio: np.array([0.0, NAN]))
     assert structural("C23")[0] == FAILS
     assert structural("C24")[0] == FAILS
 
@@ -105,7 +105,7 @@ OUTSIDE = 1.0 - 2.0 / np.pi * np.arctan(0.5)
 
 @pytest.fixture
 def one_width(monkeypatch):
-    monkeypatch.setattr(claims_structure, "RATIOS", (0.5,))
+    monkeypatch.setattr(claims_policies, "RATIOS", (0.5,))
 
 
 @pytest.mark.usefixtures("one_width")
@@ -115,8 +115,8 @@ def test_the_bias_of_k3_is_measured():
 
 @pytest.mark.usefixtures("one_width")
 def test_a_wrong_divergence_is_found(monkeypatch):
-    right = claims_structure.kl_sparse_cauchy
-    monkeypatch.setattr(claims_structure, "kl_sparse_cauchy", lambda *given: right(*given) + 0.05)
+    right = claims_policies.kl_sparse_cauchy
+    monkeypatch.setattr(claims_policies, "kl_sparse_cauchy", lambda *given: right(*given) + 0.05)
     assert structural("C24") == (FAILS, pytest.approx(1.0 + 0.05 / OUTSIDE, abs=0.01))
 
 
@@ -127,7 +127,7 @@ def test_an_estimator_without_the_bias_is_found(monkeypatch):
     place = 2.0 * rng.beta(2.0, 2.0, 400_000) - 1.0
     thin = scipy.stats.beta(2, 2, loc=-0.5).logpdf(place / 2.0)
     fat = scipy.stats.cauchy.logpdf(0.5 * place)
-    monkeypatch.setattr(claims_structure, "_k3", lambda ratio: thin - fat)
+    monkeypatch.setattr(claims_policies, "_k3", lambda ratio: thin - fat)
     assert structural("C24") == (FAILS, pytest.approx(0.0, abs=0.02))
 
 
@@ -140,7 +140,7 @@ def test_the_published_normaliser_would_be_found(monkeypatch):
             heavy = 0.5 * np.log(2.0) if self.entropic_index == 2.0 else 0.0
             return super().log_prob(value) + heavy
 
-    monkeypatch.setattr(claims_structure, "QGaussian", Published)
+    monkeypatch.setattr(claims_policies, "QGaussian", Published)
     change = (np.sqrt(2.0) - 1.0) * (1.0 - OUTSIDE) - 0.5 * np.log(2.0)
     assert structural("C24") == (FAILS, pytest.approx(1.0 - change / OUTSIDE, abs=0.01))
 
@@ -186,7 +186,7 @@ class HasAFloor(QGaussian):
     ids=["sampler", "density"],
 )
 def test_a_biased_sampler_or_density_is_found(monkeypatch, wrong, mean):
-    monkeypatch.setattr(claims_structure, "QGaussian", wrong)
+    monkeypatch.setattr(claims_policies, "QGaussian", wrong)
     expected = 1.0 + (mean_of_k3(thin_density) - mean) / OUTSIDE
     assert 1.004 < expected < 1.01
     assert structural("C24") == (FAILS, pytest.approx(expected, abs=0.002))
@@ -194,6 +194,6 @@ def test_a_biased_sampler_or_density_is_found(monkeypatch, wrong, mean):
 
 @pytest.mark.usefixtures("one_width")
 def test_too_few_samples_leave_the_bias_open(monkeypatch):
-    values = np.array([0.0, 2.0]) + claims_structure.kl_sparse_cauchy(0.5, 1.0) - OUTSIDE - 1.0
-    monkeypatch.setattr(claims_structure, "_k3", lambda ratio: values)
+    values = np.array([0.0, 2.0]) + claims_policies.kl_sparse_cauchy(0.5, 1.0) - OUTSIDE - 1.0
+    monkeypatch.setattr(claims_policies, "_k3", lambda ratio: values)
     assert structural("C24")[0] == UNDECIDED

@@ -15,7 +15,7 @@ from fat2thin.data import DataFileError
 from fat2thin.evaluation.statistics import ratio
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlanProgress
-from fat2thin.paper import presets, reproduction, timing
+from fat2thin.paper import policy_figures, presets, reproduction, timing
 from fat2thin.paper.claims import Reproduced
 from fat2thin.paper.presets import PRESETS, SCALES, Method, Reproduction, method, options_of
 from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
@@ -164,7 +164,7 @@ def made_up(monkeypatch, robot_log):
     monkeypatch.setattr(reproduction.data, "load", lambda name, seed=0: robot_log)
     monkeypatch.setattr(style, "save_figure", lambda figure, path: path.touch())
     # It simulates thousands of futures, and has tests of its own.
-    monkeypatch.setattr(reproduction, "first_action_return", lambda run, seed: Figure())
+    monkeypatch.setattr(policy_figures, "first_action_return", lambda run, seed: Figure())
 
 
 def test_every_preset_is_shown():

@@ -7,12 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fat2thin.data.formats.d4rl import normalised_score, robot
-from fat2thin.evaluation.statistics import (
-    area_under_curve,
-    final_score,
-    interquartile_mean,
-    seed_interval,
-)
+from fat2thin.evaluation import statistics
 from fat2thin.tables import Table, listed
 from fat2thin.training import Run
 
@@ -40,12 +35,12 @@ def scored(run: Run, policy: str) -> np.ndarray:
 def final(run: Run, policy: str) -> np.ndarray:
     """The final score per seed: over a trailing window where there are enough evaluations."""
     returns = scored(run, policy)
-    return final_score(returns, WINDOW if len(returns) > 2 * WINDOW else 1)
+    return statistics.final_score(returns, WINDOW if len(returns) > 2 * WINDOW else 1)
 
 
 def area(run: Run, policy: str) -> np.ndarray:
     """The mean over the learning curve per seed."""
-    return area_under_curve(run.evaluations.steps, scored(run, policy))
+    return statistics.area_under_curve(run.evaluations.steps, scored(run, policy))
 
 
 def known_mean(values: np.ndarray) -> float:
@@ -81,20 +76,19 @@ def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
 
 def _row(label: str, run: Run) -> dict[str, Any]:
     seeds = final(run, "actor_sampled")
-    interval = seed_interval(seeds[:, None])
+    value, low, high = statistics.seed_interval(seeds[:, None])
     known = seeds[~np.isnan(seeds)]
     kept = run.evaluations["actor_sampled"].measures
-    measures = {name: kept[name][-1] for name in _MEASURES if name in kept}
     return {
         "method": label,
-        "mean": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "iqm": float(interquartile_mean(known)) if known.size else math.nan,
+        "mean": value,
+        "low": low,
+        "high": high,
+        "iqm": float(statistics.interquartile_mean(known)) if known.size else math.nan,
         "centre": _mean(run, "actor_centre"),
         "area": known_mean(area(run, "actor_sampled")),
         "proposal": _mean(run, "proposal_sampled"),
-        **{name: known_mean(np.asarray(values)) for name, values in measures.items()},
+        **{name: known_mean(np.asarray(kept[name][-1])) for name in _MEASURES if name in kept},
     }
 
 

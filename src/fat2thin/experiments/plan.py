@@ -21,15 +21,9 @@ from fat2thin.envs import treatment
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.lock import in_use
-from fat2thin.training import (
-    FolderInUseError,
-    Run,
-    RunSpec,
-    TrainingDiverged,
-    execute_together,
-    load,
-)
+from fat2thin.training import FolderInUseError, Run, RunSpec, TrainingDiverged, load
 from fat2thin.training.progress import Silent
+from fat2thin.training.runner import execute_together
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 2.0
@@ -175,12 +169,11 @@ def carry_out(
     distinct = [PlannedRun(*one) for one in specs.items()]
     missing = [one for one in distinct if not is_over(one, root)]
     packs = programs(missing)
+    updates = [sum(one.updates for one in pack) for pack in packs]
+    left = dict(enumerate(packs))
     shown = progress or (PlanBar() if sys.stderr.isatty() else PlanLines())
     with shown:
-        shown.plan(
-            [sum(one.updates for one in pack) for pack in packs], len(distinct) - len(missing)
-        )
-        left = dict(enumerate(packs))
+        shown.plan(updates, len(distinct) - len(missing))
         while left:
             before = len(left)
             for number, pack in [*left.items()]:
@@ -234,11 +227,7 @@ def programs(planned: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
 
 def _program(spec: RunSpec) -> tuple:
     """What runs that share a program have in common."""
-    fixed = tuple(
-        (field.name, getattr(spec, field.name))
-        for field in dataclasses.fields(RunSpec)
-        if field.name not in OWN
-    )
+    fixed = tuple(value for name, value in vars(spec).items() if name not in OWN)
     shape = tuple(
         (field.name, value)
         for field in dataclasses.fields(spec.config)
@@ -264,10 +253,9 @@ def _title(pack: Sequence[PlannedRun]) -> str:
 
 
 def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | None:
-    """Environment steps of the runs' evaluations, of one policy or of all.
+    """Environment steps of evaluations, of one policy or of all, without seeds that had stopped.
 
-    Without those of seeds that had stopped. None where a task does not measure the length of its
-    episodes.
+    None where a task does not measure the length of its episodes.
     """
     steps = 0
     for run in runs:

@@ -78,14 +78,10 @@ class Sweep:
 
     def spec(self, setting: Mapping[str, Any]) -> RunSpec:
         """The run that tries a setting; one that is no setting, or out of range, is an error."""
-        base = self.base
-        options = {
-            field.name: getattr(base, field.name)
-            for field in dataclasses.fields(RunSpec)
-            if field.name not in ("algorithm", "dataset", "config")
-        }
-        given = vars(base.config) if self.given is None else self.given
-        return make_spec(base.algorithm, base.dataset, settings={**given, **setting}, **options)
+        options = {**vars(self.base)}
+        config = vars(options.pop("config"))
+        given = config if self.given is None else self.given
+        return make_spec(**options, settings={**given, **setting})
 
     def selection(self, name: str) -> list[PlannedRun]:
         """The runs that choose, in the folder of this name."""
@@ -101,9 +97,8 @@ class Sweep:
 
     def report(self, name: str, setting: Mapping[str, Any]) -> PlannedRun:
         """The run of the chosen setting on fresh seeds and the whole log."""
-        return PlannedRun(
-            f"{name}/report", dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
-        )
+        spec = dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
+        return PlannedRun(f"{name}/report", spec)
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -155,16 +150,14 @@ class SweepResult(NamedTuple):
 
 def budget(choice: SweepChoice) -> str:
     """What choosing cost, in words."""
-    if choice.all_environment_steps is None:
-        return (
-            "spent on choosing: steps not known, the task does not measure the length of episodes"
-        )
-    if not choice.all_environment_steps:
-        return "spent on choosing: no step in the environment"
-    return (
-        f"spent on choosing: {choice.environment_steps:,} steps in the environment "
-        f"({choice.all_environment_steps:,} with those of proposals and centres)"
-    )
+    used, every = choice.environment_steps, choice.all_environment_steps
+    if every is None:
+        spent = "steps not known, the task does not measure the length of episodes"
+    elif not every:
+        spent = "no step in the environment"
+    else:
+        spent = f"{used:,} steps in the environment ({every:,} with those of proposals and centres)"
+    return f"spent on choosing: {spent}"
 
 
 def run_sweeps(
@@ -192,12 +185,12 @@ def run_sweeps(
     reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
     plan.carry_out([*reports.values()], root, progress)
     final = plan.load_runs([*reports.values()], root)
-    for sweep in sweeps.values():
-        _refuse_changed_log(sweep.base, final)
     results = {}
     for name, sweep in sweeps.items():
+        _refuse_changed_log(sweep.base, final)
         results[name] = SweepResult(sweep, choices[name], final[reports[name].name])
-        _write(root / name / RESULT, results[name])
+    for name, result in results.items():
+        _write(root / name / RESULT, result)
     return results
 
 
@@ -261,9 +254,7 @@ _SCORES: dict[str, Callable[[Run], np.ndarray]] = {
 
 def _why_none(select: str) -> str:
     """Why a setting has no score."""
-    if select in BY_RETURNS:
-        return "a seed stopped"
-    return f"a seed stopped, or its value is {NOT_ESTIMABLE}"
+    return "a seed stopped" + f", or its value is {NOT_ESTIMABLE}" * (select in BY_LOG)
 
 
 def _interval(scores: np.ndarray) -> Interval:

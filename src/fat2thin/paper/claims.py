@@ -5,6 +5,7 @@ corrected and, where the authors' code differs, also as that computes it ("publi
 proposal's returns, which is what the published curves show.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ class Reproduced:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._runs: dict[str, Run | None] = {}
+        self._run = functools.cache(self._load)
 
     def curve(self, dataset: str, which: Method) -> Run | None:
         """The run of a learning curve; None where it is missing or not finished."""
@@ -72,13 +73,11 @@ class Reproduced:
         place = self.root / timing.RESULT
         return files.read_json(place) if place.exists() else None
 
-    def _run(self, name: str) -> Run | None:
-        if name not in self._runs:
-            try:
-                self._runs[name] = load(self.root / name)
-            except (NoRunError, FileNotFoundError):
-                self._runs[name] = None
-        return self._runs[name]
+    def _load(self, name: str) -> Run | None:
+        try:
+            return load(self.root / name)
+        except (NoRunError, FileNotFoundError):
+            return None
 
 
 Check = Callable[[Reproduced, Mode], Evidence | None]
@@ -127,11 +126,11 @@ def _verdict(corrected: Evidence | None, published: Evidence | None) -> str:
     return ONLY_PUBLISHED if published is not None and published.holds else FAILS
 
 
-def above(effects: Sequence[Interval]) -> bool | None:
-    """Whether all effects are above 0: False if an interval lies below it, None if one is open."""
-    if any(effect.high < 0.0 for effect in effects):
+def above(effects: Sequence[Interval], limit: float = 0.0) -> bool | None:
+    """Whether all effects are above a limit: False if one lies below it, None if one is open."""
+    if any(effect.high < limit for effect in effects):
         return False
-    return True if all(effect.low > 0.0 for effect in effects) else None
+    return True if all(effect.low > limit for effect in effects) else None
 
 
 def weakest(effects: Sequence[Interval]) -> Interval:

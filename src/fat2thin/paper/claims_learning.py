@@ -1,12 +1,13 @@
-"""Claims about returns: C1 to C3, C10, C12 to C14, C17 and C18."""
+"""Claims about returns (C1 to C3, C10, C12 to C14, C17 and C18) and about time (C19 and C20)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from fat2thin.evaluation.statistics import Interval, mean, paired_difference, stratified_interval
 from fat2thin.experiments.comparison import area, final
-from fat2thin.paper.claims import Check, Claim, Evidence, Mode, Reproduced, above, number, weakest
+from fat2thin.paper.claims import Claim, Evidence, Mode, Reproduced, above, number, weakest
 from fat2thin.paper.presets import EXAMPLE, REWARDS, ROBOT_SETS
 from fat2thin.training import Run
 
@@ -47,27 +48,22 @@ def _fewest(scores: Mapping[str, np.ndarray]) -> int:
 
 
 def _all_above(
-    datasets: Sequence[str],
-    algorithms: Sequence[str],
-    effects: Callable[[Scores], Iterable[Interval]],
-    meaning: str,
-) -> Check:
+    kept: Reproduced, mode: Mode, datasets: Sequence[str], algorithms: Sequence[str],
+    effects: Callable[[Scores], Iterable[Interval]], meaning: str,
+) -> Evidence | None:  # fmt: skip
     """Every effect on every data set that was run is above 0; the smallest is shown."""
-
-    def check(kept: Reproduced, mode: Mode) -> Evidence | None:
-        found = [_scores(kept, mode, dataset, algorithms) for dataset in datasets]
-        known = [scores for scores in found if scores is not None]
-        if not known:
-            return None
-        every = [effect for scores in known for effect in effects(scores)]
-        return Evidence(above(every), weakest(every), meaning, min(map(_fewest, known)))
-
-    return check
+    found = [_scores(kept, mode, dataset, algorithms) for dataset in datasets]
+    known = [scores for scores in found if scores is not None]
+    if not known:
+        return None
+    every = [effect for scores in known for effect in effects(scores)]
+    return Evidence(above(every), weakest(every), meaning, min(map(_fewest, known)))
 
 
-def _on_treatment(effects: Callable[[Scores], Iterable[Interval]], meaning: str) -> Check:
-    datasets = [f"treatment-{reward}" for reward in REWARDS]
-    return _all_above(datasets, ("fttpo", *_TREATMENT_BASELINES), effects, meaning)
+_all_above_on_treatment = partial(
+    _all_above, datasets=[f"treatment-{reward}" for reward in REWARDS],
+    algorithms=("fttpo", *_TREATMENT_BASELINES),
+)  # fmt: skip
 
 
 def _in_order(scores: Scores) -> list[Interval]:
@@ -111,32 +107,28 @@ def best_on_most_robots(kept: Reproduced, mode: Mode) -> Evidence | None:
     )
 
 
-def _above_on_few(variant: str, most: int, meaning: str, *, but: str = "", sign: int = 1) -> Check:
+def _above_on_few(
+    kept: Reproduced, mode: Mode, variant: str, most: int, meaning: str, but: str = "",
+    sign: int = 1,
+) -> Evidence | None:  # fmt: skip
     """A variant ends above FtTPO on at most some of the sets, one of which may be left out.
 
     Shown is the number of sets on which it ends above, or below where `sign` is -1. `meaning` may
     name the numbers that are certain, {above} and {below}, and those that are {open}.
     """
-
-    def check(kept: Reproduced, mode: Mode) -> Evidence | None:
-        found = _on_robots(kept, mode, ("fttpo", variant))
-        if found is None:
-            return None
-        gaps = [
-            paired_difference(scores[variant], scores["fttpo"])
-            for name, scores in found.items()
-            if name != but
-        ]
-        higher, lower = sum(gap.low > 0.0 for gap in gaps), sum(gap.high < 0.0 for gap in gaps)
-        unclear = len(gaps) - higher - lower
-        return Evidence(
-            False if higher > most else True if higher + unclear <= most else None,
-            number(sum(sign * gap.value > 0.0 for gap in gaps)),
-            meaning.format(above=higher, below=lower, open=unclear),
-            min(map(_fewest, found.values())),
-        )
-
-    return check
+    found = _on_robots(kept, mode, ("fttpo", variant))
+    if found is None:
+        return None
+    compared = [scores for name, scores in found.items() if name != but]
+    gaps = [paired_difference(scores[variant], scores["fttpo"]) for scores in compared]
+    higher, lower = sum(gap.low > 0.0 for gap in gaps), sum(gap.high < 0.0 for gap in gaps)
+    unclear = len(gaps) - higher - lower
+    return Evidence(
+        False if higher > most else True if higher + unclear <= most else None,
+        number(sum(sign * gap.value > 0.0 for gap in gaps)),
+        meaning.format(above=higher, below=lower, open=unclear),
+        min(map(_fewest, found.values())),
+    )
 
 
 def _relative(
@@ -148,11 +140,11 @@ def _relative(
         return None
     unit = {name: abs(float(np.nanmean(scores["fttpo"]))) for name, scores in found.items()}
     fttpo = {name: scores["fttpo"] / unit[name] for name, scores in found.items()}
-    gaps = [
-        {name: scores[one] / unit[name] - fttpo[name] for name, scores in found.items()}
-        for one in variants
-    ]
-    return [stratified_interval(gap, mean) for gap in gaps], _fewest(fttpo)
+    effects = []
+    for one in variants:
+        gaps = {name: scores[one] / unit[name] - fttpo[name] for name, scores in found.items()}
+        effects.append(stratified_interval(gaps, mean))
+    return effects, _fewest(fttpo)
 
 
 def _near(effect: Interval) -> bool | None:
@@ -162,16 +154,13 @@ def _near(effect: Interval) -> bool | None:
     return False if effect.low > NEAR or effect.high < -NEAR else None
 
 
-def _about_equal(variant: str, score: Score, what: str) -> Check:
-    def check(kept: Reproduced, mode: Mode) -> Evidence | None:
-        found = _relative(kept, mode, (variant,), score)
-        if found is None:
-            return None
-        (effect,), seeds = found
-        meaning = f"{variant} − FtTPO over nine sets, {what}, as a share of FtTPO's; within ±{NEAR}"
-        return Evidence(_near(effect), effect, meaning, seeds)
-
-    return check
+def _like_tawac(kept: Reproduced, mode: Mode, score: Score, what: str) -> Evidence | None:
+    found = _relative(kept, mode, ("tawac-ht",), score)
+    if found is None:
+        return None
+    (effect,), seeds = found
+    meaning = f"tawac-ht − FtTPO over nine sets, {what}, as a share of FtTPO's; within ±{NEAR}"
+    return Evidence(_near(effect), effect, meaning, seeds)
 
 
 def area_order(kept: Reproduced, mode: Mode) -> Evidence | None:
@@ -191,31 +180,52 @@ def area_order(kept: Reproduced, mode: Mode) -> Evidence | None:
     )
 
 
+def _cost(
+    kept: Reproduced, mode: Mode, kind: str, what: str, least: float, most: float, remark: str = ""
+) -> Evidence | None:
+    """The time of FtTPO as a multiple of IQL's lies between two numbers."""
+    times = kept.times()
+    if times is None:
+        return None
+    ratio = times["methods"]["fttpo"][kind] / times["methods"]["iql"][kind]
+    on = f"time of {what}, FtTPO / IQL, on {times['device']}"
+    meaning = f"{on}; from {least:g} to {most:g}{remark}"
+    return Evidence(bool(least <= ratio <= most), number(ratio), meaning, 1)
+
+
 CLAIMS = (
     Claim("C1", "FtTPO ends above random action replacement, and that above sparse reverse KL "
           "(halfcheetah-medium-expert).", "fig1",
-          _all_above([EXAMPLE], ("fttpo", "rar", "sparse_reverse_kl"), _in_order,
-                     "smaller of the gaps FtTPO − RAR and RAR − reverse KL, in points of the "
-                     "score; above 0. Settings of RAR and reverse KL are not tuned")),
+          partial(_all_above, datasets=[EXAMPLE], algorithms=("fttpo", "rar", "sparse_reverse_kl"),
+                  effects=_in_order, meaning="smaller of the gaps FtTPO − RAR and RAR − reverse "
+                  "KL, in points of the score; above 0. Settings of RAR and reverse KL are not "
+                  "tuned")),
     Claim("C2", "On the treatment task FtTPO's final return is the highest.", "fig2",
-          _on_treatment(_over_baselines, "FtTPO − best baseline, return of an episode, on the "
-                        "reward where it is smaller; above 0")),
+          partial(_all_above_on_treatment, effects=_over_baselines, meaning="FtTPO − best "
+                  "baseline, return of an episode, on the reward where it is smaller; above 0")),
     Claim("C3", "There the baselines end in a lower common band.", "fig2",
-          _on_treatment(_over_their_band, "(FtTPO − best baseline) − (best − worst baseline), "
-                        "return of an episode; above 0")),
+          partial(_all_above_on_treatment, effects=_over_their_band, meaning="(FtTPO − best "
+                  "baseline) − (best − worst baseline), return of an episode; above 0")),
     Claim("C10", "FtTPO is better than or about as good as the best baseline on most of nine "
           "MuJoCo sets.", "fig4", best_on_most_robots),
     Claim("C12", "FtTPO-SPOT ends above FtTPO on three sets only.", "fig6",
-          _above_on_few("fttpo-spot", 3, "sets of nine on which fttpo-spot ends above FtTPO, at "
-                        "most 3; {above} beyond its interval, {open} open")),
+          partial(_above_on_few, variant="fttpo-spot", most=3, meaning="sets of nine on which "
+                  "fttpo-spot ends above FtTPO, at most 3; {above} beyond its interval, {open} "
+                  "open")),
     Claim("C13", "TAWAC-HT ends about where FtTPO does.", "fig6",
-          _about_equal("tawac-ht", final, "final score")),
+          partial(_like_tawac, score=final, what="final score")),
     Claim("C14", "FtTPO-SG ends below FtTPO on every set but hopper-medium-replay.", "fig6",
-          _above_on_few("fttpo-sg", 0, "sets of the eight others on which FtTPO-SG ends below "
-                        "FtTPO, all 8; {below} beyond the interval, and {above} above it",
-                        but="hopper-medium-replay", sign=-1)),
+          partial(_above_on_few, variant="fttpo-sg", most=0, but="hopper-medium-replay", sign=-1,
+                  meaning="sets of the eight others on which FtTPO-SG ends below FtTPO, all 8; "
+                  "{below} beyond the interval, and {above} above it")),
     Claim("C17", "Areas under the curve: FtTPO about FtTPO-SPOT, and not below FtTPO-SG.", "fig8",
           area_order),
     Claim("C18", "Areas under the curve: FtTPO about TAWAC-HT.", "fig8",
-          _about_equal("tawac-ht", area, "area under the curve")),
+          partial(_like_tawac, score=area, what="area under the curve")),
+    Claim("C19", "An update of FtTPO costs about twice one of IQL.", "time",
+          partial(_cost, kind="seconds_an_update", what="an update", least=1.5, most=3.0,
+                  remark=" (the paper: 15 and 6 hours)"), both_modes=False),
+    Claim("C20", "Acting costs about as much as with a Gaussian.", "time",
+          partial(_cost, kind="seconds_an_action", what="a sampled action", least=0.5, most=2.0),
+          both_modes=False),
 )  # fmt: skip

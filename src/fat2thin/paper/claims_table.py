@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fat2thin.paper import claims_learning, claims_policies, claims_structure
+from fat2thin.paper import claims_learning, claims_policies
 from fat2thin.paper.claims import NOT_RUN, Evidence, Reproduced, Verdict, judge
 from fat2thin.tables import Table, markdown_rows
 
-CLAIMS = tuple(
-    sorted(
-        (*claims_learning.CLAIMS, *claims_policies.CLAIMS, *claims_structure.CLAIMS),
-        key=lambda claim: int(claim.name[1:]),
-    )
+CLAIMS = sorted(
+    claims_learning.CLAIMS + claims_policies.CLAIMS, key=lambda claim: int(claim.name[1:])
 )
 _HEAD = """\
 # What the paper claims, and what was measured
@@ -49,20 +46,19 @@ def table(found: Sequence[Verdict]) -> Table:
 
 def document(found: Sequence[Verdict], root: str, options: str, devices: Sequence[str]) -> str:
     """The page of all verdicts, in Markdown; `options` are those of the reproduction."""
-    devices_or_none = " and ".join(devices) or "nothing yet"
-    head = _HEAD.format(root=root, devices=devices_or_none, summary=_summary(found))
-    rows = []
-    for one in found:
-        data = as_row(one, options)
-        rows.append(
-            {
-                "claim": f"**{one.claim.name}** {one.claim.statement}",
-                **_effects(one),
-                "what the effect is, and what is wanted": data["meaning"] or "–",
-                "seeds": data["seeds"] or math.nan,
-                "runs": f"`{data['command']}`",
-            }
-        )
+    trained_on = " and ".join(devices) or "nothing yet"
+    head = _HEAD.format(root=root, devices=trained_on, summary=_summary(found))
+    rows = [
+        {
+            "claim": f"**{one.claim.name}** {one.claim.statement}",
+            **_effects(one),
+            "what the effect is, and what is wanted": data["meaning"] or "–",
+            "seeds": data["seeds"] or math.nan,
+            "runs": f"`{data['command']}`",
+        }
+        for one in found
+        for data in [as_row(one, options)]
+    ]
     return head + "\n".join([*markdown_rows(rows), ""])
 
 
@@ -74,6 +70,7 @@ def to_json(verdicts: Sequence[Verdict], options: str) -> str:
 def as_row(verdict: Verdict, options: str) -> dict[str, Any]:
     """A verdict as plain values, with both effects and the command that makes its runs."""
     claim, shown = verdict.claim, verdict.corrected
+    command = f"reproduce {claim.preset} {options}" if claim.preset else "claims"
     ends = shown.effect if shown else (math.nan,) * 3
     effect, low, high = (round(end, 6) if math.isfinite(end) else None for end in ends)
     return {
@@ -86,9 +83,7 @@ def as_row(verdict: Verdict, options: str) -> dict[str, Any]:
         "meaning": shown.meaning if shown else verdict.why,
         "seeds": shown.seeds if shown else 0,
         "published_effect": _effects(verdict)["as published"],
-        "command": f"fat2thin reproduce {claim.preset} {options}"
-        if claim.preset
-        else "fat2thin claims",
+        "command": f"fat2thin {command}",
     }
 
 

@@ -145,24 +145,39 @@ def _grid(low: float, high: float, centre: float) -> Float[np.ndarray, " points"
     return np.sort(points.astype(np.float32)).astype(np.float64)
 
 
-def draw_acting(axes: Axes, law: Marginal, label: str, colour: str = BLUE) -> None:
+def draw_policies(
+    axes: Axes, acting: Policy, proposal: Policy | None, observation: ArrayLike,
+    dimension: int = 0, names: tuple[str, str] = ("thin actor", "fat proposal"),
+) -> list[Marginal]:  # fmt: skip
+    """Draw what acts and, dashed, its proposal in one state, as high as fits; return both laws."""
+    laws = [marginal(acting, observation, dimension)]
+    draw_acting(axes, laws[0], names[0])
+    if proposal is not None:
+        fat = marginal(proposal, observation, dimension, clipped=False)
+        axes.plot(
+            fat.points, fat.density, color=ORANGE, linestyle=DASHED, linewidth=1.5, label=names[1]
+        )
+        laws.append(fat)
+    fit_height(axes, laws)
+    return laws
+
+
+def draw_acting(axes: Axes, law: Marginal, label: str) -> None:
     """The policy that acts: density, atoms as stems, and shade where it is exactly zero."""
     left, right = view(law.box, VIEW)
     if law.sparse:
-        spans = zip(((left, law.support[0]), (law.support[1], right)), ("", "_"), strict=True)
-        for ends, prefix in spans:
-            axes.axvspan(*ends, color=SHADE, linewidth=0, label=f"{prefix}{label}: exactly zero")
+        for low, high, prefix in ((left, law.support[0], ""), (law.support[1], right, "_")):
+            zero = f"{prefix}{label}: exactly zero"
+            axes.axvspan(low, high, color=SHADE, linewidth=0, label=zero)
     if law.points.size:
-        axes.fill_between(law.points, law.density, color=colour, alpha=0.25, linewidth=0)
+        axes.fill_between(law.points, law.density, color=BLUE, alpha=0.25, linewidth=0)
         # Down to zero at both ends, whatever the density does there.
         outline = np.pad(law.points, 1, mode="edge"), np.pad(law.density, 1)
-        axes.plot(*outline, color=colour, linewidth=1.5, label=label)
+        axes.plot(*outline, color=BLUE, linewidth=1.5, label=label)
     for index, atom in enumerate(law.atoms):
         _draw_atom(axes, atom, law.box, "_" * (index > 0))
-    for edge, prefix in zip(law.box, ("", "_"), strict=True):
-        axes.axvline(
-            edge, color="black", linewidth=0.9, linestyle=DOTTED, label=f"{prefix}end of the box"
-        )
+    for edge, label in zip(law.box, ("end of the box", "_end of the box"), strict=True):
+        axes.axvline(edge, color="black", linewidth=0.9, linestyle=DOTTED, label=label)
     axes.set_xlim(left, right)
 
 
@@ -183,11 +198,6 @@ def fit_height(axes: Axes, laws: Sequence[Marginal]) -> None:
                     "↑ cut", (edge, 1.0), (4 * side, -2), xycoords=axes.get_xaxis_transform(),
                     textcoords="offset points", ha=align, va="top", fontsize=8,
                 )  # fmt: skip
-
-
-def draw_proposal(axes: Axes, law: Marginal, label: str) -> None:
-    """The policy that only learns, dashed."""
-    axes.plot(law.points, law.density, color=ORANGE, linestyle=DASHED, linewidth=1.5, label=label)
 
 
 def _draw_atom(axes: Axes, atom: Atom, box: tuple[float, float], prefix: str) -> None:

@@ -21,7 +21,7 @@ from fat2thin.distributions import QGaussian
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Patient, Treatment
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.paper.marginals import Marginal, draw_acting, draw_proposal, fit_height, marginal
+from fat2thin.paper.marginals import Marginal, draw_policies
 from fat2thin.policies.policy import Policy
 from fat2thin.report.distribution_figures import BEST_RATIO
 from fat2thin.report.style import BLUE, DARK, DASHED, DOTTED, GREY, ORANGE, SHADE, signed
@@ -30,7 +30,7 @@ from fat2thin.runs.result import Run
 EARLIER_STEPS, EARLIER_DOSE = 7, -0.03
 RETURN_STEPS, FIRST_DOSES, FUTURES = 50, 50, 400
 PATIENT_SEED = 0
-ACTS, LEARNS = "policy that acts", "its proposal, which only learns"
+NAMES = "policy that acts", "its proposal, which only learns"
 _RESAMPLES = 2000
 _CENTRAL = 0.9
 _RED = "#C1272D"
@@ -58,9 +58,7 @@ def final_policies(
     figure = Figure(figsize=(7.2, 1.5 + 1.25 * len(runs)))
     rows = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, run) in zip(rows, runs.items(), strict=True):
-        law = marginal(run.policy(seed), observation, dimension)
-        draw_acting(axes, law, ACTS)
-        fit_height(axes, [law])
+        (law,) = draw_policies(axes, run.policy(seed), None, observation, dimension, NAMES)
         axes.set_title(f"{name}: {_in_words(law)}", loc="left", fontsize=10, pad=4)
     rows[-1].set_xlabel(_action_name(runs.values(), dimension))
     figure.supylabel(f"density, per unit of {_unit(runs.values())}", fontsize=10)
@@ -74,22 +72,17 @@ def actor_and_proposal(
     where: str = "in one state",
 ) -> Figure:  # fmt: skip
     """The thin actor against its fat proposal, around the actor's band; shaded where it is zero."""
-    thin = marginal(run.policy(seed), observation, dimension)
-    fat = marginal(run.proposal(seed), observation, dimension, clipped=False)
-    low, high = thin.support
     figure = Figure(figsize=(7.2, 4.2))
     axes = figure.subplots()
-    draw_acting(axes, thin, "thin actor")
-    draw_proposal(axes, fat, "fat proposal")
-    fit_height(axes, [thin, fat])
+    thin, fat = draw_policies(axes, run.policy(seed), run.proposal(seed), observation, dimension)
+    low, high = thin.support
     reach = 1.2 * (high - low)
     left, right = axes.get_xlim()
     axes.set_xlim(max(low - reach, left), min(high + reach, right))
     inside = (low <= fat.points) & (fat.points <= high)
     kept = np.trapezoid(fat.density[inside], fat.points[inside])
     axes.set_title(f"band {_range(thin.support)}: {100.0 * kept:.0f} % of the proposal is in it")
-    axes.set_xlabel(_action_name([run], dimension))
-    axes.set_ylabel(f"density, per unit of {_unit([run])}")
+    axes.set(xlabel=_action_name([run], dimension), ylabel=f"density, per unit of {_unit([run])}")
     figure.suptitle(
         f"{run.spec.algorithm} on {_data([run], seed)}, after {run.step:,} updates, {where}"
     )
@@ -114,33 +107,25 @@ def evolution(
     grid = figure.subplots(len(rows), len(steps), sharex="row", squeeze=False)
     for row, (name, dimension) in zip(grid, rows, strict=True):
         for axes, step in zip(row, steps, strict=True):
-            run, laws = runs[name], []
-            laws.append(marginal(run.policy(seed, step), observation, dimension))
-            draw_acting(axes, laws[0], ACTS)
-            if run.program.algorithm.proposal:
-                fat = run.proposal(seed, step)
-                laws.append(marginal(fat, observation, dimension, clipped=False))
-                draw_proposal(axes, laws[1], LEARNS)
-            fit_height(axes, laws)
+            run = runs[name]
+            fat = run.proposal(seed, step) if run.program.algorithm.proposal else None
+            draw_policies(axes, run.policy(seed, step), fat, observation, dimension, NAMES)
         of_coordinate = f"\ncoordinate {dimension}" if len(dimensions) > 1 else ""
         row[0].set_ylabel(f"{name}{of_coordinate}\ndensity")
-    for axes, step in zip(grid[0], steps, strict=True):
-        axes.set_title(
-            "before training" if step == 0 else f"after {step:,} update{'s' * (step > 1)}"
-        )
-    for axes in grid[-1]:
-        single = dimensions[0] if len(dimensions) == 1 else None
-        axes.set_xlabel(_action_name(runs.values(), single))
+    single = dimensions[0] if len(dimensions) == 1 else None
+    for top, bottom, step in zip(grid[0], grid[-1], steps, strict=True):
+        after = f"after {step:,} update{'s' * (step > 1)}"
+        top.set_title(after if step else "before training")
+        bottom.set_xlabel(_action_name(runs.values(), single))
     figure.suptitle(f"{heading}, {where}")
     _name_lines(figure, grid.flat)
     return figure
 
 
 class FirstActions(NamedTuple):
-    """Returns of futures that begin with each of some doses."""
+    """What is seen of a patient, and returns of futures that begin with each of some doses."""
 
     observation: Float[Array, " observation"]
-    """What is seen of the patient."""
     doses: Float[np.ndarray, " doses"]
     returns: Float[np.ndarray, "doses futures"]
 
@@ -192,22 +177,18 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
         )
     task, actor = treatment.by_name(run.spec.dataset), run.policy(seed)
     observation, doses, returns = first_action_returns(actor, task)
-    thin = marginal(actor, observation)
-    fat = marginal(run.proposal(seed), observation, clipped=False)
     intervals = [seed_interval(row[:, None], resamples=_RESAMPLES) for row in returns]
     value, low, high = np.transpose(intervals)
 
     figure = Figure(figsize=(7.6, 4.6))
     axes = figure.subplots()
-    draw_acting(axes, thin, "thin actor")
-    draw_proposal(axes, fat, "fat proposal")
+    thin, fat = draw_policies(axes, actor, run.proposal(seed), observation)
     beyond = {"": fat.points <= thin.support[0], "_": fat.points >= thin.support[1]}
     for prefix, places in beyond.items():
         axes.fill_between(
             fat.points[places], fat.density[places], color=_RED, alpha=0.35, linewidth=0,
             hatch="///", label=f"{prefix}proposal above zero, actor exactly zero",
         )  # fmt: skip
-    fit_height(axes, [thin, fat])
     beside = axes.twinx()
     beside.spines["right"].set_visible(True)
     beside.fill_between(doses, low, high, color=GREY, alpha=0.18, linewidth=0)

@@ -6,6 +6,7 @@ the method's own paper, else a learning rate and a temperature in the middle of 
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from fat2thin.experiments.plan import PlannedRun
 from fat2thin.experiments.sweep import Sweep
 from fat2thin.runs import files
 from fat2thin.settings.published import origins
-from fat2thin.settings.spec import RunSpec, expand_seeds
+from fat2thin.settings.spec import expand_seeds
 from fat2thin.training import make_spec
 
 REWARDS = ("quadratic", "cubic")
@@ -34,8 +35,8 @@ EXAMPLE = "halfcheetah-medium-expert"
 ASKED = "reproduction.json"
 """File in which a reproduction keeps what it was asked for."""
 _MIDDLE = {
-    "treatment/": {"learning_rate": 3e-4, "temperature": 0.1},
-    "": {"learning_rate": 1e-3, "temperature": 0.5},
+    "treatment": {"learning_rate": 3e-4, "temperature": 0.1},
+    "robots": {"learning_rate": 1e-3, "temperature": 0.5},
 }
 _OWN_SCALE = ("td3_bc", "spot")
 """Methods whose authors standardise observations."""
@@ -167,9 +168,8 @@ class Reproduction:
     def options(self) -> dict[str, Any]:
         """The same as options of the command line."""
         scale = next((name for name, one in SCALES.items() if one == self.scale), "small")
-        also = {"seeds": self.seeds, "steps": self.steps}
-        given = {name: value for name, value in also.items() if value is not None}
-        return {"scale": scale, "data": self.source, **given}
+        given = {"scale": scale, "data": self.source, "seeds": self.seeds, "steps": self.steps}
+        return {name: value for name, value in given.items() if value is not None}
 
     def write(self, root: Path) -> None:
         """Write the options into a folder, so that claims can name the command."""
@@ -212,14 +212,11 @@ class Reproduction:
         self, folder: str, dataset: str, which: Method, settings: Mapping[str, Any], **options: Any
     ) -> PlannedRun:
         origin, values = settings_of(which, dataset)
-        sizes: dict[str, Any] = {}
+        # The density model gets as many updates as the policy, and no more than published.
+        sizes: dict[str, Any] = {"vae_steps": min(100_000, options["steps"])}
         if self.scale.hidden is not None:
-            sizes["hidden"] = self.scale.hidden
-        if "vae_steps" in _settings(which.algorithm):
-            # The density model gets as many updates as the policy, and no more than published.
-            sizes["vae_steps"] = min(100_000, options["steps"])
-            if self.scale.hidden is not None:
-                sizes["vae_hidden"] = self.scale.hidden
+            sizes |= dict.fromkeys(("hidden", "vae_hidden"), self.scale.hidden)
+        sizes = {name: sizes[name] for name in sizes if name in _settings(which.algorithm)}
         spec = make_spec(
             which.algorithm, dataset, settings={**values, **settings, **sizes},
             settings_from=origin, data_needed=False,
@@ -241,12 +238,12 @@ def _settings(algorithm: str) -> set[str]:
 
 def settings_of(which: Method, dataset: str) -> tuple[str, dict[str, Any]]:
     """Where a method's settings on a data set come from, and what is set besides."""
-    if known := origins(which.algorithm, dataset):
-        return "fttpo" if "fttpo" in known else known[0], dict(which.settings)
+    if sources := origins(which.algorithm, dataset):
+        return "fttpo" if "fttpo" in sources else sources[0], dict(which.settings)
     names = _settings(which.algorithm)
-    prefix = next(prefix for prefix in _MIDDLE if dataset.startswith(prefix))
-    middle = {name: value for name, value in _MIDDLE[prefix].items() if name in names}
-    return "default", {**middle, **which.settings}
+    middle = _MIDDLE["treatment" if dataset.startswith("treatment/") else "robots"]
+    known = {name: value for name, value in middle.items() if name in names}
+    return "default", {**known, **which.settings}
 
 
 Preset = Callable[[Reproduction], list[PlannedRun]]
@@ -336,22 +333,16 @@ EXAMPLES = ("halfcheetah-medium-expert", "halfcheetah-medium")
 
 def sweeps(asked: Reproduction, robots: bool = True) -> dict[str, Sweep]:
     """Every sweep of the paper, or those on the treatment task, by the folder that holds it."""
-    specs = _specs(asked.treatment, TREATMENT_GRIDS, REWARDS)
+    parts: list[tuple[Callable[[str, Method], PlannedRun], Mapping[str, Grid], Sequence[str]]] = [
+        (asked.treatment, TREATMENT_GRIDS, REWARDS)
+    ]
     if robots:
-        specs += _specs(asked.robot, ROBOT_GRIDS, ROBOT_SETS)
-        specs += _specs(asked.robot, EXAMPLE_GRIDS, EXAMPLES)
-    chooses = expand_seeds(asked.scale.selection_seeds)
-    return {
-        f"sweeps/{spec.dataset.replace('/', '-')}/{spec.algorithm}": Sweep(
-            dataclasses.replace(spec, seeds=chooses),
-            grid,
-            tuple(range(len(chooses), len(chooses) + len(spec.seeds))),
-        )
-        for spec, grid in specs
-    }
-
-
-def _specs(
-    plan: Callable[[str, Method], PlannedRun], grids: Mapping[str, Grid], names: Sequence[str]
-) -> list[tuple[RunSpec, Grid]]:
-    return [(plan(name, method(one)).spec, grid) for one, grid in grids.items() for name in names]
+        parts += [(asked.robot, ROBOT_GRIDS, ROBOT_SETS), (asked.robot, EXAMPLE_GRIDS, EXAMPLES)]
+    chooses, found = expand_seeds(asked.scale.selection_seeds), {}
+    for plan, grids, names in parts:
+        for (algorithm, grid), name in itertools.product(grids.items(), names):
+            spec = plan(name, method(algorithm)).spec
+            reports = tuple(range(len(chooses), len(chooses) + len(spec.seeds)))
+            folder = f"sweeps/{spec.dataset.replace('/', '-')}/{algorithm}"
+            found[folder] = Sweep(dataclasses.replace(spec, seeds=chooses), grid, reports)
+    return found

@@ -15,15 +15,8 @@ from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison
 from fat2thin.experiments.plan import PlannedRun, PlanProgress, carry_out, is_over, load_runs
 from fat2thin.experiments.sweep import SweepResult, run_sweeps
-from fat2thin.paper import studies, timing
-from fat2thin.paper.policy_figures import (
-    actor_and_proposal,
-    evolution,
-    final_policies,
-    first_action_return,
-    outside_actions,
-    replaced_actions,
-)
+from fat2thin.paper import policy_figures, studies, timing
+from fat2thin.paper.claims import Mode
 from fat2thin.paper.presets import EVOLUTION_STEPS, PRESETS, REWARDS, Preset, Reproduction, sweeps
 from fat2thin.paper.score_figures import ablation, curves, draw_regret, training_time
 from fat2thin.report.style import save_figures, styled
@@ -162,15 +155,14 @@ def _tables(runs: Methods) -> list[Table]:
 
 
 def _mean_patient(run: Run) -> np.ndarray:
-    """The patient whose measurements are all 0."""
     return np.zeros(run.program.problem.observation_size, np.float32)
 
 
 def _first(runs: Runs) -> Shown:
     by_method = _curves(runs)
     return _tables(by_method), {
-        "fig1_left": outside_actions(),
-        "fig1_middle": replaced_actions(),
+        "fig1_left": policy_figures.outside_actions(),
+        "fig1_middle": policy_figures.replaced_actions(),
         **_both("fig1_right", by_method, _draw_scores),
     }
 
@@ -182,9 +174,12 @@ def _second(runs: Runs) -> Shown:
         methods = _part(by_method, published=False)[f"treatment-{reward}"]
         fttpo = methods["fttpo"]
         state, seed = _mean_patient(fttpo), fttpo.spec.seeds[0]
-        middle = final_policies(methods, state, seed, where=_IN_STATE)
-        right = actor_and_proposal(fttpo, state, seed, where=_IN_STATE)
-        figures |= {f"fig2_middle_{reward}": middle, f"fig2_right_{reward}": right}
+        figures[f"fig2_middle_{reward}"] = policy_figures.final_policies(
+            methods, state, seed, where=_IN_STATE
+        )
+        figures[f"fig2_right_{reward}"] = policy_figures.actor_and_proposal(
+            fttpo, state, seed, where=_IN_STATE
+        )
     return _tables(by_method), figures
 
 
@@ -193,7 +188,7 @@ def _third(runs: Runs) -> Shown:
     state = _mean_patient(methods["fttpo"])
     shown = {"fig3_left": {"fttpo": methods["fttpo"]}, "fig3_right": methods}
     return [], {
-        name: evolution(of, state, None, EVOLUTION_STEPS, where=_IN_STATE)
+        name: policy_figures.evolution(of, state, None, EVOLUTION_STEPS, where=_IN_STATE)
         for name, of in shown.items()
     }
 
@@ -204,19 +199,17 @@ def _fourth(runs: Runs) -> Shown:
     return tables, _both("fig4", by_method, _draw_scores)
 
 
-def _evolved(name: str, which: str, dimensions: Sequence[int], runs: Mapping[str, Run]) -> Shown:
-    """Evolutions on a robot's data, in the first state of the log."""
-    any_run = next(iter(runs.values()))
-    state, steps = data.load(any_run.spec.dataset).observation[0], any_run.spec.snapshots
-    where = f"in the first state of the log{which}"
-    return [], {name: evolution(runs, state, None, steps, dimensions, where=where)}
-
-
-def _on_robot(name: str, every: bool, runs: Runs) -> Shown:
-    """FtTPO's evolution in the first coordinate, or in all of them."""
-    (run,) = runs.values()
-    size = len(run.program.problem.action_low) if every else 1
-    return _evolved(name, "", range(size), {"fttpo": run})
+def _evolved(name: str, runs: Runs, where: str = "", every: bool = False) -> Shown:
+    """Evolutions on a robot's data in the first state of the log: one coordinate, or all."""
+    methods = {
+        path.rsplit("/", 1)[1]: run for path, run in runs.items() if path.startswith("evolution/")
+    }
+    run = next(iter(methods.values()))
+    state, steps = data.load(run.spec.dataset).observation[0], run.spec.snapshots
+    dimensions = range(len(run.program.problem.action_low) if every else 1)
+    where = f"in the first state of the log{where}"
+    figure = policy_figures.evolution(methods, state, None, steps, dimensions, where=where)
+    return [], {name: figure}
 
 
 def _variants(runs: Runs) -> Shown:
@@ -229,21 +222,15 @@ def _variants(runs: Runs) -> Shown:
 
 def _shares(runs: Methods, published: bool) -> dict[str, dict[str, Interval]]:
     """Each variant's score in per cent of FtTPO's, by data set; as published the proposals'."""
-    suffix, policy = ("-published", "proposal_sampled") if published else ("", "actor_sampled")
-
-    def final(run: Run) -> np.ndarray:
-        known = run.evaluations.policies
-        return comparison.final(run, policy if policy in known else "actor_sampled")
-
-    found: dict[str, dict[str, Interval]] = {}
+    mode, found = Mode(published), {}
     for name, of_set in _part(runs, published).items():
-        fttpo = final(of_set.pop(f"fttpo{suffix}"))
-        shares = {
-            label.removesuffix(suffix): ratio(final(of), fttpo) for label, of in of_set.items()
+        scores = {
+            label.removesuffix("-published"): comparison.final(run, mode.policy(run))
+            for label, run in of_set.items()
         }
-        found[name] = {
-            label: Interval(*(100.0 * end for end in share)) for label, share in shares.items()
-        }
+        fttpo = scores.pop("fttpo")
+        shares = {label: 100.0 * np.array(ratio(of, fttpo)) for label, of in scores.items()}
+        found[name] = {label: Interval(*share) for label, share in shares.items()}
     return found
 
 
@@ -259,13 +246,10 @@ def _variant_curves(runs: Runs) -> Shown:
 
 
 def _seventh(runs: Runs) -> Shown:
-    clipped = {
-        name.rsplit("/", 1)[1]: run for name, run in runs.items() if name.startswith("evolution/")
-    }
-    tables, figures = _evolved("fig7_left", ", first coordinate", [0], clipped)
+    tables, figures = _evolved("fig7_left", runs, ", first coordinate")
     for reward in REWARDS:
-        run = runs[f"curves/treatment-{reward}/fttpo"]
-        figures[f"fig7_right_{reward}"] = first_action_return(run, run.spec.seeds[0])
+        run, name = runs[f"curves/treatment-{reward}/fttpo"], f"fig7_right_{reward}"
+        figures[name] = policy_figures.first_action_return(run, run.spec.seeds[0])
     return tables, figures
 
 
@@ -284,11 +268,11 @@ _SHOWN: dict[str, Callable[[Runs], Shown]] = {
     "fig2": _second,
     "fig3": _third,
     "fig4": _fourth,
-    "fig5": functools.partial(_on_robot, "fig5", False),
+    "fig5": functools.partial(_evolved, "fig5"),
     "fig6": _variants,
     "fig7": _seventh,
     "fig8": _variant_curves,
-    "fig9": functools.partial(_on_robot, "fig9", True),
+    "fig9": functools.partial(_evolved, "fig9", every=True),
     "treatment": lambda runs: (_tables(_curves(runs)), {}),
     "ablation": _ablation,
     "selection": _selection,

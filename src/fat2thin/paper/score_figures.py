@@ -22,6 +22,8 @@ from fat2thin.policies.policy import WAYS
 from fat2thin.report import style
 from fat2thin.runs.result import Run
 
+Normalise = Callable[[str, np.ndarray], np.ndarray]
+"""From a data set's name and returns to scores."""
 MOST_PANELS = 9
 _MARKERS = 7
 """Markers along a curve."""
@@ -55,14 +57,9 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--", "**")
 
 
 def curves(
-    panels: Mapping[str, Mapping[str, Run]],
-    *,
-    policy: str = "actor",
-    way: str = "sampled",
-    normalise: Callable[[str, np.ndarray], np.ndarray] | None = None,
-    smooth: int = 1,
-    ylabel: str | None = None,
-) -> Figure:
+    panels: Mapping[str, Mapping[str, Run]], *, policy: str = "actor", way: str = "sampled",
+    normalise: Normalise | None = None, smooth: int = 1, ylabel: str | None = None,
+) -> Figure:  # fmt: skip
     """Learning curves: one panel per data set, one line per method, with 95 % intervals over seeds.
 
     Of methods with two policies, `policy` ("actor" or "proposal") is drawn, and the other one as a
@@ -88,15 +85,13 @@ def curves(
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.margins(y=0.08)
-    for number, axes in enumerate(grid.flat):
-        if number + columns >= len(panels):
-            axes.set_xlabel("updates")
+    for axes in grid.flat[len(panels) - columns :]:
+        axes.set_xlabel("updates")
     plain = "return of an episode, undiscounted" if normalise is None else "normalised score"
     figure.supylabel(ylabel or plain, fontsize=10)
     figure.suptitle(_heading(panels.values(), policy, way, smooth), fontsize=11)
-    handles = [
-        Line2D([], [], **look, label=name) for name, look in zip(methods, _LOOKS, strict=False)
-    ]
+    looks = zip(methods, _LOOKS, strict=False)
+    handles = [Line2D([], [], **look, label=name) for name, look in looks]
     every = [run for runs in panels.values() for run in runs.values()]
     if any("proposal_sampled" in run.evaluations.policies for run in every):
         handles.append(Line2D([], [], **_THIN, color="black", label=f"thin: its {_OTHERS[policy]}"))
@@ -117,7 +112,7 @@ def is_fttpo(run: Run) -> bool:
 
 
 def _lines(
-    run: Run, policy: str, way: str, normalise: Callable | None, smooth: int
+    run: Run, policy: str, way: str, normalise: Normalise | None, smooth: int
 ) -> list[np.ndarray]:
     """Value, low and high of a policy's curve, and of the other one's where a method has two."""
     two = f"proposal_{way}" in run.evaluations.policies
@@ -141,9 +136,8 @@ def _draw_method(
 ) -> None:
     (value, low, high), look, pale = lines[0], _LOOKS[rank], depth == _BEHIND
     colour = look["color"]
-    axes.fill_between(
-        steps, low, high, color=colour, alpha=0.08 if pale else 0.2, linewidth=0, zorder=2
-    )
+    shade = 0.08 if pale else 0.2
+    axes.fill_between(steps, low, high, color=colour, alpha=shade, linewidth=0, zorder=2)
     every = max(1, len(steps) // _MARKERS)
     axes.plot(
         steps, value, **look, linewidth=1.3 if pale else 2.0, alpha=_PALE if pale else 1.0,
@@ -153,7 +147,7 @@ def _draw_method(
         axes.plot(steps, beside[0], **_THIN, color=colour, zorder=depth, label="beside")
 
 
-def _draw_references(axes: Axes, run: Run, normalise: Callable | None) -> None:
+def _draw_references(axes: Axes, run: Run, normalise: Normalise | None) -> None:
     known = run.known_references()
     for name in (name for name in _REFERENCES if name in known):
         value = known[name].mean
@@ -257,10 +251,9 @@ def training_time(rates: Mapping[str, float]) -> Figure:
 
 def draw_regret(scored: Scores) -> Figure:
     """Regret of choosing by each signal: lines over the size of the log, and bars for robots."""
-    datasets = [*next(iter(scored.values()))]
     # "treatment-quadratic-50" belongs to "quadratic"; robots have no reward of ours.
     rewards: dict[str, list[str]] = {}
-    for name in datasets:
+    for name in next(iter(scored.values())):
         reward = name.split("-")[1] if name.startswith("treatment-") else ""
         rewards.setdefault(reward, []).append(name)
     robots = rewards.pop("", [])
@@ -299,10 +292,8 @@ def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -
             linewidth=1.2, elinewidth=0.8, label=_label(signal), zorder=len(found) - place + 2,
         )  # fmt: skip
     for name, regrets in compared.items():
-        dashes = ":" if name == RANDOM else "--"
-        axes.plot(
-            sizes, [one.value for one in regrets], color=style.GREY, linestyle=dashes, label=name
-        )
+        values, dashes = [one.value for one in regrets], ":" if name == RANDOM else "--"
+        axes.plot(sizes, values, color=style.GREY, linestyle=dashes, label=name)
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()

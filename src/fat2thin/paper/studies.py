@@ -193,12 +193,11 @@ Scores = dict[str, dict[str, dict[str, list[Quality]]]]
 
 def scores(found: Mapping[str, Sequence[Candidates]]) -> Scores:
     """Every signal's quality."""
-    result: Scores = {}
+    result: Scores = {way: {} for way in CHOSEN_AMONG}
     for way, measure in CHOSEN_AMONG.items():
         for dataset, seeds in found.items():
             several = [measure(one) for one in seeds]
-            of = {name: [one[name] for one in several] for name in several[0]}
-            result.setdefault(way, {})[dataset] = of
+            result[way][dataset] = {name: [one[name] for one in several] for name in several[0]}
     return result
 
 
@@ -209,8 +208,7 @@ def interval(scored: Scores, way: str, datasets: Sequence[str], name: str, field
         for dataset in datasets
         if name in scored[way][dataset]
     }
-    known = {dataset: of[~np.isnan(of)] for dataset, of in values.items()}
-    known = {dataset: of for dataset, of in known.items() if len(of)}
+    known = {one: of[~np.isnan(of)] for one, of in values.items() if not np.isnan(of).all()}
     return stratified_interval(known, mean) if known else Interval(np.nan, np.nan, np.nan)
 
 
@@ -288,7 +286,7 @@ def small_log_tables(runs: Mapping[str, Run]) -> list[Table]:
             {"method": row["method"], "percent_of_constant": 100.0 * row["mean"] / best.mean, **row}
             for row in table.rows
         )
-        told = f"best constant dose has {best.mean:.2f} ({best.rule}, {best.episodes:,} episodes)"
-        notes = (*table.notes, f"the {told}")
+        measured = f"{best.mean:.2f} ({best.rule}, {best.episodes:,} episodes)"
+        notes = (*table.notes, f"the best constant dose has {measured}")
         found.append(dataclasses.replace(table, rows=rows, notes=notes))
     return found

@@ -92,9 +92,11 @@ def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
     return figure
 
 
-class _Answers(NamedTuple):
-    """What the policies of a seed say of logged states, shape (rows, action)."""
+class _Seen(NamedTuple):
+    """Logged actions, and what the policies of a seed say of their states, (rows, action)."""
 
+    action: Values
+    inside: Values
     low: Values
     high: Values
     centre: Values
@@ -104,34 +106,26 @@ class _Answers(NamedTuple):
     where it has no quantiles."""
 
 
-class _Seen(NamedTuple):
-    """Logged actions and what the policies say of their states, shape (rows, action)."""
-
-    action: np.ndarray
-    inside: np.ndarray
-    answers: _Answers
-
-
 def _look(run: Run, dataset: Dataset, seed: int) -> _Seen:
     fat = run.proposal(seed) if run.program.algorithm.proposal else None
-    observation = jnp.asarray(dataset.observation, jnp.float32)
-    answers = jax.tree.map(np.asarray, _ask(run.policy(seed), fat, observation))
-    action = np.asarray(dataset.action, np.float32)
-    return _Seen(action, (answers.low <= action) & (action <= answers.high), answers)
+    logged = (jnp.asarray(of, jnp.float32) for of in (dataset.observation, dataset.action))
+    return jax.tree.map(np.asarray, _ask(run.policy(seed), fat, *logged))
 
 
 @jax.jit
 def _ask(
-    policy: Policy, fat: Policy | None, observation: Float[Array, "rows observation"]
-) -> _Answers:
-    def one(state: tuple[Array, Array]) -> _Answers:
-        seen, key = state
-        low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(seen))
-        middle = central_range(policy if fat is None else fat, seen, _CENTRAL)
-        return _Answers(low, high, policy.act(seen), policy.act(seen, key), middle)
+    policy: Policy, fat: Policy | None, observation: Float[Array, "rows observation"],
+    action: Float[Array, "rows action"],
+) -> _Seen:  # fmt: skip
+    def one(row: tuple[Array, Array, Array]) -> _Seen:
+        state, logged, key = row
+        low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(state))
+        middle = central_range(policy if fat is None else fat, state, _CENTRAL)
+        inside, drawn = (low <= logged) & (logged <= high), policy.act(state, key)
+        return _Seen(logged, inside, low, high, policy.act(state), drawn, middle)
 
     keys = jax.random.split(jax.random.key(_DRAW_SEED), len(observation))
-    return lax.map(one, (observation, keys), batch_size=_ROWS_AT_ONCE)
+    return lax.map(one, (observation, action, keys), batch_size=_ROWS_AT_ONCE)
 
 
 def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
@@ -148,22 +142,22 @@ def central_range(policy: Policy, observation: Array, share: float) -> tuple[Arr
 
 
 def _draw_band(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale, fat: bool) -> None:
-    time, answers = np.arange(len(seen.action)), seen.answers
+    time = np.arange(len(seen.action))
 
     def of(values: Values) -> np.ndarray:
         return scale.place(np.asarray(values[:, coordinate]))
 
-    if answers.middle is not None:
+    if seen.middle is not None:
         whose = "proposal" if fat else "policy"
         axes.fill_between(
-            time, of(answers.middle[0]), of(answers.middle[1]), color=GREY, alpha=0.22, linewidth=0,
+            time, of(seen.middle[0]), of(seen.middle[1]), color=GREY, alpha=0.22, linewidth=0,
             step="mid", label=f"{whose}: its central {_CENTRAL:.0%}",
         )  # fmt: skip
     axes.fill_between(
-        time, of(answers.low), of(answers.high), color=BLUE, alpha=0.3, linewidth=0, step="mid",
+        time, of(seen.low), of(seen.high), color=BLUE, alpha=0.3, linewidth=0, step="mid",
         label="band: every action the policy can take",
     )  # fmt: skip
-    axes.plot(time, of(answers.centre), color=BLUE, linewidth=1.2, label="centre of the band")
+    axes.plot(time, of(seen.centre), color=BLUE, linewidth=1.2, label="centre of the band")
     inside = seen.inside[:, coordinate]
     for mask, marker, colour, label in (
         (inside, "o", "black", "logged, inside the band"),
@@ -195,7 +189,7 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
         shares(logged[inside]), edges, fill=True, color="#7FB2D6", label="logged, inside the band"
     )
     axes.stairs(
-        shares(seen.answers.sample[:, coordinate]), edges, color="black", linewidth=1.4,
+        shares(seen.sample[:, coordinate]), edges, color="black", linewidth=1.4,
         label="policy, drawn once a step",
     )  # fmt: skip
     axes.set(yscale="log", ylim=(0.5 / len(seen.action), 1.5), xlim=scale.limits)

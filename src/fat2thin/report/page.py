@@ -24,16 +24,8 @@ from fat2thin.atomic_files import write
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.evaluation.statistics import RESAMPLES, seed_interval
-from fat2thin.report.page_policies import (
-    VIEW,
-    Plain,
-    add_weights,
-    good_seed,
-    logged_pairs,
-    look_at,
-    rounded,
-    spread,
-)
+from fat2thin.report import page_policies
+from fat2thin.report.page_policies import Plain, good_seed, rounded, spread
 from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Run
 from fat2thin.settings.options import DEFAULT, LAST
@@ -58,7 +50,7 @@ _FEW_RUNS = 20
 
 def make_page(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> str:
     """The page. `claims` have `CLAIM_FIELDS`; the log of the treatment task need not be given."""
-    found = {**gather(runs, claims, logs), "view": VIEW}
+    found = {**gather(runs, claims, logs), "view": page_policies.VIEW}
     style, script = _part("page.css"), "\n".join(map(_part, _SCRIPTS))
     datasets = list(datasets_of(runs).values())
     count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
@@ -119,21 +111,29 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
     (shelf, places), shown = _logs_of(runs, logs or {}), datasets_of(runs)
     described = []
     for run, name, place in zip(runs, names_of(runs), places, strict=True):
-        looked_at = look_at(run, None if place is None else shelf[place], *room)
+        log, spec = None if place is None else shelf[place], run.spec
         described.append(
             {
                 "name": name,
-                **_about(run),
-                "dataset": shown[run.spec.dataset],
+                "algorithm": spec.algorithm,
+                "seeds": listed(spec.seeds),
+                "seed_count": len(spec.seeds),
+                "step": run.step,
+                "folder": run.folder.name if run.folder else None,
+                "stopped": listed(sorted(map(int, run.about.get("stopped", {})))),
+                "warnings": run.about.get("warnings", []),
+                "reward_scaled": spec.reward_scale != 1.0,
+                "settings": {key: _plainly(of) for key, of in spec.to_json()["config"].items()},
+                "dataset": shown[spec.dataset],
                 **_curves(run, points, resamples),
                 "references": _references(run),
-                "policies": {**looked_at, "log": place},
+                "policies": {**page_policies.look_at(run, log, *room), "log": place},
             }
         )
-    add_weights(runs, [plain["policies"] for plain in described])
+    page_policies.add_weights(runs, [plain["policies"] for plain in described])
     return {
         "runs": described,
-        "logs": [logged_pairs(log) for log in shelf],
+        "logs": [page_policies.logged_pairs(log) for log in shelf],
         "claims": [_claim(claim) for claim in claims],
         "resamples": resamples,
     }
@@ -141,28 +141,25 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
 
 def _logs_of(runs: Sequence[Run], given: Logs) -> tuple[list[Dataset], list[int | None]]:
     """The logs of the seeds that are shown, each once, and which is each run's; None is unknown."""
-    logs: list[Dataset] = []
-    known: dict[tuple[str, int | None], int] = {}
+    logs: dict[tuple[str, int | None], Dataset] = {}
     places: list[int | None] = []
     for run in runs:
         name, problem = run.spec.dataset, run.program.problem
-        drawn = name not in given and treatment.is_name(name)
-        if not drawn and name not in given:
+        seed = None if name in given else good_seed(run)
+        if seed is not None and not treatment.is_name(name):
             places.append(None)
             continue
-        key = (name, good_seed(run) if drawn else None)
-        if key not in known:
-            log = data.load(name, good_seed(run)) if drawn else given[name]
+        if (name, seed) not in logs:
+            log = given[name] if seed is None else data.load(name, seed)
             sizes = (log.observation_size, log.action_size)
             if sizes != (problem.observation_size, problem.action_size):
                 raise ValueError(
                     f"the log given for {name!r} has observations and actions of sizes {sizes}; "
                     f"the run learned from {problem.observation_size} and {problem.action_size}"
                 )
-            known[key] = len(logs)
-            logs.append(log)
-        places.append(known[key])
-    return logs, places
+            logs[name, seed] = log
+        places.append([*logs].index((name, seed)))
+    return [*logs.values()], places
 
 
 def datasets_of(runs: Sequence[Run]) -> dict[str, str]:
@@ -182,14 +179,10 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     specs = [_flat(run.spec) for run in runs]
     names = []
     for run, spec in zip(runs, specs, strict=True):
-        rivals = [
-            other
-            for other in specs
-            if (other["algorithm"], other["dataset"]) == (spec["algorithm"], spec["dataset"])
-        ]
-        usual = _flat(
-            dataclasses.replace(run.spec, config=algorithms.get(run.spec.algorithm).config())
-        )
+        kind = (spec["algorithm"], spec["dataset"])
+        rivals = [other for other in specs if (other["algorithm"], other["dataset"]) == kind]
+        default = algorithms.get(run.spec.algorithm).config()
+        usual = _flat(dataclasses.replace(run.spec, config=default))
         usual |= {"standardise": False, "reward_scale": 1.0, "settings_from": DEFAULT, "task": None}
         usual |= {"holdout": 0.0, "select": LAST}
         said = ", ".join(
@@ -221,49 +214,23 @@ def _plainly(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _about(run: Run) -> Plain:
-    spec = run.spec
-    return {
-        "algorithm": spec.algorithm,
-        "seeds": listed(spec.seeds),
-        "seed_count": len(spec.seeds),
-        "step": run.step,
-        "folder": run.folder.name if run.folder else None,
-        "stopped": listed(sorted(map(int, run.about.get("stopped", {})))),
-        "warnings": run.about.get("warnings", []),
-        "reward_scaled": spec.reward_scale != 1.0,
-        "settings": {name: _plainly(value) for name, value in spec.to_json()["config"].items()},
-    }
-
-
 def _curves(run: Run, points: int, resamples: int) -> Plain:
     """Mean returns with intervals by policy; of a run that was not evaluated, its metrics."""
+
+    def curve(steps: Any, values: Float[np.ndarray, "steps seeds episodes"]) -> Plain:
+        places = spread(len(steps), points)
+        intervals = [seed_interval(of_step, resamples=resamples) for of_step in values[places]]
+        ends = dict(zip(("mean", "low", "high"), np.reshape(intervals, (-1, 3)).T, strict=True))
+        shown = {name: rounded(of_steps) for name, of_steps in ends.items()}
+        return {"steps": [int(steps[place]) for place in places], **shown}
+
     judged, steps = run.evaluations.policies, run.evaluations.steps
-    metrics = {} if judged else run.metrics
+    metrics = {} if judged else {**run.metrics}
+    rows = metrics.pop("step", ())
     return {
-        "curves": {
-            name: _curve(np.asarray(steps), np.asarray(of.returns), points, resamples)
-            for name, of in judged.items()
-        },
-        "metrics": {
-            name: _curve(metrics["step"], of[..., None], points, resamples)
-            for name, of in metrics.items()
-            if name != "step"
-        },
+        "curves": {name: curve(steps, np.asarray(of.returns)) for name, of in judged.items()},
+        "metrics": {name: curve(rows, of[..., None]) for name, of in metrics.items()},
     }
-
-
-def _curve(
-    steps: np.ndarray, values: Float[np.ndarray, "steps seeds episodes"], points: int,
-    resamples: int,
-) -> Plain:  # fmt: skip
-    places = spread(len(steps), points)
-    intervals = [seed_interval(of_step, resamples=resamples) for of_step in values[places]]
-    mean, low, high = zip(*intervals, strict=True) if intervals else ((), (), ())
-    return {
-        "steps": [int(step) for step in steps[places]],
-        "mean": rounded(mean), "low": rounded(low), "high": rounded(high),
-    }  # fmt: skip
 
 
 def _references(run: Run) -> Plain:

@@ -93,14 +93,13 @@ def _picked_states(
     if scale is not None:
         # A policy that standardises what it sees tells where the middle of its log is.
         index = run.spec.seeds.index(good_seed(run))
-        names, states = ["mean of the log"], [np.asarray(scale.mean[index], np.float64)]
+        names, states = ["mean of the log"], [np.asarray(scale.mean[index])]
     if log is not None:
-        for row in np.linspace(0, log.rows - 1, count).astype(int)[: count - 1]:
-            names.append(f"logged step {row}")
-            states.append(np.asarray(log.observation[row], np.float64))
+        rows = np.linspace(0, log.rows - 1, count).astype(int)[: count - 1]
+        names += [f"logged step {row}" for row in rows]
+        states += [*log.observation[rows]]
     # What the page says must hold for the numbers that the page shows.
-    shown = [[float(f"{value:.5g}") for value in state] for state in states]
-    return names, np.asarray(shown)
+    return names, np.array([[float(f"{value:.5g}") for value in state] for state in states])
 
 
 def law_of(family: Family) -> Plain | None:
@@ -320,7 +319,15 @@ class _Arrays:
         self.encoded: list[Plain] = []
         self._places: dict[bytes, int] = {}
 
-    def layer(self, layer: Linear) -> Plain:
+    def part(self, part: Any) -> Any:
+        """A layer, a trunk of layers, or plain numbers."""
+        if isinstance(part, Trunk):
+            return [self._layer(layer) for layer in part.layers]
+        if isinstance(part, Linear):
+            return self._layer(part)
+        return part if part is None or isinstance(part, bool) else rounded(part, 8)
+
+    def _layer(self, layer: Linear) -> Plain:
         weight = np.asarray(layer.weight, np.float32)
         known = weight.tobytes()
         if known not in self._places:
@@ -328,24 +335,10 @@ class _Arrays:
             largest = np.max(np.abs(weight), axis=1)
             step = np.where(largest > 0, largest / _LARGEST_LEVEL, 1.0).astype("<f4")
             levels = np.rint(weight / step[:, None]).astype("<i2")
-            self.encoded.append(
-                {
-                    "inputs": weight.shape[1],
-                    "steps": base64.b64encode(step.tobytes()).decode(),
-                    "levels": base64.b64encode(levels.tobytes()).decode(),
-                }
-            )
+            parts = {"steps": step, "levels": levels}
+            text = {name: base64.b64encode(of.tobytes()).decode() for name, of in parts.items()}
+            self.encoded.append({"inputs": weight.shape[1], **text})
         return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
-
-    def trunk(self, trunk: Trunk) -> list[Plain]:
-        return [self.layer(layer) for layer in trunk.layers]
-
-    def part(self, part: Any) -> Any:
-        if isinstance(part, Trunk):
-            return self.trunk(part)
-        if isinstance(part, Linear):
-            return self.layer(part)
-        return part if part is None or isinstance(part, bool) else rounded(part, 8)
 
 
 def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
@@ -354,18 +347,15 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
         policies["proposal"] = run.proposal(seed)
-    if any(law_of(policy.family) is None for policy in policies.values()):
-        return None
-    networks: Plain = {name: _network(policy.network, arrays) for name, policy in policies.items()}
+    networks: Plain = {name: _network(policy, arrays) for name, policy in policies.items()}
     if any(network is None for network in networks.values()):
         return None
     if critic is not None:
-        twins = (
-            jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members) for twin in (0, 1)
-        )
-        networks["critics"] = [
-            {"trunk": arrays.trunk(one.trunk), "head": arrays.layer(one.head)} for one in twins
-        ]
+        networks["critics"] = []
+        for twin in (0, 1):
+            one = jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members)
+            network = {"trunk": arrays.part(one.trunk), "head": arrays.part(one.head)}
+            networks["critics"].append(network)
     scale = run.jobs.observation_scale
     if scale is not None:
         index = run.spec.seeds.index(seed)
@@ -374,10 +364,11 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
     return {**networks, "arrays": arrays.encoded}
 
 
-def _network(network: Any, arrays: _Arrays) -> Plain | None:
+def _network(policy: Policy, arrays: _Arrays) -> Plain | None:
     """A policy's network: trunk, both heads, and what is done to their outputs."""
+    network: Any = policy.network
     if isinstance(network, StandardisedNetwork):
         network = network.network
-    if not isinstance(network, LayeredNetwork):
+    if law_of(policy.family) is None or not isinstance(network, LayeredNetwork):
         return None
     return {name: arrays.part(part) for name, part in network.layers().items()}

@@ -44,18 +44,15 @@ def learning_curves(run: Run) -> Figure:
     titles = _titles(run)
     known = run.known_references()
     references = {name: known[name] for name in _REFERENCES if name in known}
-    figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.0))
-    row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
+    figure, (row,) = style.panels(len(titles), (3.8, 5.0), (2.8, 0.0), sharex=True, sharey=True)
     for axes, (policy, title) in zip(row, titles.items(), strict=True):
         for way, (label, colours, dashes) in _WAYS.items():
             intervals = map(seed_interval, run.evaluations[f"{policy}_{way}"].returns)
             value, low, high = np.transpose(list(intervals))
             steps, colour = run.evaluations.steps, colours[policy]
             axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(
-                steps, value, color=colour, linestyle=dashes, linewidth=1.6,
-                label=f"{policy}, {label}",
-            )  # fmt: skip
+            look = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
+            axes.plot(steps, value, **look, label=f"{policy}, {label}")
         for reference in references.values():
             axes.axhline(reference.mean, color=style.GREY, linewidth=1.2, linestyle=style.DOTTED)
         axes.set(title=title, xlabel="updates", xlim=(0, run.step))
@@ -76,9 +73,8 @@ def learning_curves(run: Run) -> Figure:
 
 def _titles(run: Run) -> dict[str, str]:
     """The policies that a run has, and what they are called in its pictures."""
-    if "proposal_sampled" in run.evaluations.policies:
-        return {"actor": "thin actor", "proposal": "fat proposal"}
-    return {"actor": "policy"}
+    both = {"actor": "thin actor", "proposal": "fat proposal"}
+    return both if "proposal_sampled" in run.evaluations.policies else {"actor": "policy"}
 
 
 def policy_evolution(run: Run, seed: int) -> Figure:
@@ -130,9 +126,7 @@ def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
     axes.set(xlim=(left, right), ylim=(0.0, 1.08), yticks=[0.0, 0.5, 1.0])
 
 
-def _relative_density(
-    policy: Policy, doses: Float[np.ndarray, " doses"]
-) -> Float[np.ndarray, " doses"]:
+def _relative_density(policy: Policy, doses: np.ndarray) -> Float[np.ndarray, " doses"]:
     """Densities of doses for the mean patient, divided by the largest of them."""
     law = policy(jnp.zeros(treatment.OBSERVATION_SIZE))
     log_density = np.asarray(law.log_prob(jnp.asarray(doses)[:, None]))
@@ -151,8 +145,7 @@ def dose_band(run: Run, seed: int) -> Figure:
     observations = observations[jnp.argsort(policies[0].act(observations)[:, 0])]
     rank = np.arange(1, PATIENTS + 1)
 
-    figure = Figure(figsize=(2.8 + 3.8 * len(titles), 5.2))
-    row = list(figure.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0])
+    figure, (row,) = style.panels(len(titles), (3.8, 5.2), (2.8, 0.0), sharex=True, sharey=True)
     panels = zip(row, policies, titles.values(), (style.BLUE, style.ORANGE), strict=False)
     for axes, policy, title, colour in panels:
         _fill_doses(axes, policy, observations, rank, title.split()[-1], colour)

@@ -25,12 +25,6 @@ from fat2thin.runs.status import RunOutline, RunStatus, StatusReader
 from fat2thin.tables import Table, listed
 from fat2thin.terminal_text import printable
 
-REFRESH = 1.0
-"""Seconds between looks."""
-PATIENCE = 5.0
-"""Seconds without a lock after which a run counts as interrupted."""
-LINE_EVERY = 2.0
-"""Seconds between lines, at least."""
 _ROWS = 20
 _LONGEST_SEEDS = 20
 
@@ -80,11 +74,10 @@ def _row(folder: Path) -> dict[str, Any]:
         outline, score = status.outline, status.score
         row |= {"algorithm": outline.algorithm, "dataset": outline.dataset}
         row |= {"seeds": _seeds(outline), SCORE: score.mean if score else math.nan}
-        row["status"] = outline.status
-        if status.running and status.in_use:
-            row["status"] = f"running {status.percent} %"
-        elif status.running:
-            row["status"] = f"interrupted at step {status.step:,}"
+        now = f"running {status.percent} %"
+        if not status.in_use:
+            now = f"interrupted at step {status.step:,}"
+        row["status"] = now if status.running else outline.status
         if status.stopped:
             row["status"] += f", {_stopped_seeds(status)}"
     except (ValueError, OSError) as error:
@@ -134,12 +127,9 @@ def _metrics(status: RunStatus) -> str:
 
 def _news(status: RunStatus) -> list[str]:
     """The last score, and how many seeds stopped."""
-    told = []
-    if score := status.score:
-        told.append(f"{SCORE} {score.mean:.3f} at step {score.step:,}")
-    if status.stopped:
-        told.append(_stopped_seeds(status))
-    return told
+    score = status.score
+    told = [f"{SCORE} {score.mean:.3f} at step {score.step:,}"] if score else []
+    return [*told, _stopped_seeds(status)] if status.stopped else told
 
 
 class Pace:
@@ -183,12 +173,9 @@ class _Lines:
             return
         self._told, self._when = news, now
         rows = metrics_table("", status.row.metrics) if status.row else ()
-        losses = [
-            f"{printable(row['metric'])} {row['mean']:.4g}"
-            for row in rows
-            if row["metric"].endswith("loss")
-        ]
-        parts = [_progress(status), *losses, *_news(status), pace]
+        losses = [row for row in rows if row["metric"].endswith("loss")]
+        told = [f"{printable(row['metric'])} {row['mean']:.4g}" for row in losses]
+        parts = [_progress(status), *told, *_news(status), pace]
         print("; ".join(filter(None, parts)), flush=True)
 
 
@@ -207,10 +194,14 @@ class _Screen:
 
 
 def follow(
-    folder: Path, console: Console | None = None, *, refresh: float = REFRESH,
-    patience: float = PATIENCE, line_every: float = LINE_EVERY,
+    folder: Path, console: Console | None = None, *, refresh: float = 1.0, patience: float = 5.0,
+    line_every: float = 2.0,
 ) -> bool:  # fmt: skip
-    """Show a run until it is over; return False if it was interrupted, or on Ctrl-C."""
+    """Show a run until it is over; return False if it was interrupted, or on Ctrl-C.
+
+    In seconds: `refresh` between looks, at least `line_every` between lines, and `patience` without
+    a lock after which a run counts as interrupted.
+    """
     console = console or Console()
     live = Live(console=console, auto_refresh=False, transient=True)
     display = _Screen(live) if console.is_terminal else _Lines(line_every)
