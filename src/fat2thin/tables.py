@@ -10,8 +10,7 @@ from typing import Any
 from fat2thin.terminal_text import printable
 
 _GAP = 2
-_NEVER_WRAPPED = 24
-"""Columns up to this width are never wrapped."""
+_NEVER_WRAPPED = 24  # columns up to this width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +70,8 @@ class Table:
         least = {column: min(self._width(column), _NEVER_WRAPPED) + _GAP for column in columns}
         blocks = [[columns[0]]]
         for column in columns[1:]:
-            if (
-                len(blocks[-1]) > 1
-                and sum(least[one] for one in [*blocks[-1], column]) > width + _GAP
-            ):
+            needed = sum(least[one] for one in [*blocks[-1], column]) - _GAP
+            if len(blocks[-1]) > 1 and needed > width:
                 blocks.append([columns[0]])
             blocks[-1].append(column)
         return blocks
@@ -95,8 +92,7 @@ class Table:
                 overflow="fold",
                 width=natural if width is None or natural <= _NEVER_WRAPPED else None,
             )
-        lines = list(zip(*map(self._cells, columns), strict=True))
-        for number, line in enumerate(lines):
+        for number, line in enumerate(zip(*map(self._cells, columns), strict=True)):
             drawn.add_row(*map(Text, line))
             if self.headings and number == 0:
                 drawn.add_row(*(Rule(characters="-") for _ in columns))

@@ -4,7 +4,6 @@ A name that ends in a known suffix (.npz) is the path of a file; `register_suffi
 other name may be the path of a folder; `register_folder` adds a kind of these.
 """
 
-import difflib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from fat2thin import plugins
 from fat2thin.data.dataset import Dataset
+from fat2thin.terminal_text import did_you_mean
 
 
 class Reader(NamedTuple):
@@ -71,10 +71,9 @@ def reader(name: str) -> Reader:
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
     if not found or not _knows(found[0], name):
-        close = difflib.get_close_matches(name, names(), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint, there = did_you_mean(name, names()), ", ".join(names())
         raise ValueError(
-            f"no data set is called {name!r}{hint}; there are {', '.join(names())}, paths that "
+            f"no data set is called {name!r}{hint}; there are {there}, paths that "
             f"end in {', '.join(_SUFFIXES)}, and folders that hold {' or '.join(_FOLDERS)}"
         )
     return found[0]

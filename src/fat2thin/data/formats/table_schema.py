@@ -1,7 +1,6 @@
 """The small TOML beside a table: which files, what their columns are, the action box."""
 
 import dataclasses
-import difflib
 import glob
 import itertools
 import json
@@ -15,7 +14,7 @@ from typing import Any
 
 from fat2thin.data.operations import Box
 from fat2thin.data.safe_files import DataFileError, file_error, read_small
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import did_you_mean, printable
 
 KEYS = {
     "files": "a file, a pattern such as logs/*.csv, a folder, or a list of these, relative to this "
@@ -136,7 +135,7 @@ class TableSchema:
         beginning = name[:-1] if name.endswith("*") and key in _SEVERAL else None
         found = [column for column in present if beginning and column.startswith(beginning)]
         if not found:
-            hint = _did_you_mean(name, list(present))
+            hint = did_you_mean(name, present)
             complaint = f"has no column {name!r}, which {self.path.name} names as {key}{hint}"
             raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
@@ -180,7 +179,7 @@ def read_schema(path: Path) -> TableSchema:
     for key in written:
         if key not in KEYS:
             meant = [known for known, usual in _USUAL_NAMES.items() if key.lower() in usual]
-            hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
+            hint = f" (did you mean {meant[0]!r}?)" if meant else did_you_mean(key, KEYS)
             remedy = f"The keys are {', '.join(KEYS)}."
             raise file_error(path, f"there is no key {_shown(key)}{hint}", remedy)
     missing = [key for key in _REQUIRED if key not in written]
@@ -228,7 +227,7 @@ def _expand(schema: TableSchema, entry: str) -> list[Path]:
     else:
         matches = glob.glob(entry, root_dir=folder, recursive=True)
         found = sorted(folder / match for match in matches if (folder / match).is_file())
-        what = f"which is not there{_did_you_mean(entry, [file.name for file in folder.iterdir()])}"
+        what = f"which is not there{did_you_mean(entry, os.listdir(folder))}"
     if not found:
         raise schema.wrong(f"files names {entry}, {what}", _TABLES)
     return found
@@ -284,12 +283,6 @@ def _shown(value: Any) -> str:
     except ValueError:  # Python writes no number of thousands of digits
         return "a number of very many digits"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    lower = {other.lower(): other for other in known}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f" (did you mean {lower[close[0]]!r}?)" if close else ""
 
 
 def _listed(names: Sequence[str], at_most: int = 12) -> str:
