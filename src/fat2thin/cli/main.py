@@ -44,8 +44,7 @@ _RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER
 
 @app.command
 def gallery(
-    out: Path = Path("gallery"),
-    formats: tuple[Literal["png", "pdf"], ...] = ("png",),
+    out: Path = Path("gallery"), formats: tuple[Literal["png", "pdf"], ...] = ("png",)
 ) -> None:
     """Draw the policy gallery: the q-Gaussian family, fat against thin, and the published sampler.
 

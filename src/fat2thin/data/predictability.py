@@ -38,18 +38,15 @@ def predictability(dataset: Dataset) -> float:
     following = dataset.next_observation[rows].astype(np.float64)
     mean = seen.mean(axis=0)
     scale = np.where(np.ptp(seen, axis=0) > 0, seen.std(axis=0), 1.0)
-    known = quadratic_features((seen - mean) / scale, _half_ranges(dataset)[rows])
+    low, high = np.asarray(dataset.action_low), np.asarray(dataset.action_high)
+    half_ranges = 2.0 * (dataset.action[rows] - low) / (high - low) - 1.0
+    known = quadratic_features((seen - mean) / scale, half_ranges)
     wanted = ((following - mean) / scale)[:, np.ptp(following, axis=0) > 0]
     half = episode[rows] % 2 == 0
     if wanted.shape[1] == 0 or half.all() or not half.any():
         return 0.0
     shares = [_explained(known, wanted, fitted) for fitted in (half, ~half)]
     return float(np.mean(np.clip(shares, 0.0, 1.0)))
-
-
-def _half_ranges(dataset: Dataset) -> np.ndarray:
-    low, high = np.asarray(dataset.action_low), np.asarray(dataset.action_high)
-    return 2.0 * (dataset.action - low) / (high - low) - 1.0
 
 
 def quadratic_features(seen: Any, action: Any) -> Any:

@@ -32,8 +32,9 @@ class Standardisation:
     def __post_init__(self) -> None:
         """Refuse what cannot be applied."""
         if len(self.mean) != len(self.scale):
-            sizes = f"{len(self.mean)} means and {len(self.scale)} scales"
-            raise ValueError(f"{sizes} do not go together")
+            raise ValueError(
+                f"{len(self.mean)} means and {len(self.scale)} scales do not go together"
+            )
         if not (np.isfinite(self.mean).all() and np.isfinite(self.scale).all()):
             raise ValueError("means and scales must be finite")
         if not all(scale > 0 for scale in self.scale):
@@ -127,8 +128,7 @@ def _real(array: np.ndarray) -> np.dtype:
     return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
 
 
-DEVIATION = "deviation"
-BY_LOG = {"return_range": iql_reward_scaling, DEVIATION: deviation_reward_scaling}
+BY_LOG = {"return_range": iql_reward_scaling, "deviation": deviation_reward_scaling}
 """Scales of rewards that a log has of its own, by name."""
 
 

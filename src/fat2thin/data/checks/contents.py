@@ -1,6 +1,5 @@
 """What is odd about the contents of a log; every threshold is a constant with its reason."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -64,27 +63,13 @@ class Log(NamedTuple):
     """Lower end of the action box, shape (columns,); empty where there is none."""
     high: np.ndarray
 
-    def in_rows(
-        self, code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str
-    ) -> Iterator[Finding]:
-        """Yield a finding where a mask of the finite rows holds, with the numbers of the log."""
-        for finding in in_rows(code, column, wrong, sentence, way_out):
-            yield dataclasses.replace(finding, rows=tuple(self.row[list(finding.rows)].tolist()))
-
 
 def warnings(log: Log) -> Iterator[Finding]:
     """Yield what is odd about a log, and may be right."""
-    yield from _constant(log)
-    if log.low.size:
-        yield from _narrow(log)
-        yield from _wide_box(log)
-        yield from _edges(log)
-    yield from _chain(log)
-    yield from _duplicates(log)
-    yield from _no_end(log)
-    yield from _short_episodes(log)
-    yield from _reward_scale(log)
-    yield from _observation_scale(log)
+    of_box = (_narrow, _wide_box, _edges) if log.low.size else ()
+    of_rows = (_chain, _duplicates, _no_end, _short_episodes, _reward_scale, _observation_scale)
+    for check in (_constant, *of_box, *of_rows):
+        yield from check(log)
 
 
 def outside_box(log: Log) -> Iterator[Finding]:
@@ -111,12 +96,12 @@ def outside_box(log: Log) -> Iterator[Finding]:
             lambda rows, at=columns: (rows[:, at] < low[at]) | (rows[:, at] > high[at]),
             log.arrays["action"],
         )
-        yield from log.in_rows(
+        yield from in_rows(
             code, name_columns("action", columns), wrong,
             f"leaves the box in {{count}} of {log.row.size} rows: logged from "
             f"{logged.low[columns].min():g} to {logged.high[columns].max():g}, box from "
             f"{low[columns].min():g} to {high[columns].max():g}",
-            way_out,
+            way_out, log.row,
         )  # fmt: skip
 
 
@@ -184,12 +169,12 @@ def _edges(log: Log) -> Iterator[Finding]:
         share = at_edge.mean(axis=0)
         columns = np.flatnonzero((share >= EDGE_SHARE) & varied)
         if columns.size:
-            yield from log.in_rows(
+            yield from in_rows(
                 "at_edge", name_columns("action", columns), np.any(at_edge[:, columns], axis=1),
                 f"lies at the {edge} edge of the box in {100 * share[columns].max():.3g} % of "
                 "the rows",
                 "Say so where results are shown: a policy whose support lies inside the box puts "
-                "a band there, not a point. If actions were clipped to the box, widen it.",
+                "a band there, not a point. If actions were clipped to the box, widen it.", log.row,
             )  # fmt: skip
 
 
@@ -205,23 +190,23 @@ def _chain(log: Log) -> Iterator[Finding]:
         following[:-1],
         observation[1:],
     )
-    yield from log.in_rows(
+    yield from in_rows(
         "broken_chain", "next_observation", broken,
         "is not the observation of the row below in {count} of "
         f"{int(log.follows.sum())} steps inside episodes",
         "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
-        "them, or mark where an episode is cut.",
+        "them, or mark where an episode is cut.", log.row,
     )  # fmt: skip
 
 
 def _duplicates(log: Log) -> Iterator[Finding]:
     repeated = repeated_rows(tuple(log.arrays.values()))
     if repeated.mean() >= DUPLICATE_SHARE:
-        yield from log.in_rows(
+        yield from in_rows(
             "duplicates", "all columns", repeated,
             f"repeat an earlier row in {100 * repeated.mean():.3g} % of the rows",
             "Look whether a file was joined to itself, and drop the copies: they count twice in "
-            "every mean.",
+            "every mean.", log.row,
         )  # fmt: skip
 
 
@@ -261,11 +246,11 @@ def _reward_scale(log: Log) -> Iterator[Finding]:
     if not size.any():
         return
     median = float(np.median(size[size > 0]))
-    yield from log.in_rows(
+    yield from in_rows(
         "reward_scale", "reward", size > REWARD_RATIO * median,
         f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
         "Look whether units were mixed or a code stands for a missing value; else scale or "
-        "clip rewards by a rule that you state.",
+        "clip rewards by a rule that you state.", log.row,
     )  # fmt: skip
 
 

@@ -77,13 +77,18 @@ Arrays = dict[str, np.ndarray]
 
 
 def in_rows(
-    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str
-) -> Iterator[Finding]:
-    """Yield a finding where a mask of shape (rows,) holds; the sentence may show its {count}."""
-    count = int(wrong.sum())
-    if count:
-        rows = tuple(np.flatnonzero(wrong)[:FIRST_ROWS].tolist())
-        yield Finding(code, column, count, rows, sentence.format(count=count), way_out)
+    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str,
+    numbers: np.ndarray | None = None,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield a finding where a mask of shape (rows,) holds; the sentence may show its {count}.
+
+    `numbers` are the numbers of these rows in the log, where it has others besides.
+    """
+    found = np.flatnonzero(wrong)
+    if found.size:
+        first = found[:FIRST_ROWS] if numbers is None else numbers[found[:FIRST_ROWS]]
+        sentence = sentence.format(count=found.size)
+        yield Finding(code, column, found.size, tuple(first.tolist()), sentence, way_out)
 
 
 def name_columns(array: str, columns: np.ndarray) -> str:

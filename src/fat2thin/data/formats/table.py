@@ -18,13 +18,7 @@ import pyarrow.compute as pc
 
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
-from fat2thin.data.formats.table_files import (
-    Batch,
-    ParquetFile,
-    TableFile,
-    damaged,
-    open_table,
-)
+from fat2thin.data.formats.table_files import Batch, ParquetFile, TableFile, damaged, open_table
 from fat2thin.data.formats.table_schema import (
     Columns,
     Ends,
