@@ -1,7 +1,7 @@
-"""How much of what comes next a log's observations and actions tell: is it noise, or a machine?
+"""How well a log's observations and actions predict what comes next: is it noise, or a machine?
 
-What is learned from a noisy log must be simple, or it is learned by heart; a log of something that
-moves by rule can bear, and may need, a policy that is not.
+A noisy log needs a simple policy, or noise is learned by heart; a predictable log can bear, and
+may need, a policy that is not.
 """
 
 from typing import Any
@@ -11,8 +11,7 @@ import numpy as np
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 
-NOISY = 0.5
-"""A log is noisy where less than this share of the next observation's variance is explained."""
+NOISY = 0.5  # a log is noisy where a smaller share of the next observation is explained
 MOST_ROWS = 20_000
 RIDGE = 10.0
 

@@ -33,26 +33,25 @@ _FOLDERS: dict[str, Reader] = {}
 
 def register_reader(new: Reader) -> Reader:
     """Add a reader under its prefix ("hospital/"); a prefix can be taken once."""
-    if new.prefix in _READERS:
-        raise ValueError(f"data sets called {new.prefix}... have a reader already")
-    _READERS[new.prefix] = new
-    return new
+    return _register(_READERS, new.prefix, new, f"data sets called {new.prefix}...")
+
+
+def _register(registry: dict[str, Reader], key: str, new: Reader, what: str) -> Reader:
+    if key in registry:
+        raise ValueError(f"{what} have a reader already")
+    return registry.setdefault(key, new)
 
 
 def register_suffix(suffix: str, read: Callable[[str, int], Dataset]) -> None:
     """Let `load` take paths that end in `suffix` (".npz"); a suffix can be taken once."""
     if not suffix.startswith(".") or suffix != suffix.lower():
         raise ValueError(f"a suffix starts with a dot and is in lower case, unlike {suffix!r}")
-    if suffix in _SUFFIXES:
-        raise ValueError(f"paths that end in {suffix} have a reader already")
-    _SUFFIXES[suffix] = Reader("", read)
+    _register(_SUFFIXES, suffix, Reader("", read), f"paths that end in {suffix}")
 
 
 def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
     """Let `load` take folders that hold the file `inside` ("data/x"); it can be taken once."""
-    if inside in _FOLDERS:
-        raise ValueError(f"folders that hold {inside} have a reader already")
-    _FOLDERS[inside] = Reader("", read)
+    _register(_FOLDERS, inside, Reader("", read), f"folders that hold {inside}")
 
 
 def names() -> tuple[str, ...]:

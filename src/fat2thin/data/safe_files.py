@@ -10,8 +10,7 @@ from pathlib import Path
 from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
 from fat2thin.terminal_text import printable, printable_lines
 
-MOST_COLUMNS = 2**15
-"""Of a table, of the observations or of the actions: each column costs time and memory."""
+MOST_COLUMNS = 2**15  # of a table, of observations or of actions: each costs time and memory
 _LISTED = 8
 
 

@@ -68,11 +68,6 @@ class Summary:
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
         worst, quarter, median, three_quarters, best = self.return_quartiles
-        sizes = [
-            f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
-            f"median {middle:,g}",
-            f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
-        ]
         facts = {
             "return": f"mean {self.return_mean:.4g}, best {best:.4g}, worst {worst:.4g}, "
             f"quartiles {quarter:.4g} / {median:.4g} / {three_quarters:.4g}",
@@ -82,9 +77,14 @@ class Summary:
             facts["propensity"] = "{:.4g} to {:.4g}".format(*self.propensity)
         facts["sha256"] = self.sha256
         rows = tuple({"fact": name, "value": value} for name, value in facts.items())
-        sizes.append(str(Table("", rows, headings=False)))
-        parts = [*sizes, "", self._action_text(), "", self._observation_text()]
-        return "\n".join([printable(self.name), *parts])
+        lines = (
+            printable(self.name),
+            f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
+            f"median {middle:,g}",
+            f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
+            str(Table("", rows, headings=False)),
+        )
+        return "\n".join([*lines, "", self._action_text(), "", self._observation_text()])
 
     def _action_text(self) -> str:
         rows = tuple(
@@ -129,10 +129,7 @@ def summarise(dataset: Dataset) -> Summary:
         discounted_return_mean=float(episode_returns(dataset, dataset.discount).mean()),
         true_ends=float(np.mean(dataset.continuation[last_rows] == 0)),
         actions=tuple(
-            _action_column(column, low, high)
-            for column, low, high in zip(
-                dataset.action.T, dataset.action_low, dataset.action_high, strict=True
-            )
+            map(_action_column, dataset.action.T, dataset.action_low, dataset.action_high)
         ),
         observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
         constant_observations=tuple(

@@ -25,8 +25,7 @@ from fat2thin.data.formats import d4rl, minari
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.operations import episode_lengths
 
-ROWS_AT_ONCE = 2**20
-"""Rows of a table that are written at once, and of a row group of a Parquet file."""
+ROWS_AT_ONCE = 2**20  # rows of a table that are written at once, and of a Parquet row group
 _MINARI_VERSION = "0.5.0"
 """The first version with this layout; a reader accepts what versions before its own wrote."""
 

@@ -9,11 +9,9 @@ from fat2thin.data.checks.form import FIRST_ROWS, Arrays, Finding, in_rows, name
 from fat2thin.data.dataset import Extremes, blocks, rows_where
 
 OTHER_UNIT = 1.0
-"""Widths of the box by which an action leaves it before another unit is the likely cause. Noise and
-rounding leave a box by a part of its width."""
+"""Widths of the box by which actions of another unit leave it; noise leaves it by a part of one."""
 NARROW_SHARE = 0.01
-"""Share of the box's width below which logged actions hardly use it: percent against fractions is
-a factor of 100."""
+"""Share of the box that is hardly used: percent against fractions is a factor of 100."""
 BEYOND_SHARE = 0.25
 """Share of the box's width that lies on one side of every logged action above which the box is too
 wide: doses from 0 to 1 leave half of a box of ±1 untried, and uniform actions hardly anything."""
@@ -26,18 +24,15 @@ there. A pile on a point has no density, and a policy family with one cannot fit
 CONSTANT_SPREAD = 1e-6
 """Range of a column, beside its magnitude, up to which it is constant: float32 has seven digits."""
 DUPLICATE_SHARE = 0.01
-"""Share of repeated rows from which on a file was joined to itself more likely than by chance: with
-real-valued columns chance gives none."""
+"""Share of repeated rows from which on a file was joined to itself: by chance there are none."""
 REWARD_RATIO = 1000.0
 """Largest reward over the median of those that are not 0, in size: squared errors then differ by a
 million, and a critic learns the few large ones alone."""
-OBSERVATION_MAGNITUDE = 1e4
-"""Size of an observation from which on a network's first layer sees little else."""
+OBSERVATION_MAGNITUDE = 1e4  # size from which on a network's first layer sees little else
 OBSERVATION_RATIO = 100.0
 """Size of a column over that of the smallest other one: below it one learning rate serves both."""
 CHAIN_TOLERANCE = 1e-4
-"""Part of a column's range by which a next observation may differ from the observation in the row
-below: files are rounded, and a step of a task moves further than that."""
+"""Part of a column's range by which a next observation may differ from the row below: rounding."""
 SHORT_EPISODE_SHARE = 0.01
 """Part of the median length below which an episode is very short: an interrupted recording."""
 
@@ -45,22 +40,14 @@ SHORT_EPISODE_SHARE = 0.01
 class Log(NamedTuple):
     """The finite rows of a log whose shapes and types are right."""
 
-    row: np.ndarray
-    """Their numbers in the log."""
-    arrays: Arrays
-    """observation, action, reward, and next_observation and propensity where they are known."""
-    extremes: dict[str, Extremes]
-    """Of observation, action and reward."""
-    follows: np.ndarray
-    """Whether the row after this one, in the log, belongs to the same episode."""
-    lengths: np.ndarray
-    """Rows of the episodes of the whole log."""
-    starts: np.ndarray
-    """Rows that the episodes of the whole log start at."""
-    ends: int
-    """Number of true ends in the whole log."""
-    low: np.ndarray
-    """Lower end of the action box, shape (columns,); empty where there is none."""
+    row: np.ndarray  # their numbers in the log
+    arrays: Arrays  # of numbers; next_observation and propensity where they are known
+    extremes: dict[str, Extremes]  # of observation, action and reward
+    follows: np.ndarray  # whether the row after this one, in the log, is of the same episode
+    lengths: np.ndarray  # rows of the episodes of the whole log
+    starts: np.ndarray  # rows that the episodes of the whole log start at
+    ends: int  # number of true ends in the whole log
+    low: np.ndarray  # lower end of the action box, shape (columns,); empty where there is none
     high: np.ndarray
 
 

@@ -10,8 +10,7 @@ from fat2thin.data.dataset import is_box, not_a_probability, not_finite, rows_wh
 from fat2thin.data.operations import Box
 from fat2thin.terminal_text import printable
 
-FIRST_ROWS = 5
-"""How many rows a finding names: enough to look it up in the file, few enough to read."""
+FIRST_ROWS = 5  # rows that a finding names: enough to look it up, few enough to read
 FLOAT32_LARGEST = float(np.finfo(np.float32).max)
 _NAMED_COLUMNS = 4
 
@@ -72,17 +71,16 @@ class Order(NamedTuple):
     """Shape (rows,): numbers or dates that rise within an episode."""
 
 
-Arrays = dict[str, np.ndarray]
-"""The arrays of a log by name."""
+Arrays = dict[str, np.ndarray]  # the arrays of a log by name
 
 
 def in_rows(
     code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str,
     numbers: np.ndarray | None = None,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield a finding where a mask of shape (rows,) holds; the sentence may show its {count}.
+    """Yield a finding where a mask of rows holds; the sentence may show its {count}.
 
-    `numbers` are the numbers of these rows in the log, where it has others besides.
+    `numbers` are the rows' numbers in the log, where they are not 0, 1, 2 and so on.
     """
     found = np.flatnonzero(wrong)
     if found.size:

@@ -57,7 +57,14 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     files = [open_table(file) for file in find_files(schema)]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
-    _refuse_too_many(schema, files, columns)
+    # A small Parquet file may hold more rows of one value than memory does.
+    packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
+    width = sum(len(names) for key, names in columns.items() if key not in _KINDS)
+    size = packed * (4 * width + 2)
+    if size > default_limit():
+        needed = f"its files have {packed} rows, which would take {size:,} bytes"
+        limit = f"the limit is {default_limit():,}"
+        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
     log = _Filling(sum(file.row_bound for file in files), columns, schema)
     order = _RowOrder(schema.episode, schema.time)
     rows = 0
@@ -94,7 +101,7 @@ def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
             cells = [numbers(batch[column]) for column in columns]
             pieces += [[(values.min(), values.max()) for values in cells]] if len(cells[0]) else []
     except (DataFileError, BadCellsError):
-        return None
+        pieces = []
     if not pieces:
         return None
     ends = np.asarray(pieces, np.float32)
@@ -121,27 +128,13 @@ def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
     return first
 
 
-def _refuse_too_many(schema: TableSchema, files: list[TableFile], columns: Columns) -> None:
-    """A small Parquet file may hold more rows of one value than memory does."""
-    rows = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
-    size = rows * (4 * sum(len(names) for key, names in columns.items() if key not in _KINDS) + 2)
-    if size > default_limit():
-        needed = f"its files have {rows} rows, which would take {size:,} bytes"
-        limit = f"the limit is {default_limit():,}"
-        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
-
-
 class _Piece(NamedTuple):
     """A few rows of a file."""
 
     file: TableFile
     batch: Batch
     first_row: int
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(next(iter(self.batch.values())))
+    rows: int
 
     def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
         """Return the values of a column; wrong cells are an error with their place."""
@@ -207,19 +200,16 @@ class _RowOrder:
             complaint = f"goes on with episode {label!r} below the row that ended it"
             remedy = "Give what follows a name of its own, or correct the end."
             raise piece.wrong(column, complaint, remedy, goes_on)
-        for offset in np.flatnonzero(begins):
-            self._begin(piece, column, names[int(offset)].as_py(), int(offset))
+        for offset in np.flatnonzero(begins).tolist():
+            row, label = piece.first_row + offset, names[offset].as_py()
+            if row and self._label is not None:
+                self._last_row[self._label] = row - 1
+            if label in self._last_row:
+                ended = piece.file.places([self._last_row[label]])
+                complaint = f"comes back to episode {label!r}, left after {ended}"
+                raise piece.wrong(column, complaint, _SORT, np.array([offset]))
+            self._label = label
         return begins
-
-    def _begin(self, piece: _Piece, column: str, label: str, offset: int) -> None:
-        row = piece.first_row + offset
-        if row and self._label is not None:
-            self._last_row[self._label] = row - 1
-        if label in self._last_row:
-            ended = piece.file.places([self._last_row[label]])
-            complaint = f"comes back to episode {label!r}, left after {ended}"
-            raise piece.wrong(column, complaint, _SORT, np.array([offset]))
-        self._label = label
 
 
 class _Filling:
@@ -243,12 +233,12 @@ class _Filling:
     def append(self, file: TableFile, start: int, order: _RowOrder, box: Box) -> int:
         """Write the file from row `start` on; the row where the next one starts."""
         together = _columns_of(self._columns, _KINDS)
-        others = _columns_of(self._columns, self._numbers)
+        others = [c for c in _columns_of(self._columns, self._numbers) if c not in together]
         stop = start
-        for columns in file.passes(together, tuple(c for c in others if c not in together)):
+        for columns in file.passes(together, tuple(others)):
             stop = start
             for batch in file.batches(columns):
-                piece = _Piece(file, batch, stop - start)
+                piece = _Piece(file, batch, stop - start, len(batch[columns[0]]))
                 if piece.rows:
                     self._write_numbers(piece, stop, box)
                     if columns[0] in together:
@@ -282,16 +272,11 @@ class _Filling:
 
     def raw_log(self, rows: int) -> RawLog:
         """Return the first rows of the arrays."""
-        filled = {key: array[:rows] for key, array in self._numbers.items()}
-        return RawLog(
-            observation=filled["observation"],
-            action=filled["action"],
-            reward=filled["reward"][:, 0],
-            terminal=self._terminal[:rows],
-            cut=self._cut[:rows],
-            next_observation=filled.get("next_observation"),
-            propensity=filled["propensity"][:, 0] if "propensity" in filled else None,
-        )
+        filled = {
+            key: array[:rows, 0] if key in ("reward", "propensity") else array[:rows]
+            for key, array in self._numbers.items()
+        }
+        return RawLog(terminal=self._terminal[:rows], cut=self._cut[:rows], **filled)
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:

@@ -36,10 +36,9 @@ KEYS = {
 """Every key, and what it means."""
 
 _REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
-_SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
-"""Keys that name one column."""
-_SEVERAL = ("observation", "action", "next_observation")
-"""Keys that name columns, or beginnings of them."""
+_SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")  # keys that name one column
+_SEVERAL = ("observation", "action", "next_observation")  # keys that name columns or beginnings
+# What people call the single columns, in lower case.
 _USUAL_NAMES = {
     "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
     "time": ("time", "timestamp", "step", "timestep", "date", "t"),
@@ -48,8 +47,6 @@ _USUAL_NAMES = {
     "cut": ("cut", "time_limit", "timeout", "timeouts", "truncated"),
     "propensity": ("propensity", "propensities"),
 }
-"""What people call the single columns, in lower case."""
-
 _USUAL_BEGINNINGS = {
     "observation": ("obs", "state"),
     "action": ("act", "dose"),
@@ -65,13 +62,10 @@ _DEEP_KEY = re.compile(
 )
 """Dots and words in turn, more than any key, number or name of a file has."""
 
-_MANY = 8
-_OBSERVED = "observed in the log: write the real limit"
+_MOST_LISTED = 8  # names in a list; more are written as a beginning, where they share one
 
-Columns = dict[str, tuple[str, ...]]
-"""The columns of a file that each key names."""
-Ends = tuple[list[float], list[float]]
-"""The lowest and the highest number of each of some columns."""
+Columns = dict[str, tuple[str, ...]]  # the columns of a file that each key names
+Ends = tuple[list[float], list[float]]  # the lowest and the highest number of each of some columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +89,10 @@ class TableSchema:
 
     def columns(self, present: Sequence[str], file: Path) -> Columns:
         """Return the columns of each key in a file that has these; refuse what does not fit."""
-        counted = Counter(present)
-        named = {key: _names(getattr(self, key)) for key in (*_SINGLE, *_SEVERAL)}
         found = {
-            key: self._find(key, names, counted, file) for key, names in named.items() if names
+            key: self._find(key, names, Counter(present), file)
+            for key in (*_SINGLE, *_SEVERAL)
+            if (names := _names(getattr(self, key)))
         }
         if "next_observation" in found:
             self._check_pairs(found["observation"], found["next_observation"], file)
@@ -147,9 +141,12 @@ class TableSchema:
         if len(observation) != len(following):
             complaint = f"{pairs} have {len(observation)} and {len(following)} columns"
             raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
-        ends = _endings(observation), _endings(following)
+        ours, theirs = (
+            [name.removeprefix(_common_beginning(names)) for name in names]
+            for names in (observation, following)
+        )
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
-        if by_pattern and ends[0] != ends[1] and sorted(ends[0]) == sorted(ends[1]):
+        if by_pattern and ours != theirs and sorted(ours) == sorted(theirs):
             remedy = f"List the names in {self.path.name}."
             raise file_error(file, f"{pairs} have different orders", remedy)
 
@@ -186,7 +183,7 @@ def read_schema(path: Path) -> TableSchema:
     if not {"episode", "end", "cut"} & written.keys():
         missing.insert(0, "episode")
     if missing:
-        remedy = " ".join(map(_explained, missing))
+        remedy = " ".join(f"{key}: {KEYS[key]}." for key in missing)
         raise file_error(path, f"lacks {', '.join(missing)}", remedy)
     values: dict[str, Any] = {"files": ()}
     for key, value in written.items():
@@ -194,7 +191,7 @@ def read_schema(path: Path) -> TableSchema:
         values[key] = check(value)
         if values[key] is None:
             complaint = f"{key} must be {must_be}, not {_shown(value)}"
-            raise file_error(path, complaint, _explained(key))
+            raise file_error(path, complaint, f"{key}: {KEYS[key]}.")
     return TableSchema(path=path, **values)
 
 
@@ -250,16 +247,16 @@ def _number(value: Any) -> float | None:
     return float(value) if real and abs(value) < 1e38 else None
 
 
+def _discount(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number <= 1 else None
+
+
 def _bounds(value: Any) -> float | tuple[float, ...] | None:
     if not isinstance(value, list):
         return _number(value)
     numbers = tuple(number for number in map(_number, value) if number is not None)
     return numbers if numbers and len(numbers) == len(value) else None
-
-
-def _discount(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and 0 <= number <= 1 else None
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -272,10 +269,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-def _explained(key: str) -> str:
-    return f"{key}: {KEYS[key]}."
-
-
 def _shown(value: Any) -> str:
     """Return a value as text, cut where it is very long."""
     try:
@@ -285,13 +278,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
-def _listed(names: Sequence[str], at_most: int = 12) -> str:
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(map(printable, names[:at_most])) + more
-
-
-def _endings(names: Sequence[str]) -> list[str]:
-    return [name.removeprefix(_common_beginning(names)) for name in names]
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(map(printable, names[:12])) + more
 
 
 def _common_beginning(names: Sequence[str]) -> str:
@@ -316,9 +305,9 @@ def starter(
             values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
     low, high = ends or ("?", "?")
-    values |= {"action_low": low, "action_high": high, "discount": 0.99}
-    comments = dict.fromkeys(("action_low", "action_high"), f"  # {_OBSERVED}") if ends else {}
-    lines = [f"{key} = {_toml(value)}{comments.get(key, '')}" for key, value in values.items()]
+    note = "  # observed in the log: write the real limit" if ends else ""
+    box = (f"action_low = {_toml(low)}{note}", f"action_high = {_toml(high)}{note}")
+    lines = [*(f"{key} = {_toml(value)}" for key, value in values.items()), *box, "discount = 0.99"]
     used = {name for names in guesses.values() for name in names}
     unused = [name for name in columns if name not in used]
     if unused:
@@ -334,7 +323,7 @@ def _guess(key: str, columns: Sequence[str]) -> list[str]:
 
 def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
     """Return the names, or their common beginning where they are many and it means only them."""
-    if len(names) <= _MANY:
+    if len(names) <= _MOST_LISTED:
         return names
     beginning = _common_beginning(names).rstrip("0123456789")
     meant = [name for name in columns if name.startswith(beginning)]
