@@ -18,8 +18,7 @@ class Table:
     """Named rows, all with the same columns; `pandas.DataFrame(table.rows)` makes a frame of it."""
 
     title: str
-    rows: tuple[dict[str, Any], ...]
-    """The first column holds the name of a row."""
+    rows: tuple[dict[str, Any], ...]  # the first column holds the name of a row
     notes: tuple[str, ...] = ()
     headings: bool = True
 

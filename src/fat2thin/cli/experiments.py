@@ -141,6 +141,7 @@ def claims(
     """
     from fat2thin.paper import claims_table
     from fat2thin.paper.presets import options_of
+    from fat2thin.runs.folder import RunFolder
 
     with _told_plainly():
         if not folder.is_dir():
@@ -148,7 +149,9 @@ def claims(
         found, options = claims_table.verdicts(folder), options_of(folder)
         print(claims_table.table(found))
         if markdown is not None:
-            text = claims_table.document(found, str(folder), options, _devices(folder))
+            abouts = (RunFolder(path).about() for path in run_folders(folder))
+            devices = {str(about["device"]) for about in abouts if about.get("device")}
+            text = claims_table.document(found, str(folder), options, sorted(devices))
             write(markdown, text.encode())
         if json_file is not None:
             write(json_file, claims_table.to_json(found, options).encode())
@@ -192,13 +195,6 @@ def run_folders(folder: Path) -> list[Path]:
     below = [path.parent for path in sorted(folder.glob("**/run.json"))]
     kept = [path for path in inside or below if "checkpoints" not in path.relative_to(folder).parts]
     return [path for path in kept if RunFolder(path).about()["status"] != RUNNING]
-
-
-def _devices(folder: Path) -> list[str]:
-    from fat2thin.runs.folder import RunFolder
-
-    told = (RunFolder(path).about().get("device") for path in run_folders(folder))
-    return sorted({str(device) for device in told if device})
 
 
 @contextmanager

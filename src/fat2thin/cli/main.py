@@ -337,7 +337,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BrokenPipeError:
             # Whoever reads has seen enough, as `head` has; there is nobody left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    main()

@@ -28,27 +28,18 @@ class Dataset:
     """Logged steps, one per row, episodes one after the other, in the environment's units."""
 
     name: str
-    observation: Any
-    """Shape (rows, observation)."""
-    action: Any
-    """Shape (rows, action), inside the box."""
-    reward: Any
-    """Shape (rows,)."""
-    next_observation: Any
-    """Shape (rows, observation)."""
-    continuation: Any
-    """Shape (rows,): 0 at a true end, 1 elsewhere, time limits included."""
-    episode_start: Any
-    """Shape (episodes,): the row each episode starts at, the first of them 0."""
-    action_low: tuple[float, ...]
-    """Lower end of the action box, one number per coordinate."""
-    action_high: tuple[float, ...]
-    """Upper end of the action box."""
-    discount: float
-    """The discount factor that training uses."""
+    observation: Any  # shape (rows, observation)
+    action: Any  # shape (rows, action), inside the box
+    reward: Any  # shape (rows,)
+    next_observation: Any  # shape (rows, observation)
+    continuation: Any  # shape (rows,): 0 at a true end, 1 elsewhere, time limits included
+    episode_start: Any  # shape (episodes,): the row each episode starts at, the first of them 0
+    action_low: tuple[float, ...]  # lower end of the action box, one number per coordinate
+    action_high: tuple[float, ...]  # upper end of the action box
+    discount: float  # the discount factor that training uses
     propensity: Any = None
     """Shape (rows,), or None where it is unknown: the probability, above 0 and at most 1, with
-    which the logged action was chosen. An action of which only a density is known has none."""
+    which the logged action was chosen; a density is none."""
 
     def __post_init__(self) -> None:
         """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""

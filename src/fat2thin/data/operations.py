@@ -17,19 +17,14 @@ from fat2thin.data.dataset import Dataset, blocks
 class RawLog(NamedTuple):
     """Logged steps as a file has them, one per row, episodes one after the other."""
 
-    observation: np.ndarray
-    """Shape (rows, observation)."""
-    action: np.ndarray
-    """Shape (rows, action)."""
-    reward: np.ndarray
-    """Shape (rows,)."""
-    terminal: np.ndarray
-    """Shape (rows,), bool: the task truly ended with this step."""
+    observation: np.ndarray  # shape (rows, observation)
+    action: np.ndarray  # shape (rows, action)
+    reward: np.ndarray  # shape (rows,)
+    terminal: np.ndarray  # shape (rows,), bool: the task truly ended with this step
     cut: np.ndarray
     """Shape (rows,), bool: the episode is over after this row, by a time limit or because the next
     row belongs to another episode."""
-    next_observation: np.ndarray | None = None
-    """Shape (rows, observation), where the file has it."""
+    next_observation: np.ndarray | None = None  # shape (rows, observation), where the file has it
     propensity: np.ndarray | None = None
     """Shape (rows,): the probability of the logged action, where the file has it."""
 
@@ -194,8 +189,7 @@ def subsample(
     if not 1 <= episodes <= dataset.episode_start.size:
         there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
         raise ValueError(f"{there}, {episodes} cannot be drawn")
-    chosen = _order(dataset, seed)[:episodes]
-    return _keep(dataset, chosen, f"{episodes} episodes, seed {seed}")
+    return _keep(dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}")
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
@@ -216,8 +210,9 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
         for field in ("observation_size", "action_size", "action_low", "action_high", "discount"):
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
-                difference = f"{field} is {ours} in the first and {theirs} in the second"
-                raise ValueError(f"{refused}: {difference}")
+                raise ValueError(
+                    f"{refused}: {field} is {ours} in the first and {theirs} in the second"
+                )
         if first.arrays != other.arrays:
             known, unknown = (first, other) if first.propensity is not None else (other, first)
             raise ValueError(

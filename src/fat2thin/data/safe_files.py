@@ -68,9 +68,8 @@ class MemoryBudget:
     """Bytes that the arrays of one file may take together; half of the machine's by default."""
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
-        self._path = path
+        self._path, self._taken = path, 0
         self._limit = default_limit() if limit is None else limit
-        self._taken = 0
 
     def take(self, field: str, shape: tuple[int, ...], itemsize: int) -> None:
         """Reserve memory for an array of this shape; too much is an error."""

@@ -37,8 +37,7 @@ class ActionColumn(Column):
     share_at_low_edge: float
     """Share of rows within a thousandth of the box's width from its lower end."""
     share_at_high_edge: float
-    histogram: tuple[int, ...]
-    """Rows in equal parts of the box, from its lower to its upper end."""
+    histogram: tuple[int, ...]  # rows in equal parts of the box, from its lower to its upper end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +47,16 @@ class Summary:
     name: str
     rows: int
     episodes: int
-    lengths: tuple[int, float, int]
-    """Rows of an episode: fewest, median, most."""
+    lengths: tuple[int, float, int]  # rows of an episode: fewest, median, most
     return_mean: float
     return_quartiles: tuple[float, float, float, float, float]
     """Undiscounted return of an episode: worst, quarter, median, three quarters, best."""
     discount: float
     discounted_return_mean: float
-    true_ends: float
-    """Share of episodes that truly ended; the others were cut."""
+    true_ends: float  # share of episodes that truly ended; the others were cut
     actions: tuple[ActionColumn, ...]
     observations: tuple[Column, ...]
-    constant_observations: tuple[int, ...]
-    """Columns of the observations that never change."""
+    constant_observations: tuple[int, ...]  # columns of the observations that never change
     sha256: str
     propensity: tuple[float, float] | None = None
     """The smallest and the largest propensity, where they are known."""

@@ -19,14 +19,10 @@ _NAMED_COLUMNS = 4
 class Finding:
     """One thing that is wrong or odd about a log, counted once however often it occurs."""
 
-    code: str
-    """A short name that stays the same from version to version."""
-    column: str
-    """Where: "action[0]", or the name of a whole array."""
-    count: int
-    """How often, in rows, columns or episodes, as the sentence says."""
-    rows: tuple[int, ...]
-    """The first rows of it, counted from 0; empty where it is not about rows."""
+    code: str  # a short name that stays the same from version to version
+    column: str  # where: "action[0]", or the name of a whole array
+    count: int  # how often, in rows, columns or episodes, as the sentence says
+    rows: tuple[int, ...]  # the first rows of it, counted from 0; empty where it is not about rows
     sentence: str
     way_out: str
 
@@ -65,10 +61,8 @@ class Report:
 class Order(NamedTuple):
     """The columns of a table that say which episode a row belongs to, and when it happened."""
 
-    episode: np.ndarray
-    """Shape (rows,): labels of any type."""
-    time: np.ndarray
-    """Shape (rows,): numbers or dates that rise within an episode."""
+    episode: np.ndarray  # shape (rows,): labels of any type
+    time: np.ndarray  # shape (rows,): numbers or dates that rise within an episode
 
 
 Arrays = dict[str, np.ndarray]  # the arrays of a log by name

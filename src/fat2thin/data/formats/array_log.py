@@ -22,8 +22,7 @@ class ArrayFile(abc.ABC):
     """A file of named arrays of numbers, none of them read before it is asked for."""
 
     path: Path
-    resave: str
-    """The way out for a file with more in it than plain arrays."""
+    resave: str  # the way out for a file with more in it than plain arrays
 
     @abc.abstractmethod
     def has(self, field: str) -> bool:
@@ -62,8 +61,7 @@ class Layout(NamedTuple):
     terminal: str = "terminal"
     cut: str = "cut"
     next_observation: str = "next_observation"
-    episode_start: str = "episode_start"
-    """Empty where the format has no such array, as below."""
+    episode_start: str = "episode_start"  # empty where the format has no such array, as below
     propensity: str = "propensity"
 
 

@@ -112,9 +112,7 @@ class _MinariLog(ArrayFile):
     """The episodes of a data set as arrays with one row per step."""
 
     def __init__(self, file: Hdf5File, metadata: _Metadata) -> None:
-        self.path = file.path
-        self._file = file
-        self._metadata = metadata
+        self.path, self._file, self._metadata = file.path, file, metadata
         self._steps = _steps(file, metadata)
 
     def has(self, field: str) -> bool:

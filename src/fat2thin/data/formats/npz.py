@@ -128,9 +128,7 @@ class NpzFile(ArrayFile):
     resave = "Save plain arrays of numbers with numpy.savez."
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, budget: MemoryBudget) -> None:
-        self.path = path
-        self._archive = archive
-        self._budget = budget
+        self.path, self._archive, self._budget = path, archive, budget
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in archive.infolist():
             self._check_member(member)

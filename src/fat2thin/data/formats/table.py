@@ -161,8 +161,7 @@ class _RowOrder:
     """
 
     def __init__(self, episode: str | None, time: str | None) -> None:
-        self._episode = episode
-        self._time = time
+        self._episode, self._time = episode, time
         self._label: str | None = None
         self._last_time = np.nan
         self._over = True

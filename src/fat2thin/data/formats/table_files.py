@@ -46,8 +46,7 @@ _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
 class CsvFile:
     """A CSV file: rows and named columns, with text in all cells."""
 
-    row_bound: int
-    """At least the number of rows."""
+    row_bound: int  # at least the number of rows
 
     def __init__(self, path: Path) -> None:
         self.path = path

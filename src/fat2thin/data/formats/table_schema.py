@@ -89,8 +89,9 @@ class TableSchema:
 
     def columns(self, present: Sequence[str], file: Path) -> Columns:
         """Return the columns of each key in a file that has these; refuse what does not fit."""
+        counted = Counter(present)
         found = {
-            key: self._find(key, names, Counter(present), file)
+            key: self._find(key, names, counted, file)
             for key in (*_SINGLE, *_SEVERAL)
             if (names := _names(getattr(self, key)))
         }
@@ -141,10 +142,7 @@ class TableSchema:
         if len(observation) != len(following):
             complaint = f"{pairs} have {len(observation)} and {len(following)} columns"
             raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
-        ours, theirs = (
-            [name.removeprefix(_common_beginning(names)) for name in names]
-            for names in (observation, following)
-        )
+        ours, theirs = _endings(observation), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
         if by_pattern and ours != theirs and sorted(ours) == sorted(theirs):
             remedy = f"List the names in {self.path.name}."
@@ -281,6 +279,11 @@ def _shown(value: Any) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(map(printable, names[:12])) + more
+
+
+def _endings(names: Sequence[str]) -> list[str]:
+    start = len(_common_beginning(names))
+    return [name[start:] for name in names]
 
 
 def _common_beginning(names: Sequence[str]) -> str:
