@@ -1,7 +1,6 @@
 """How well a log's observations and actions predict what comes next: is it noise, or a machine?
 
-A noisy log needs a simple policy, or noise is learned by heart; a predictable log can bear, and
-may need, a policy that is not.
+From a noisy log only a simple policy is learned well; a predictable one may need more.
 """
 
 from typing import Any
@@ -51,8 +50,7 @@ def predictability(dataset: Dataset) -> float:
 def quadratic_features(seen: Any, action: Any) -> Any:
     """Return (1, s, s², a, aᵢaⱼ, sᵢaⱼ) of each row, of NumPy or of JAX arrays.
 
-    `seen` are standardised observations (rows, observation), `action` actions (rows, action) in
-    half-ranges of the box.
+    `seen` (rows, observation) is standardised, `action` (rows, action) in half-ranges of the box.
     """
     library = seen.__array_namespace__()
     pairs = library.triu_indices(action.shape[-1])

@@ -1,7 +1,6 @@
 """Write data sets: npz, CSV or Parquet with a TOML that explains them, HDF5 as D4RL's, Minari.
 
-A file of that name is always a whole one (see `atomic_files`). Minari's own reader, from version
-0.5 on, opens what is written for it.
+A file is always a whole one (see `atomic_files`). Minari opens what is written for it from 0.5 on.
 """
 
 import json
@@ -33,8 +32,7 @@ _MINARI_VERSION = "0.5.0"
 def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> tuple[Path, ...]:
     """Write a data set to a file, in the format of its suffix, or to "minari/ID".
 
-    `specification` is how Gymnasium makes the task, if known; Minari keeps it. Returns the paths
-    of what was written.
+    `specification` is how Gymnasium makes the task, if known; Minari keeps it. Returns the paths.
     """
     identifier = minari_id(out)
     if identifier is not None:
@@ -183,8 +181,7 @@ def save_minari(
 
     Where MINARI_DATASETS_PATH names `folder`, `minari.load_dataset(dataset_id)` opens it. An id
     ("own/doses/log-v0") is words between slashes and ends in a version. With `env_spec` Minari can
-    recover the environment. The folder gets its name once it is complete; with `overwrite` an old
-    one stays until then.
+    recover the environment. With `overwrite` an old folder stays until the new one is complete.
     """
     check_id(dataset_id)
     if dataset.propensity is not None:

@@ -1,8 +1,7 @@
 """Checks of a log before anything is learned from it: what is wrong, and what is odd.
 
 An error is what no data set can be made of, or what would be learned wrongly for certain. A warning
-may be right: a task that never ends has no ends. A finding is one line however many rows or
-columns it concerns.
+may be right: a task that never ends has no ends. A finding is one line, however many rows it is in.
 """
 
 import numpy as np
@@ -55,9 +54,7 @@ def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> contents.Log:
     last[-1] = True
     starts = np.flatnonzero(np.append(True, last[:-1]))
     numbers = {name: arrays[name] for name in form.numbers(arrays)}
-    unusable = np.zeros(len(last), bool)
-    for array in numbers.values():
-        unusable |= rows_where(form.not_in_float32, array)
+    unusable = np.any([rows_where(form.not_in_float32, one) for one in numbers.values()], axis=0)
     row = np.flatnonzero(~unusable)
     if unusable.any():
         numbers = {name: array[row] for name, array in numbers.items()}

@@ -69,8 +69,7 @@ def read_npz(
     this row) or episode_start (row numbers); next_observation, propensity, action_low, action_high
     and discount may be left out. NeoRL-2's are obs, action, reward, done, truncated or index,
     next_obs. Without a discount, in the file or given, it is 0.99. Without a box it is ±1 for a
-    file of NeoRL-2's (known by its name); for any other it is the range of the logged actions, and
-    a warning says so.
+    file of NeoRL-2's (known by its name), else the range of the logged actions, with a warning.
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else Layout()

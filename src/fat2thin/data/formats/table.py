@@ -19,14 +19,7 @@ import pyarrow.compute as pc
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
 from fat2thin.data.formats.table_files import Batch, ParquetFile, TableFile, damaged, open_table
-from fat2thin.data.formats.table_schema import (
-    Columns,
-    Ends,
-    TableSchema,
-    find_files,
-    read_schema,
-    starter,
-)
+from fat2thin.data.formats.table_schema import Columns, Ends, TableSchema, read_schema, starter
 from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, labels, numbers, times
 from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.data.safe_files import DataFileError, default_limit, file_error, several
@@ -54,7 +47,7 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     Without next observations the log has more rows than the data set: the last of cut episodes.
     """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_beside(path)
-    files = [open_table(file) for file in find_files(schema)]
+    files = [open_table(file) for file in schema.find_files()]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
     # A small Parquet file may hold more rows of one value than memory does.
@@ -86,7 +79,7 @@ def _schema_beside(path: Path) -> TableSchema:
             + starter(path, file.columns, lambda names: _observed(file, names)),
         )
     schema = read_schema(beside)
-    if [found.resolve() for found in find_files(schema)] != [path.resolve()]:
+    if [found.resolve() for found in schema.find_files()] != [path.resolve()]:
         raise file_error(path, f"{beside.name} beside it describes other files", f"Load {beside}.")
     return schema
 

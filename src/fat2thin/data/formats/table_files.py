@@ -170,7 +170,7 @@ class CsvFile:
                     "A comma inside a number or a text makes two cells of one: write a decimal "
                     "point, put text in quotation marks.",
                 )
-        return damaged(self.path, _first_line(error))
+        return damaged(self.path, str(error).partition("\n")[0])
 
 
 class ParquetFile:
@@ -262,16 +262,12 @@ def _readable(path: Path) -> Iterator[None]:
             complaint = f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows"
             remedy = "Keep fewer columns, or write larger groups."
             raise file_error(path, complaint, remedy) from None
-        raise damaged(path, _first_line(error)) from None
+        raise damaged(path, str(error).partition("\n")[0]) from None
 
 
 def damaged(path: Path, reason: str) -> DataFileError:
     """Return the error of a file that cannot be read, not for its cells but for this reason."""
     return file_error(path, f"cannot be read: {reason}", "Write or copy the file again.")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _is_number(text: str) -> bool:

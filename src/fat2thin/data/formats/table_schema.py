@@ -157,6 +157,39 @@ class TableSchema:
             raise self.wrong(complaint, "Give one for each, or one number for all.")
         return bound
 
+    def find_files(self) -> tuple[Path, ...]:
+        """Return the files in the order of the TOML; those of a pattern or folder by name."""
+        if not self.files:
+            same_name = [self.path.with_suffix(suffix) for suffix in SUFFIXES]
+            found = [path for path in same_name if path.is_file()]
+            if len(found) != 1:
+                names = " and ".join(path.name for path in found) or "no table of its name"
+                raise self.wrong(f"has {names} beside it", "Say with files which tables it is for.")
+            return tuple(found)
+        paths = [path for entry in self.files for path in self._expand(entry)]
+        for path, times in Counter(paths).items():
+            if times > 1:
+                raise self.wrong(f"files names {path} {times} times", "Name it once.")
+            if path.suffix.lower() not in SUFFIXES:
+                raise self.wrong(f"files names {path}", _TABLES)
+        return tuple(paths)
+
+    def _expand(self, entry: str) -> list[Path]:
+        folder = self.path.parent
+        path = folder / entry
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            what = "which has no tables in it"
+        elif os.path.lexists(path):
+            return [path]
+        else:
+            matches = glob.glob(entry, root_dir=folder, recursive=True)
+            found = sorted(folder / match for match in matches if (folder / match).is_file())
+            what = f"which is not there{did_you_mean(entry, os.listdir(folder))}"
+        if not found:
+            raise self.wrong(f"files names {entry}, {what}", _TABLES)
+        return found
+
 
 def read_schema(path: Path) -> TableSchema:
     """Read and check a TOML; which columns the files really have is not looked at."""
@@ -191,41 +224,6 @@ def read_schema(path: Path) -> TableSchema:
             complaint = f"{key} must be {must_be}, not {_shown(value)}"
             raise file_error(path, complaint, f"{key}: {KEYS[key]}.")
     return TableSchema(path=path, **values)
-
-
-def find_files(schema: TableSchema) -> tuple[Path, ...]:
-    """Return the files of a TOML in its order; those of a pattern or a folder sorted by name."""
-    if not schema.files:
-        same_name = [schema.path.with_suffix(suffix) for suffix in SUFFIXES]
-        found = [path for path in same_name if path.is_file()]
-        if len(found) != 1:
-            names = " and ".join(path.name for path in found) or "no table of its name"
-            raise schema.wrong(f"has {names} beside it", "Say with files which tables it is for.")
-        return tuple(found)
-    paths = [path for entry in schema.files for path in _expand(schema, entry)]
-    for path, times in Counter(paths).items():
-        if times > 1:
-            raise schema.wrong(f"files names {path} {times} times", "Name it once.")
-        if path.suffix.lower() not in SUFFIXES:
-            raise schema.wrong(f"files names {path}", _TABLES)
-    return tuple(paths)
-
-
-def _expand(schema: TableSchema, entry: str) -> list[Path]:
-    folder = schema.path.parent
-    path = folder / entry
-    if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-        what = "which has no tables in it"
-    elif os.path.lexists(path):
-        return [path]
-    else:
-        matches = glob.glob(entry, root_dir=folder, recursive=True)
-        found = sorted(folder / match for match in matches if (folder / match).is_file())
-        what = f"which is not there{did_you_mean(entry, os.listdir(folder))}"
-    if not found:
-        raise schema.wrong(f"files names {entry}, {what}", _TABLES)
-    return found
 
 
 def _name(value: Any) -> str | None:
