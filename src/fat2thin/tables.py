@@ -23,7 +23,6 @@ class Table:
     headings: bool = True
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        """The row of this name."""
         names = [next(iter(row.values())) for row in self.rows]
         if name not in names:
             raise KeyError(f"no row {name!r}; there are {', '.join(names)}")

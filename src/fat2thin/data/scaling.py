@@ -29,11 +29,9 @@ class Standardisation:
     scale: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be applied."""
         if len(self.mean) != len(self.scale):
-            raise ValueError(
-                f"{len(self.mean)} means and {len(self.scale)} scales do not go together"
-            )
+            sizes = f"{len(self.mean)} means and {len(self.scale)} scales"
+            raise ValueError(f"{sizes} do not go together")
         if not (np.isfinite(self.mean).all() and np.isfinite(self.scale).all()):
             raise ValueError("means and scales must be finite")
         if not all(scale > 0 for scale in self.scale):
@@ -70,7 +68,6 @@ class RewardScaling:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be applied."""
         if not (np.isfinite(self.shift) and np.isfinite(self.factor) and self.factor > 0):
             raise ValueError(
                 "a shift must be finite and a factor finite and positive, "

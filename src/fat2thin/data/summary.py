@@ -114,6 +114,7 @@ def summarise(dataset: Dataset) -> Summary:
     """Return sizes, returns, and where actions and observations lie."""
     lengths, returns, known = episode_lengths(dataset), episode_returns(dataset), dataset.propensity
     last_rows = dataset.episode_start + lengths - 1
+    constant = never_changes(extremes(dataset.observation))
     return Summary(
         name=dataset.name,
         rows=dataset.rows,
@@ -128,9 +129,7 @@ def summarise(dataset: Dataset) -> Summary:
             map(_action_column, dataset.action.T, dataset.action_low, dataset.action_high)
         ),
         observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
-        constant_observations=tuple(
-            np.flatnonzero(never_changes(extremes(dataset.observation))).tolist()
-        ),
+        constant_observations=tuple(np.flatnonzero(constant).tolist()),
         sha256=dataset.sha256,
         propensity=None if known is None else (float(known.min()), float(known.max())),
     )

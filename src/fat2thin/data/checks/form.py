@@ -50,12 +50,11 @@ class Report:
 
     def __str__(self) -> str:
         errors, warnings = len(self.errors), len(self.warnings)
-        lines = [
+        return "\n".join((
             f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
             *(f"error   {finding}" for finding in self.errors),
             *(f"warning {finding}" for finding in self.warnings),
-        ]
-        return "\n".join(lines)
+        ))  # fmt: skip
 
 
 class Order(NamedTuple):
@@ -205,13 +204,9 @@ def _order(order: Order) -> Iterator[Finding]:
 
 
 def _in_cells(
-    code: str,
-    name: str,
-    array: np.ndarray,
-    wrong: Callable[[np.ndarray], np.ndarray],
-    complaint: str,
-    way_out: str,
-) -> Iterator[Finding]:
+    code: str, name: str, array: np.ndarray, wrong: Callable[[np.ndarray], np.ndarray],
+    complaint: str, way_out: str,
+) -> Iterator[Finding]:  # fmt: skip
     """Yield one finding for all columns of an array in which it is wrong somewhere."""
     rows = rows_where(wrong, array)
     if array.ndim == 2 and rows.any():
