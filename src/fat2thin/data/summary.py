@@ -114,6 +114,7 @@ def summarise(dataset: Dataset) -> Summary:
     """Return sizes, returns, and where actions and observations lie."""
     lengths, returns, known = episode_lengths(dataset), episode_returns(dataset), dataset.propensity
     last_rows = dataset.episode_start + lengths - 1
+    low, high = dataset.action_low, dataset.action_high
     constant = never_changes(extremes(dataset.observation))
     return Summary(
         name=dataset.name,
@@ -125,9 +126,7 @@ def summarise(dataset: Dataset) -> Summary:
         discount=dataset.discount,
         discounted_return_mean=float(episode_returns(dataset, dataset.discount).mean()),
         true_ends=float(np.mean(dataset.continuation[last_rows] == 0)),
-        actions=tuple(
-            map(_action_column, dataset.action.T, dataset.action_low, dataset.action_high)
-        ),
+        actions=tuple(map(_action_column, dataset.action.T, low, high)),
         observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
         constant_observations=tuple(np.flatnonzero(constant).tolist()),
         sha256=dataset.sha256,

@@ -218,9 +218,8 @@ def save_minari(
 
 def check_id(dataset_id: str) -> None:
     """Refuse what Minari would not take for an id."""
-    if not re.fullmatch(
-        r"(?:[A-Za-z0-9_][A-Za-z0-9_-]+/)*[A-Za-z0-9_][A-Za-z0-9_-]*-v\d+", dataset_id
-    ):
+    word = "[A-Za-z0-9_][A-Za-z0-9_-]"
+    if not re.fullmatch(rf"(?:{word}+/)*{word}*-v\d+", dataset_id):
         raise ValueError(
             f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
             "slashes, and a version at the end, as in own/doses/log-v0"

@@ -65,18 +65,15 @@ def outside_box(log: Log) -> Iterator[Finding]:
     excess = np.maximum(low - logged.low, logged.high - high)
     far = np.flatnonzero(excess > OTHER_UNIT * (high - low))
     near = np.setdiff1d(np.flatnonzero(excess > 0), far)
-    other_unit = (
+    unit = (
         "Actions and box seem to be in different units: bring both into the same, or correct the "
         "box."
     )
-    mistakes = (
+    mistake = (
         "Widen the box if such actions are allowed, correct them if they are mistakes; clip them "
         "only where they are rounding."
     )
-    for code, columns, way_out in (
-        ("other_unit", far, other_unit),
-        ("outside_box", near, mistakes),
-    ):
+    for code, columns, way_out in (("other_unit", far, unit), ("outside_box", near, mistake)):
         if not columns.size:
             continue
         wrong = rows_where(
@@ -199,10 +196,8 @@ def _duplicates(log: Log) -> Iterator[Finding]:
 
 def _no_end(log: Log) -> Iterator[Finding]:
     # A time limit makes all episodes equally long; where recording stopped, the last is shorter.
-    limit = log.lengths.max()
-    time_limit = (
-        log.lengths.size > 1 and (log.lengths[:-1] == limit).all() and log.lengths[-1] <= limit
-    )
+    *others, last = log.lengths.tolist()
+    time_limit = len({*others}) == 1 and last <= others[0]
     if not log.ends and not time_limit:
         episodes = log.lengths.size
         yield Finding(
@@ -248,9 +243,8 @@ def _observation_scale(log: Log) -> Iterator[Finding]:
     if not varied.any():
         return
     smallest = size[varied].min()
-    large = np.flatnonzero(
-        varied & (size > OBSERVATION_MAGNITUDE) & (size > OBSERVATION_RATIO * smallest)
-    )
+    bound = max(OBSERVATION_MAGNITUDE, OBSERVATION_RATIO * smallest)
+    large = np.flatnonzero(varied & (size > bound))
     if large.size:
         yield _in_columns(
             "observation_scale", "observation", large,

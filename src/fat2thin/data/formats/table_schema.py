@@ -135,14 +135,12 @@ class TableSchema:
             raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
 
-    def _check_pairs(
-        self, observation: tuple[str, ...], following: tuple[str, ...], file: Path
-    ) -> None:
-        pairs = f"observation ({_listed(observation)}) and next_observation ({_listed(following)})"
-        if len(observation) != len(following):
-            complaint = f"{pairs} have {len(observation)} and {len(following)} columns"
+    def _check_pairs(self, seen: tuple[str, ...], following: tuple[str, ...], file: Path) -> None:
+        pairs = f"observation ({_listed(seen)}) and next_observation ({_listed(following)})"
+        if len(seen) != len(following):
+            complaint = f"{pairs} have {len(seen)} and {len(following)} columns"
             raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
-        ours, theirs = _endings(observation), _endings(following)
+        ours, theirs = _endings(seen), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
         if by_pattern and ours != theirs and sorted(ours) == sorted(theirs):
             remedy = f"List the names in {self.path.name}."
