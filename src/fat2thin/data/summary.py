@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fat2thin.data.checks.contents import EDGE_WIDTH, never_changes
+from fat2thin.data.checks import EDGE_WIDTH, never_changes
 from fat2thin.data.dataset import Dataset, extremes
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.tables import Table

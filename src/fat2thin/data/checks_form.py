@@ -89,7 +89,7 @@ def name_columns(array: str, columns: np.ndarray) -> str:
     return ", ".join(names) + (f" and {left} more" if left else "")
 
 
-def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
+def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
     """Yield what makes any other check impossible: types, shapes, the box, the order of rows."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
@@ -103,20 +103,20 @@ def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Findi
         yield from _order(order)
 
 
-def values(arrays: Arrays) -> Iterator[Finding]:
+def wrong_values(arrays: Arrays) -> Iterator[Finding]:
     """Yield the cells that no data set can hold: wrong flags, numbers that are not finite."""
     for name in ("terminal", "cut"):
         yield from in_rows(
             "flag", name, ~np.isin(arrays[name], (0, 1)), "is neither 0 nor 1 in {count} rows",
             "An end either is one or is none; make it 0 and 1, or false and true.",
         )  # fmt: skip
-    for name in numbers(arrays):
+    for name in number_arrays(arrays):
         yield from _in_cells(
             "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
             "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
             "that says where something was missing is information.",
         )  # fmt: skip
-    for name in numbers(arrays):
+    for name in number_arrays(arrays):
         yield from _in_cells(
             "too_large", name, arrays[name],
             lambda array: np.isfinite(array) & not_in_float32(array),
@@ -137,7 +137,7 @@ def not_in_float32(array: np.ndarray) -> np.ndarray:
     return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)
 
 
-def numbers(arrays: Arrays) -> list[str]:
+def number_arrays(arrays: Arrays) -> list[str]:
     """Return the names of the arrays that hold numbers, not flags."""
     return [name for name in arrays if name not in ("terminal", "cut")]
 

@@ -1,12 +1,21 @@
-"""What is odd about the contents of a log; every threshold is a constant with its reason."""
+"""Checks of a log before anything is learned from it: what is wrong, and what is odd.
+
+An error is what no data set can be made of, or what would be learned wrongly for certain. A warning
+may be right: a task that never ends has no ends. A finding is one line, however many rows it is in.
+Every threshold is a constant with its reason.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fat2thin.data.checks.form import FIRST_ROWS, Arrays, Finding, in_rows, name_columns
-from fat2thin.data.dataset import Extremes, blocks, rows_where
+from fat2thin.data import checks_form
+from fat2thin.data.checks_form import Arrays, Finding, Order, Report, in_rows, name_columns
+from fat2thin.data.dataset import Dataset, Extremes, blocks, extremes, rows_where
+from fat2thin.data.operations import Box, RawLog
+
+__all__ = ["Finding", "Order", "Report", "check"]
 
 OTHER_UNIT = 1.0
 """Widths of the box by which actions of another unit leave it; noise leaves it by a part of one."""
@@ -35,9 +44,10 @@ CHAIN_TOLERANCE = 1e-4
 """Part of a column's range by which a next observation may differ from the row below: rounding."""
 SHORT_EPISODE_SHARE = 0.01
 """Part of the median length below which an episode is very short: an interrupted recording."""
+_RANGED = ("observation", "action", "reward")
 
 
-class Log(NamedTuple):
+class _Log(NamedTuple):
     """The finite rows of a log whose shapes and types are right."""
 
     row: np.ndarray  # their numbers in the log
@@ -51,15 +61,66 @@ class Log(NamedTuple):
     high: np.ndarray
 
 
-def warnings(log: Log) -> Iterator[Finding]:
-    """Yield what is odd about a log, and may be right."""
-    of_box = (_narrow, _wide_box, _edges) if log.low.size else ()
+def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = None) -> Report:
+    """Return what is wrong and what is odd about a log.
+
+    A data set brings its box; for a raw log it is given, and without it nothing is said about the
+    box. `order` has the columns of a table that a raw log no longer shows.
+    """
+    arrays, box = _arrays(log, box)
+    wrong_form = tuple(checks_form.wrong_forms(arrays, box, order))
+    if wrong_form:
+        return Report(wrong_form)
+    errors = tuple(checks_form.wrong_values(arrays))
+    prepared = _prepare(arrays, box)
+    if not prepared.row.size:
+        return Report(errors)
+    outside = _outside_box(prepared) if box else ()
+    of_box = (_narrow, _wide_box, _edges) if box else ()
     of_rows = (_chain, _duplicates, _no_end, _short_episodes, _reward_scale, _observation_scale)
-    for check in (_constant, *of_box, *of_rows):
-        yield from check(log)
+    odd = (finding for find in (_constant, *of_box, *of_rows) for finding in find(prepared))
+    return Report((*errors, *outside), tuple(odd))
 
 
-def outside_box(log: Log) -> Iterator[Finding]:
+def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarray], Box | None]:
+    if isinstance(log, Dataset):
+        cut = np.zeros(log.rows, bool)
+        cut[np.append(log.episode_start[1:], log.rows) - 1] = True
+        box = Box(log.action_low, log.action_high, log.discount)
+        terminal = log.continuation == 0
+        log = RawLog(
+            log.observation, log.action, log.reward, terminal, cut, log.next_observation,
+            log.propensity,
+        )  # fmt: skip
+    present = {name: array for name, array in log._asdict().items() if array is not None}
+    return {name: np.asarray(array) for name, array in present.items()}, box
+
+
+def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> _Log:
+    terminal = arrays["terminal"] == 1
+    last = terminal | (arrays["cut"] == 1)
+    last[-1] = True
+    starts = np.flatnonzero(np.append(True, last[:-1]))
+    numbers = {name: arrays[name] for name in checks_form.number_arrays(arrays)}
+    too_large = checks_form.not_in_float32
+    unusable = np.any([rows_where(too_large, array) for array in numbers.values()], axis=0)
+    row = np.flatnonzero(~unusable)
+    if unusable.any():
+        numbers = {name: array[row] for name, array in numbers.items()}
+    return _Log(
+        row=row,
+        arrays=numbers,
+        extremes={name: extremes(numbers[name]) for name in _RANGED if row.size},
+        follows=~last[row] & np.append(np.diff(row) == 1, False)[: row.size],
+        lengths=np.diff(starts, append=len(last)),
+        starts=starts,
+        ends=int(terminal.sum()),
+        low=np.asarray(box.low if box else ()),
+        high=np.asarray(box.high if box else ()),
+    )
+
+
+def _outside_box(log: _Log) -> Iterator[Finding]:
     """Yield the actions that leave the box, which are errors."""
     low, high, logged = log.low, log.high, log.extremes["action"]
     excess = np.maximum(low - logged.low, logged.high - high)
@@ -93,7 +154,7 @@ def _in_columns(code: str, array: str, columns: np.ndarray, sentence: str, way_o
     return Finding(code, name_columns(array, columns), columns.size, (), sentence, way_out)
 
 
-def _constant(log: Log) -> Iterator[Finding]:
+def _constant(log: _Log) -> Iterator[Finding]:
     ways_out = {
         "observation": "It tells a policy nothing; leave it out, or look why it was not recorded.",
         "action": "Nothing can be learned about what was never tried; leave it out, or look for "
@@ -110,7 +171,7 @@ def _constant(log: Log) -> Iterator[Finding]:
         yield Finding("constant", label, columns.size, (), f"{value}, to six digits", way_out)
 
 
-def _narrow(log: Log) -> Iterator[Finding]:
+def _narrow(log: _Log) -> Iterator[Finding]:
     logged = log.extremes["action"]
     used = (logged.high - logged.low) / (log.high - log.low)
     narrow = np.flatnonzero((used < NARROW_SHARE) & ~never_changes(logged))
@@ -123,7 +184,7 @@ def _narrow(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _wide_box(log: Log) -> Iterator[Finding]:
+def _wide_box(log: _Log) -> Iterator[Finding]:
     low, high, logged = log.low, log.high, log.extremes["action"]
     # A column that never changes, or hardly does, has a finding of its own.
     varied = ~never_changes(logged) & (logged.high - logged.low >= NARROW_SHARE * (high - low))
@@ -144,7 +205,7 @@ def _wide_box(log: Log) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _edges(log: Log) -> Iterator[Finding]:
+def _edges(log: _Log) -> Iterator[Finding]:
     action, low, high = log.arrays["action"], log.low, log.high
     margin = EDGE_WIDTH * (high - low)
     varied = ~never_changes(log.extremes["action"])
@@ -162,7 +223,7 @@ def _edges(log: Log) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _chain(log: Log) -> Iterator[Finding]:
+def _chain(log: _Log) -> Iterator[Finding]:
     if "next_observation" not in log.arrays:
         return
     observation, following = log.arrays["observation"], log.arrays["next_observation"]
@@ -183,7 +244,7 @@ def _chain(log: Log) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _duplicates(log: Log) -> Iterator[Finding]:
+def _duplicates(log: _Log) -> Iterator[Finding]:
     repeated = repeated_rows(tuple(log.arrays.values()))
     if repeated.mean() >= DUPLICATE_SHARE:
         yield from in_rows(
@@ -194,7 +255,7 @@ def _duplicates(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _no_end(log: Log) -> Iterator[Finding]:
+def _no_end(log: _Log) -> Iterator[Finding]:
     # A time limit makes all episodes equally long; where recording stopped, the last is shorter.
     *others, last = log.lengths.tolist()
     time_limit = len({*others}) == 1 and last <= others[0]
@@ -209,13 +270,13 @@ def _no_end(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _short_episodes(log: Log) -> Iterator[Finding]:
+def _short_episodes(log: _Log) -> Iterator[Finding]:
     median = float(np.median(log.lengths))
     short = log.lengths <= max(1.0, SHORT_EPISODE_SHARE * median)
     if short.any():
-        count = int(short.sum())
+        count, first = int(short.sum()), log.starts[short][: checks_form.FIRST_ROWS]
         yield Finding(
-            "short_episodes", "episodes", count, tuple(log.starts[short][:FIRST_ROWS].tolist()),
+            "short_episodes", "episodes", count, tuple(first.tolist()),
             f"are very short {count} times of {short.size}: {int(log.lengths[short].max())} rows "
             f"or fewer, the median is {median:g}",
             "Look whether recordings were interrupted or episodes marked wrongly; a task of one "
@@ -223,7 +284,7 @@ def _short_episodes(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reward_scale(log: Log) -> Iterator[Finding]:
+def _reward_scale(log: _Log) -> Iterator[Finding]:
     size = np.abs(log.arrays["reward"].astype(np.float64))
     if not size.any():
         return
@@ -236,7 +297,7 @@ def _reward_scale(log: Log) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _observation_scale(log: Log) -> Iterator[Finding]:
+def _observation_scale(log: _Log) -> Iterator[Finding]:
     seen = log.extremes["observation"]
     size = _size(seen)
     varied = ~never_changes(seen)
