@@ -125,9 +125,8 @@ def make(
         of_recordings = {"policy": policy, "rows": rows, "way": way, "discount": discount}
         given = [f"--{option}" for option, value in of_recordings.items() if value is not None]
         if not recorded and given:
-            raise ValueError(
-                f"{name} draws its own log, for which {given[0]} means nothing: leave it out"
-            )
+            useless = f"for which {given[0]} means nothing: leave it out"
+            raise ValueError(f"{name} draws its own log, {useless}")
         refuse(out, overwrite)
         if not recorded:
             _write(data.load(name, seed), out, _specification(name))

@@ -16,8 +16,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from fat2thin.cli import data as data_cli
-from fat2thin.cli import experiments as experiments_cli
-from fat2thin.cli.experiments import RunFolders
+from fat2thin.cli.experiments import COMMANDS, RunFolders
 from fat2thin.cli.reading import command_options, merge_repeated, read_options, read_settings
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
@@ -299,7 +298,7 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
         sys.exit(1)
 
 
-for _command in experiments_cli.COMMANDS:
+for _command in COMMANDS:
     app.command(_command)
 
 
