@@ -6,8 +6,7 @@ import unicodedata
 
 import pytest
 
-from fat2thin.cli.plain_errors import plain_errors
-from fat2thin.terminal_text import _Formatter, printable, printable_lines
+from fat2thin.terminal_text import _Formatter, plain_errors, printable, printable_lines
 
 SHOWN = {"L", "M", "N", "P", "S"}
 """Letters, marks, numbers, punctuation, symbols."""

@@ -27,8 +27,6 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_OF_OTHER_KINDS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""Errors of opening a link without following it, a pipe or socket, or a folder."""
 
 
 class NotRegularFileError(OSError):
@@ -46,7 +44,8 @@ def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bo
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno in _OF_OTHER_KINDS:
+        # A link that is not followed, a pipe or socket, a folder.
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise _not_regular(path, path.lstat().st_mode) from error
         raise
     mode = os.fstat(descriptor).st_mode
@@ -54,15 +53,6 @@ def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bo
         os.close(descriptor)
         raise _not_regular(path, mode)
     return descriptor
-
-
-def path_of_open(file: IO[bytes], path: Path) -> Path:
-    """Return a path of an open file that stays right when `path` is given to another file.
-
-    For libraries that open files by name alone. It is `path` where the system has no /dev/fd.
-    """
-    descriptor = Path(f"/dev/fd/{file.fileno()}")
-    return descriptor if descriptor.exists() else path
 
 
 def _not_regular(path: Path, mode: int) -> NotRegularFileError:

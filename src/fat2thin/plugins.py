@@ -4,13 +4,14 @@ Another package offers its own under the entry-point group `fat2thin.plugins`: a
 registers on import, or a function without arguments that does.
 """
 
-import difflib
 import importlib
 import importlib.metadata
 import logging
 import threading
 from collections.abc import Mapping
 from typing import TypeVar
+
+from fat2thin.terminal_text import did_you_mean
 
 GROUP = "fat2thin.plugins"
 _BUILT_IN = ("fat2thin.envs.treatment",)
@@ -36,16 +37,12 @@ def load() -> None:
             _loaded = False
             raise
         for entry in importlib.metadata.entry_points(group=GROUP):
-            _load(entry)
-
-
-def _load(entry: importlib.metadata.EntryPoint) -> None:
-    try:
-        register = entry.load()
-        if callable(register):
-            register()
-    except Exception as error:
-        _log.warning("plug-in %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
+            try:
+                register = entry.load()
+                if callable(register):
+                    register()
+            except Exception as error:
+                _log.warning("plug-in %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
 
 
 def find(registry: Mapping[str, Registered], name: str, what: str) -> Registered:
@@ -53,8 +50,6 @@ def find(registry: Mapping[str, Registered], name: str, what: str) -> Registered
     if name not in registry:
         load()
     if name not in registry:
-        close = difflib.get_close_matches(name, registry, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        there = ", ".join(sorted(registry))
+        hint, there = did_you_mean(name, registry), ", ".join(sorted(registry))
         raise ValueError(f"no {what} is called {name!r}{hint}; there are {there}")
     return registry[name]

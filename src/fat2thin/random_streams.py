@@ -14,26 +14,16 @@ LARGEST_SEED = 2**31 - 1
 class Stream(enum.IntEnum):
     """What random numbers are drawn for. A number keeps its meaning for ever."""
 
-    LOG = 0
-    """The log of a task that makes its own."""
-    INITIAL_STATE = 1
-    """The networks an algorithm starts with."""
-    BATCH = 2
-    """Which rows of the log an update sees."""
-    UPDATE = 3
-    """What an update draws itself."""
-    EVALUATION = 4
-    """Episodes of the evaluation after so many updates."""
-    FRESH_EVALUATION = 5
-    """Episodes of an evaluation that was asked for later."""
-    REFERENCE = 6
-    """Episodes of the reference rows."""
-    PREPARATION_BATCH = 7
-    """Which rows of the log an update of the preparation sees."""
-    PREPARATION = 8
-    """What an update of the preparation draws itself."""
-    SIGNALS = 9
-    """What is drawn to look at held-out rows after so many updates."""
+    LOG = 0  # the log of a task that makes its own
+    INITIAL_STATE = 1  # the networks an algorithm starts with
+    BATCH = 2  # which rows of the log an update sees
+    UPDATE = 3  # what an update draws itself
+    EVALUATION = 4  # episodes of the evaluation after so many updates
+    FRESH_EVALUATION = 5  # episodes of an evaluation that was asked for later
+    REFERENCE = 6  # episodes of the reference rows
+    PREPARATION_BATCH = 7  # which rows of the log an update of the preparation sees
+    PREPARATION = 8  # what an update of the preparation draws itself
+    SIGNALS = 9  # what is drawn to look at held-out rows after so many updates
 
 
 def stream_keys(seeds: Int[Array, " seeds"], stream: Stream, number: int) -> Key[Array, " seeds"]:

@@ -10,8 +10,7 @@ from typing import Any
 from fat2thin.terminal_text import printable
 
 _GAP = 2
-_NEVER_WRAPPED = 24
-"""Columns up to this width are never wrapped."""
+_NEVER_WRAPPED = 24  # columns up to this width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,13 +18,11 @@ class Table:
     """Named rows, all with the same columns; `pandas.DataFrame(table.rows)` makes a frame of it."""
 
     title: str
-    rows: tuple[dict[str, Any], ...]
-    """The first column holds the name of a row."""
+    rows: tuple[dict[str, Any], ...]  # the first column holds the name of a row
     notes: tuple[str, ...] = ()
     headings: bool = True
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        """The row of this name."""
         names = [next(iter(row.values())) for row in self.rows]
         if name not in names:
             raise KeyError(f"no row {name!r}; there are {', '.join(names)}")
@@ -71,10 +68,8 @@ class Table:
         least = {column: min(self._width(column), _NEVER_WRAPPED) + _GAP for column in columns}
         blocks = [[columns[0]]]
         for column in columns[1:]:
-            if (
-                len(blocks[-1]) > 1
-                and sum(least[one] for one in [*blocks[-1], column]) > width + _GAP
-            ):
+            needed = sum(least[one] for one in [*blocks[-1], column]) - _GAP
+            if len(blocks[-1]) > 1 and needed > width:
                 blocks.append([columns[0]])
             blocks[-1].append(column)
         return blocks
@@ -95,8 +90,7 @@ class Table:
                 overflow="fold",
                 width=natural if width is None or natural <= _NEVER_WRAPPED else None,
             )
-        lines = list(zip(*map(self._cells, columns), strict=True))
-        for number, line in enumerate(lines):
+        for number, line in enumerate(zip(*map(self._cells, columns), strict=True)):
             drawn.add_row(*map(Text, line))
             if self.headings and number == 0:
                 drawn.add_row(*(Rule(characters="-") for _ in columns))

@@ -1,6 +1,11 @@
 """Text that a terminal shows and does not obey: names in files and folders may be a stranger's."""
 
+import contextlib
+import difflib
 import logging
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -22,8 +27,25 @@ def printable_lines(text: object) -> str:
     return "\n".join(map(printable, str(text).split("\n")))
 
 
-def use_for_logs() -> None:
-    """Let warnings that nobody else handles reach the terminal as printable text."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like a wrong one, as a hint in brackets; empty without any."""
+    lower = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    return f" (did you mean {lower[close[0]]!r}?)" if close else ""
+
+
+@contextlib.contextmanager
+def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program with a printable message and status 1 where the user was wrong."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"fat2thin: {printable_lines(error)}")
+
+
+def use_for_logs_and_warnings() -> None:
+    """Print warnings on one line, and logged ones that nobody else handles as printable text."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message)}\n"
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Formatter())
 

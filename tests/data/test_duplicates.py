@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.data.checks import contents
-from fat2thin.data.checks.contents import repeated_rows
+from fat2thin.data import checks
+from fat2thin.data.checks import repeated_rows
 
 
 def slowly(arrays: list[np.ndarray]) -> list[bool]:
@@ -37,7 +37,7 @@ def test_what_a_slow_loop_finds(rows, dtype):
 def test_rows_of_one_hash_are_told_apart(cells, different, monkeypatch):
     monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
     monkeypatch.setattr(
-        contents, "_hashes", lambda tables: np.arange(len(tables[0]), dtype=np.uint64) % different
+        checks, "_hashes", lambda tables: np.arange(len(tables[0]), dtype=np.uint64) % different
     )
     table = np.random.default_rng(0).integers(4, size=(200, 2)).astype(np.float64)
     # Equal rows must have one hash; those of one hash need not be equal.

@@ -11,7 +11,6 @@ from fat2thin.data import DataFileError
 from fat2thin.data.formats.table_schema import (
     KEYS,
     TableSchema,
-    find_files,
     read_schema,
     starter,
 )
@@ -221,14 +220,14 @@ def folder(tmp_path):
     ],
 )
 def test_files(folder, files, found):
-    paths = find_files(read(folder, SHORT + files))
+    paths = read(folder, SHORT + files).find_files()
     assert paths == tuple(folder / name for name in found)
 
 
 def test_an_absolute_path(folder):
     files = f'files = "{(folder / "a.csv").as_posix()}"'
     (folder / "elsewhere").mkdir()
-    assert find_files(read(folder / "elsewhere", SHORT + files)) == (folder / "a.csv",)
+    assert read(folder / "elsewhere", SHORT + files).find_files() == (folder / "a.csv",)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,7 @@ def test_an_absolute_path(folder):
 )
 def test_refused_files(folder, files, message):
     with pytest.raises(DataFileError, match=f"log.toml: {message}"):
-        find_files(read(folder, SHORT + files))
+        read(folder, SHORT + files).find_files()
 
 
 def test_one_table_of_the_same_name(folder):
@@ -251,11 +250,11 @@ def test_one_table_of_the_same_name(folder):
     with pytest.raises(
         DataFileError, match=r"has log.csv and log.parquet beside it\. Say with files"
     ):
-        find_files(read(folder, SHORT))
+        read(folder, SHORT).find_files()
     for name in ("log.csv", "log.parquet"):
         (folder / name).unlink()
     with pytest.raises(DataFileError, match="has no table of its name beside it"):
-        find_files(read(folder, SHORT))
+        read(folder, SHORT).find_files()
 
 
 @pytest.mark.parametrize(

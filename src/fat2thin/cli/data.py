@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
-from fat2thin.cli.plain_errors import plain_errors
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import plain_errors, printable
 
 if TYPE_CHECKING:
     from fat2thin.data import Dataset
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 app = SubcommandApp()
 
 DESCRIPTION = "Look at data sets, check them, make them, and write them in another format."
-ROWS = 100_000
-"""Of a recording, where nobody says how many."""
+ROWS = 100_000  # of a recording, where nobody says how many
 
 _Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|FILE")]
 _Out = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT|minari/ID")]
@@ -120,26 +118,27 @@ def make(
     from fat2thin import data
     from fat2thin.data.writers import refuse
     from fat2thin.envs import TaskFailed
+    from fat2thin.envs.record import DISCOUNT, record
 
-    with plain_errors(ValueError):
+    with plain_errors(ValueError, TaskFailed):
         recorded = _is_task(name)
         of_recordings = {"policy": policy, "rows": rows, "way": way, "discount": discount}
         given = [f"--{option}" for option, value in of_recordings.items() if value is not None]
         if not recorded and given:
-            raise ValueError(
-                f"{name} draws its own log, for which {given[0]} means nothing: leave it out"
-            )
+            useless = f"for which {given[0]} means nothing: leave it out"
+            raise ValueError(f"{name} draws its own log, {useless}")
         refuse(out, overwrite)
         if not recorded:
             _write(data.load(name, seed), out, _specification(name))
             return
         task = _describe(name, out)
         act = _acting(task, policy or "uniform", way, seed)
-    with plain_errors(ValueError, TaskFailed):
+        rows = ROWS if rows is None else rows
+        discount = DISCOUNT if discount is None else discount
         began = time.perf_counter()
-        dataset = _record(task, act, ROWS if rows is None else rows, seed, discount)
+        with _bar(task.name, rows) as progress:
+            dataset = record(task, act, rows, seed, discount=discount, progress=progress)
         pace = dataset.rows / (time.perf_counter() - began)
-    with plain_errors(ValueError):
         _write(dataset, out, task.specification, f", {pace:,.0f} rows a second")
 
 
@@ -189,21 +188,12 @@ def _acting(task: "Task", policy: str, way: str | None, seed: int) -> "Act":
     from fat2thin.training import load
 
     run = load(policy)
-    problem = run.program.problem
-    task.check(
-        problem.observation_size, problem.action_low, problem.action_high, f"the run in {policy}"
-    )
+    learned = run.program.problem
+    box = learned.action_low, learned.action_high
+    task.check(learned.observation_size, *box, f"the run in {policy}")
     if way == "proposal":
         return from_policy(run.proposal(), seed)
     return from_policy(run.policy(), seed, way or "sampled")
-
-
-def _record(task: "Task", act: "Act", rows: int, seed: int, discount: float | None) -> "Dataset":
-    from fat2thin.envs.record import DISCOUNT, record
-
-    discount = DISCOUNT if discount is None else discount
-    with _bar(task.name, rows) as progress:
-        return record(task, act, rows, seed, discount=discount, progress=progress)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from fat2thin.atomic_files import open_regular, write
-from fat2thin.cli.plain_errors import plain_errors
 from fat2thin.cli.reading import command_options, read_options, read_settings, read_value
 from fat2thin.settings.options import AUTO, SweepOptions
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import plain_errors, printable
 
 if TYPE_CHECKING:
     CommandOptions = Any
@@ -21,7 +21,7 @@ else:
     CommandOptions = command_options(SweepOptions)
 
 _Text = Annotated[str, tyro.conf.Positional]
-_Folders = Annotated[
+RunFolders = Annotated[
     tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")
 ]
 ScaleName = Literal["smoke", "small", "paper"]
@@ -30,7 +30,6 @@ Preset = Literal[
     "selection", "small-logs", "time", "hyperparameters", "hyperparameters-treatment", "all",
 ]  # fmt: skip
 ROOT = Path("reproduction")
-CHECKPOINTS = "checkpoints"
 
 
 def sweep(
@@ -63,11 +62,8 @@ def sweep(
     from fat2thin.training import make_spec
 
     with _told_plainly():
-        load, given, asked = (
-            functools.cache(data.load),
-            read_settings(settings),
-            read_options(options),
-        )
+        load = functools.cache(data.load)
+        given, asked = read_settings(settings), read_options(options)
         select, reporting = asked.pop("select"), asked.pop("report_seeds")
         automatic = asked["settings_from"] == AUTO
         values = parse_grid(grid, read_value)
@@ -145,6 +141,7 @@ def claims(
     """
     from fat2thin.paper import claims_table
     from fat2thin.paper.presets import options_of
+    from fat2thin.runs.folder import RunFolder
 
     with _told_plainly():
         if not folder.is_dir():
@@ -152,14 +149,16 @@ def claims(
         found, options = claims_table.verdicts(folder), options_of(folder)
         print(claims_table.table(found))
         if markdown is not None:
-            text = claims_table.document(found, str(folder), options, _devices(folder))
+            abouts = (RunFolder(path).about() for path in run_folders(folder))
+            devices = {str(about["device"]) for about in abouts if about.get("device")}
+            text = claims_table.document(found, str(folder), options, sorted(devices))
             write(markdown, text.encode())
         if json_file is not None:
             write(json_file, claims_table.to_json(found, options).encode())
 
 
 def report(
-    folders: _Folders,
+    folders: RunFolders,
     /,
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
     claims: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
@@ -190,30 +189,17 @@ def report(
 
 def run_folders(folder: Path) -> list[Path]:
     """The folder itself where it holds a run, or those below it that do; unfinished ones not."""
-    inside = [folder] if (folder / "run.json").exists() else []
-    below = [path.parent for path in sorted(folder.glob("**/run.json"))]
-    kept = [path for path in inside or below if CHECKPOINTS not in path.relative_to(folder).parts]
-    return [path for path in kept if _is_over(path)]
-
-
-def _is_over(folder: Path) -> bool:
     from fat2thin.runs.folder import RUNNING, RunFolder
 
-    return RunFolder(folder).about()["status"] != RUNNING
-
-
-def _devices(folder: Path) -> list[str]:
-    from fat2thin.runs.folder import RunFolder
-
-    told = (RunFolder(path).about().get("device") for path in run_folders(folder))
-    return sorted({str(device) for device in told if device})
+    inside = [folder] if (folder / "run.json").exists() else []
+    below = [path.parent for path in sorted(folder.glob("**/run.json"))]
+    kept = [path for path in inside or below if "checkpoints" not in path.relative_to(folder).parts]
+    return [path for path in kept if RunFolder(path).about()["status"] != RUNNING]
 
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
     """What a user can mend ends a command with a line; Ctrl-C with what to do next."""
-    import sys
-
     from fat2thin.envs import TaskFailed
     from fat2thin.training import Interrupted, TrainingDiverged
 

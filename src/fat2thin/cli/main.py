@@ -8,7 +8,6 @@ import functools
 import os
 import sys
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,12 +16,11 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from fat2thin.cli import data as data_cli
-from fat2thin.cli import experiments as experiments_cli
-from fat2thin.cli.plain_errors import plain_errors, plain_warning
+from fat2thin.cli.experiments import COMMANDS, RunFolders
 from fat2thin.cli.reading import command_options, merge_repeated, read_options, read_settings
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
-from fat2thin.terminal_text import printable, use_for_logs
+from fat2thin.terminal_text import plain_errors, printable, use_for_logs_and_warnings
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -45,8 +43,7 @@ _RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER
 
 @app.command
 def gallery(
-    out: Path = Path("gallery"),
-    formats: tuple[Literal["png", "pdf"], ...] = ("png",),
+    out: Path = Path("gallery"), formats: tuple[Literal["png", "pdf"], ...] = ("png",)
 ) -> None:
     """Draw the policy gallery: the q-Gaussian family, fat against thin, and the published sampler.
 
@@ -85,21 +82,11 @@ def train(
         checkpoint_seconds: About how much work may be lost if the machine dies. Ctrl-C loses
             nothing.
     """
-    from fat2thin import data
+    from fat2thin import data, training
     from fat2thin.envs import TaskFailed
     from fat2thin.evaluation.returns import TaskError
     from fat2thin.settings.spec import choose_spec, find_settings
-    from fat2thin.training import (
-        DamagedError,
-        FolderInUseError,
-        Interrupted,
-        NewerFormatError,
-        NoRunError,
-        OtherRunError,
-        TrainingDiverged,
-        execute,
-        progress,
-    )
+    from fat2thin.training import progress
 
     load = functools.cache(data.load)
     with plain_errors(ValueError, data.DataFileError):
@@ -110,12 +97,15 @@ def train(
         print(f"settings from {spec.settings_from}: {' '.join(found.sources)}")
     if chosen:
         print(printable(chosen))
-    folder_errors = (OtherRunError, NoRunError, DamagedError, FolderInUseError, NewerFormatError)
-    with plain_errors(TrainingDiverged, data.DataFileError, TaskError, TaskFailed, *folder_errors):
+    with plain_errors(
+        training.TrainingDiverged, data.DataFileError, TaskError, TaskFailed,
+        training.OtherRunError, training.NoRunError, training.DamagedError,
+        training.FolderInUseError, training.NewerFormatError,
+    ):  # fmt: skip
         try:
             shown = progress.for_terminal(otherwise=progress.Lines)
-            run = execute(spec, out, shown, checkpoint_seconds, load)
-        except Interrupted as stopped:
+            run = training.execute(spec, out, shown, checkpoint_seconds, load)
+        except training.Interrupted as stopped:
             print(f"fat2thin: {printable(stopped)}", file=sys.stderr)
             sys.exit(stopped.status)
         _print(run)
@@ -139,13 +129,7 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
 
 
 @app.command
-def show(
-    folders: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")
-    ],
-    /,
-    follow: bool = False,
-) -> None:
+def show(folders: RunFolders, /, follow: bool = False) -> None:
     """Show a run: its last evaluation and metrics, or how far it is; of several, a line each.
 
     Args:
@@ -168,8 +152,8 @@ def show(
         standing = StatusReader(folder).read()
         if standing.running:
             print(run_status.describe(standing))
-            return
-        _print(load(folder))
+        else:
+            _print(load(folder))
 
 
 @app.command
@@ -234,9 +218,8 @@ def settings(algorithm: _AlgorithmName, /) -> None:
 
     with plain_errors(ValueError):
         chosen = algorithms.get(algorithm)
-    print(
-        f"{chosen.summary}.\nSet them with `fat2thin train {algorithm} ... --set NAME=VALUE ...`."
-    )
+    print(f"{chosen.summary}.")
+    print(f"Set them with `fat2thin train {algorithm} ... --set NAME=VALUE ...`.")
     for name, default, sentence in explain(chosen.config):
         print(f"\n{name} = {default!r}")
         print(textwrap.fill(sentence, initial_indent="    ", subsequent_indent="    "))
@@ -315,7 +298,7 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
         sys.exit(1)
 
 
-for _command in experiments_cli.COMMANDS:
+for _command in COMMANDS:
     app.command(_command)
 
 
@@ -344,8 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if arguments is None:
         compilation_cache.use()
-        warnings.formatwarning = plain_warning
-        use_for_logs()
+        use_for_logs_and_warnings()
     with plain_errors(ValueError):
         given = merge_repeated(sys.argv[1:] if arguments is None else arguments)
     with plain_errors(OSError):
@@ -354,7 +336,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BrokenPipeError:
             # Whoever reads has seen enough, as `head` has; there is nobody left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    main()

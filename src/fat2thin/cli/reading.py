@@ -10,8 +10,7 @@ import tyro
 
 from fat2thin.settings.options import CHOICES, explain
 
-LISTS = ("formats", "grid", "set", "snapshots")
-"""Options that take several values."""
+LISTS = ("formats", "grid", "set", "snapshots")  # options that take several values
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:

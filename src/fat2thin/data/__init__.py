@@ -17,21 +17,7 @@ from fat2thin.data.readers import (
 from fat2thin.data.safe_files import DataFileError
 
 __all__ = [
-    "Box",
-    "DataFileError",
-    "Dataset",
-    "RawLog",
-    "Reader",
-    "assemble",
-    "load",
-    "names",
-    "normalised_score",
-    "read_hdf5",
-    "read_minari",
-    "read_npz",
-    "reader",
-    "register_folder",
-    "register_reader",
-    "register_suffix",
-    "save_npz",
-]
+    "Box", "DataFileError", "Dataset", "RawLog", "Reader", "assemble", "load", "names",
+    "normalised_score", "read_hdf5", "read_minari", "read_npz", "reader", "register_folder",
+    "register_reader", "register_suffix", "save_npz",
+]  # fmt: skip

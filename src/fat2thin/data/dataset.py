@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 BLOCK_CELLS = 2**19
-"""Numbers in a block of rows, so that no temporary array is as large as a log: 4 MiB in double
-precision, about what a processor's cache holds."""
+"""Numbers in a block of rows: 4 MiB in double precision, about what a processor's cache holds."""
 
 _SHAPES = {
     "observation": ("rows", "observation"),
@@ -29,27 +28,18 @@ class Dataset:
     """Logged steps, one per row, episodes one after the other, in the environment's units."""
 
     name: str
-    observation: Any
-    """Shape (rows, observation)."""
-    action: Any
-    """Shape (rows, action), inside the box."""
-    reward: Any
-    """Shape (rows,)."""
-    next_observation: Any
-    """Shape (rows, observation)."""
-    continuation: Any
-    """Shape (rows,): 0 at a true end, 1 elsewhere, time limits included."""
-    episode_start: Any
-    """Shape (episodes,): the row each episode starts at, the first of them 0."""
-    action_low: tuple[float, ...]
-    """Lower end of the action box, one number per coordinate."""
-    action_high: tuple[float, ...]
-    """Upper end of the action box."""
-    discount: float
-    """The discount factor that training uses."""
+    observation: Any  # shape (rows, observation)
+    action: Any  # shape (rows, action), inside the box
+    reward: Any  # shape (rows,)
+    next_observation: Any  # shape (rows, observation)
+    continuation: Any  # shape (rows,): 0 at a true end, 1 elsewhere, time limits included
+    episode_start: Any  # shape (episodes,): the row each episode starts at, the first of them 0
+    action_low: tuple[float, ...]  # lower end of the action box, one number per coordinate
+    action_high: tuple[float, ...]  # upper end of the action box
+    discount: float  # the discount factor that training uses
     propensity: Any = None
     """Shape (rows,), or None where it is unknown: the probability, above 0 and at most 1, with
-    which the logged action was chosen. An action of which only a density is known has none."""
+    which the logged action was chosen; a density is none."""
 
     def __post_init__(self) -> None:
         """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""
@@ -98,8 +88,7 @@ class Dataset:
         for field in self.arrays:
             array = getattr(self, field)
             little_endian = array.dtype.newbyteorder("<")
-            header = [field, little_endian.str, array.shape]
-            digest.update(json.dumps(header).encode() + b"\n")
+            digest.update(json.dumps([field, little_endian.str, array.shape]).encode() + b"\n")
             for rows in blocks(array):
                 digest.update(np.ascontiguousarray(array[rows], little_endian).reshape(-1).data)
         digest.update(json.dumps([self.action_low, self.action_high, self.discount]).encode())
@@ -121,9 +110,8 @@ class Dataset:
             "episodes": self.episode_start.size,
         }
         for field in self.arrays:
-            axes = _SHAPES[field]
+            axes, found = _SHAPES[field], getattr(self, field).shape
             expected = tuple(sizes[axis] for axis in axes)
-            found = getattr(self, field).shape
             if found != expected:
                 meant = f"({', '.join(axes)}{',' if len(axes) == 1 else ''}) = {expected}"
                 raise self._wrong(field, f"must have shape {meant}, not {found}")
@@ -146,8 +134,7 @@ class Dataset:
 
     def _check_box(self) -> None:
         for field in ("action_low", "action_high"):
-            bound = tuple(float(number) for number in getattr(self, field))
-            object.__setattr__(self, field, bound)
+            object.__setattr__(self, field, tuple(map(float, getattr(self, field))))
         if not len(self.action_low) == len(self.action_high) == self.action_size:
             raise self._wrong(
                 "the action box",

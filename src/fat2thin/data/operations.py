@@ -13,25 +13,18 @@ import numpy as np
 
 from fat2thin.data.dataset import Dataset, blocks
 
-_SAME_EVERYWHERE = ("observation_size", "action_size", "action_low", "action_high", "discount")
-
 
 class RawLog(NamedTuple):
     """Logged steps as a file has them, one per row, episodes one after the other."""
 
-    observation: np.ndarray
-    """Shape (rows, observation)."""
-    action: np.ndarray
-    """Shape (rows, action)."""
-    reward: np.ndarray
-    """Shape (rows,)."""
-    terminal: np.ndarray
-    """Shape (rows,), bool: the task truly ended with this step."""
+    observation: np.ndarray  # shape (rows, observation)
+    action: np.ndarray  # shape (rows, action)
+    reward: np.ndarray  # shape (rows,)
+    terminal: np.ndarray  # shape (rows,), bool: the task truly ended with this step
     cut: np.ndarray
     """Shape (rows,), bool: the episode is over after this row, by a time limit or because the next
     row belongs to another episode."""
-    next_observation: np.ndarray | None = None
-    """Shape (rows, observation), where the file has it."""
+    next_observation: np.ndarray | None = None  # shape (rows, observation), where the file has it
     propensity: np.ndarray | None = None
     """Shape (rows,): the probability of the logged action, where the file has it."""
 
@@ -132,21 +125,18 @@ def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
     """
     least = min(float(part.reward.min()) for part in parts)
     largest = max(float(part.reward.max()) for part in parts)
-    steps = _discounted_steps(parts[0].discount, horizon)
+    discount = float(parts[0].discount)
+    if horizon is None:
+        steps = 1.0 / (1.0 - discount) if discount < 1.0 else math.inf
+    elif horizon < 1:
+        raise ValueError(f"a horizon is at least one step, got {horizon}")
+    else:
+        steps = float(np.sum(discount ** np.arange(horizon)))
     # Rewards of 0 add up to 0, however many there are.
     low, high = (reward and reward * steps for reward in (least, largest))
     if any(part.continuation.min() < 1 for part in parts):
         low, high = min(least, low), max(largest, high)
     return Reachable(low, high)
-
-
-def _discounted_steps(discount: float, horizon: int | None) -> float:
-    """Return Σ discount^t over the horizon."""
-    if horizon is None:
-        return 1.0 / (1.0 - discount) if discount < 1.0 else math.inf
-    if horizon < 1:
-        raise ValueError(f"a horizon is at least one step, got {horizon}")
-    return float(np.sum(float(discount) ** np.arange(horizon)))
 
 
 def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -157,8 +147,9 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     """
     _require_share(share, below=1.0)
     if dataset.episode_start.size < 2:
-        reason = "has one episode; a split, by episode, needs two"
-        raise ValueError(f"data set {dataset.name!r} {reason}")
+        raise ValueError(
+            f"data set {dataset.name!r} has one episode; a split, by episode, needs two"
+        )
     chosen = _draw(dataset, share, seed, most=dataset.episode_start.size - 1)
     others = np.setdiff1d(np.arange(dataset.episode_start.size), chosen)
     return (
@@ -198,8 +189,7 @@ def subsample(
     if not 1 <= episodes <= dataset.episode_start.size:
         there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
         raise ValueError(f"{there}, {episodes} cannot be drawn")
-    chosen = _order(dataset, seed)[:episodes]
-    return _keep(dataset, chosen, f"{episodes} episodes, seed {seed}")
+    return _keep(dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}")
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
@@ -217,26 +207,25 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     first = datasets[0]
     for other in datasets[1:]:
         refused = f"data sets {first.name!r} and {other.name!r} cannot be one"
-        for field in _SAME_EVERYWHERE:
+        for field in ("observation_size", "action_size", "action_low", "action_high", "discount"):
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
-                difference = f"{field} is {ours} in the first and {theirs} in the second"
-                raise ValueError(f"{refused}: {difference}")
+                raise ValueError(
+                    f"{refused}: {field} is {ours} in the first and {theirs} in the second"
+                )
         if first.arrays != other.arrays:
             known, unknown = (first, other) if first.propensity is not None else (other, first)
             raise ValueError(
                 f"{refused}: {unknown.name!r} has no propensity; "
                 f"dataclasses.replace(dataset, propensity=None) forgets that of {known.name!r}"
             )
-    offsets = np.cumsum([0, *(dataset.rows for dataset in datasets[:-1])])
-    starts = (
-        dataset.episode_start + offset for dataset, offset in zip(datasets, offsets, strict=True)
-    )
     arrays: dict[str, Any] = {
         field: np.concatenate([getattr(dataset, field) for dataset in datasets])
-        for field in first.row_arrays
+        for field in first.arrays
     }
-    arrays["episode_start"] = np.concatenate(tuple(starts))
+    rows_above = np.cumsum([0, *(dataset.rows for dataset in datasets[:-1])])
+    episodes = [dataset.episode_start.size for dataset in datasets]
+    arrays["episode_start"] += np.repeat(rows_above, episodes)
     name = " + ".join(dataset.name for dataset in datasets)
     return dataclasses.replace(first, name=name, **arrays)
 
@@ -257,12 +246,11 @@ def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
     lengths = episode_lengths(dataset)
     chosen = np.isin(np.arange(lengths.size), episodes)
     rows = np.repeat(chosen, lengths)
-    starts = np.cumsum(lengths[chosen]) - lengths[chosen]
     return dataclasses.replace(
         dataset,
         name=f"{dataset.name}[{what}]",
         **{field: getattr(dataset, field)[rows] for field in dataset.row_arrays},
-        episode_start=starts.astype(dataset.episode_start.dtype),
+        episode_start=np.cumsum(lengths[chosen]) - lengths[chosen],
     )
 
 

@@ -1,7 +1,6 @@
-"""How much of what comes next a log's observations and actions tell: is it noise, or a machine?
+"""How well a log's observations and actions predict what comes next: is it noise, or a machine?
 
-What is learned from a noisy log must be simple, or it is learned by heart; a log of something that
-moves by rule can bear, and may need, a policy that is not.
+From a noisy log only a simple policy is learned well; a predictable one may need more.
 """
 
 from typing import Any
@@ -11,8 +10,7 @@ import numpy as np
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 
-NOISY = 0.5
-"""A log is noisy where less than this share of the next observation's variance is explained."""
+NOISY = 0.5  # a log is noisy where a smaller share of the next observation is explained
 MOST_ROWS = 20_000
 RIDGE = 10.0
 
@@ -38,7 +36,9 @@ def predictability(dataset: Dataset) -> float:
     following = dataset.next_observation[rows].astype(np.float64)
     mean = seen.mean(axis=0)
     scale = np.where(np.ptp(seen, axis=0) > 0, seen.std(axis=0), 1.0)
-    known = quadratic_features((seen - mean) / scale, _half_ranges(dataset)[rows])
+    low, high = np.asarray(dataset.action_low), np.asarray(dataset.action_high)
+    half_ranges = 2.0 * (dataset.action[rows] - low) / (high - low) - 1.0
+    known = quadratic_features((seen - mean) / scale, half_ranges)
     wanted = ((following - mean) / scale)[:, np.ptp(following, axis=0) > 0]
     half = episode[rows] % 2 == 0
     if wanted.shape[1] == 0 or half.all() or not half.any():
@@ -47,16 +47,10 @@ def predictability(dataset: Dataset) -> float:
     return float(np.mean(np.clip(shares, 0.0, 1.0)))
 
 
-def _half_ranges(dataset: Dataset) -> np.ndarray:
-    low, high = np.asarray(dataset.action_low), np.asarray(dataset.action_high)
-    return 2.0 * (dataset.action - low) / (high - low) - 1.0
-
-
 def quadratic_features(seen: Any, action: Any) -> Any:
     """Return (1, s, s², a, aᵢaⱼ, sᵢaⱼ) of each row, of NumPy or of JAX arrays.
 
-    `seen` are standardised observations (rows, observation), `action` actions (rows, action) in
-    half-ranges of the box.
+    `seen` (rows, observation) is standardised, `action` (rows, action) in half-ranges of the box.
     """
     library = seen.__array_namespace__()
     pairs = library.triu_indices(action.shape[-1])

@@ -4,7 +4,6 @@ A name that ends in a known suffix (.npz) is the path of a file; `register_suffi
 other name may be the path of a folder; `register_folder` adds a kind of these.
 """
 
-import difflib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from fat2thin import plugins
 from fat2thin.data.dataset import Dataset
+from fat2thin.terminal_text import did_you_mean
 
 
 class Reader(NamedTuple):
@@ -33,26 +33,25 @@ _FOLDERS: dict[str, Reader] = {}
 
 def register_reader(new: Reader) -> Reader:
     """Add a reader under its prefix ("hospital/"); a prefix can be taken once."""
-    if new.prefix in _READERS:
-        raise ValueError(f"data sets called {new.prefix}... have a reader already")
-    _READERS[new.prefix] = new
-    return new
+    return _register(_READERS, new.prefix, new, f"data sets called {new.prefix}...")
+
+
+def _register(registry: dict[str, Reader], key: str, new: Reader, what: str) -> Reader:
+    if key in registry:
+        raise ValueError(f"{what} have a reader already")
+    return registry.setdefault(key, new)
 
 
 def register_suffix(suffix: str, read: Callable[[str, int], Dataset]) -> None:
     """Let `load` take paths that end in `suffix` (".npz"); a suffix can be taken once."""
     if not suffix.startswith(".") or suffix != suffix.lower():
         raise ValueError(f"a suffix starts with a dot and is in lower case, unlike {suffix!r}")
-    if suffix in _SUFFIXES:
-        raise ValueError(f"paths that end in {suffix} have a reader already")
-    _SUFFIXES[suffix] = Reader("", read)
+    _register(_SUFFIXES, suffix, Reader("", read), f"paths that end in {suffix}")
 
 
 def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
     """Let `load` take folders that hold the file `inside` ("data/x"); it can be taken once."""
-    if inside in _FOLDERS:
-        raise ValueError(f"folders that hold {inside} have a reader already")
-    _FOLDERS[inside] = Reader("", read)
+    _register(_FOLDERS, inside, Reader("", read), f"folders that hold {inside}")
 
 
 def names() -> tuple[str, ...]:
@@ -71,10 +70,9 @@ def reader(name: str) -> Reader:
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
     if not found or not _knows(found[0], name):
-        close = difflib.get_close_matches(name, names(), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint, there = did_you_mean(name, names()), ", ".join(names())
         raise ValueError(
-            f"no data set is called {name!r}{hint}; there are {', '.join(names())}, paths that "
+            f"no data set is called {name!r}{hint}; there are {there}, paths that "
             f"end in {', '.join(_SUFFIXES)}, and folders that hold {' or '.join(_FOLDERS)}"
         )
     return found[0]

@@ -7,11 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
+from fat2thin.atomic_files import NotRegularFileError, open_regular
 from fat2thin.terminal_text import printable, printable_lines
 
-MOST_COLUMNS = 2**15
-"""Of a table, of the observations or of the actions: each column costs time and memory."""
+MOST_COLUMNS = 2**15  # of a table, of observations or of actions: each costs time and memory
 _LISTED = 8
 
 
@@ -44,9 +43,13 @@ def open_file(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
 
 @contextlib.contextmanager
 def opened_path(path: Path) -> Iterator[Path]:
-    """Yield a path for a library that opens files by name: that of the regular file opened here."""
+    """Yield a path for a library that opens files by name: that of the regular file opened here.
+
+    It stays right when `path` is given to another file. Without /dev/fd it is `path` itself.
+    """
     with open_file(path) as file:
-        yield path_of_open(file, path)
+        descriptor = Path(f"/dev/fd/{file.fileno()}")
+        yield descriptor if descriptor.exists() else path
 
 
 def read_small(path: Path, limit: int, remedy: str) -> bytes:
@@ -69,9 +72,8 @@ class MemoryBudget:
     """Bytes that the arrays of one file may take together; half of the machine's by default."""
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
-        self._path = path
+        self._path, self._taken = path, 0
         self._limit = default_limit() if limit is None else limit
-        self._taken = 0
 
     def take(self, field: str, shape: tuple[int, ...], itemsize: int) -> None:
         """Reserve memory for an array of this shape; too much is an error."""

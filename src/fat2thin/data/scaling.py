@@ -13,9 +13,8 @@ from fat2thin.data.dataset import Dataset, blocks
 from fat2thin.data.operations import episode_returns
 
 SMALLEST_SCALE = 1e-3
-"""What a column of observations is divided by at least: a column that never changes in the log has
-no scale of its own, and a tiny difference in use would become a huge number. TD3+BC adds the same
-number to every standard deviation (sfujim/TD3_BC)."""
+"""What a column of observations is divided by at least: one that never changes in the log has no
+scale of its own. TD3+BC adds the same number to every standard deviation (sfujim/TD3_BC)."""
 
 IQL_RETURN_RANGE = 1000.0
 """Difference between the best and the worst return of an episode after IQL's scaling of rewards
@@ -30,7 +29,6 @@ class Standardisation:
     scale: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be applied."""
         if len(self.mean) != len(self.scale):
             sizes = f"{len(self.mean)} means and {len(self.scale)} scales"
             raise ValueError(f"{sizes} do not go together")
@@ -70,7 +68,6 @@ class RewardScaling:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be applied."""
         if not (np.isfinite(self.shift) and np.isfinite(self.factor) and self.factor > 0):
             raise ValueError(
                 "a shift must be finite and a factor finite and positive, "
@@ -80,11 +77,8 @@ class RewardScaling:
     def apply(self, dataset: Dataset) -> Dataset:
         """The data set with rewards on the new scale."""
         scaled = (dataset.reward.astype(np.float64) + self.shift) * self.factor
-        return dataclasses.replace(
-            dataset,
-            name=f"{dataset.name}[rewards scaled]",
-            reward=scaled.astype(_real(dataset.reward)),
-        )
+        name, reward = f"{dataset.name}[rewards scaled]", scaled.astype(_real(dataset.reward))
+        return dataclasses.replace(dataset, name=name, reward=reward)
 
 
 def standardisation(dataset: Dataset, smallest_scale: float = SMALLEST_SCALE) -> Standardisation:
@@ -127,8 +121,7 @@ def _real(array: np.ndarray) -> np.dtype:
     return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
 
 
-DEVIATION = "deviation"
-BY_LOG = {"return_range": iql_reward_scaling, DEVIATION: deviation_reward_scaling}
+BY_LOG = {"return_range": iql_reward_scaling, "deviation": deviation_reward_scaling}
 """Scales of rewards that a log has of its own, by name."""
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fat2thin.data.checks.contents import EDGE_WIDTH, never_changes
+from fat2thin.data.checks import EDGE_WIDTH, never_changes
 from fat2thin.data.dataset import Dataset, extremes
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.tables import Table
@@ -37,8 +37,7 @@ class ActionColumn(Column):
     share_at_low_edge: float
     """Share of rows within a thousandth of the box's width from its lower end."""
     share_at_high_edge: float
-    histogram: tuple[int, ...]
-    """Rows in equal parts of the box, from its lower to its upper end."""
+    histogram: tuple[int, ...]  # rows in equal parts of the box, from its lower to its upper end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +47,16 @@ class Summary:
     name: str
     rows: int
     episodes: int
-    lengths: tuple[int, float, int]
-    """Rows of an episode: fewest, median, most."""
+    lengths: tuple[int, float, int]  # rows of an episode: fewest, median, most
     return_mean: float
     return_quartiles: tuple[float, float, float, float, float]
     """Undiscounted return of an episode: worst, quarter, median, three quarters, best."""
     discount: float
     discounted_return_mean: float
-    true_ends: float
-    """Share of episodes that truly ended; the others were cut."""
+    true_ends: float  # share of episodes that truly ended; the others were cut
     actions: tuple[ActionColumn, ...]
     observations: tuple[Column, ...]
-    constant_observations: tuple[int, ...]
-    """Columns of the observations that never change."""
+    constant_observations: tuple[int, ...]  # columns of the observations that never change
     sha256: str
     propensity: tuple[float, float] | None = None
     """The smallest and the largest propensity, where they are known."""
@@ -68,11 +64,6 @@ class Summary:
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
         worst, quarter, median, three_quarters, best = self.return_quartiles
-        sizes = [
-            f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
-            f"median {middle:,g}",
-            f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
-        ]
         facts = {
             "return": f"mean {self.return_mean:.4g}, best {best:.4g}, worst {worst:.4g}, "
             f"quartiles {quarter:.4g} / {median:.4g} / {three_quarters:.4g}",
@@ -82,9 +73,14 @@ class Summary:
             facts["propensity"] = "{:.4g} to {:.4g}".format(*self.propensity)
         facts["sha256"] = self.sha256
         rows = tuple({"fact": name, "value": value} for name, value in facts.items())
-        sizes.append(str(Table("", rows, headings=False)))
-        parts = [*sizes, "", self._action_text(), "", self._observation_text()]
-        return "\n".join([printable(self.name), *parts])
+        lines = (
+            printable(self.name),
+            f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
+            f"median {middle:,g}",
+            f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
+            str(Table("", rows, headings=False)),
+        )
+        return "\n".join([*lines, "", self._action_text(), "", self._observation_text()])
 
     def _action_text(self) -> str:
         rows = tuple(
@@ -118,6 +114,8 @@ def summarise(dataset: Dataset) -> Summary:
     """Return sizes, returns, and where actions and observations lie."""
     lengths, returns, known = episode_lengths(dataset), episode_returns(dataset), dataset.propensity
     last_rows = dataset.episode_start + lengths - 1
+    low, high = dataset.action_low, dataset.action_high
+    constant = never_changes(extremes(dataset.observation))
     return Summary(
         name=dataset.name,
         rows=dataset.rows,
@@ -128,16 +126,9 @@ def summarise(dataset: Dataset) -> Summary:
         discount=dataset.discount,
         discounted_return_mean=float(episode_returns(dataset, dataset.discount).mean()),
         true_ends=float(np.mean(dataset.continuation[last_rows] == 0)),
-        actions=tuple(
-            _action_column(column, low, high)
-            for column, low, high in zip(
-                dataset.action.T, dataset.action_low, dataset.action_high, strict=True
-            )
-        ),
+        actions=tuple(map(_action_column, dataset.action.T, low, high)),
         observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
-        constant_observations=tuple(
-            np.flatnonzero(never_changes(extremes(dataset.observation))).tolist()
-        ),
+        constant_observations=tuple(np.flatnonzero(constant).tolist()),
         sha256=dataset.sha256,
         propensity=None if known is None else (float(known.min()), float(known.max())),
     )

@@ -1,14 +1,13 @@
 """Write data sets: npz, CSV or Parquet with a TOML that explains them, HDF5 as D4RL's, Minari.
 
-A file of that name is always a whole one (see `atomic_files`). Minari's own reader, from version
-0.5 on, opens what is written for it.
+A file is always a whole one (see `atomic_files`). Minari opens what is written for it from 0.5 on.
 """
 
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ from fat2thin.data.formats import d4rl, minari
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.operations import episode_lengths
 
-ROWS_AT_ONCE = 2**20
-"""Rows of a table that are written at once, and of a row group of a Parquet file."""
+ROWS_AT_ONCE = 2**20  # rows of a table that are written at once, and of a Parquet row group
 _MINARI_VERSION = "0.5.0"
 """The first version with this layout; a reader accepts what versions before its own wrote."""
 
@@ -34,8 +32,7 @@ _MINARI_VERSION = "0.5.0"
 def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> tuple[Path, ...]:
     """Write a data set to a file, in the format of its suffix, or to "minari/ID".
 
-    `specification` is how Gymnasium makes the task, if known; Minari keeps it. Returns the paths
-    of what was written.
+    `specification` is how Gymnasium makes the task, if known; Minari keeps it. Returns the paths.
     """
     identifier = minari_id(out)
     if identifier is not None:
@@ -55,43 +52,33 @@ def places(path: Path) -> tuple[Path, ...]:
 
 def minari_id(out: Path) -> str | None:
     """Return the id in "minari/ID"; None for the path of a file with the suffix of a format."""
-    text = out.as_posix()
-    if not text.startswith(minari.PREFIX) or out.suffix.lower() in FORMATS:
-        return None
-    return text.removeprefix(minari.PREFIX)
+    named = out.as_posix().startswith(minari.PREFIX) and out.suffix.lower() not in FORMATS
+    return out.as_posix().removeprefix(minari.PREFIX) if named else None
 
 
 def refuse(out: Path, overwrite: bool, source: str = "") -> None:
     """Refuse a place that cannot be written to, or must not."""
     identifier = minari_id(out)
     if identifier is not None:
-        _refuse_minari(identifier, overwrite)
-        return
+        check_id(identifier)
+        place = minari.root() / identifier
+        files = (place / minari.DATA_FILE, place / minari.METADATA_FILE)
+        if place.exists() and not any(file.is_file() for file in files):
+            raise ValueError(f"{place} is there and is no data set of Minari's: choose another id")
+        paths: tuple[Path, ...] = (place,)
+        folder = next(above for above in place.parents if above.exists())
+    else:
+        paths, folder = places(out), out.parent
     # What says what the source's columns are: written anew, the source could not be read again.
-    needed = Path(source).with_suffix(".toml").resolve() if source else None
-    for path in places(out):
+    needed = Path(source).with_suffix(".toml").resolve() if source and not identifier else None
+    for path in paths:
         if path.resolve() == needed and out.resolve() != Path(source).resolve():
             reason = f"{path} describes {source} and would be replaced"
             raise ValueError(f"{reason}: choose another name")
-        if path.is_dir():
+        if path.is_dir() and not identifier:
             raise ValueError(f"{path} is a folder: choose another name")
         if path.exists() and not overwrite:
             raise ValueError(f"{path} is there already; --overwrite replaces it")
-    _refuse_folder(out.parent)
-
-
-def _refuse_minari(identifier: str, overwrite: bool) -> None:
-    check_id(identifier)
-    place = minari.root() / identifier
-    files = (place / minari.DATA_FILE, place / minari.METADATA_FILE)
-    if place.exists() and not any(file.is_file() for file in files):
-        raise ValueError(f"{place} is there and is no data set of Minari's: choose another id")
-    if place.exists() and not overwrite:
-        raise ValueError(f"{place} is there already; --overwrite replaces it")
-    _refuse_folder(next(folder for folder in place.parents if folder.exists()))
-
-
-def _refuse_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: make it, or choose another place")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -100,20 +87,13 @@ def _refuse_folder(folder: Path) -> None:
 
 def write_hdf5(dataset: Dataset, path: Path) -> None:
     """Write an HDF5 file with D4RL's names, and the box and the discount as attributes of it."""
-    end, cut = last_rows(dataset)
-    arrays = {
-        d4rl.LAYOUT.observation: dataset.observation,
-        d4rl.LAYOUT.action: dataset.action,
-        d4rl.LAYOUT.reward: dataset.reward,
-        d4rl.LAYOUT.next_observation: dataset.next_observation,
-        d4rl.LAYOUT.terminal: end,
-        d4rl.LAYOUT.cut: cut,
-    }
-    if dataset.propensity is not None:
-        arrays[d4rl.LAYOUT.propensity] = dataset.propensity
+    flags = dict(zip(("terminal", "cut"), last_rows(dataset), strict=True))
+    kept = ("observation", "action", "reward", "next_observation", *flags, "propensity")
     with writing(path) as stream, h5py.File(stream, "w") as file:
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array)
+        for field in kept:
+            array = flags[field] if field in flags else getattr(dataset, field)
+            if array is not None:
+                file.create_dataset(getattr(d4rl.LAYOUT, field), data=array)
         for name in ("action_low", "action_high", "discount"):
             file.attrs[name] = np.asarray(getattr(dataset, name), np.float64)
 
@@ -166,11 +146,10 @@ def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | l
         columns |= dict(zip(names, array.T, strict=True))
         roles[field] = names
     columns |= {"reward": dataset.reward, "end": end, "cut": cut}
-    single = ["episode", "time", "reward", "end", "cut"]
     if dataset.propensity is not None:
         columns["propensity"] = dataset.propensity
-        single.append("propensity")
-    return columns, {**{field: field for field in single}, **roles}
+    named = {name for names in roles.values() for name in names}
+    return columns, {**{name: name for name in columns if name not in named}, **roles}
 
 
 def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -202,8 +181,7 @@ def save_minari(
 
     Where MINARI_DATASETS_PATH names `folder`, `minari.load_dataset(dataset_id)` opens it. An id
     ("own/doses/log-v0") is words between slashes and ends in a version. With `env_spec` Minari can
-    recover the environment. The folder gets its name once it is complete; with `overwrite` an old
-    one stays until then.
+    recover the environment. With `overwrite` an old folder stays until the new one is complete.
     """
     check_id(dataset_id)
     if dataset.propensity is not None:
@@ -215,15 +193,21 @@ def save_minari(
     if place.exists() and not overwrite:
         raise FileExistsError(f"{place} is there already: remove it, or choose another version")
     end, cut = last_rows(dataset)
-    _check_joined(dataset, end | cut)
+    # Minari keeps the observation between two steps once.
+    joined = (dataset.next_observation[:-1] == dataset.observation[1:]).all(axis=1)
+    broken = ~joined & ~(end | cut)[:-1]
+    if broken.any():
+        raise ValueError(
+            f"data set {dataset.name!r}: after row {int(broken.argmax())} the episode goes on with "
+            "another observation than that row's next_observation; Minari keeps the two as one"
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     # Minari passes over folders whose names begin with a dot.
     with writing_folder(place) as beside:
         data_file = beside / minari.DATA_FILE
         data_file.parent.mkdir()
         with creating(data_file) as stream, h5py.File(stream, "w") as file:
-            for number, arrays in enumerate(_episodes(dataset, end, cut)):
-                _write_episode(file, number, arrays)
+            _write_episodes(file, dataset, end, cut)
         about = _metadata(dataset, dataset_id, env_spec)
         about["dataset_size"] = round(data_file.stat().st_size / 1e6, 1)
         with creating(beside / minari.METADATA_FILE) as stream:
@@ -234,47 +218,31 @@ def save_minari(
 
 def check_id(dataset_id: str) -> None:
     """Refuse what Minari would not take for an id."""
-    if not re.fullmatch(
-        r"(?:[A-Za-z0-9_][A-Za-z0-9_-]+/)*[A-Za-z0-9_][A-Za-z0-9_-]*-v\d+", dataset_id
-    ):
+    word = "[A-Za-z0-9_][A-Za-z0-9_-]"
+    if not re.fullmatch(rf"(?:{word}+/)*{word}*-v\d+", dataset_id):
         raise ValueError(
             f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
             "slashes, and a version at the end, as in own/doses/log-v0"
         )
 
 
-def _check_joined(dataset: Dataset, last: np.ndarray) -> None:
-    """Refuse steps that do not follow each other: the observation between two is kept once."""
-    broken = (dataset.next_observation[:-1] != dataset.observation[1:]).any(axis=1) & ~last[:-1]
-    if broken.any():
-        raise ValueError(
-            f"data set {dataset.name!r}: after row {int(broken.argmax())} the episode goes on with "
-            "another observation than that row's next_observation; Minari keeps the two as one"
-        )
-
-
-def _episodes(
-    dataset: Dataset, end: np.ndarray, cut: np.ndarray
-) -> Iterator[dict[str, np.ndarray]]:
-    for start, length in zip(dataset.episode_start, episode_lengths(dataset), strict=True):
-        rows = slice(start, start + length)
+def _write_episodes(file: h5py.File, dataset: Dataset, end: np.ndarray, cut: np.ndarray) -> None:
+    ends = np.append(dataset.episode_start[1:], dataset.rows)
+    for number, bounds in enumerate(zip(dataset.episode_start, ends, strict=True)):
+        rows = slice(*bounds)
         last = dataset.next_observation[rows][-1:]
-        yield {
-            minari.LAYOUT.observation: np.concatenate([dataset.observation[rows], last]),
-            minari.LAYOUT.action: dataset.action[rows],
-            minari.LAYOUT.reward: dataset.reward[rows],
-            minari.LAYOUT.terminal: end[rows],
-            minari.LAYOUT.cut: cut[rows],
-        }
-
-
-def _write_episode(file: h5py.File, number: int, arrays: dict[str, np.ndarray]) -> None:
-    group = file.create_group(f"episode_{number}")
-    group.attrs["id"] = number
-    group.attrs["total_steps"] = len(arrays[minari.LAYOUT.reward])
-    for name, array in arrays.items():
-        # Minari itself makes arrays that can grow, and relies on it when it adds to an episode.
-        group.create_dataset(name, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
+        group = file.create_group(f"episode_{number}")
+        group.attrs["id"] = number
+        group.attrs["total_steps"] = len(dataset.reward[rows])
+        for name, array in (
+            (minari.LAYOUT.observation, np.concatenate([dataset.observation[rows], last])),
+            (minari.LAYOUT.action, dataset.action[rows]),
+            (minari.LAYOUT.reward, dataset.reward[rows]),
+            (minari.LAYOUT.terminal, end[rows]),
+            (minari.LAYOUT.cut, cut[rows]),
+        ):
+            # Minari itself makes arrays that can grow, and relies on it when it adds to an episode.
+            group.create_dataset(name, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
 
 
 def _metadata(dataset: Dataset, dataset_id: str, env_spec: EnvSpec | None) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from fat2thin.data.safe_files import DataFileError, file_error, refuse_too_many_
 from fat2thin.terminal_text import printable
 
 DAMAGED = "Fetch or write the file again."
-DISCOUNT = 0.99
 PROPENSITY = "A propensity is a probability above 0 and at most 1."
 _LARGEST_SETTING = 4096
 
@@ -23,8 +22,7 @@ class ArrayFile(abc.ABC):
     """A file of named arrays of numbers, none of them read before it is asked for."""
 
     path: Path
-    resave: str
-    """The way out for a file with more in it than plain arrays."""
+    resave: str  # the way out for a file with more in it than plain arrays
 
     @abc.abstractmethod
     def has(self, field: str) -> bool:
@@ -63,8 +61,7 @@ class Layout(NamedTuple):
     terminal: str = "terminal"
     cut: str = "cut"
     next_observation: str = "next_observation"
-    episode_start: str = "episode_start"
-    """Empty where the format has no such array, as below."""
+    episode_start: str = "episode_start"  # empty where the format has no such array, as below
     propensity: str = "propensity"
 
 
@@ -113,14 +110,9 @@ def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
         following = _table(file, layout.next_observation, rows, observation_size)
     if layout.propensity and file.has(layout.propensity):
         propensity = _column(file, layout.propensity, rows)
-    named = {
-        layout.observation: observation,
-        layout.action: action,
-        layout.reward: reward,
-        layout.next_observation: following,
-        layout.propensity: propensity,
-    }
-    _check_finite(file, {field: array for field, array in named.items() if array is not None})
+    numbers = (observation, action, reward, following, propensity)
+    fields = (*layout[:3], layout.next_observation, layout.propensity)
+    _check_finite(file, dict(zip(fields, numbers, strict=True)))
     if propensity is not None:
         wrong = not_a_probability(propensity)
         _check_cells(file, layout.propensity, propensity, wrong, "has {:g}", PROPENSITY)
@@ -132,24 +124,19 @@ def _cuts(
     file: ArrayFile, layout: Layout, observation: np.ndarray, following: np.ndarray | None
 ) -> np.ndarray:
     rows = len(observation)
-    cut = np.zeros(rows, bool)
     marked = file.has(layout.cut)
-    if marked:
-        cut |= _flags(file, layout.cut, rows)
+    cut = _flags(file, layout.cut, rows) if marked else np.zeros(rows, bool)
     if layout.episode_start and file.has(layout.episode_start):
-        marked = True
         cut[_starts(file, layout.episode_start, rows)[1:] - 1] = True
-    if marked:
-        return cut
-    if following is None:
+    elif not marked and following is not None:
+        cut[:-1] = rows_where(np.not_equal, following[:-1], observation[1:])
+    elif not marked:
         warnings.warn(
             f"{printable(file.path)} has neither {layout.cut!r} nor {layout.next_observation!r}: "
             f"only {layout.terminal!r} ends its episodes, and the rows on both sides of a time "
             "limit are taken for neighbours",
             stacklevel=2,
         )
-    else:
-        cut[:-1] = rows_where(np.not_equal, following[:-1], observation[1:])
     return cut
 
 
@@ -161,8 +148,7 @@ def _table(
         refuse_too_many_columns(file.path, array.shape[1], field)
     fits = array.ndim == 2 and 0 not in array.shape
     if not fits or rows not in (None, len(array)) or columns not in (None, array.shape[1]):
-        expected = f"({rows or 'rows'}, {columns or 'columns'})"
-        raise _misshapen(file, field, expected, array)
+        raise _misshapen(file, field, f"({rows or 'rows'}, {columns or 'columns'})", array)
     return array
 
 
@@ -203,12 +189,11 @@ def _starts(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _check_finite(file: ArrayFile, arrays: dict[str, np.ndarray]) -> None:
+def _check_finite(file: ArrayFile, arrays: dict[str, np.ndarray | None]) -> None:
     """Refuse arrays with numbers that are not finite, all of them in one error."""
     errors = []
     for field, array in arrays.items():
-        wrong = rows_where(not_finite, array)
-        if wrong.any():
+        if array is not None and (wrong := rows_where(not_finite, array)).any():
             count = int(not_finite(array[wrong]).sum())
             complaint = f"is NaN, infinite or beyond 32 bits {count} times"
             remedy = "Remove the episodes that hold these rows, or fill the values in."
@@ -227,9 +212,9 @@ def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box
     low, high = file.setting("action_low"), file.setting("action_high")
     discount = file.setting("discount")
     if (low is None) != (high is None):
-        missing = "action_high" if low is None else "action_low"
+        there = "action_high" if low is None else "action_low"
         remedy = "Give both action_low and action_high, or neither."
-        raise file.wrong(missing, "is there without its other end", remedy)
+        raise file.wrong(there, "is there without its other end", remedy)
     if low is None or high is None:
         unit = np.array(-1.0), np.array(1.0)
         low, high = unit if unit_box else _observed_box(file, field, action)
@@ -242,7 +227,7 @@ def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box
     if not (low < high).all():
         complaint = f"{low.tolist()} must lie below action_high {high.tolist()}"
         raise file.wrong("action_low", complaint, "Correct the box in the file, or give one.")
-    discount = np.array(DISCOUNT) if discount is None else discount
+    discount = np.array(0.99) if discount is None else discount
     if discount.size != 1 or not 0 <= discount.item() <= 1:
         complaint = f"must be one number in [0, 1], not {discount.tolist()}"
         remedy = "Correct it in the file, or give a box with a discount."
@@ -254,11 +239,11 @@ def _observed_box(file: ArrayFile, field: str, action: np.ndarray) -> tuple[np.n
     """Return the range of the logged actions, with a warning that says so."""
     low, high = extremes(action)
     way_out = "Store the limits that hold in the file as action_low and action_high"
-    shown = " to ".join(f"[{', '.join(f'{number:g}' for number in end)}]" for end in (low, high))
     if (low == high).any():
         still = int(np.argmax(low == high))
         complaint = f"never changes, and there is no action box (coordinate {still})"
         raise file.wrong(field, complaint, f"{way_out}.")
+    shown = " to ".join(f"[{', '.join(f'{number:g}' for number in end)}]" for end in (low, high))
     warnings.warn(
         f"{file.path} does not say its action box: it is taken from the logged actions, "
         f"{shown}. {way_out}",

@@ -74,13 +74,12 @@ def read_hdf5(
 ) -> Dataset:
     """Return the data set in an HDF5 file of D4RL's layout.
 
-    `timeouts` and `next_observations` may be missing, and `propensities`, which D4RL's own files
-    do not have. Without `timeouts` an episode is cut where a next observation is not the
-    observation of the row below; without both, `terminals` alone end episodes, and a warning says
-    so. The action box and the discount are those of `box`, or the attributes action_low,
-    action_high and discount of the file. Without them the discount is 0.99, and the box ±1 for a
-    data set of D4RL's (known by its name or its file's name); for any other it is the range of the
-    logged actions, and a warning says so.
+    `timeouts`, `next_observations` and `propensities` may be missing. Without `timeouts` an episode
+    is cut where a next observation is not the observation of the row below; without both,
+    `terminals` alone end episodes, with a warning. The action box and the discount are those of
+    `box`, or the attributes action_low, action_high and discount of the file. Without them the
+    discount is 0.99, and the box ±1 for a data set of D4RL's (known by its name or its file's
+    name), else the range of the logged actions, with a warning.
     """
     stem = Path(path).stem.replace("_", "-")
     named = name is not None and name.startswith(tuple(_HOW_TO_GET))

@@ -45,10 +45,7 @@ class Hdf5File(ArrayFile):
     resave = "Save it anew as a plain array (compression 'gzip' or none) in a file of its own."
 
     def __init__(self, path: Path, file: h5py.File, size: int, budget: MemoryBudget) -> None:
-        self.path = path
-        self._file = file
-        self._size = size
-        self._budget = budget
+        self.path, self._file, self._size, self._budget = path, file, size, budget
         with _explained(path):
             self._top = h5py.h5g.open(file.id, b"/")
         # Arrays of one group are asked for one after the other, and opening it takes longest.

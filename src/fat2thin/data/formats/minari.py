@@ -92,11 +92,10 @@ def find(name: str) -> Path:
 
 
 class _Part(NamedTuple):
-    """An array of an episode, and the shape of a row of it."""
+    """An array of an episode, and the shape of a row; None where only the file knows it."""
 
     field: str
     shape: tuple[int, ...] | None
-    """None where the data set has no space, and only the file knows it."""
 
 
 class _Metadata(NamedTuple):
@@ -104,7 +103,7 @@ class _Metadata(NamedTuple):
     observation: tuple[_Part, ...]
     action: _Part
     box: tuple[np.ndarray, np.ndarray] | None
-    """Ends of the action space, which may be infinite; None where the data set has no space."""
+    """Ends of the action space, which may be infinite; None without a space."""
     episodes: int | None
     discount: float | None
 
@@ -113,9 +112,7 @@ class _MinariLog(ArrayFile):
     """The episodes of a data set as arrays with one row per step."""
 
     def __init__(self, file: Hdf5File, metadata: _Metadata) -> None:
-        self.path = file.path
-        self._file = file
-        self._metadata = metadata
+        self.path, self._file, self._metadata = file.path, file, metadata
         self._steps = _steps(file, metadata)
 
     def has(self, field: str) -> bool:
@@ -126,7 +123,7 @@ class _MinariLog(ArrayFile):
         """Return a field of all episodes, one below the other."""
         if field == LAYOUT.episode_start:
             return np.cumsum([0, *self._steps.values()])[:-1].astype(dtype)
-        parts = [self._part(field, group) for group in self._steps]
+        parts = [self._part(field, group, steps) for group, steps in self._steps.items()]
         return np.concatenate(parts).astype(dtype, copy=False)
 
     def setting(self, name: str) -> np.ndarray | None:
@@ -142,19 +139,14 @@ class _MinariLog(ArrayFile):
             raise file_error(path, complaint, _GIVE_BOX, "action_space")
         return end
 
-    def _part(self, field: str, group: str) -> np.ndarray:
-        if field == LAYOUT.observation:
-            return self._observation(group)[:-1]
-        if field == LAYOUT.next_observation:
-            return self._observation(group)[1:]
+    def _part(self, field: str, group: str, steps: int) -> np.ndarray:
         if field == LAYOUT.action:
-            return self._rows(self._metadata.action, group, self._steps[group])
-        return self._rows(_Part(field, ()), group, self._steps[group])[:, 0]
-
-    def _observation(self, group: str) -> np.ndarray:
-        rows = self._steps[group] + 1
-        parts = [self._rows(part, group, rows) for part in self._metadata.observation]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+            return self._rows(self._metadata.action, group, steps)
+        if field not in (LAYOUT.observation, LAYOUT.next_observation):
+            return self._rows(_Part(field, ()), group, steps)[:, 0]
+        parts = [self._rows(part, group, steps + 1) for part in self._metadata.observation]
+        seen = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return seen[:-1] if field == LAYOUT.observation else seen[1:]
 
     def _rows(self, part: _Part, group: str, rows: int) -> np.ndarray:
         """Return a part of an episode with shape (rows, numbers)."""
@@ -239,19 +231,13 @@ def _metadata(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
         if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
             complaint = f"must be {expected}, not {type(found).__name__}"
             raise file_error(path, complaint, _AGAIN, name)
-    parts = _observation_parts(path, observation)
+    parts: tuple[_Part, ...] = (_Part(LAYOUT.observation, None),)
+    if observation is not None:
+        with _explained(path, "observation_space"):
+            parts = tuple(_parts(path, LAYOUT.observation, json.loads(observation), 0))
+            if not parts:
+                raise ValueError("there is nothing in it")
     return _Metadata(path, parts, *_action_space(path, action), episodes, discount)
-
-
-def _observation_parts(path: Path, space: str | None) -> tuple[_Part, ...]:
-    """Return the arrays that make up an observation, in the order of the space."""
-    if space is None:
-        return (_Part("observations", None),)
-    with _explained(path, "observation_space"):
-        parts = tuple(_parts(path, "observations", json.loads(space), 0))
-        if not parts:
-            raise ValueError("there is nothing in it")
-        return parts
 
 
 def _action_space(
@@ -264,7 +250,7 @@ def _action_space(
         about = json.loads(space)
         kind = about["type"]
         if kind != "Box" or np.dtype(about["dtype"]).kind != "f":
-            described = kind if kind != "Box" else f"Box of {about['dtype']}"
+            described = f"Box of {about['dtype']}" if kind == "Box" else kind
             needed = "only a Box of floating-point numbers has actions between its ends"
             remedy = "Choose a data set with continuous actions."
             raise file_error(path, f"is a {described}: {needed}", remedy, "action_space")
@@ -276,6 +262,7 @@ def _action_space(
 
 
 def _parts(path: Path, field: str, space: dict[str, Any], depth: int) -> Iterator[_Part]:
+    """Yield the arrays that make up an observation, in the order of the space."""
     kind = space["type"]
     if kind in ("Dict", "Tuple") and depth < _DEEPEST_SPACE:
         inner = space["subspaces"]

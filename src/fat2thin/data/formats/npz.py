@@ -69,8 +69,7 @@ def read_npz(
     this row) or episode_start (row numbers); next_observation, propensity, action_low, action_high
     and discount may be left out. NeoRL-2's are obs, action, reward, done, truncated or index,
     next_obs. Without a discount, in the file or given, it is 0.99. Without a box it is ±1 for a
-    file of NeoRL-2's (known by its name); for any other it is the range of the logged actions, and
-    a warning says so.
+    file of NeoRL-2's (known by its name), else the range of the logged actions, with a warning.
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else Layout()
@@ -80,13 +79,22 @@ def read_npz(
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
     """Write a data set, all of it or nothing; `read_npz` gives it back with the same hash."""
-    _check_can_be_saved(dataset)
+    named, terminal = f"data set {dataset.name!r}", dataset.continuation == 0
+    for field in dataset.row_arrays:
+        dtype = getattr(dataset, field).dtype
+        if dtype != np.float32:
+            raise ValueError(f"{named}: {field} is {dtype}, and files keep float32: convert it")
+    if not (terminal | (dataset.continuation == 1)).all():
+        reason = "continuation lies between 0 and 1 in places, and files keep only true ends"
+        raise ValueError(f"{named}: {reason}")
+    if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
+        raise ValueError(f"{named}: an episode goes on after a true end; start a new one there")
     arrays = {
         "observation": dataset.observation,
         "action": dataset.action,
         "reward": dataset.reward,
         "next_observation": dataset.next_observation,
-        "terminal": dataset.continuation == 0,
+        "terminal": terminal,
         "episode_start": dataset.episode_start,
         "action_low": np.array(dataset.action_low),
         "action_high": np.array(dataset.action_high),
@@ -119,9 +127,7 @@ class NpzFile(ArrayFile):
     resave = "Save plain arrays of numbers with numpy.savez."
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, budget: MemoryBudget) -> None:
-        self.path = path
-        self._archive = archive
-        self._budget = budget
+        self.path, self._archive, self._budget = path, archive, budget
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in archive.infolist():
             self._check_member(member)
@@ -170,9 +176,8 @@ class NpzFile(ArrayFile):
         if member.compress_type not in _METHODS:
             raise self.refused(name, f"is packed by method {member.compress_type}, not by deflate")
         if member.file_size > _HIGHEST_RATIO * member.compress_size:
-            size = f"declares {member.file_size:,} bytes"
-            complaint = f"{size}, more than deflate can make of the {member.compress_size:,} there"
-            raise self.refused(name, complaint)
+            there = f"more than deflate can make of the {member.compress_size:,} there"
+            raise self.refused(name, f"declares {member.file_size:,} bytes, {there}")
 
     def _header(self, field: str, stream: zipfile.ZipExtFile, size: int) -> _Header:
         """Read the header of a member of this size, which must be what the header declares."""
@@ -246,20 +251,6 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
         raise file_error(path, complaint, DAMAGED, field) from error
     except (NotImplementedError, RuntimeError, OverflowError) as error:
         raise file_error(path, f"cannot be unpacked: {error}", NpzFile.resave, field) from error
-
-
-def _check_can_be_saved(dataset: Dataset) -> None:
-    named = f"data set {dataset.name!r}"
-    for field in dataset.row_arrays:
-        dtype = getattr(dataset, field).dtype
-        if dtype != np.float32:
-            raise ValueError(f"{named}: {field} is {dtype}, and files keep float32: convert it")
-    terminal = dataset.continuation == 0
-    if not (terminal | (dataset.continuation == 1)).all():
-        reason = "continuation lies between 0 and 1 in places, and files keep only true ends"
-        raise ValueError(f"{named}: {reason}")
-    if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
-        raise ValueError(f"{named}: an episode goes on after a true end; start a new one there")
 
 
 register_suffix(".npz", lambda path, _: read_npz(path))

@@ -18,21 +18,8 @@ import pyarrow.compute as pc
 
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
-from fat2thin.data.formats.table_files import (
-    Batch,
-    ParquetFile,
-    TableFile,
-    damaged,
-    open_table,
-)
-from fat2thin.data.formats.table_schema import (
-    Columns,
-    Ends,
-    TableSchema,
-    find_files,
-    read_schema,
-    starter,
-)
+from fat2thin.data.formats.table_files import Batch, ParquetFile, TableFile, damaged, open_table
+from fat2thin.data.formats.table_schema import Columns, Ends, TableSchema, read_schema, starter
 from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, labels, numbers, times
 from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.data.safe_files import DataFileError, default_limit, file_error, several
@@ -60,10 +47,17 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     Without next observations the log has more rows than the data set: the last of cut episodes.
     """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_beside(path)
-    files = [open_table(file) for file in find_files(schema)]
+    files = [open_table(file) for file in schema.find_files()]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
-    _refuse_too_many(schema, files, columns)
+    # A small Parquet file may hold more rows of one value than memory does.
+    packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
+    width = sum(len(names) for key, names in columns.items() if key not in _KINDS)
+    size = packed * (4 * width + 2)
+    if size > default_limit():
+        needed = f"its files have {packed} rows, which would take {size:,} bytes"
+        limit = f"the limit is {default_limit():,}"
+        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
     log = _Filling(sum(file.row_bound for file in files), columns, schema)
     order = _RowOrder(schema.episode, schema.time)
     rows = 0
@@ -85,7 +79,7 @@ def _schema_beside(path: Path) -> TableSchema:
             + starter(path, file.columns, lambda names: _observed(file, names)),
         )
     schema = read_schema(beside)
-    if [found.resolve() for found in find_files(schema)] != [path.resolve()]:
+    if [found.resolve() for found in schema.find_files()] != [path.resolve()]:
         raise file_error(path, f"{beside.name} beside it describes other files", f"Load {beside}.")
     return schema
 
@@ -100,7 +94,7 @@ def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
             cells = [numbers(batch[column]) for column in columns]
             pieces += [[(values.min(), values.max()) for values in cells]] if len(cells[0]) else []
     except (DataFileError, BadCellsError):
-        return None
+        pieces = []
     if not pieces:
         return None
     ends = np.asarray(pieces, np.float32)
@@ -127,27 +121,13 @@ def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
     return first
 
 
-def _refuse_too_many(schema: TableSchema, files: list[TableFile], columns: Columns) -> None:
-    """A small Parquet file may hold more rows of one value than memory does."""
-    rows = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
-    size = rows * (4 * sum(len(names) for key, names in columns.items() if key not in _KINDS) + 2)
-    if size > default_limit():
-        needed = f"its files have {rows} rows, which would take {size:,} bytes"
-        limit = f"the limit is {default_limit():,}"
-        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
-
-
 class _Piece(NamedTuple):
     """A few rows of a file."""
 
     file: TableFile
     batch: Batch
     first_row: int
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(next(iter(self.batch.values())))
+    rows: int
 
     def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
         """Return the values of a column; wrong cells are an error with their place."""
@@ -174,8 +154,7 @@ class _RowOrder:
     """
 
     def __init__(self, episode: str | None, time: str | None) -> None:
-        self._episode = episode
-        self._time = time
+        self._episode, self._time = episode, time
         self._label: str | None = None
         self._last_time = np.nan
         self._over = True
@@ -213,19 +192,16 @@ class _RowOrder:
             complaint = f"goes on with episode {label!r} below the row that ended it"
             remedy = "Give what follows a name of its own, or correct the end."
             raise piece.wrong(column, complaint, remedy, goes_on)
-        for offset in np.flatnonzero(begins):
-            self._begin(piece, column, names[int(offset)].as_py(), int(offset))
+        for offset in np.flatnonzero(begins).tolist():
+            row, label = piece.first_row + offset, names[offset].as_py()
+            if row and self._label is not None:
+                self._last_row[self._label] = row - 1
+            if label in self._last_row:
+                ended = piece.file.places([self._last_row[label]])
+                complaint = f"comes back to episode {label!r}, left after {ended}"
+                raise piece.wrong(column, complaint, _SORT, np.array([offset]))
+            self._label = label
         return begins
-
-    def _begin(self, piece: _Piece, column: str, label: str, offset: int) -> None:
-        row = piece.first_row + offset
-        if row and self._label is not None:
-            self._last_row[self._label] = row - 1
-        if label in self._last_row:
-            ended = piece.file.places([self._last_row[label]])
-            complaint = f"comes back to episode {label!r}, left after {ended}"
-            raise piece.wrong(column, complaint, _SORT, np.array([offset]))
-        self._label = label
 
 
 class _Filling:
@@ -249,12 +225,12 @@ class _Filling:
     def append(self, file: TableFile, start: int, order: _RowOrder, box: Box) -> int:
         """Write the file from row `start` on; the row where the next one starts."""
         together = _columns_of(self._columns, _KINDS)
-        others = _columns_of(self._columns, self._numbers)
+        others = [c for c in _columns_of(self._columns, self._numbers) if c not in together]
         stop = start
-        for columns in file.passes(together, tuple(c for c in others if c not in together)):
+        for columns in file.passes(together, tuple(others)):
             stop = start
             for batch in file.batches(columns):
-                piece = _Piece(file, batch, stop - start)
+                piece = _Piece(file, batch, stop - start, len(batch[columns[0]]))
                 if piece.rows:
                     self._write_numbers(piece, stop, box)
                     if columns[0] in together:
@@ -288,16 +264,11 @@ class _Filling:
 
     def raw_log(self, rows: int) -> RawLog:
         """Return the first rows of the arrays."""
-        filled = {key: array[:rows] for key, array in self._numbers.items()}
-        return RawLog(
-            observation=filled["observation"],
-            action=filled["action"],
-            reward=filled["reward"][:, 0],
-            terminal=self._terminal[:rows],
-            cut=self._cut[:rows],
-            next_observation=filled.get("next_observation"),
-            propensity=filled["propensity"][:, 0] if "propensity" in filled else None,
-        )
+        filled = {
+            key: array[:rows, 0] if key in ("reward", "propensity") else array[:rows]
+            for key, array in self._numbers.items()
+        }
+        return RawLog(terminal=self._terminal[:rows], cut=self._cut[:rows], **filled)
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:

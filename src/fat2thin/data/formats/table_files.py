@@ -21,29 +21,23 @@ from fat2thin.data.safe_files import (
     refuse_too_many_columns,
 )
 
-Batch = dict[str, pa.Array]
-"""A few rows: an array a column, by its name."""
+Batch = dict[str, pa.Array]  # a few rows: an array a column, by its name
 
 # What is in flight stays small beside the arrays that are filled. Arrow keeps several blocks of a
 # CSV file at once; smaller ones take longer to read.
 _CSV_BLOCK_BYTES = 1 << 18
 _LARGEST_CSV_BLOCK_BYTES = 1 << 24
-_CSV_BLOCKS = 128
-"""Of a large CSV file, whose blocks may be larger and are still small beside it."""
+_CSV_BLOCKS = 128  # of a large CSV file, whose blocks may be larger and are still small beside it
 _PARQUET_BATCH_ROWS = 1 << 14
 _PARQUET_BUFFER_BYTES = 1 << 16
-_OPEN_COLUMN_BYTES = 1 << 21
-"""Of a Parquet file, which holds a page and its dictionary, a megabyte each."""
+_OPEN_COLUMN_BYTES = 1 << 21  # of Parquet: a page and its dictionary, a megabyte each
 _NUMBER_BYTES = 4
 _SHARE_IN_FLIGHT = 1 / 16
-_LONGEST_CELL = 64
-"""Bytes, on average over a line: a line must fit into a block."""
-_LONGEST_RECORD = 1 << 22
-"""Letters of a line of a CSV file, or of the lines that one record takes."""
+_LONGEST_CELL = 64  # bytes, on average over a line: a line must fit into a block
+_LONGEST_RECORD = 1 << 22  # letters of a line of a CSV file, or of the lines that one record takes
+# Of a Parquet file: to open it takes longer, the more columns it has.
 _LEAST_COLUMNS_AT_ONCE, _MOST_PASSES = 64, 64
-"""Of a Parquet file: to open it takes longer, the more columns it has."""
-_LONGEST_PARQUET_LIST = 1 << 17
-"""Columns, or groups of rows, that the footer of a Parquet file may list."""
+_LONGEST_PARQUET_LIST = 1 << 17  # columns, or groups of rows, that a Parquet footer may list
 
 _SAVE_AS_UTF8 = "Save it as CSV in UTF-8."
 _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
@@ -52,8 +46,7 @@ _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
 class CsvFile:
     """A CSV file: rows and named columns, with text in all cells."""
 
-    row_bound: int
-    """At least the number of rows."""
+    row_bound: int  # at least the number of rows
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -177,7 +170,7 @@ class CsvFile:
                     "A comma inside a number or a text makes two cells of one: write a decimal "
                     "point, put text in quotation marks.",
                 )
-        return damaged(self.path, _first_line(error))
+        return damaged(self.path, str(error).partition("\n")[0])
 
 
 class ParquetFile:
@@ -269,16 +262,12 @@ def _readable(path: Path) -> Iterator[None]:
             complaint = f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows"
             remedy = "Keep fewer columns, or write larger groups."
             raise file_error(path, complaint, remedy) from None
-        raise damaged(path, _first_line(error)) from None
+        raise damaged(path, str(error).partition("\n")[0]) from None
 
 
 def damaged(path: Path, reason: str) -> DataFileError:
     """Return the error of a file that cannot be read, not for its cells but for this reason."""
     return file_error(path, f"cannot be read: {reason}", "Write or copy the file again.")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _is_number(text: str) -> bool:

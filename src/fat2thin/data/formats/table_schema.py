@@ -1,7 +1,6 @@
 """The small TOML beside a table: which files, what their columns are, the action box."""
 
 import dataclasses
-import difflib
 import glob
 import itertools
 import json
@@ -15,7 +14,7 @@ from typing import Any
 
 from fat2thin.data.operations import Box
 from fat2thin.data.safe_files import DataFileError, file_error, read_small
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import did_you_mean, printable
 
 KEYS = {
     "files": "a file, a pattern such as logs/*.csv, a folder, or a list of these, relative to this "
@@ -37,10 +36,9 @@ KEYS = {
 """Every key, and what it means."""
 
 _REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
-_SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")
-"""Keys that name one column."""
-_SEVERAL = ("observation", "action", "next_observation")
-"""Keys that name columns, or beginnings of them."""
+_SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")  # keys that name one column
+_SEVERAL = ("observation", "action", "next_observation")  # keys that name columns or beginnings
+# What people call the single columns, in lower case.
 _USUAL_NAMES = {
     "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
     "time": ("time", "timestamp", "step", "timestep", "date", "t"),
@@ -49,8 +47,6 @@ _USUAL_NAMES = {
     "cut": ("cut", "time_limit", "timeout", "timeouts", "truncated"),
     "propensity": ("propensity", "propensities"),
 }
-"""What people call the single columns, in lower case."""
-
 _USUAL_BEGINNINGS = {
     "observation": ("obs", "state"),
     "action": ("act", "dose"),
@@ -66,13 +62,10 @@ _DEEP_KEY = re.compile(
 )
 """Dots and words in turn, more than any key, number or name of a file has."""
 
-_MANY = 8
-_OBSERVED = "observed in the log: write the real limit"
+_MOST_LISTED = 8  # names in a list; more are written as a beginning, where they share one
 
-Columns = dict[str, tuple[str, ...]]
-"""The columns of a file that each key names."""
-Ends = tuple[list[float], list[float]]
-"""The lowest and the highest number of each of some columns."""
+Columns = dict[str, tuple[str, ...]]  # the columns of a file that each key names
+Ends = tuple[list[float], list[float]]  # the lowest and the highest number of each of some columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +90,10 @@ class TableSchema:
     def columns(self, present: Sequence[str], file: Path) -> Columns:
         """Return the columns of each key in a file that has these; refuse what does not fit."""
         counted = Counter(present)
-        named = {key: _names(getattr(self, key)) for key in (*_SINGLE, *_SEVERAL)}
         found = {
-            key: self._find(key, names, counted, file) for key, names in named.items() if names
+            key: self._find(key, names, counted, file)
+            for key in (*_SINGLE, *_SEVERAL)
+            if (names := _names(getattr(self, key)))
         }
         if "next_observation" in found:
             self._check_pairs(found["observation"], found["next_observation"], file)
@@ -136,21 +130,19 @@ class TableSchema:
         beginning = name[:-1] if name.endswith("*") and key in _SEVERAL else None
         found = [column for column in present if beginning and column.startswith(beginning)]
         if not found:
-            hint = _did_you_mean(name, list(present))
+            hint = did_you_mean(name, present)
             complaint = f"has no column {name!r}, which {self.path.name} names as {key}{hint}"
             raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
 
-    def _check_pairs(
-        self, observation: tuple[str, ...], following: tuple[str, ...], file: Path
-    ) -> None:
-        pairs = f"observation ({_listed(observation)}) and next_observation ({_listed(following)})"
-        if len(observation) != len(following):
-            complaint = f"{pairs} have {len(observation)} and {len(following)} columns"
+    def _check_pairs(self, seen: tuple[str, ...], following: tuple[str, ...], file: Path) -> None:
+        pairs = f"observation ({_listed(seen)}) and next_observation ({_listed(following)})"
+        if len(seen) != len(following):
+            complaint = f"{pairs} have {len(seen)} and {len(following)} columns"
             raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
-        ends = _endings(observation), _endings(following)
+        ours, theirs = _endings(seen), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
-        if by_pattern and ends[0] != ends[1] and sorted(ends[0]) == sorted(ends[1]):
+        if by_pattern and ours != theirs and sorted(ours) == sorted(theirs):
             remedy = f"List the names in {self.path.name}."
             raise file_error(file, f"{pairs} have different orders", remedy)
 
@@ -162,6 +154,39 @@ class TableSchema:
             complaint = f"{key} has {len(bound)} numbers for {actions} actions"
             raise self.wrong(complaint, "Give one for each, or one number for all.")
         return bound
+
+    def find_files(self) -> tuple[Path, ...]:
+        """Return the files in the order of the TOML; those of a pattern or folder by name."""
+        if not self.files:
+            same_name = [self.path.with_suffix(suffix) for suffix in SUFFIXES]
+            found = [path for path in same_name if path.is_file()]
+            if len(found) != 1:
+                names = " and ".join(path.name for path in found) or "no table of its name"
+                raise self.wrong(f"has {names} beside it", "Say with files which tables it is for.")
+            return tuple(found)
+        paths = [path for entry in self.files for path in self._expand(entry)]
+        for path, times in Counter(paths).items():
+            if times > 1:
+                raise self.wrong(f"files names {path} {times} times", "Name it once.")
+            if path.suffix.lower() not in SUFFIXES:
+                raise self.wrong(f"files names {path}", _TABLES)
+        return tuple(paths)
+
+    def _expand(self, entry: str) -> list[Path]:
+        folder = self.path.parent
+        path = folder / entry
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            what = "which has no tables in it"
+        elif os.path.lexists(path):
+            return [path]
+        else:
+            matches = glob.glob(entry, root_dir=folder, recursive=True)
+            found = sorted(folder / match for match in matches if (folder / match).is_file())
+            what = f"which is not there{did_you_mean(entry, os.listdir(folder))}"
+        if not found:
+            raise self.wrong(f"files names {entry}, {what}", _TABLES)
+        return found
 
 
 def read_schema(path: Path) -> TableSchema:
@@ -180,14 +205,14 @@ def read_schema(path: Path) -> TableSchema:
     for key in written:
         if key not in KEYS:
             meant = [known for known, usual in _USUAL_NAMES.items() if key.lower() in usual]
-            hint = f" (did you mean {meant[0]!r}?)" if meant else _did_you_mean(key, list(KEYS))
+            hint = f" (did you mean {meant[0]!r}?)" if meant else did_you_mean(key, KEYS)
             remedy = f"The keys are {', '.join(KEYS)}."
             raise file_error(path, f"there is no key {_shown(key)}{hint}", remedy)
     missing = [key for key in _REQUIRED if key not in written]
     if not {"episode", "end", "cut"} & written.keys():
         missing.insert(0, "episode")
     if missing:
-        remedy = " ".join(map(_explained, missing))
+        remedy = " ".join(f"{key}: {KEYS[key]}." for key in missing)
         raise file_error(path, f"lacks {', '.join(missing)}", remedy)
     values: dict[str, Any] = {"files": ()}
     for key, value in written.items():
@@ -195,43 +220,8 @@ def read_schema(path: Path) -> TableSchema:
         values[key] = check(value)
         if values[key] is None:
             complaint = f"{key} must be {must_be}, not {_shown(value)}"
-            raise file_error(path, complaint, _explained(key))
+            raise file_error(path, complaint, f"{key}: {KEYS[key]}.")
     return TableSchema(path=path, **values)
-
-
-def find_files(schema: TableSchema) -> tuple[Path, ...]:
-    """Return the files of a TOML in its order; those of a pattern or a folder sorted by name."""
-    if not schema.files:
-        same_name = [schema.path.with_suffix(suffix) for suffix in SUFFIXES]
-        found = [path for path in same_name if path.is_file()]
-        if len(found) != 1:
-            names = " and ".join(path.name for path in found) or "no table of its name"
-            raise schema.wrong(f"has {names} beside it", "Say with files which tables it is for.")
-        return tuple(found)
-    paths = [path for entry in schema.files for path in _expand(schema, entry)]
-    for path, times in Counter(paths).items():
-        if times > 1:
-            raise schema.wrong(f"files names {path} {times} times", "Name it once.")
-        if path.suffix.lower() not in SUFFIXES:
-            raise schema.wrong(f"files names {path}", _TABLES)
-    return tuple(paths)
-
-
-def _expand(schema: TableSchema, entry: str) -> list[Path]:
-    folder = schema.path.parent
-    path = folder / entry
-    if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-        what = "which has no tables in it"
-    elif os.path.lexists(path):
-        return [path]
-    else:
-        matches = glob.glob(entry, root_dir=folder, recursive=True)
-        found = sorted(folder / match for match in matches if (folder / match).is_file())
-        what = f"which is not there{_did_you_mean(entry, [file.name for file in folder.iterdir()])}"
-    if not found:
-        raise schema.wrong(f"files names {entry}, {what}", _TABLES)
-    return found
 
 
 def _name(value: Any) -> str | None:
@@ -251,16 +241,16 @@ def _number(value: Any) -> float | None:
     return float(value) if real and abs(value) < 1e38 else None
 
 
+def _discount(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number <= 1 else None
+
+
 def _bounds(value: Any) -> float | tuple[float, ...] | None:
     if not isinstance(value, list):
         return _number(value)
     numbers = tuple(number for number in map(_number, value) if number is not None)
     return numbers if numbers and len(numbers) == len(value) else None
-
-
-def _discount(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and 0 <= number <= 1 else None
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -273,10 +263,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-def _explained(key: str) -> str:
-    return f"{key}: {KEYS[key]}."
-
-
 def _shown(value: Any) -> str:
     """Return a value as text, cut where it is very long."""
     try:
@@ -286,19 +272,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    lower = {other.lower(): other for other in known}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f" (did you mean {lower[close[0]]!r}?)" if close else ""
-
-
-def _listed(names: Sequence[str], at_most: int = 12) -> str:
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(map(printable, names[:at_most])) + more
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(map(printable, names[:12])) + more
 
 
 def _endings(names: Sequence[str]) -> list[str]:
-    return [name.removeprefix(_common_beginning(names)) for name in names]
+    start = len(_common_beginning(names))
+    return [name[start:] for name in names]
 
 
 def _common_beginning(names: Sequence[str]) -> str:
@@ -323,9 +304,9 @@ def starter(
             values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
     low, high = ends or ("?", "?")
-    values |= {"action_low": low, "action_high": high, "discount": 0.99}
-    comments = dict.fromkeys(("action_low", "action_high"), f"  # {_OBSERVED}") if ends else {}
-    lines = [f"{key} = {_toml(value)}{comments.get(key, '')}" for key, value in values.items()]
+    note = "  # observed in the log: write the real limit" if ends else ""
+    box = (f"action_low = {_toml(low)}{note}", f"action_high = {_toml(high)}{note}")
+    lines = [*(f"{key} = {_toml(value)}" for key, value in values.items()), *box, "discount = 0.99"]
     used = {name for names in guesses.values() for name in names}
     unused = [name for name in columns if name not in used]
     if unused:
@@ -341,7 +322,7 @@ def _guess(key: str, columns: Sequence[str]) -> list[str]:
 
 def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
     """Return the names, or their common beginning where they are many and it means only them."""
-    if len(names) <= _MANY:
+    if len(names) <= _MOST_LISTED:
         return names
     beginning = _common_beginning(names).rstrip("0123456789")
     meant = [name for name in columns if name.startswith(beginning)]

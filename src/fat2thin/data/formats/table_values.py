@@ -21,9 +21,7 @@ class BadCellsError(Exception):
 
     def __init__(self, bad: np.ndarray, what: str, way_out: str) -> None:
         super().__init__(what)
-        self.offsets = np.flatnonzero(bad)
-        self.what = what
-        self.way_out = way_out
+        self.offsets, self.what, self.way_out = np.flatnonzero(bad), what, way_out
 
 
 def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
@@ -163,8 +161,8 @@ def _moments(column: pa.Array) -> pa.Array:
     for type_ in _MOMENTS:
         with contextlib.suppress(pa.ArrowInvalid):
             return column.cast(type_)
-    cells = [column[row : row + 1] for row in range(len(column))]
-    ways = np.array([[_casts(cell, type_) for type_ in _MOMENTS] for cell in cells])
+    rows = range(len(column))
+    ways = np.array([[_casts(column[row : row + 1], type_) for type_ in _MOMENTS] for row in rows])
     unreadable = ~np.any(ways, axis=1)
     first = ways.argmax(axis=1)
     bad = unreadable if unreadable.any() else first != first[0]

@@ -10,8 +10,7 @@ from fat2thin.data.dataset import is_box, not_a_probability, not_finite, rows_wh
 from fat2thin.data.operations import Box
 from fat2thin.terminal_text import printable
 
-FIRST_ROWS = 5
-"""How many rows a finding names: enough to look it up in the file, few enough to read."""
+FIRST_ROWS = 5  # rows that a finding names: enough to look it up, few enough to read
 FLOAT32_LARGEST = float(np.finfo(np.float32).max)
 _NAMED_COLUMNS = 4
 
@@ -20,14 +19,10 @@ _NAMED_COLUMNS = 4
 class Finding:
     """One thing that is wrong or odd about a log, counted once however often it occurs."""
 
-    code: str
-    """A short name that stays the same from version to version."""
-    column: str
-    """Where: "action[0]", or the name of a whole array."""
-    count: int
-    """How often, in rows, columns or episodes, as the sentence says."""
-    rows: tuple[int, ...]
-    """The first rows of it, counted from 0; empty where it is not about rows."""
+    code: str  # a short name that stays the same from version to version
+    column: str  # where: "action[0]", or the name of a whole array
+    count: int  # how often, in rows, columns or episodes, as the sentence says
+    rows: tuple[int, ...]  # the first rows of it, counted from 0; empty where it is not about rows
     sentence: str
     way_out: str
 
@@ -55,35 +50,36 @@ class Report:
 
     def __str__(self) -> str:
         errors, warnings = len(self.errors), len(self.warnings)
-        lines = [
+        return "\n".join((
             f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
             *(f"error   {finding}" for finding in self.errors),
             *(f"warning {finding}" for finding in self.warnings),
-        ]
-        return "\n".join(lines)
+        ))  # fmt: skip
 
 
 class Order(NamedTuple):
     """The columns of a table that say which episode a row belongs to, and when it happened."""
 
-    episode: np.ndarray
-    """Shape (rows,): labels of any type."""
-    time: np.ndarray
-    """Shape (rows,): numbers or dates that rise within an episode."""
+    episode: np.ndarray  # shape (rows,): labels of any type
+    time: np.ndarray  # shape (rows,): numbers or dates that rise within an episode
 
 
-Arrays = dict[str, np.ndarray]
-"""The arrays of a log by name."""
+Arrays = dict[str, np.ndarray]  # the arrays of a log by name
 
 
 def in_rows(
-    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str
-) -> Iterator[Finding]:
-    """Yield a finding where a mask of shape (rows,) holds; the sentence may show its {count}."""
-    count = int(wrong.sum())
-    if count:
-        rows = tuple(np.flatnonzero(wrong)[:FIRST_ROWS].tolist())
-        yield Finding(code, column, count, rows, sentence.format(count=count), way_out)
+    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str,
+    numbers: np.ndarray | None = None,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield a finding where a mask of rows holds; the sentence may show its {count}.
+
+    `numbers` are the rows' numbers in the log, where they are not 0, 1, 2 and so on.
+    """
+    found = np.flatnonzero(wrong)
+    if found.size:
+        first = found[:FIRST_ROWS] if numbers is None else numbers[found[:FIRST_ROWS]]
+        sentence = sentence.format(count=found.size)
+        yield Finding(code, column, found.size, tuple(first.tolist()), sentence, way_out)
 
 
 def name_columns(array: str, columns: np.ndarray) -> str:
@@ -93,7 +89,7 @@ def name_columns(array: str, columns: np.ndarray) -> str:
     return ", ".join(names) + (f" and {left} more" if left else "")
 
 
-def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
+def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
     """Yield what makes any other check impossible: types, shapes, the box, the order of rows."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
@@ -107,20 +103,20 @@ def form(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Findi
         yield from _order(order)
 
 
-def values(arrays: Arrays) -> Iterator[Finding]:
+def wrong_values(arrays: Arrays) -> Iterator[Finding]:
     """Yield the cells that no data set can hold: wrong flags, numbers that are not finite."""
     for name in ("terminal", "cut"):
         yield from in_rows(
             "flag", name, ~np.isin(arrays[name], (0, 1)), "is neither 0 nor 1 in {count} rows",
             "An end either is one or is none; make it 0 and 1, or false and true.",
         )  # fmt: skip
-    for name in numbers(arrays):
+    for name in number_arrays(arrays):
         yield from _in_cells(
             "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
             "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
             "that says where something was missing is information.",
         )  # fmt: skip
-    for name in numbers(arrays):
+    for name in number_arrays(arrays):
         yield from _in_cells(
             "too_large", name, arrays[name],
             lambda array: np.isfinite(array) & not_in_float32(array),
@@ -141,7 +137,7 @@ def not_in_float32(array: np.ndarray) -> np.ndarray:
     return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)
 
 
-def numbers(arrays: Arrays) -> list[str]:
+def number_arrays(arrays: Arrays) -> list[str]:
     """Return the names of the arrays that hold numbers, not flags."""
     return [name for name in arrays if name not in ("terminal", "cut")]
 
@@ -208,13 +204,9 @@ def _order(order: Order) -> Iterator[Finding]:
 
 
 def _in_cells(
-    code: str,
-    name: str,
-    array: np.ndarray,
-    wrong: Callable[[np.ndarray], np.ndarray],
-    complaint: str,
-    way_out: str,
-) -> Iterator[Finding]:
+    code: str, name: str, array: np.ndarray, wrong: Callable[[np.ndarray], np.ndarray],
+    complaint: str, way_out: str,
+) -> Iterator[Finding]:  # fmt: skip
     """Yield one finding for all columns of an array in which it is wrong somewhere."""
     rows = rows_where(wrong, array)
     if array.ndim == 2 and rows.any():

@@ -1,20 +1,26 @@
-"""What is odd about the contents of a log; every threshold is a constant with its reason."""
+"""Checks of a log before anything is learned from it: what is wrong, and what is odd.
 
-import dataclasses
+An error is what no data set can be made of, or what would be learned wrongly for certain. A warning
+may be right: a task that never ends has no ends. A finding is one line, however many rows it is in.
+Every threshold is a constant with its reason.
+"""
+
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fat2thin.data.checks.form import FIRST_ROWS, Arrays, Finding, in_rows, name_columns
-from fat2thin.data.dataset import Extremes, blocks, rows_where
+from fat2thin.data import checks_form
+from fat2thin.data.checks_form import Arrays, Finding, Order, Report, in_rows, name_columns
+from fat2thin.data.dataset import Dataset, Extremes, blocks, extremes, rows_where
+from fat2thin.data.operations import Box, RawLog
+
+__all__ = ["Finding", "Order", "Report", "check"]
 
 OTHER_UNIT = 1.0
-"""Widths of the box by which an action leaves it before another unit is the likely cause. Noise and
-rounding leave a box by a part of its width."""
+"""Widths of the box by which actions of another unit leave it; noise leaves it by a part of one."""
 NARROW_SHARE = 0.01
-"""Share of the box's width below which logged actions hardly use it: percent against fractions is
-a factor of 100."""
+"""Share of the box that is hardly used: percent against fractions is a factor of 100."""
 BEYOND_SHARE = 0.25
 """Share of the box's width that lies on one side of every logged action above which the box is too
 wide: doses from 0 to 1 leave half of a box of ±1 untried, and uniform actions hardly anything."""
@@ -27,96 +33,120 @@ there. A pile on a point has no density, and a policy family with one cannot fit
 CONSTANT_SPREAD = 1e-6
 """Range of a column, beside its magnitude, up to which it is constant: float32 has seven digits."""
 DUPLICATE_SHARE = 0.01
-"""Share of repeated rows from which on a file was joined to itself more likely than by chance: with
-real-valued columns chance gives none."""
+"""Share of repeated rows from which on a file was joined to itself: by chance there are none."""
 REWARD_RATIO = 1000.0
 """Largest reward over the median of those that are not 0, in size: squared errors then differ by a
 million, and a critic learns the few large ones alone."""
-OBSERVATION_MAGNITUDE = 1e4
-"""Size of an observation from which on a network's first layer sees little else."""
+OBSERVATION_MAGNITUDE = 1e4  # size from which on a network's first layer sees little else
 OBSERVATION_RATIO = 100.0
 """Size of a column over that of the smallest other one: below it one learning rate serves both."""
 CHAIN_TOLERANCE = 1e-4
-"""Part of a column's range by which a next observation may differ from the observation in the row
-below: files are rounded, and a step of a task moves further than that."""
+"""Part of a column's range by which a next observation may differ from the row below: rounding."""
 SHORT_EPISODE_SHARE = 0.01
 """Part of the median length below which an episode is very short: an interrupted recording."""
+_RANGED = ("observation", "action", "reward")
 
 
-class Log(NamedTuple):
+class _Log(NamedTuple):
     """The finite rows of a log whose shapes and types are right."""
 
-    row: np.ndarray
-    """Their numbers in the log."""
-    arrays: Arrays
-    """observation, action, reward, and next_observation and propensity where they are known."""
-    extremes: dict[str, Extremes]
-    """Of observation, action and reward."""
-    follows: np.ndarray
-    """Whether the row after this one, in the log, belongs to the same episode."""
-    lengths: np.ndarray
-    """Rows of the episodes of the whole log."""
-    starts: np.ndarray
-    """Rows that the episodes of the whole log start at."""
-    ends: int
-    """Number of true ends in the whole log."""
-    low: np.ndarray
-    """Lower end of the action box, shape (columns,); empty where there is none."""
+    row: np.ndarray  # their numbers in the log
+    arrays: Arrays  # of numbers; next_observation and propensity where they are known
+    extremes: dict[str, Extremes]  # of observation, action and reward
+    follows: np.ndarray  # whether the row after this one, in the log, is of the same episode
+    lengths: np.ndarray  # rows of the episodes of the whole log
+    starts: np.ndarray  # rows that the episodes of the whole log start at
+    ends: int  # number of true ends in the whole log
+    low: np.ndarray  # lower end of the action box, shape (columns,); empty where there is none
     high: np.ndarray
 
-    def in_rows(
-        self, code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str
-    ) -> Iterator[Finding]:
-        """Yield a finding where a mask of the finite rows holds, with the numbers of the log."""
-        for finding in in_rows(code, column, wrong, sentence, way_out):
-            yield dataclasses.replace(finding, rows=tuple(self.row[list(finding.rows)].tolist()))
+
+def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = None) -> Report:
+    """Return what is wrong and what is odd about a log.
+
+    A data set brings its box; for a raw log it is given, and without it nothing is said about the
+    box. `order` has the columns of a table that a raw log no longer shows.
+    """
+    arrays, box = _arrays(log, box)
+    wrong_form = tuple(checks_form.wrong_forms(arrays, box, order))
+    if wrong_form:
+        return Report(wrong_form)
+    errors = tuple(checks_form.wrong_values(arrays))
+    prepared = _prepare(arrays, box)
+    if not prepared.row.size:
+        return Report(errors)
+    outside = _outside_box(prepared) if box else ()
+    of_box = (_narrow, _wide_box, _edges) if box else ()
+    of_rows = (_chain, _duplicates, _no_end, _short_episodes, _reward_scale, _observation_scale)
+    odd = (finding for find in (_constant, *of_box, *of_rows) for finding in find(prepared))
+    return Report((*errors, *outside), tuple(odd))
 
 
-def warnings(log: Log) -> Iterator[Finding]:
-    """Yield what is odd about a log, and may be right."""
-    yield from _constant(log)
-    if log.low.size:
-        yield from _narrow(log)
-        yield from _wide_box(log)
-        yield from _edges(log)
-    yield from _chain(log)
-    yield from _duplicates(log)
-    yield from _no_end(log)
-    yield from _short_episodes(log)
-    yield from _reward_scale(log)
-    yield from _observation_scale(log)
+def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarray], Box | None]:
+    if isinstance(log, Dataset):
+        cut = np.zeros(log.rows, bool)
+        cut[np.append(log.episode_start[1:], log.rows) - 1] = True
+        box = Box(log.action_low, log.action_high, log.discount)
+        terminal = log.continuation == 0
+        log = RawLog(
+            log.observation, log.action, log.reward, terminal, cut, log.next_observation,
+            log.propensity,
+        )  # fmt: skip
+    present = {name: array for name, array in log._asdict().items() if array is not None}
+    return {name: np.asarray(array) for name, array in present.items()}, box
 
 
-def outside_box(log: Log) -> Iterator[Finding]:
+def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> _Log:
+    terminal = arrays["terminal"] == 1
+    last = terminal | (arrays["cut"] == 1)
+    last[-1] = True
+    starts = np.flatnonzero(np.append(True, last[:-1]))
+    numbers = {name: arrays[name] for name in checks_form.number_arrays(arrays)}
+    too_large = checks_form.not_in_float32
+    unusable = np.any([rows_where(too_large, array) for array in numbers.values()], axis=0)
+    row = np.flatnonzero(~unusable)
+    if unusable.any():
+        numbers = {name: array[row] for name, array in numbers.items()}
+    return _Log(
+        row=row,
+        arrays=numbers,
+        extremes={name: extremes(numbers[name]) for name in _RANGED if row.size},
+        follows=~last[row] & np.append(np.diff(row) == 1, False)[: row.size],
+        lengths=np.diff(starts, append=len(last)),
+        starts=starts,
+        ends=int(terminal.sum()),
+        low=np.asarray(box.low if box else ()),
+        high=np.asarray(box.high if box else ()),
+    )
+
+
+def _outside_box(log: _Log) -> Iterator[Finding]:
     """Yield the actions that leave the box, which are errors."""
     low, high, logged = log.low, log.high, log.extremes["action"]
     excess = np.maximum(low - logged.low, logged.high - high)
     far = np.flatnonzero(excess > OTHER_UNIT * (high - low))
     near = np.setdiff1d(np.flatnonzero(excess > 0), far)
-    other_unit = (
+    unit = (
         "Actions and box seem to be in different units: bring both into the same, or correct the "
         "box."
     )
-    mistakes = (
+    mistake = (
         "Widen the box if such actions are allowed, correct them if they are mistakes; clip them "
         "only where they are rounding."
     )
-    for code, columns, way_out in (
-        ("other_unit", far, other_unit),
-        ("outside_box", near, mistakes),
-    ):
+    for code, columns, way_out in (("other_unit", far, unit), ("outside_box", near, mistake)):
         if not columns.size:
             continue
         wrong = rows_where(
             lambda rows, at=columns: (rows[:, at] < low[at]) | (rows[:, at] > high[at]),
             log.arrays["action"],
         )
-        yield from log.in_rows(
+        yield from in_rows(
             code, name_columns("action", columns), wrong,
             f"leaves the box in {{count}} of {log.row.size} rows: logged from "
             f"{logged.low[columns].min():g} to {logged.high[columns].max():g}, box from "
             f"{low[columns].min():g} to {high[columns].max():g}",
-            way_out,
+            way_out, log.row,
         )  # fmt: skip
 
 
@@ -124,7 +154,7 @@ def _in_columns(code: str, array: str, columns: np.ndarray, sentence: str, way_o
     return Finding(code, name_columns(array, columns), columns.size, (), sentence, way_out)
 
 
-def _constant(log: Log) -> Iterator[Finding]:
+def _constant(log: _Log) -> Iterator[Finding]:
     ways_out = {
         "observation": "It tells a policy nothing; leave it out, or look why it was not recorded.",
         "action": "Nothing can be learned about what was never tried; leave it out, or look for "
@@ -141,7 +171,7 @@ def _constant(log: Log) -> Iterator[Finding]:
         yield Finding("constant", label, columns.size, (), f"{value}, to six digits", way_out)
 
 
-def _narrow(log: Log) -> Iterator[Finding]:
+def _narrow(log: _Log) -> Iterator[Finding]:
     logged = log.extremes["action"]
     used = (logged.high - logged.low) / (log.high - log.low)
     narrow = np.flatnonzero((used < NARROW_SHARE) & ~never_changes(logged))
@@ -154,7 +184,7 @@ def _narrow(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _wide_box(log: Log) -> Iterator[Finding]:
+def _wide_box(log: _Log) -> Iterator[Finding]:
     low, high, logged = log.low, log.high, log.extremes["action"]
     # A column that never changes, or hardly does, has a finding of its own.
     varied = ~never_changes(logged) & (logged.high - logged.low >= NARROW_SHARE * (high - low))
@@ -175,7 +205,7 @@ def _wide_box(log: Log) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _edges(log: Log) -> Iterator[Finding]:
+def _edges(log: _Log) -> Iterator[Finding]:
     action, low, high = log.arrays["action"], log.low, log.high
     margin = EDGE_WIDTH * (high - low)
     varied = ~never_changes(log.extremes["action"])
@@ -184,16 +214,16 @@ def _edges(log: Log) -> Iterator[Finding]:
         share = at_edge.mean(axis=0)
         columns = np.flatnonzero((share >= EDGE_SHARE) & varied)
         if columns.size:
-            yield from log.in_rows(
+            yield from in_rows(
                 "at_edge", name_columns("action", columns), np.any(at_edge[:, columns], axis=1),
                 f"lies at the {edge} edge of the box in {100 * share[columns].max():.3g} % of "
                 "the rows",
                 "Say so where results are shown: a policy whose support lies inside the box puts "
-                "a band there, not a point. If actions were clipped to the box, widen it.",
+                "a band there, not a point. If actions were clipped to the box, widen it.", log.row,
             )  # fmt: skip
 
 
-def _chain(log: Log) -> Iterator[Finding]:
+def _chain(log: _Log) -> Iterator[Finding]:
     if "next_observation" not in log.arrays:
         return
     observation, following = log.arrays["observation"], log.arrays["next_observation"]
@@ -205,32 +235,30 @@ def _chain(log: Log) -> Iterator[Finding]:
         following[:-1],
         observation[1:],
     )
-    yield from log.in_rows(
+    yield from in_rows(
         "broken_chain", "next_observation", broken,
         "is not the observation of the row below in {count} of "
         f"{int(log.follows.sum())} steps inside episodes",
         "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
-        "them, or mark where an episode is cut.",
+        "them, or mark where an episode is cut.", log.row,
     )  # fmt: skip
 
 
-def _duplicates(log: Log) -> Iterator[Finding]:
+def _duplicates(log: _Log) -> Iterator[Finding]:
     repeated = repeated_rows(tuple(log.arrays.values()))
     if repeated.mean() >= DUPLICATE_SHARE:
-        yield from log.in_rows(
+        yield from in_rows(
             "duplicates", "all columns", repeated,
             f"repeat an earlier row in {100 * repeated.mean():.3g} % of the rows",
             "Look whether a file was joined to itself, and drop the copies: they count twice in "
-            "every mean.",
+            "every mean.", log.row,
         )  # fmt: skip
 
 
-def _no_end(log: Log) -> Iterator[Finding]:
+def _no_end(log: _Log) -> Iterator[Finding]:
     # A time limit makes all episodes equally long; where recording stopped, the last is shorter.
-    limit = log.lengths.max()
-    time_limit = (
-        log.lengths.size > 1 and (log.lengths[:-1] == limit).all() and log.lengths[-1] <= limit
-    )
+    *others, last = log.lengths.tolist()
+    time_limit = len({*others}) == 1 and last <= others[0]
     if not log.ends and not time_limit:
         episodes = log.lengths.size
         yield Finding(
@@ -242,13 +270,13 @@ def _no_end(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _short_episodes(log: Log) -> Iterator[Finding]:
+def _short_episodes(log: _Log) -> Iterator[Finding]:
     median = float(np.median(log.lengths))
     short = log.lengths <= max(1.0, SHORT_EPISODE_SHARE * median)
     if short.any():
-        count = int(short.sum())
+        count, first = int(short.sum()), log.starts[short][: checks_form.FIRST_ROWS]
         yield Finding(
-            "short_episodes", "episodes", count, tuple(log.starts[short][:FIRST_ROWS].tolist()),
+            "short_episodes", "episodes", count, tuple(first.tolist()),
             f"are very short {count} times of {short.size}: {int(log.lengths[short].max())} rows "
             f"or fewer, the median is {median:g}",
             "Look whether recordings were interrupted or episodes marked wrongly; a task of one "
@@ -256,29 +284,28 @@ def _short_episodes(log: Log) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reward_scale(log: Log) -> Iterator[Finding]:
+def _reward_scale(log: _Log) -> Iterator[Finding]:
     size = np.abs(log.arrays["reward"].astype(np.float64))
     if not size.any():
         return
     median = float(np.median(size[size > 0]))
-    yield from log.in_rows(
+    yield from in_rows(
         "reward_scale", "reward", size > REWARD_RATIO * median,
         f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
         "Look whether units were mixed or a code stands for a missing value; else scale or "
-        "clip rewards by a rule that you state.",
+        "clip rewards by a rule that you state.", log.row,
     )  # fmt: skip
 
 
-def _observation_scale(log: Log) -> Iterator[Finding]:
+def _observation_scale(log: _Log) -> Iterator[Finding]:
     seen = log.extremes["observation"]
     size = _size(seen)
     varied = ~never_changes(seen)
     if not varied.any():
         return
     smallest = size[varied].min()
-    large = np.flatnonzero(
-        varied & (size > OBSERVATION_MAGNITUDE) & (size > OBSERVATION_RATIO * smallest)
-    )
+    bound = max(OBSERVATION_MAGNITUDE, OBSERVATION_RATIO * smallest)
+    large = np.flatnonzero(varied & (size > bound))
     if large.size:
         yield _in_columns(
             "observation_scale", "observation", large,
