@@ -75,9 +75,6 @@ class RecordedRun:
 
     def state(self, checkpoint: Checkpoint | None = None) -> State:
         """Load the states of a checkpoint, or those after the last step."""
-        if checkpoint is None:
-            return self.folder.state(self.shapes.states)
-        return files.load_tree(checkpoint.path / checkpoints.STATE, self.shapes.states)
 
     def policies(self, step: int) -> Any:
         """Load the policies of the snapshot of a step."""
@@ -97,15 +94,12 @@ def check_files(run: RecordedRun) -> str:
         raise NotPossible("there are no checksums before a run is over")
     # Larger files could not be loaded either, and hashing one that is all holes may take forever.
     listed, found = run.about["files"], run.folder.stamps(default_limit())
+    changed = [name for name in found if name in listed and listed[name] != found[name]]
     refuse(
         [
             *(f"{name} is missing" for name in listed if name not in found),
             *(f"{name} is here and not listed" for name in found if name not in listed),
-            *(
-                f"{name} is not what was written: its checksum is another"
-                for name in found
-                if name in listed and listed[name] != found[name]
-            ),
+            *(f"{name} is not what was written: its checksum is another" for name in changed),
         ]
     )
     if STATE not in found:
@@ -136,8 +130,7 @@ def check_metrics(run: RecordedRun) -> str:
             raise DamagedError(f"line {line} {there}")
     if line > count or (run.over and line < count):
         raise DamagedError(f"there are {line:,} lines instead of {count:,}")
-    if run.checkpoints:
-        newest = run.checkpoints[0]
+    for newest in run.checkpoints[:1]:
         if not run.folder.metrics_contents().startswith(newest.contents(METRICS) or b""):
             raise DamagedError(f"they do not begin as those of the checkpoint of {newest.place}")
     return f"{line:,} rows, to step {run.reached:,}"
@@ -195,10 +188,8 @@ def _trees(run: RecordedRun) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(run: RecordedRun) -> bool:
-    """Whether everything up to the last step must be there.
-
-    A run that diverged in its preparation never came to what is due after step 0.
-    """
+    """Whether everything up to the last step must be there."""
+    # A run that diverged in its preparation never came to what is due after step 0.
     prepared = algorithms.get(run.spec.algorithm).preparation is not None
     early = run.about["status"] == DIVERGED and run.reached == 0
     return run.over and not (early and prepared)

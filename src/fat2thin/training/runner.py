@@ -1,5 +1,6 @@
 """Runs from specification to result, one alone or several in one program."""
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -25,7 +26,7 @@ from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.identity import read_logs
-from fat2thin.runs.lock import locks
+from fat2thin.runs.lock import locked
 from fat2thin.runs.result import Run
 from fat2thin.runs.result import load as load_run
 from fat2thin.settings.config import refuse_unknown
@@ -127,16 +128,17 @@ def execute_together(
     if wanted := missing():
         # Built before anything is written: what cannot be trained is refused here.
         prepared = {tuple(wanted): training_of(wanted)}
-        with locks(folder.path for folder in map(folders.__getitem__, wanted) if folder):
+        with contextlib.ExitStack() as held:
+            for folder in filter(None, (folders[i] for i in wanted)):
+                held.enter_context(locked(folder.path))
             # Another process may have finished some of them before it released its lock.
             wanted = missing()
-            with progress or for_terminal(otherwise=Silent) as shown:
-                left = [(specs[i], logs[i], folders[i]) for i in wanted]
-                for group in groups(left):
-                    together = tuple(wanted[place] for place in group)
-                    training = prepared.get(together) or training_of(together)
-                    training.begin([*group.values()])
-                    computed |= zip(together, training.run(shown), strict=True)
+            shown = held.enter_context(progress or for_terminal(otherwise=Silent))
+            for group in groups([(specs[i], logs[i], folders[i]) for i in wanted]):
+                together = tuple(wanted[place] for place in group)
+                training = prepared.get(together) or training_of(together)
+                training.begin([*group.values()])
+                computed |= zip(together, training.run(shown), strict=True)
     return [
         load_run(folder.path) if folder and number not in computed else computed[number]
         for number, folder in enumerate(folders)
