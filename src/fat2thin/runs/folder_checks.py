@@ -75,6 +75,8 @@ class RecordedRun:
 
     def state(self, checkpoint: Checkpoint | None = None) -> State:
         """Load the states of a checkpoint, or those after the last step."""
+        path = checkpoint.path / checkpoints.STATE if checkpoint else self.folder.path / STATE
+        return files.load_tree(path, self.shapes.states)
 
     def policies(self, step: int) -> Any:
         """Load the policies of the snapshot of a step."""
