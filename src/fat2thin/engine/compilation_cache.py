@@ -45,7 +45,9 @@ def use() -> None:
     if _chosen():
         return
     try:
-        folder = _default_folder()
+        caches = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
+        folder = base / "fat2thin" / "jax"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_others(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -60,10 +62,8 @@ def use() -> None:
 
 def _refuse_others(folder: Path) -> None:
     """Refuse a folder that others can write to: their programs would run as if they were ours."""
-    if not hasattr(os, "getuid"):
-        return
     status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise PermissionError(f"others may write to {folder}; remove it, or `chmod go-w` it")
 
 
@@ -71,12 +71,6 @@ def _chosen() -> bool:
     if _FOLDER.upper() in os.environ:
         return True
     return "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is not None
-
-
-def _default_folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
-    return base / "fat2thin" / "jax"
 
 
 def _set(option: str, value: str | float | int) -> None:
@@ -94,10 +88,9 @@ def make_room(functions: Iterable[Callable]) -> None:
 
     Above half of the limit this releases the programs of `functions`, which are jitted. If more
     than three quarters are still in use, it releases everything that JAX has compiled in this
-    process, by `jax.clear_caches()`. What is needed again is compiled again, or loaded from JAX's
-    cache on disk. Where mappings of other code fill half of the limit, the next release waits until
-    a tenth of those left free are used. Systems other than Linux have no such limit, and nothing
-    is released there.
+    process. What is needed again is compiled again, or loaded from JAX's cache on disk. Where
+    mappings of other code fill half of the limit, the next release waits until a tenth of those
+    left free are used. Systems other than Linux have no such limit: nothing is released there.
     """
     global _after_release
     import jax  # not above: the command line imports this module before it sets up JAX

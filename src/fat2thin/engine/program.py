@@ -64,8 +64,8 @@ class Data(NamedTuple):
     """Rows that signals are computed from, with a leading axis of logs, if rows are held out."""
 
 
-def take(tree: Any, places: int | slice | np.ndarray) -> Any:
-    """Return some entries of the leading axis, often that of jobs, of all arrays of a tree."""
+def take(tree: Any, places: int | slice | np.ndarray | Array | tuple[Array, ...]) -> Any:
+    """Index all arrays of a tree: often by jobs, along the leading axis."""
     return jax.tree.map(lambda leaf: leaf[places], tree)
 
 

@@ -132,7 +132,8 @@ def check_metrics(run: RecordedRun) -> str:
             raise DamagedError(f"line {line} {there}")
     if line > count or (run.over and line < count):
         raise DamagedError(f"there are {line:,} lines instead of {count:,}")
-    for newest in run.checkpoints[:1]:
+    if run.checkpoints:
+        newest = run.checkpoints[0]
         if not run.folder.metrics_contents().startswith(newest.contents(METRICS) or b""):
             raise DamagedError(f"they do not begin as those of the checkpoint of {newest.place}")
     return f"{line:,} rows, to step {run.reached:,}"

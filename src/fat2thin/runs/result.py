@@ -130,8 +130,8 @@ class Run:
     def known_references(self) -> dict[str, Reference]:
         """Return the references; none if measuring them takes a task that the run names.
 
-        Making that task imports its package, which a stranger's folder must not cause. There are
-        none either if the task cannot be made.
+        Making that task imports its package, which a stranger's folder must not cause: only
+        `evaluate` does it. There are none either if the task cannot be made.
         """
         kept = self._kept_references()
         if kept is not None or self.spec.task is not None:

@@ -270,8 +270,9 @@ class _Replay:
         for start, length in chunks:
             states, report = self.scheduler.chunk(states, self._data, start, length, active)
             active = active & ~(np.asarray(report.bad_update) >= 0)
-            end, metrics = start + length, jax.device_get(report.row)
-            self._compare_rows(rows[end], end, metrics, active)
+            end, means = start + length, jax.device_get(report.row)
+            metrics = {name: np.where(active, values, np.nan) for name, values in means.items()}
+            self._compare_rows(end, rows[end], metrics)
             self._compare_weights(end, states)
         first, last = chunks[0][0] + 1, sum(chunks[-1])
         self.compared.append(f"metrics of steps {first:,} to {last:,}")
@@ -299,14 +300,13 @@ class _Replay:
         return ""
 
     def _compare_rows(
-        self, rows: dict[int, MetricsRow], step: int, metrics: dict[str, np.ndarray], active: Any
+        self, step: int, rows: dict[int, MetricsRow], metrics: dict[str, np.ndarray]
     ) -> None:
         for place, seed in enumerate(self.run.spec.seeds):
             row = rows.get(seed, {})
             for name in sorted({*metrics, *row} - {"step", "seed"}):
                 kept = float(row.get(name, np.nan))
-                here = name in metrics and active[place]
-                found = float(metrics[name][place]) if here else np.nan
+                found = float(metrics[name][place]) if name in metrics else np.nan
                 where = f"{name} of seed {seed} at step {step:,}, {kept!r} there and {found!r} here"
                 self._note(np.asarray(kept), np.asarray(found), where)
 

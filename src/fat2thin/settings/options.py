@@ -126,10 +126,7 @@ def takes_options(function: _Function) -> _Function:
         for field in dataclasses.fields(RunOptions)
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *options, settings])
-    indent = {"initial_indent": " " * 4, "subsequent_indent": " " * 8}
-    described = [
-        textwrap.fill(f"{name}: {sentence}", 96, **indent)
-        for name, _, sentence in explain(RunOptions)
-    ]
+    wrapper = textwrap.TextWrapper(96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    described = [wrapper.fill(f"{name}: {text}") for name, _, text in explain(RunOptions)]
     function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *described])
     return function

@@ -198,9 +198,9 @@ def _block(row: ListedSettings, numbers: list[int], width: int) -> str:
     head = f"{row.algorithm}, from {row.origin}{family}"
     values = ", ".join(f"{name} {_shown(value)}" for name, value in row.values.items())
     lines = [", ".join(row.datasets), values, " ".join(f"[{number}]" for number in numbers)]
-    indent = {"initial_indent": " " * 4, "subsequent_indent": " " * 4}
-    wrapped = (textwrap.fill(line, width, **indent, break_on_hyphens=False) for line in lines)
-    return "\n".join([head, *wrapped])
+    indent = " " * 4
+    wrapper = textwrap.TextWrapper(width, indent, indent, break_on_hyphens=False)
+    return "\n".join([head, *map(wrapper.fill, lines)])
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def execute_together(
             if folder is None or folder.status(spec, of_spec) not in over
         ]
 
-    def training_of(numbers: Iterable[int]) -> _Training:
+    def training_of(numbers: Sequence[int]) -> _Training:
         return _Training(
             [specs[i] for i in numbers], [logs[i] for i in numbers], [folders[i] for i in numbers],
             traced, checkpoint_seconds,
