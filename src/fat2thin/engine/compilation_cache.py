@@ -55,9 +55,14 @@ def use() -> None:
     except (OSError, RuntimeError) as error:
         _log.warning("compiled programs are not kept: %s", error)
         return
-    _set(_FOLDER, str(folder))
-    for option, value in _KEPT.items():
-        _set(option, value)
+    for option, value in {_FOLDER: str(folder), **_KEPT}.items():
+        if option.upper() in os.environ:
+            continue
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(option, value)
+        else:
+            # JAX reads the environment when it is loaded.
+            os.environ[option.upper()] = str(value)
 
 
 def _refuse_others(folder: Path) -> None:
@@ -71,16 +76,6 @@ def _chosen() -> bool:
     if _FOLDER.upper() in os.environ:
         return True
     return "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is not None
-
-
-def _set(option: str, value: str | float | int) -> None:
-    """Set an option of JAX, unless the environment does. JAX reads it there if not yet loaded."""
-    if option.upper() in os.environ:
-        return
-    if "jax" in sys.modules:
-        sys.modules["jax"].config.update(option, value)
-    else:
-        os.environ[option.upper()] = str(value)
 
 
 def make_room(functions: Iterable[Callable]) -> None:

@@ -31,7 +31,6 @@ LARGEST_LOG = 2**30
 DEEPEST_JSON = 32
 """Maximum nesting of a JSON file; ours have six levels at most."""
 TREE_FORMAT = "fat2thin tree 2"
-_LARGEST_COUNT = 2**63 - 1
 _LONGEST_COMPLAINT = 500
 _LONGEST_HEADER = 8 * 2**20
 _TYPES = {
@@ -187,7 +186,7 @@ def is_number(value: Any) -> bool:
 
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 0 that 64 bits can hold."""
-    return type(value) is int and 0 <= value <= _LARGEST_COUNT
+    return type(value) is int and 0 <= value < 2**63
 
 
 def is_kind(kind: Kind, value: Any) -> bool:

@@ -39,9 +39,9 @@ class Interruption:
     Only the main thread of a program can listen: elsewhere signals are left alone.
     """
 
-    def __init__(self, listening: bool = True) -> None:
+    def __init__(self, listening: bool) -> None:
         self.asked = False
-        """Whether somebody wants it to stop."""
+        """Whether a signal came."""
         self.number: int = signal.SIGINT
         """Which signal it was."""
         self._listening = listening and threading.current_thread() is threading.main_thread()
@@ -50,7 +50,7 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         if self._listening:
             for number in _SIGNALS:
-                # Whoever started this in the background may want it to be deaf.
+                # A process in the background may have been told to ignore it.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._hear)
         return self

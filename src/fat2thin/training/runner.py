@@ -102,7 +102,10 @@ def execute_together(
     one without such a checkpoint resumes alone.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
-    _refuse_shared(folders)
+    places = [folder.path.resolve() for folder in folders if folder is not None]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
     logs = read_logs(specs, load)
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
     # A run that diverged does so again; alone it is an error, as it was the first time.
@@ -143,13 +146,6 @@ def execute_together(
         load_run(folder.path) if folder and number not in computed else computed[number]
         for number, folder in enumerate(folders)
     ]
-
-
-def _refuse_shared(folders: Sequence[RunFolder | None]) -> None:
-    places = [folder.path.resolve() for folder in folders if folder is not None]
-    for place in places:
-        if places.count(place) > 1:
-            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
 
 
 class _Training:
