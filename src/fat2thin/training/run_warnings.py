@@ -103,10 +103,8 @@ def look(
 ) -> list[str]:
     """Return what to say of a run's policies, those after the step `chosen` for each seed.
 
-    `rows` are metrics of shape (rows, seeds), with their "step".
+    `rows` are metrics of shape (rows, seeds), with their "step". The run must have a holdout.
     """
-    if not spec.holdout:
-        return []
     steps, seeds = np.searchsorted(rows["step"], chosen), np.arange(len(spec.seeds))
     of_seeds = (seeds if len(logs) > 1 else 0 * seeds).tolist()
     constants = [_best_constant_of(log) for log in logs]

@@ -34,7 +34,6 @@ from fat2thin.runs.folder import (
 from fat2thin.runs.result import Evaluations, MetricColumns, Run
 from fat2thin.settings.spec import RunSpec, plain
 from fat2thin.training import run_warnings
-from fat2thin.training.run_warnings import Health
 
 _CARRIED = ("stopped", "warnings", "preparation", "begun")
 """Fields of run.json that are found out during training; a checkpoint has them too."""
@@ -67,7 +66,7 @@ class RunWriter:
         self._references: dict[str, Reference] | None = None
         self._step = 0
         self._states: State = None
-        self._health = Health(spec.seeds, _largest_return(logs))
+        self._health = run_warnings.Health(spec.seeds, _largest_return(logs))
         if folder and checkpoint:
             self._resume_from(folder, checkpoint)
         elif folder:
@@ -240,13 +239,12 @@ class RunWriter:
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
         if not self.spec.holdout or max(chosen) == 0:
             return
-        if isinstance(self._states, SelectedState):
-            unscored = np.asarray(self._states.unscored)
-            if unscored.any():
-                self.warn(
-                    f"{run_warnings.who(self.spec.seeds, unscored)}: no held-out signal was a "
-                    "number after any step, so none could be selected: the last policy acts"
-                )
+        states = self._states
+        if isinstance(states, SelectedState) and np.any(unscored := np.asarray(states.unscored)):
+            self.warn(
+                f"{run_warnings.who(self.spec.seeds, unscored)}: no held-out signal was a number "
+                "after any step, so none could be selected: the last policy acts"
+            )
         # Not logged: of the many runs of a sweep only the chosen one is of interest.
         told = run_warnings.look(self.spec, self.logs, self._metrics.arrays(), chosen)
         self.about["warnings"] = [*self.about.get("warnings", []), *told]
