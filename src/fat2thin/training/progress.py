@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 
 from fat2thin.evaluation.returns import SCORE
 
@@ -74,7 +75,7 @@ class Bar(_Timed):
 
     def __init__(self) -> None:
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn()
-        pace = TextColumn("{task.fields[pace]}", markup=False)
+        pace = TextColumn("{task.fields[pace]}", markup=False, table_column=Column())
         self._bar = RichProgress(*columns, MofNCompleteColumn(), pace, console=Console(stderr=True))
         self._score = ""
 
