@@ -45,7 +45,9 @@ def use() -> None:
     if _chosen():
         return
     try:
-        folder = _default_folder()
+        caches = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
+        folder = base / "fat2thin" / "jax"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_others(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -53,17 +55,20 @@ def use() -> None:
     except (OSError, RuntimeError) as error:
         _log.warning("compiled programs are not kept: %s", error)
         return
-    _set(_FOLDER, str(folder))
-    for option, value in _KEPT.items():
-        _set(option, value)
+    for option, value in {_FOLDER: str(folder), **_KEPT}.items():
+        if option.upper() in os.environ:
+            continue
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(option, value)
+        else:
+            # JAX reads the environment when it is loaded.
+            os.environ[option.upper()] = str(value)
 
 
 def _refuse_others(folder: Path) -> None:
     """Refuse a folder that others can write to: their programs would run as if they were ours."""
-    if not hasattr(os, "getuid"):
-        return
     status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise PermissionError(f"others may write to {folder}; remove it, or `chmod go-w` it")
 
 
@@ -73,31 +78,14 @@ def _chosen() -> bool:
     return "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is not None
 
 
-def _default_folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
-    return base / "fat2thin" / "jax"
-
-
-def _set(option: str, value: str | float | int) -> None:
-    """Set an option of JAX, unless the environment does. JAX reads it there if not yet loaded."""
-    if option.upper() in os.environ:
-        return
-    if "jax" in sys.modules:
-        sys.modules["jax"].config.update(option, value)
-    else:
-        os.environ[option.upper()] = str(value)
-
-
 def make_room(functions: Iterable[Callable]) -> None:
     """Release compiled programs if this process has used much of its memory mappings.
 
     Above half of the limit this releases the programs of `functions`, which are jitted. If more
     than three quarters are still in use, it releases everything that JAX has compiled in this
-    process, by `jax.clear_caches()`. What is needed again is compiled again, or loaded from JAX's
-    cache on disk. Where mappings of other code fill half of the limit, the next release waits until
-    a tenth of those left free are used. Systems other than Linux have no such limit, and nothing
-    is released there.
+    process. What is needed again is compiled again, or loaded from JAX's cache on disk. Where
+    mappings of other code fill half of the limit, the next release waits until a tenth of those
+    left free are used. Systems other than Linux have no such limit: nothing is released there.
     """
     global _after_release
     import jax  # not above: the command line imports this module before it sets up JAX

@@ -78,22 +78,17 @@ class JobScheduler:
         if self._plain:
             return tree
         on_host = jax.device_get(tree)
-        if self.count > 1:
-            return on_host
-        (block,) = self._blocks(self._all)
-        return self._placed(take(on_host, block))
+        return (
+            on_host if self.count > 1 else self._placed(take(on_host, self._blocks(self._all)[0]))
+        )
 
     def gathered(self, tree: Any) -> Any:
         """Bring a tree of all jobs back to one place."""
-        if self._plain or self.count > 1:
-            return tree
-        return _on_host([tree], self._all.size)
+        return tree if self._plain or self.count > 1 else _on_host([tree], self._all.size)
 
     def replicated(self, data: Data) -> Data:
         """Put the logs on every device."""
-        if self._program.devices == 1:
-            return data
-        return jax.device_put(data, self._sharding())
+        return data if self._program.devices == 1 else jax.device_put(data, self._sharding())
 
     def init(self) -> State:
         """Return the states that all jobs start in."""
@@ -108,8 +103,8 @@ class JobScheduler:
         data: Data,
         start: int,
         length: int,
-        preparing: bool = False,
         active: np.ndarray | None = None,
+        preparing: bool = False,
     ) -> tuple[State, ChunkReport]:
         """Run updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
 
@@ -136,7 +131,6 @@ class JobScheduler:
 
     def policies(self, states: State) -> dict[str, Policy]:
         """Return the policies of all jobs; see `loop.policies`."""
-
         make = functools.partial(loop.policies, program=self._program)
         return self._of_jobs(make, states, self._all)
 
@@ -159,7 +153,7 @@ class JobScheduler:
         return self._one_by_one(function, self.gathered((states, self._jobs)), places)
 
     def _one_by_one(self, function: Callable, of_jobs: tuple, places: np.ndarray) -> Any:
-        """Call a function of states and jobs turn by turn, for the jobs at some places.
+        """Call a function for the jobs at some places, turn by turn.
 
         A turn gets a copy of its states, so the loop may write over them.
         """
@@ -187,9 +181,7 @@ def _on_host(parts: Iterable[Any], count: int) -> Any:
     for part in parts:
         fetched = jax.device_get(part)
         if whole is None:
-            whole = jax.tree.map(
-                lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), fetched
-            )
+            whole = jax.tree.map(lambda one: np.empty((count, *one.shape[1:]), one.dtype), fetched)
         size = len(jax.tree.leaves(fetched)[0])
         for into, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(fetched), strict=True):
             rows = into[done : done + size]
@@ -210,8 +202,7 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
 
 
 def _asked_for() -> float | None:
-    given = os.environ.get(LIMIT, "")
-    if not given:
+    if not (given := os.environ.get(LIMIT, "")):
         return None
     try:
         size = float(given)
@@ -225,11 +216,8 @@ def _asked_for() -> float | None:
 def _offered() -> float | None:
     """Return the smallest free memory of a device; the main memory of a CPU does not count."""
     known = [device.memory_stats() or {} for device in jax.devices()]
-    sizes = [
-        stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-        for stats in known
-        if "bytes_limit" in stats
-    ]
+    limited = [stats for stats in known if "bytes_limit" in stats]
+    sizes = [stats["bytes_limit"] - stats.get("bytes_in_use", 0) for stats in limited]
     return (1 - _MARGIN) * min(sizes) if sizes else None
 
 
@@ -239,12 +227,9 @@ def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
     leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     # Axes of a layer's weights: jobs, networks, outputs, inputs.
-    outputs = sum(
-        math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves if leaf.ndim > 2
-    )
+    layers = [leaf for leaf in leaves if leaf.ndim > 2]
+    outputs = sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in layers)
     rows = loop.batch_bytes(program) + _METRICS * program.batch_size * 4
-    drawn = loop.drawn_ahead(program) * rows
+    rest = _OUTPUTS * program.batch_size * outputs + loop.drawn_ahead(program) * rows
     # One after the other, they need the rest in turn.
-    at_once = 1 if program.sequential else count
-    rest = _OUTPUTS * program.batch_size * outputs + drawn
-    return count * _STATES * state + at_once * rest
+    return count * _STATES * state + (1 if program.sequential else count) * rest

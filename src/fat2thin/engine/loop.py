@@ -27,9 +27,9 @@ from fat2thin.engine.metrics import (
     pack_metrics,
     sum_block,
 )
-from fat2thin.engine.program import Data, Jobs, Program, largest_divisor, over_jobs
+from fat2thin.engine.program import Data, Jobs, Program, largest_divisor, over_jobs, take
 from fat2thin.engine.selection import acting, choose, start_selection
-from fat2thin.evaluation.held_out import Watched, preference, signals
+from fat2thin.evaluation.held_out import preference, signals
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.policies import Policy
 from fat2thin.random_streams import Stream, fold, seed_key, stream_key
@@ -119,8 +119,7 @@ def train(
     the largest smaller number that divides `steps`. Numbers of the config may be traced
     (`algorithms.base.with_numbers`), so that `jax.vmap` makes a sweep and `jax.grad` a derivative
     (through several updates it is NaN where a gradient is exactly zero: Adam's square root has no
-    derivative there). With `key = random_streams.seed_key(3)` the draws are those of seed 3 of a
-    run.
+    derivative there). `random_streams.seed_key(3)` makes the draws of seed 3 of a run.
     """
     config = algorithm.config() if config is None else config
     program = Program(algorithm, problem, config, batch_size, sequential=True)
@@ -128,7 +127,7 @@ def train(
     advance = functools.partial(
         updates,
         key=key,
-        rows=lambda places: jax.tree.map(lambda array: array[places], data),
+        rows=functools.partial(take, data),
         row_count=len(data.reward),
         program=program,
     )
@@ -184,7 +183,7 @@ def chunk(
         learning, report = updates(
             state.learning if program.select else state,
             seed_key(job.seed),
-            lambda places: jax.tree.map(lambda array: array[job.log, places], data.rows),
+            lambda places: take(data.rows, (job.log, places)),
             data.row_count[job.log],
             start,
             program=own,
@@ -192,8 +191,9 @@ def chunk(
             preparing=preparing,
         )
         if data.watched is not None and not preparing:
-            end = start + length
-            seen = _look(learning, data.watched, job, end, own)
+            end, rows = start + length, take(data.watched, job.log)
+            key = stream_key(job.seed, Stream.SIGNALS, end)
+            seen = signals(own.algorithm, learning, rows, key, own.problem, own.config)
             report = report._replace(signals=seen)
             if program.select:
                 sound = report.bad_update < 0
@@ -215,15 +215,6 @@ def chunk(
 def _of_job(program: Program, job: Jobs) -> Program:
     """Return the program of one job, with its own numbers in the config."""
     return dataclasses.replace(program, config=with_numbers(program.config, job.settings))
-
-
-def _look(
-    state: State, watched: Watched, job: Jobs, step: Array, program: Program
-) -> dict[str, Array]:
-    """Return the signals of a job after a step."""
-    rows = jax.tree.map(lambda array: array[job.log], watched)
-    key = stream_key(job.seed, Stream.SIGNALS, step)
-    return signals(program.algorithm, state, rows, key, program.problem, program.config)
 
 
 def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from fat2thin.algorithms.base import Metrics, State
 from fat2thin.engine.program import Jobs
@@ -97,7 +97,9 @@ def chunk_report(
     """Return the means over a chunk's updates, and the first that is not finite."""
     names = blocks.names
     first = jnp.argmax(blocks.bad_update >= 0)
-    seen, lost = blocks.bad_update[first] >= 0, ~_all_finite(state)
+    numbers = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in numbers])
+    seen, lost = blocks.bad_update[first] >= 0, ~jnp.all(finite)
     at_the_end = jnp.where(lost, start + length - 1, -1), jnp.where(lost, len(names), -1)
     return ChunkReport(
         metrics=dict(zip(names, jnp.sum(blocks.totals, axis=0) / length, strict=True)),
@@ -106,22 +108,14 @@ def chunk_report(
     )
 
 
-def _all_finite(state: State) -> Bool[Array, ""]:
-    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-
-
 class TrainingDiverged(RuntimeError):
     """Something is not finite; names the job, the update and the metric."""
 
     def __init__(
         self, *, seed: int, settings: dict[str, float], step: int, metric: str, last_good_step: int
     ) -> None:
-        self.seed = seed
-        self.settings = settings
-        self.step = step
-        self.metric = metric
-        self.last_good_step = last_good_step
+        self.seed, self.settings = seed, settings
+        self.step, self.metric, self.last_good_step = step, metric, last_good_step
         setting = "".join(f", {name}={value:g}" for name, value in settings.items())
         super().__init__(
             f"training diverged: {metric} is not finite at step {step} (seed {seed}{setting}). "

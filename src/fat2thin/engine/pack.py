@@ -32,8 +32,8 @@ from fat2thin.settings.spec import RunSpec
 OWN = ("dataset", "config", "seeds", "task", "reward_scale", "settings_from")
 """Fields that may differ between the runs of a pack; of `config` only real numbers may."""
 WATCHED = 1024
-"""Rows of each part of a log that signals are computed from. The rows of a shorter part repeat, so
-that a job does not depend on the logs of the other jobs."""
+"""Rows of each part of a log that signals are computed from. The rows of a shorter part repeat
+about equally often, so that a job does not depend on the logs of the other jobs."""
 
 
 class LoadedLog(NamedTuple):
@@ -221,10 +221,11 @@ def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> 
 
 
 def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
-    """Return rows spread evenly over both parts of each log, the same number from every log."""
+    """Return `WATCHED` rows of both parts of each log, spread evenly."""
 
     def spread(arrays: list[np.ndarray]) -> Array:
-        return jnp.asarray(np.stack([_evenly(array) for array in arrays]), jnp.float32)
+        evenly = [array[np.arange(WATCHED) * len(array) // WATCHED] for array in arrays]
+        return jnp.asarray(np.stack(evenly), jnp.float32)
 
     pairs = list(zip(held_out, datasets, strict=True))
     counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
@@ -241,13 +242,5 @@ def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Wa
 def _stacked(datasets: Sequence[Dataset], stack: Callable[[list[np.ndarray]], Array]) -> Batch:
     """Return the rows of all logs, stacked field by field; actions in half-ranges of the box."""
     low, high = (jnp.asarray(getattr(datasets[0], end)) for end in ("action_low", "action_high"))
-    fields = {
-        field: stack([getattr(dataset, field) for dataset in datasets]) for field in Batch._fields
-    }
-    fields["action"] = in_half_ranges(fields["action"], low, high)
-    return Batch(**fields)
-
-
-def _evenly(rows: np.ndarray) -> np.ndarray:
-    """Return `WATCHED` rows spread evenly; if there are fewer, each about equally often."""
-    return rows[np.arange(WATCHED) * len(rows) // WATCHED]
+    rows = Batch(*(stack([getattr(one, name) for one in datasets]) for name in Batch._fields))
+    return rows._replace(action=in_half_ranges(rows.action, low, high))

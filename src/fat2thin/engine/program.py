@@ -1,6 +1,7 @@
 """What is compiled for a pack of runs, what it is called with, and where its chunks end."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -63,9 +64,9 @@ class Data(NamedTuple):
     """Rows that signals are computed from, with a leading axis of logs, if rows are held out."""
 
 
-def take(tree: Any, jobs: slice | np.ndarray) -> Any:
-    """Return some jobs of a tree with a leading axis of jobs."""
-    return jax.tree.map(lambda leaf: leaf[jobs], tree)
+def take(tree: Any, places: int | slice | np.ndarray | Array | tuple[Array, ...]) -> Any:
+    """Index all arrays of a tree: often by jobs, along the leading axis."""
+    return jax.tree.map(lambda leaf: leaf[places], tree)
 
 
 def sequential_here() -> bool:
@@ -109,8 +110,7 @@ def chunk_lengths(stops: Sequence[int], longest: int) -> list[int]:
     Only where it would be less than a quarter of `longest` do remainders get their own length.
     """
     ends = sorted({stop for stop in stops if stop > 0})
-    divisor = int(np.gcd.reduce(ends))
-    fitting = largest_divisor(divisor, longest)
+    fitting = largest_divisor(math.gcd(*ends), longest)
     if 4 * fitting >= min(longest, ends[-1]):
         return [fitting] * (ends[-1] // fitting)
     lengths = []

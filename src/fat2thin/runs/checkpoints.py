@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fat2thin.atomic_files import creating, remove_partial, sync, writing_folder
+from fat2thin.atomic_files import creating, remove_partial, writing_folder
 from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.identity import check_fields
@@ -80,11 +80,7 @@ def write(folder: Path, place: Place, about: Mapping[str, Any], contents: dict[s
         "files": {name: files.stamp(of_file) for name, of_file in contents.items()},
     }
     manifest["checksum"] = _checksum(manifest)
-    inside = _inside(folder)
-    if not inside.exists():
-        # Without its parents: if the run's folder was removed, it must not come back.
-        inside.mkdir()
-        sync(folder)
+    inside = files.own_folder(folder / FOLDER, create=True)
     with writing_folder(inside / place.name) as beside:
         for name, of_file in {**contents, MANIFEST: files.as_json(manifest)}.items():
             with creating(beside / name) as file:
@@ -136,10 +132,7 @@ def newest(folder: Path) -> Checkpoint | None:
 def read(path: Path, place: Place) -> Checkpoint:
     """Return the checkpoint of a place, after checking that all of its files are intact."""
     file = path / MANIFEST
-    try:
-        manifest = files.read_json(file)
-    except FileNotFoundError:
-        raise DamagedError(f"{file} is missing") from None
+    manifest = files.read_json(file, required=True)
     if isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT:
         raise NewerFormatError(
             f"{path} has format {manifest['format']}; this version reads up to {FORMAT}. Use the "

@@ -21,17 +21,16 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
+from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open, sync
 from fat2thin.data.safe_files import default_limit
 
 LARGEST_JSON = 64 * 2**20
-"""Maximum size of a JSON file, in bytes: a run of a hundred thousand seeds is far below."""
+"""Maximum size of a JSON file, in bytes; 100,000 seeds need far less."""
 LARGEST_LOG = 2**30
 """Maximum size of the metrics, and of the evaluations, in bytes."""
 DEEPEST_JSON = 32
 """Maximum nesting of a JSON file; ours have six levels at most."""
 TREE_FORMAT = "fat2thin tree 2"
-_LARGEST_COUNT = 2**63 - 1
 _LONGEST_COMPLAINT = 500
 _LONGEST_HEADER = 8 * 2**20
 _TYPES = {
@@ -96,16 +95,20 @@ def size_of(file: io.BufferedReader) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def read(path: Path, limit: int) -> bytes:
+def read(path: Path, limit: int, *, required: bool = False) -> bytes:
     """Return the contents of a file of a run folder, at most `limit` bytes."""
-    with opened(path, limit) as file:
+    with opened(path, limit, required=required) as file:
         return file.read()
 
 
-def own_folder(path: Path) -> Path:
+def own_folder(path: Path, *, create: bool = False) -> Path:
     """Return a folder inside a run folder; a link is refused: its target is not the run's."""
     if path.is_symlink():
         raise DamagedError(f"{path} is a symbolic link, not a folder of the run")
+    if create and not path.exists():
+        # Without its parents: if the run's folder was removed, it must not come back.
+        path.mkdir()
+        sync(path.parent)
     return path
 
 
@@ -115,7 +118,7 @@ def stamp(contents: bytes) -> Stamp:
 
 
 def stamp_of(path: Path, limit: int | None = None) -> Stamp:
-    """Return size and checksum of a file of at most `limit` bytes, read in blocks."""
+    """Return size and checksum of a file of at most `limit` bytes."""
     with opened(path, limit) as file:
         return _stamp_of(file)
 
@@ -137,9 +140,9 @@ def check_stamp(path: Path, expected: Stamp) -> None:
             raise DamagedError(f"{path} is damaged: its checksum is not what was written down")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     """Return the object in a JSON file; anything else is an error that names the file."""
-    contents = read(path, LARGEST_JSON)
+    contents = read(path, LARGEST_JSON, required=required)
     try:
         values = json.loads(contents)
     except (ValueError, RecursionError) as error:
@@ -177,13 +180,13 @@ def shortened(complaint: object) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite real number that a float can hold."""
+    """Whether it is a finite number that a float can hold."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 0 that 64 bits can hold."""
-    return type(value) is int and 0 <= value <= _LARGEST_COUNT
+    return type(value) is int and 0 <= value < 2**63
 
 
 def is_kind(kind: Kind, value: Any) -> bool:
@@ -202,9 +205,8 @@ def all_of(kind: Kind, count: int | None = None) -> ShapeCheck:
 
 def each(kind: Kind) -> ShapeCheck:
     """Accept an object whose fields, whatever their names, are all of this kind."""
-    return lambda value: (
-        isinstance(value, dict) and all(is_kind(kind, one) for one in value.values())
-    )
+    are_kind = all_of(kind)
+    return lambda value: isinstance(value, dict) and are_kind([*value.values()])
 
 
 def fields(**kinds: Kind) -> ShapeCheck:
@@ -260,12 +262,12 @@ def check_tree_size(path: Path, like: Any) -> None:
 
 
 def _open_tree(path: Path, like: Any) -> io.BufferedReader:
-    numbers = tree_size(like)
-    file = opened(path, numbers + _LONGEST_HEADER, required=True)
-    if (found := size_of(file)) < numbers:
+    needed = tree_size(like)
+    file = opened(path, needed + _LONGEST_HEADER, required=True)
+    if (found := size_of(file)) < needed:
         file.close()
         raise DamagedError(
-            f"{path} has {found:,} bytes, fewer than the {numbers:,} of the arrays that run.json "
+            f"{path} has {found:,} bytes, fewer than the {needed:,} of the arrays that run.json "
             "asks for with spec.config, spec.seeds and problem"
         )
     return file

@@ -94,11 +94,10 @@ class RunFolder:
         self._remove_partial()
         checkpoints.forget_later(self.path, checkpoint.place)
         for name in (METRICS, EVALUATIONS):
-            contents = checkpoint.contents(name)
-            if contents is None:
-                (self.path / name).unlink(missing_ok=True)
-            else:
+            if (contents := checkpoint.contents(name)) is not None:
                 write(self.path / name, contents)
+            else:
+                (self.path / name).unlink(missing_ok=True)
         (self.path / STATE).unlink(missing_ok=True)
         self._remove_snapshots(checkpoint.place.step if checkpoint.place.training else -1)
 
@@ -155,7 +154,12 @@ class RunFolder:
     def append_metrics(self, rows: list[MetricsRow]) -> None:
         """Add the rows of one chunk to metrics.jsonl; an error if the run was removed."""
         (self.path / RUN).stat()
-        lines = "".join(json.dumps(_without_nan(row)) + "\n" for row in rows)
+        # JSON has no number for what is not finite.
+        known = (
+            {name: value if math.isfinite(value) else None for name, value in row.items()}
+            for row in rows
+        )
+        lines = "".join(json.dumps(row) + "\n" for row in known)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = regular_descriptor(self.path / METRICS, flags, follow_links=False)
         with os.fdopen(descriptor, "ab") as file:
@@ -261,9 +265,7 @@ class RunFolder:
 
     def write_snapshot(self, step: int, policies: Any) -> None:
         """Write the policies of all seeds after a step."""
-        if not self._snapshots.exists():
-            self._snapshots.mkdir()
-            sync(self.path)
+        files.own_folder(self.path / SNAPSHOTS, create=True)
         write(self.path / _snapshot(step), files.dump_tree(policies))
 
     def kept_snapshots(self, steps: Iterable[int]) -> list[int]:
@@ -281,37 +283,23 @@ def metrics_row(line: bytes) -> MetricsRow:
     row = json.loads(line)
     if not _has_place(row):
         raise ValueError("it is no object with a step and a seed")
-    return {name: _number(name, value) for name, value in row.items()}
-
-
-def _number(name: str, value: Any) -> int | float:
-    if name in ("step", "seed"):
-        return value
-    if value is None:
-        return math.nan
-    if not files.is_number(value):
-        raise ValueError(f"{name} is {value!r}")
-    return float(value)
-
-
-def _without_nan(row: MetricsRow) -> dict[str, int | float | None]:
-    """Return a row with null for what is not finite: JSON has no number for it."""
-    return {name: value if math.isfinite(value) else None for name, value in row.items()}
+    metrics = {name: value for name, value in row.items() if name not in ("step", "seed")}
+    for name, value in metrics.items():
+        if value is not None and not files.is_number(value):
+            raise ValueError(f"{name} is {value!r}")
+        row[name] = math.nan if value is None else float(value)
+    return row
 
 
 def _is_reference(row: Any) -> bool:
     def is_real(value: Any) -> bool:
         return type(value) is float or files.is_number(value)
 
-    needed = files.fields(
-        mean=is_real,
-        standard_error=lambda value: value is None or is_real(value),
-        measures=files.each(is_real),
-        rule=str,
-    )
+    needed = files.fields(mean=is_real, measures=files.each(is_real), rule=str)
     return (
         needed(row)
-        and row.keys() <= {field.name for field in dataclasses.fields(Reference)}
+        and {"standard_error"} <= row.keys() <= {one.name for one in dataclasses.fields(Reference)}
+        and (row["standard_error"] is None or is_real(row["standard_error"]))
         and (row.get("episodes") is None or files.is_count(row["episodes"]))
     )
 

@@ -75,9 +75,8 @@ class RecordedRun:
 
     def state(self, checkpoint: Checkpoint | None = None) -> State:
         """Load the states of a checkpoint, or those after the last step."""
-        if checkpoint is None:
-            return self.folder.state(self.shapes.states)
-        return files.load_tree(checkpoint.path / checkpoints.STATE, self.shapes.states)
+        path = checkpoint.path / checkpoints.STATE if checkpoint else self.folder.path / STATE
+        return files.load_tree(path, self.shapes.states)
 
     def policies(self, step: int) -> Any:
         """Load the policies of the snapshot of a step."""
@@ -97,15 +96,12 @@ def check_files(run: RecordedRun) -> str:
         raise NotPossible("there are no checksums before a run is over")
     # Larger files could not be loaded either, and hashing one that is all holes may take forever.
     listed, found = run.about["files"], run.folder.stamps(default_limit())
+    changed = [name for name in found if name in listed and listed[name] != found[name]]
     refuse(
         [
             *(f"{name} is missing" for name in listed if name not in found),
             *(f"{name} is here and not listed" for name in found if name not in listed),
-            *(
-                f"{name} is not what was written: its checksum is another"
-                for name in found
-                if name in listed and listed[name] != found[name]
-            ),
+            *(f"{name} is not what was written: its checksum is another" for name in changed),
         ]
     )
     if STATE not in found:
@@ -195,10 +191,8 @@ def _trees(run: RecordedRun) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(run: RecordedRun) -> bool:
-    """Whether everything up to the last step must be there.
-
-    A run that diverged in its preparation never came to what is due after step 0.
-    """
+    """Whether everything up to the last step must be there."""
+    # A run that diverged in its preparation never came to what is due after step 0.
     prepared = algorithms.get(run.spec.algorithm).preparation is not None
     early = run.about["status"] == DIVERGED and run.reached == 0
     return run.over and not (early and prepared)

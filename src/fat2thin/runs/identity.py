@@ -3,6 +3,7 @@
 run.json and the manifests of checkpoints name all of this. Their fields are checked before use.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -107,10 +108,9 @@ def _problem(values: Mapping[str, Any]) -> Problem:
     low, high = (tuple(map(float, values[end])) for end in ("action_low", "action_high"))
     if not low or len(low) != len(high) or not all(map(float.__lt__, low, high)):
         raise ValueError("problem.action_low must lie below problem.action_high, number by number")
-    discount = values["discount"]
+    discount, size = values["discount"], values["observation_size"]
     if not files.is_number(discount) or not 0 <= discount <= 1:
         raise ValueError(f"problem.discount must lie in [0, 1], got {discount!r}")
-    size = values["observation_size"]
     size = whole_number("problem.observation_size", size, least=1, most=LARGEST_NUMBER)
     return Problem(size, low, high, float(discount))
 
@@ -128,10 +128,9 @@ def _scale(values: Mapping[str, Any], columns: int) -> Scales:
     if sorted(values) != sorted(_UNSCALED):
         raise ValueError(f"scales must have {', '.join(_UNSCALED)}, got {', '.join(values)}")
     observation, reward = values["observation"], values["reward"]
-    if observation is not None:
-        row = files.all_of(files.is_number, columns)
-        if not files.fields(mean=row, scale=row)(observation):
-            raise ValueError(f"scales.observation must have {columns} means and scales")
+    row = files.all_of(files.is_number, columns)
+    if observation is not None and not files.fields(mean=row, scale=row)(observation):
+        raise ValueError(f"scales.observation must have {columns} means and scales")
     known = files.fields(shift=files.is_number, factor=files.is_number)
     if reward is not None and not known(reward):
         raise ValueError(f"scales.reward must have shift and factor, got {reward!r}")
@@ -175,12 +174,11 @@ def device() -> str:
 
 
 def _processor() -> str:
-    try:
-        lines = _PROCESSORS.read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in _PROCESSORS.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def machine_difference(then: Mapping[str, object], now: Mapping[str, object]) -> str:

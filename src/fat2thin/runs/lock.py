@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from fat2thin.atomic_files import NotRegularFileError, regular_descriptor
@@ -49,15 +49,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def locks(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold the locks of all folders, or raise an error."""
-    with contextlib.ExitStack() as held:
-        for folder in folders:
-            held.enter_context(locked(folder))
-        yield
 
 
 def _open(folder: Path, flags: int) -> int:

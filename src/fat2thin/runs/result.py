@@ -117,17 +117,13 @@ class Run:
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
         """What to compare with: from the folder, or else measured on the task."""
-        references = self._kept_references()
-        if references is None:
-            with self._judge() as judge:
-                references = judge.references()
-        return references
+        if (kept := self._kept_references()) is not None:
+            return kept
+        with self._judge() as judge:
+            return judge.references()
 
     def keep_references(self) -> None:
-        """Write measured references to the folder, so that they are measured once.
-
-        Reading a run never writes: only commands that train call this, for their own folders.
-        """
+        """Write measured references to the folder. Only commands that train into it call this."""
         if self.folder and "references" in vars(self) and self._kept_references() is None:
             RunFolder(self.folder).write_references(self.references)
 
@@ -162,20 +158,16 @@ class Run:
         `Stream.FRESH_EVALUATION`, `draw`): the same at every call and for every algorithm, others
         for another `draw`, and never those seen in training.
         """
-        number = whole_number("draw", draw, least=0)
+        number, stream = whole_number("draw", draw, least=0), Stream.FRESH_EVALUATION
         episodes = whole_number("episodes", episodes, least=1)
         with self._judge() as judge:
             if isinstance(judge, HostJudge):
-                keys = stream_keys(self.jobs.seed, Stream.FRESH_EVALUATION, number)
+                keys = stream_keys(self.jobs.seed, stream, number)
                 evaluations = judge.judge(self._policies(self.step), keys, episodes)
             else:
+                states, places = self._scheduler.spread(self.states), np.arange(len(self.jobs.seed))
                 evaluations = self._scheduler.evaluate(
-                    self._scheduler.spread(self.states),
-                    np.arange(len(self.spec.seeds)),
-                    number,
-                    stream=Stream.FRESH_EVALUATION,
-                    evaluator=judge,
-                    episodes=episodes,
+                    states, places, number, stream=stream, evaluator=judge, episodes=episodes
                 )
         when = f"after step {self.step:,}, {episodes} fresh episodes a seed (draw {draw})"
         title = self._title(when, "{} by their last good state")
@@ -246,11 +238,10 @@ class MetricColumns:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return "step" of shape (steps,), and each metric of shape (steps, seeds)."""
-        columns = {name: np.array(values) for name, values in self._values.items()}
-        steps = columns.pop("step")[:: self._seeds]
-        return {"step": steps} | {
-            name: values.reshape(-1, self._seeds) for name, values in columns.items()
+        columns = {
+            name: np.array(one).reshape(-1, self._seeds) for name, one in self._values.items()
         }
+        return {**columns, "step": columns["step"][:, 0]}
 
 
 def load(folder: str | Path) -> Run:
@@ -263,8 +254,7 @@ def load(folder: str | Path) -> Run:
             "command that began it goes on with it"
         )
     spec, problem, scales = identity_of(here.path / RUN, about)
-    # Only shapes: no array that the specification asks for is made before the files are known to
-    # be as large.
+    # Only shapes: no array is made before the files are known to be as large.
     shapes = shapes_of(spec, problem, scales)
     files.check_tree_size(here.path / STATE, shapes.states)
     kept = here.kept_snapshots(spec.snapshots)

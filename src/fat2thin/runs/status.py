@@ -38,16 +38,12 @@ class RunOutline(NamedTuple):
     def including(self, checkpoint: Checkpoint) -> "RunOutline":
         """Add what a checkpoint knows and run.json does not say."""
         then = outline({**checkpoint.manifest, "status": self.status})
-        return self._replace(
-            warnings=self.warnings or then.warnings, stopped={**then.stopped, **self.stopped}
-        )
+        warnings, stopped = self.warnings or then.warnings, {**then.stopped, **self.stopped}
+        return self._replace(warnings=warnings, stopped=stopped)
 
 
 _is_known = files.fields(
-    algorithm=str,
-    dataset=str,
-    seeds=files.all_of(files.is_count),
-    steps=files.is_count,
+    algorithm=str, dataset=str, seeds=files.all_of(files.is_count), steps=files.is_count
 )
 
 
@@ -188,7 +184,9 @@ def last_metrics(path: Path, seeds: tuple[int, ...]) -> LastMetrics | None:
     for end in range(len(rows), count - 1, -1):
         last = rows[end - count : end]
         # The last seed alone first: comparing all of them at every place takes long.
-        if last[-1]["seed"] == seeds[-1] and _are_of_one_step(last, seeds):
+        if last[-1]["seed"] != seeds[-1] or tuple(row["seed"] for row in last) != seeds:
+            continue
+        if len({row["step"] for row in last}) == 1:
             names = [name for name in last[0] if name not in ("step", "seed")]
             return LastMetrics(
                 int(last[0]["step"]),
@@ -197,17 +195,12 @@ def last_metrics(path: Path, seeds: tuple[int, ...]) -> LastMetrics | None:
     return None
 
 
-def _are_of_one_step(rows: list[dict[str, int | float]], seeds: tuple[int, ...]) -> bool:
-    return tuple(row["seed"] for row in rows) == seeds and len({row["step"] for row in rows}) == 1
-
-
 def _last_score(folder: RunFolder, seeds: int) -> LastScore | None:
     steps, policies = folder.evaluations(seeds)
     if SCORE not in policies:
         return None
     returns = np.asarray(policies[SCORE].returns)
     if not returns.size:
-        raise DamagedError(
-            f"{folder.path / EVALUATIONS} is damaged: {SCORE}/returns has shape {returns.shape}"
-        )
+        path = folder.path / EVALUATIONS
+        raise DamagedError(f"{path} is damaged: {SCORE}/returns has shape {returns.shape}")
     return LastScore(steps[-1], returns[-1].mean(axis=-1, dtype=np.float64))

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,15 +183,11 @@ class _Verifier:
 
 def _refuse_too_many_logs(run: RecordedRun) -> None:
     """Refuse more logs than memory may hold, if each seed has its own; one of them is made."""
-    spec = run.spec
+    spec, seeds = run.spec, len(run.spec.seeds)
     if data.reader(spec.dataset).one_a_seed:
-        size = data_size(data.load(spec.dataset, spec.seeds[0]))
-        copies = 2 if spec.holdout else 1
-        refuse_too_large(
-            run.folder.path / RUN,
-            f"spec.dataset and the {len(spec.seeds):,} spec.seeds",
-            copies * len(spec.seeds) * size,
-        )
+        size = data_size(data.load(spec.dataset, spec.seeds[0])) * (2 if spec.holdout else 1)
+        asking = f"spec.dataset and the {seeds:,} spec.seeds"
+        refuse_too_large(run.folder.path / RUN, asking, seeds * size)
 
 
 def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> str:
@@ -210,14 +206,12 @@ def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> s
     most = run.chunks[0][1] if most is None else most
     _refuse_too_large(run, logs)
     again = _Replay(run, logs)
-    told, done = [], 0
+    told, done = ["nothing from the start: it begins with a preparation"], 0
     if again.pack.program.algorithm.preparation is None:
         chunks = [(start, length) for start, length in run.chunks if start < most]
         again.compute(again.scheduler.init(), np.ones(len(run.spec.seeds), bool), chunks)
         done = sum(chunks[-1])
-        told.append(f"{done:,} steps from the start")
-    else:
-        told.append("nothing from the start: it begins with a preparation")
+        told = [f"{done:,} steps from the start"]
     newest = run.checkpoints[0] if run.checkpoints else None
     if run.over and done < run.reached and newest and newest.place.training:
         step = newest.place.step
@@ -245,20 +239,17 @@ def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
     spec, problem, scales = run.identity
     one = jobs_of(dataclasses.replace(spec, seeds=spec.seeds[:1]), scales[:1])
     # The logs are there; their scaled copies and those on the device are not.
-    copies = 2 * sum(data_size(log.dataset) for log in logs)
-    refuse_too_large(
-        run.folder.path / RUN,
-        "spec.config, spec.batch_size and spec.seeds",
-        chunk_size(make_program(spec, problem), one, len(spec.seeds)) + copies,
-    )
+    needed = 2 * sum(data_size(log.dataset) for log in logs)
+    needed += chunk_size(make_program(spec, problem), one, len(spec.seeds))
+    asking = "spec.config, spec.batch_size and spec.seeds"
+    refuse_too_large(run.folder.path / RUN, asking, needed)
 
 
 class _Replay:
     """A run that is computed again, and where it differs."""
 
     def __init__(self, run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
-        self.run = run
-        known = vars(run.spec.config)
+        self.run, known = run, vars(run.spec.config)
         named = run.about.get("traced", ())
         traced = [name for name in named if isinstance(known.get(name), float)]
         self.pack = make_pack([run.spec], [logs], traced)
@@ -272,17 +263,17 @@ class _Replay:
         """Compute consecutive chunks, and compare each with its rows and the saved weights."""
         if chunks[0][0] == 0:
             self._compare_weights(0, states)
-        ends = {start + length for start, length in chunks}
-        rows = {
-            (int(row["step"]), int(row["seed"])): row
-            for row in self.run.folder.metrics_rows()
-            if row["step"] in ends
-        }
+        rows: dict[int, dict[int, MetricsRow]] = {start + length: {} for start, length in chunks}
+        for row in self.run.folder.metrics_rows():
+            if row["step"] in rows:
+                rows[int(row["step"])][int(row["seed"])] = row
         for start, length in chunks:
-            states, report = self.scheduler.chunk(states, self._data, start, length, active=active)
+            states, report = self.scheduler.chunk(states, self._data, start, length, active)
             active = active & ~(np.asarray(report.bad_update) >= 0)
-            self._compare_rows(rows, start + length, jax.device_get(report.row), active)
-            self._compare_weights(start + length, states)
+            end, means = start + length, jax.device_get(report.row)
+            metrics = {name: np.where(active, values, np.nan) for name, values in means.items()}
+            self._compare_rows(end, rows[end], metrics)
+            self._compare_weights(end, states)
         first, last = chunks[0][0] + 1, sum(chunks[-1])
         self.compared.append(f"metrics of steps {first:,} to {last:,}")
 
@@ -309,18 +300,13 @@ class _Replay:
         return ""
 
     def _compare_rows(
-        self,
-        rows: Mapping[tuple[int, int], MetricsRow],
-        step: int,
-        metrics: dict[str, np.ndarray],
-        active: np.ndarray,
+        self, step: int, rows: dict[int, MetricsRow], metrics: dict[str, np.ndarray]
     ) -> None:
         for place, seed in enumerate(self.run.spec.seeds):
-            row = rows.get((step, seed), {})
+            row = rows.get(seed, {})
             for name in sorted({*metrics, *row} - {"step", "seed"}):
                 kept = float(row.get(name, np.nan))
-                here = name in metrics and active[place]
-                found = float(metrics[name][place]) if here else np.nan
+                found = float(metrics[name][place]) if name in metrics else np.nan
                 where = f"{name} of seed {seed} at step {step:,}, {kept!r} there and {found!r} here"
                 self._note(np.asarray(kept), np.asarray(found), where)
 
@@ -349,10 +335,10 @@ class _Replay:
         if kept.tobytes() == found.tobytes() or (np.isnan(kept) & np.isnan(found)).all():
             return
         self._first = self._first or where
-        one, other = np.asarray(kept, np.float64), np.asarray(found, np.float64)
+        pair = np.stack([kept, found]).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            scale = np.maximum(np.maximum(np.abs(one), np.abs(other)), np.finfo(np.float64).tiny)
-            relative = np.abs(one - other) / scale
+            scale = np.abs(pair).max(axis=0, initial=np.finfo(np.float64).tiny)
+            relative = np.abs(pair[0] - pair[1]) / scale
         # A number where there should be none is as far away as can be.
         largest = np.where(np.isnan(relative), np.inf, relative).max()
         self._largest = max(self._largest, float(largest))

@@ -26,10 +26,10 @@ def make_config(
     settings: Mapping[str, Any],
     brought: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The config with the settings put in, checked by the algorithm itself.
+    """Return the config with the settings put in, checked by the algorithm itself.
 
-    `brought` are settings that nobody gave. Given `settings` win over them, and those that the
-    check refuses beside the given ones are dropped.
+    `brought` are settings that nobody gave: `settings` override them, and those that the check
+    refuses beside the given ones are dropped.
     """
     if config is not None and not isinstance(config, algorithm.config):
         raise ValueError(
@@ -77,18 +77,13 @@ def _takes(algorithm: Algorithm, base: Any, values: Mapping[str, Any]) -> bool:
 
 def _checked(algorithm: Algorithm, base: Any, values: Mapping[str, Any]) -> Any:
     made = dataclasses.replace(base, **values)
-    _refuse_long_lists(made)
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        if isinstance(value, tuple | list) and len(value) > LONGEST_LIST:
+            count = len(value)
+            raise ValueError(f"{field.name} must have at most {LONGEST_LIST} entries, got {count}")
     algorithm.check(made)
     return made
-
-
-def _refuse_long_lists(config: Any) -> None:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, tuple | list) and len(value) > LONGEST_LIST:
-            raise ValueError(
-                f"{field.name} must have at most {LONGEST_LIST} entries, got {len(value)}"
-            )
 
 
 def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable[str] = ()) -> None:
@@ -96,18 +91,15 @@ def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable
     fields = [field.name for field in dataclasses.fields(algorithm.config)]
     for name in settings:
         if name not in fields:
-            names = ", ".join(closest_first(name, [*fields, *also]))
+            names = ", ".join(_closest_first(name, [*fields, *also]))
             raise ValueError(f"{algorithm.name} has no setting {name!r}; there are {names}")
 
 
-def closest_first(name: str, names: Sequence[str]) -> list[str]:
-    """The names, those that look most like `name` first."""
-
-    def distance(other: str) -> float:
-        # No name is long, and to compare one takes the time of its length squared.
-        return -difflib.SequenceMatcher(None, name[:_COMPARED], other).ratio()
-
-    return sorted(names, key=distance)
+def _closest_first(name: str, names: Sequence[str]) -> list[str]:
+    """Return the names, those that look most like `name` first."""
+    # Cut off: to compare a name takes the time of its length squared.
+    text = name[:_COMPARED]
+    return sorted(names, key=lambda other: -difflib.SequenceMatcher(None, text, other).ratio())
 
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
@@ -128,22 +120,14 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
             if isinstance(value, int) and abs(value) > _LARGEST.get(origin, math.inf):
                 raise ValueError(f"{name} must not be larger than {_LARGEST[origin]}")
             return origin(value)
-    raise ValueError(f"{name} must be {_describe(kind)}, got {value!r}")
+    described = _WORDS.get(kind, str(kind).replace("typing.", ""))
+    raise ValueError(f"{name} must be {described}, got {value!r}")
 
 
 _UNIONS = (typing.Union, types.UnionType)
 _LARGEST: dict[Any, float] = {int: LARGEST_NUMBER, float: sys.float_info.max}
-_SCALARS: dict[Any, Any] = {
-    bool: bool,
-    int: numbers.Integral,
-    float: numbers.Real,
-    str: str,
-}
-
-
-def _describe(kind: Any) -> str:
-    plain = {float: "one number", int: "a whole number", bool: "True or False", str: "a word"}
-    return plain.get(kind, str(kind).replace("typing.", ""))
+_SCALARS: dict[Any, Any] = {bool: bool, int: numbers.Integral, float: numbers.Real, str: str}
+_WORDS = {float: "one number", int: "a whole number", bool: "True or False", str: "a word"}
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:

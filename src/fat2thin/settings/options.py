@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import itertools
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 AUTO, DEFAULT = "auto", "default"
@@ -126,11 +126,7 @@ def takes_options(function: _Function) -> _Function:
         for field in dataclasses.fields(RunOptions)
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *options, settings])
-    function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *_described()])
+    wrapper = textwrap.TextWrapper(96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    described = [wrapper.fill(f"{name}: {text}") for name, _, text in explain(RunOptions)]
+    function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *described])
     return function
-
-
-def _described() -> Iterator[str]:
-    for name, _, sentence in explain(RunOptions):
-        yield textwrap.fill(f"{name}: {sentence}", 96, initial_indent="    ",
-                            subsequent_indent="        ")  # fmt: skip

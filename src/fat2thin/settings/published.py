@@ -36,13 +36,8 @@ class PublishedRecord:
 
     def fits(self, dataset: str) -> bool:
         """Whether the record is about this data set."""
-        return self.names(dataset) or any(
-            dataset.startswith(name[:-1]) for name in self.datasets if name.endswith("*")
-        )
-
-    def names(self, dataset: str) -> bool:
-        """Whether it gives the data set's full name."""
-        return dataset in self.datasets
+        beginnings = tuple(name[:-1] for name in self.datasets if name.endswith("*"))
+        return dataset in self.datasets or dataset.startswith(beginnings)
 
     @property
     def completes(self) -> bool:
@@ -51,7 +46,7 @@ class PublishedRecord:
 
     def level(self, dataset: str) -> tuple[bool, bool]:
         """How specific it is: of two records that differ, the one with the higher level holds."""
-        return not self.completes, self.names(dataset)
+        return not self.completes, dataset in self.datasets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +69,12 @@ def published_settings(
     """
     if origin not in ORIGINS:
         raise ValueError(f"origin must be one of {', '.join(map(repr, ORIGINS))}, got {origin!r}")
-    about = [record for record in records() if record.algorithm == algorithm]
-    fitting = [record for record in about if record.origin == origin and record.fits(dataset)]
-    chosen = _of_family(fitting, algorithm, policy)
+    about = [one for one in records() if (one.algorithm, one.origin) == (algorithm, origin)]
+    chosen = _of_family([one for one in about if one.fits(dataset)], algorithm, policy)
     if not chosen:
         raise ValueError(
             f"no settings of {algorithm}{f' with policy={policy!r}' if policy else ''} on "
-            f"{dataset!r} are known from {origin!r}; {_what_there_is(about, algorithm)}"
+            f"{dataset!r} are known from {origin!r}; {_what_there_is(algorithm)}"
         )
     chosen = sorted(chosen, key=lambda record: record.level(dataset))
     sizes = [record.batch_size for record in chosen if record.batch_size is not None]
@@ -94,23 +88,19 @@ def published_settings(
 
 def origins(algorithm: str, dataset: str) -> tuple[str, ...]:
     """Where settings of an algorithm on a data set are known from."""
-    known = {
-        record.origin
-        for record in records()
-        if record.algorithm == algorithm and record.fits(dataset) and not record.completes
-    }
+    known = {record.origin for record in _standing(algorithm) if record.fits(dataset)}
     return tuple(origin for origin in ORIGINS if origin in known)
 
 
 def families(algorithm: str, dataset: str, origin: str) -> tuple[str | None, ...]:
     """The families of policies that settings are known for; None where none has to be chosen."""
-    return _distinct(
-        record.policy
-        for record in records()
-        if (record.algorithm, record.origin) == (algorithm, origin)
-        and record.fits(dataset)
-        and not record.completes
-    )
+    about = [record for record in _standing(algorithm) if record.origin == origin]
+    return _distinct(record.policy for record in about if record.fits(dataset))
+
+
+def _standing(algorithm: str) -> list[PublishedRecord]:
+    """Return the records of an algorithm that can stand alone."""
+    return [one for one in records() if one.algorithm == algorithm and not one.completes]
 
 
 @functools.cache
@@ -123,9 +113,7 @@ def records() -> tuple[PublishedRecord, ...]:
 def parse(text: str) -> tuple[PublishedRecord, ...]:
     """The records of a text in the form of `published.toml`."""
     entries = tomllib.loads(text)["settings"]
-    return tuple(
-        PublishedRecord(**{**entry, "datasets": tuple(entry["datasets"])}) for entry in entries
-    )
+    return tuple(PublishedRecord(**one | {"datasets": tuple(one["datasets"])}) for one in entries)
 
 
 def _of_family(
@@ -145,8 +133,8 @@ def _family(unnamed: Iterable[PublishedRecord], algorithm: str) -> str | None:
     return named[-1] if named else getattr(algorithms.get(algorithm).config(), "policy", None)
 
 
-def _what_there_is(about: Sequence[PublishedRecord], algorithm: str) -> str:
-    standing = [record for record in about if not record.completes]
+def _what_there_is(algorithm: str) -> str:
+    standing = _standing(algorithm)
     if not standing:
         others = _distinct(record.algorithm for record in records())
         return f"there are none of {algorithm}, but some of {', '.join(sorted(others))}"
@@ -180,15 +168,15 @@ class ListedSettings(NamedTuple):
 
 def rows(algorithm: str | None = None, dataset: str | None = None) -> list[ListedSettings]:
     """The records as they are in the file or, for a data set, merged into what a run gets."""
-    known = list(dict.fromkeys(record.algorithm for record in records()))
+    known = sorted({record.algorithm for record in records()})
     if algorithm is not None and algorithm not in known:
         raise ValueError(
-            f"no settings of {algorithm!r} are known; there are some of {', '.join(sorted(known))}"
+            f"no settings of {algorithm!r} are known; there are some of {', '.join(known)}"
         )
     chosen = known if algorithm is None else [algorithm]
     found = list(_records(chosen) if dataset is None else _merged(chosen, dataset))
     if not found:
-        raise ValueError(f"no settings of {', '.join(sorted(chosen))} are known for {dataset!r}")
+        raise ValueError(f"no settings of {', '.join(chosen)} are known for {dataset!r}")
     return found
 
 
@@ -210,38 +198,25 @@ def _block(row: ListedSettings, numbers: list[int], width: int) -> str:
     head = f"{row.algorithm}, from {row.origin}{family}"
     values = ", ".join(f"{name} {_shown(value)}" for name, value in row.values.items())
     lines = [", ".join(row.datasets), values, " ".join(f"[{number}]" for number in numbers)]
-    return "\n".join([head, *(_indented(line, width) for line in lines)])
+    indent = " " * 4
+    wrapper = textwrap.TextWrapper(width, indent, indent, break_on_hyphens=False)
+    return "\n".join([head, *map(wrapper.fill, lines)])
 
 
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _indented(text: str, width: int) -> str:
-    indent = " " * 4
-    return textwrap.fill(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
-
-
 def _records(chosen: list[str]) -> Iterator[ListedSettings]:
-    for record in sorted(
-        (record for record in records() if record.algorithm in chosen),
-        key=lambda record: (record.algorithm, record.origin),
-    ):
-        notes = (record.source, record.caveat) if record.caveat else (record.source,)
-        yield ListedSettings(
-            record.algorithm,
-            record.origin,
-            record.policy,
-            record.datasets,
-            _with_batch(record.values, record.batch_size),
-            notes,
-        )
+    about = [record for record in records() if record.algorithm in chosen]
+    for one in sorted(about, key=lambda record: (record.algorithm, record.origin)):
+        notes = (one.source, one.caveat) if one.caveat else (one.source,)
+        values = _with_batch(one.values, one.batch_size)
+        yield ListedSettings(one.algorithm, one.origin, one.policy, one.datasets, values, notes)
 
 
 def _merged(chosen: list[str], dataset: str) -> Iterator[ListedSettings]:
-    for algorithm in sorted(chosen):
+    for algorithm in chosen:
         for origin in origins(algorithm, dataset):
             for policy in families(algorithm, dataset, origin):
                 found = published_settings(algorithm, dataset, origin, policy)

@@ -8,25 +8,11 @@ from typing import Any
 from fat2thin import algorithms, data
 from fat2thin.data.scaling import check_reward_scale
 from fat2thin.random_streams import LARGEST_SEED
+from fat2thin.settings import small_logs
 from fat2thin.settings.config import LARGEST_NUMBER, make_config, whole_number
-from fat2thin.settings.options import (
-    AUTO,
-    CLEAR,
-    DEFAULT,
-    LAST,
-    OFFLINE,
-    SMALL,
-    RunOptions,
-)
+from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LAST, OFFLINE, SMALL, RunOptions
 from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
-from fat2thin.settings.small_logs import (
-    OPTIONS,
-    Load,
-    enough_steps,
-    resolve,
-    sentence,
-    small_settings,
-)
+from fat2thin.settings.small_logs import Load
 
 MOST_ROWS = 1_000_000
 """Rows of metrics that a run may have, about half a gigabyte."""
@@ -90,8 +76,8 @@ def choose_spec(
     origin, given = options.pop("settings_from", AUTO), _given(options)
     automatic = origin == AUTO and config is None
     if origin == AUTO:
-        origin = resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
-    steps = enough_steps(given.pop("steps", None), origin, dataset, load)
+        origin = small_logs.resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
+    steps = small_logs.enough_steps(given.pop("steps", None), origin, dataset, load)
     spec = make_spec(
         algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
         **given,
@@ -124,7 +110,11 @@ def make_spec(
     if settings_from != DEFAULT and config is not None:
         raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
     brought = find_settings(algorithm, dataset, settings_from, settings.get("policy"))
-    options = {**_options_of(settings_from, brought), **_given(options)}
+    options = _given(options)
+    if settings_from in (SMALL, CLEAR):
+        options = {**small_logs.OPTIONS, **options}
+    elif brought.batch_size is not None:
+        options = {"batch_size": brought.batch_size, **options}
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
@@ -137,10 +127,8 @@ def make_spec(
         options["reward_scale"] = check_reward_scale(options["reward_scale"])
     steps = whole_number("steps", steps, least=1, most=LARGEST_NUMBER)
     snapshots = [whole_number("snapshots", step, least=0) for step in options.pop("snapshots", ())]
-    if snapshots and max(snapshots) > steps:
-        raise ValueError(
-            f"snapshots must not lie beyond the last step {steps}, got {max(snapshots)}"
-        )
+    if (latest := max(snapshots, default=0)) > steps:
+        raise ValueError(f"snapshots must not lie beyond the last step {steps}, got {latest}")
     spec = RunSpec(
         algorithm=algorithm,
         dataset=dataset,
@@ -160,13 +148,6 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options but those that are left to the settings."""
     left = {field.name for field in dataclasses.fields(RunOptions) if field.default is None}
     return {name: value for name, value in options.items() if value is not None or name not in left}
-
-
-def _options_of(settings_from: str, brought: PublishedSettings) -> dict[str, Any]:
-    """Options of a run that come with settings."""
-    if settings_from in (SMALL, CLEAR):
-        return OPTIONS
-    return {} if brought.batch_size is None else {"batch_size": brought.batch_size}
 
 
 def _check_holdout(holdout: Any, select: Any) -> None:
@@ -226,7 +207,7 @@ def find_settings(
     if settings_from == DEFAULT:
         return PublishedSettings({}, None, (), ())
     if settings_from in (SMALL, CLEAR):
-        return PublishedSettings(small_settings(algorithm, settings_from), None, (), ())
+        return PublishedSettings(small_logs.small_settings(algorithm, settings_from), None, (), ())
     if settings_from not in ORIGINS:
         choices = ", ".join(map(repr, (DEFAULT, SMALL, CLEAR, *ORIGINS)))
         raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
@@ -238,8 +219,8 @@ def describe_settings(
 ) -> str:
     """Return what a user must know of settings that are not `given` by name, or "".
 
-    Where they are `automatic`, that is which ones are taken; always, which ones are left out
-    because a given one rules them out. Several `specs` are the runs of a sweep.
+    If they are `automatic`, which ones are taken; always, which ones are left out because a given
+    one rules them out. Several `specs` are the runs of a sweep.
     """
     taken: dict[str, Any] = {}
     left_out: dict[str, Any] = {}
@@ -252,9 +233,10 @@ def describe_settings(
                 (taken if same else left_out)[name] = value
     told, first = [], specs[0]
     if automatic and first.settings_from != DEFAULT:
-        options = {name: value for name, value in OPTIONS.items() if name not in given}
-        rows, words = load(first.dataset, 0).rows, _words({**taken, **options})
-        told.append(sentence(first.dataset, rows, first.settings_from, words))
+        options = small_logs.OPTIONS.items()
+        words = _words({**taken, **{name: one for name, one in options if name not in given}})
+        rows = load(first.dataset, 0).rows
+        told.append(small_logs.sentence(first.dataset, rows, first.settings_from, words))
     if left_out:
         told.append(f"Left out where a given setting rules them out: {_words(left_out)}.")
     return " ".join(told)

@@ -11,14 +11,7 @@ from fat2thin.algorithms.base import State
 from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import Pack
 from fat2thin.engine.program import take
-from fat2thin.evaluation.returns import (
-    Evaluation,
-    Evaluator,
-    HostJudge,
-    Judge,
-    Reference,
-    evaluator,
-)
+from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference, evaluator
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.settings.spec import RunSpec
@@ -59,27 +52,20 @@ class EvaluationQueue:
                 keys = stream_keys(self._pack.jobs.seed[group.jobs], Stream.EVALUATION, step)
                 result = self._thread.submit(group.judge.judge, of_group, keys, self._episodes)
             else:
+                found = self._turns.evaluate(
+                    states, group.jobs, step,
+                    stream=Stream.EVALUATION, evaluator=group.judge, episodes=self._episodes,
+                )  # fmt: skip
                 result = Future()
-                result.set_result(self._in_graph(step, states, group))
+                result.set_result(jax.device_get(found))
             self._results.append(_Result(step, group, result))
 
-    def _in_graph(self, step: int, states: State, group: _Group) -> dict[str, Evaluation]:
-        assert isinstance(group.judge, Evaluator)
-        found = self._turns.evaluate(
-            states, group.jobs, step,
-            stream=Stream.EVALUATION, evaluator=group.judge, episodes=self._episodes,
-        )  # fmt: skip
-        return jax.device_get(found)
-
     def ready(self, wait: bool = False) -> Iterator[tuple[int, dict[int, dict[str, Evaluation]]]]:
-        """Step, and evaluations by run, of what has become ready, or of all of it, in order."""
+        """Yield step, and evaluations by run, of what is ready, or of everything, in order."""
         while self._results and (wait or self._results[0].found.done()):
-            result = self._results.pop(0)
-            found, runs = result.found.result(), np.asarray(self._pack.jobs.run)[result.group.jobs]
-            yield (
-                result.step,
-                {run: take(found, np.flatnonzero(runs == run)) for run in result.group.runs},
-            )
+            step, group, result = self._results.pop(0)
+            found, runs = result.result(), np.asarray(self._pack.jobs.run)[group.jobs]
+            yield step, {run: take(found, np.flatnonzero(runs == run)) for run in group.runs}
 
     @property
     def busy(self) -> bool:
@@ -87,9 +73,9 @@ class EvaluationQueue:
         return any(not result.found.done() for result in self._results)
 
     def references(self, run: int) -> dict[str, Reference] | None:
-        """What a run on the host is compared with, measured once for all that are judged together.
+        """Return the references of a run on the host, measured once per group of runs.
 
-        None for tasks in JAX: theirs are measured when somebody asks.
+        None for tasks in JAX: theirs are measured on demand.
         """
         for number, group in enumerate(self._groups):
             if run in group.runs and isinstance(group.judge, HostJudge):
@@ -99,7 +85,7 @@ class EvaluationQueue:
         return None
 
     def speed(self, run: int) -> dict[str, Any] | None:
-        """How many steps the host took for a run and those judged with it, and how fast."""
+        """Return how many steps the host took for a run and those judged with it, and how fast."""
         for group in self._groups:
             if run in group.runs and isinstance(group.judge, HostJudge) and group.judge.steps:
                 pace = group.judge.steps / max(group.judge.seconds, 1e-9)
@@ -107,7 +93,7 @@ class EvaluationQueue:
         return None
 
     def close(self) -> None:
-        """Let go of what judging needed; an evaluation that nobody waits for breaks off."""
+        """Release what judging needed; pending evaluations are cancelled."""
         for group in self._groups:
             if isinstance(group.judge, HostJudge):
                 group.judge.close()
@@ -123,10 +109,9 @@ def _groups(specs: Sequence[RunSpec], pack: Pack) -> list[_Group]:
             continue
         if isinstance(judge, HostJudge):
             judge.check(problem.observation_size, problem.action_low, problem.action_high)
-        for other, runs in together:
-            if other == judge:
-                runs.append(run)
-                break
-        else:
+        alike = next((runs for other, runs in together if other == judge), None)
+        if alike is None:
             together.append((judge, [run]))
+        else:
+            alike.append(run)
     return [_Group(judge, runs, np.flatnonzero(np.isin(of_jobs, runs))) for judge, runs in together]

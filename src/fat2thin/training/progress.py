@@ -1,20 +1,13 @@
-"""How a run tells that it is alive: a bar on a terminal, a line an evaluation elsewhere."""
+"""How a run shows its progress: a bar on a terminal, one line per evaluation elsewhere."""
 
 import sys
 import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as RichProgress
-from rich.text import Text
+from rich.table import Column
 
 from fat2thin.evaluation.returns import SCORE
 
@@ -29,79 +22,61 @@ class Silent:
         """End it."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
-        """A run of so many steps, for so many seeds at once, starts, or a part of it."""
+        """A run of `steps` steps, for `seeds` seeds at once, starts, or a part of it."""
 
     def advance(self, step: int) -> None:
-        """So many steps are done."""
+        """`step` steps are done."""
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
         """The policies were judged: mean returns by name."""
 
 
-class _Clock:
-    """Steps per second, without the first chunk, which is compiled first."""
+class _Timed(Silent):
+    """Measures steps per second, without the first chunk, which is compiled first."""
 
-    def __init__(self) -> None:
+    def begin(self, steps: int, seeds: int, part: str = "") -> None:
+        self._steps, self._done, self._rate = steps, 0, 0.0
         self._origin: tuple[int, float] | None = None
-        self.rate = 0.0
 
     def advance(self, step: int) -> None:
-        now = time.perf_counter()
+        self._done, now = step, time.perf_counter()
         if self._origin is None:
             self._origin = (step, now)
             return
         since = now - self._origin[1]
-        self.rate = (step - self._origin[0]) / since if since > 0 else 0.0
+        self._rate = (step - self._origin[0]) / since if since > 0 else 0.0
 
-    def pace(self, remaining: int) -> str:
-        """Speed and time left, in words."""
-        if not self.rate:
+    def _pace(self) -> str:
+        """Return speed and time left, in words."""
+        if not self._rate:
             return "compiling" if self._origin is None else ""
-        minutes, seconds = divmod(round(remaining / self.rate), 60)
-        return f"{self.rate:,.0f} steps/s, {minutes}:{seconds:02d} left"
+        minutes, seconds = divmod(round((self._steps - self._done) / self._rate), 60)
+        return f"{self._rate:,.0f} steps/s, {minutes}:{seconds:02d} left"
 
 
-class Lines(Silent):
-    """One line an evaluation, for logs."""
+class Lines(_Timed):
+    """One line per evaluation, for logs."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Say what starts."""
-        self._steps, self._done, self._clock = steps, 0, _Clock()
+        super().begin(steps, seeds, part)
         print(f"{part + ': ' if part else ''}{steps:,} steps, {_count(seeds)}", flush=True)
 
-    def advance(self, step: int) -> None:
-        """Take the time."""
-        self._done = step
-        self._clock.advance(step)
-
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
-        """Say how good the policies are."""
+        """Say how good the policies are; the evaluation may be of some steps ago."""
         listed = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
-        # What is told now may be of some steps ago.
-        pace = self._clock.pace(self._steps - self._done)
+        pace = self._pace()
         tail = f" ({pace})" if pace and 0 < self._done < self._steps else ""
         print(f"step {step:,}: {listed}{tail}", flush=True)
 
 
-class _Pace(ProgressColumn):
-    """Speed, time left and the score, which only the bar's owner knows."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["pace"])
-
-
-class Bar(Silent):
+class Bar(_Timed):
     """A bar with steps per second, time left and the actor's score."""
 
     def __init__(self) -> None:
-        self._bar = RichProgress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Pace(),
-            console=Console(stderr=True),
-        )
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn()
+        pace = TextColumn("{task.fields[pace]}", markup=False, table_column=Column())
+        self._bar = RichProgress(*columns, MofNCompleteColumn(), pace, console=Console(stderr=True))
         self._score = ""
 
     def __enter__(self) -> "Silent":
@@ -114,14 +89,13 @@ class Bar(Silent):
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Show an empty bar."""
-        self._steps, self._done, self._clock = steps, 0, _Clock()
+        super().begin(steps, seeds, part)
         title = f"{_count(seeds)}{', ' + part if part else ''}"
         self._task = self._bar.add_task(title, total=steps, pace="compiling")
 
     def advance(self, step: int) -> None:
         """Move the bar."""
-        self._done = step
-        self._clock.advance(step)
+        super().advance(step)
         self._show()
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
@@ -130,8 +104,8 @@ class Bar(Silent):
         self._show()
 
     def _show(self) -> None:
-        pace = self._clock.pace(self._steps - self._done)
-        self._bar.update(self._task, completed=self._done, pace=pace + self._score)
+        pace = self._pace() + self._score
+        self._bar.update(self._task, completed=self._done, pace=pace)
 
 
 def _count(seeds: int) -> str:
@@ -139,5 +113,5 @@ def _count(seeds: int) -> str:
 
 
 def for_terminal(otherwise: type[Silent]) -> Silent:
-    """A bar where somebody can see it."""
+    """Return a bar on a terminal."""
     return Bar() if sys.stderr.isatty() else otherwise()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from fat2thin.engine.pack import LoadedLog
 from fat2thin.runs import checkpoints
@@ -39,9 +39,9 @@ class Interruption:
     Only the main thread of a program can listen: elsewhere signals are left alone.
     """
 
-    def __init__(self, listening: bool = True) -> None:
+    def __init__(self, listening: bool) -> None:
         self.asked = False
-        """Whether somebody wants it to stop."""
+        """Whether a signal came."""
         self.number: int = signal.SIGINT
         """Which signal it was."""
         self._listening = listening and threading.current_thread() is threading.main_thread()
@@ -50,7 +50,7 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         if self._listening:
             for number in _SIGNALS:
-                # Whoever started this in the background may want it to be deaf.
+                # A process in the background may have been told to ignore it.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._hear)
         return self
@@ -71,14 +71,14 @@ class Interruption:
 
 
 class Timer:
-    """Says when a checkpoint is due; entered while one is written. No clock of the day is asked."""
+    """Says when a checkpoint is due; entered while one is written. Its clock is monotonic."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._took = seconds, 0.0
         self._began = self._last = time.monotonic()
 
     def due(self, patient: bool) -> bool:
-        """Whether it is time; with patience, whether it is high time. 0 seconds is always."""
+        """Whether one is due; if `patient`, after twice the time. 0 seconds is always."""
         interval = max(self._seconds, self._took / SHARE) if self._seconds else 0.0
         return time.monotonic() - self._last >= (2 if patient else 1) * interval
 
@@ -92,19 +92,13 @@ class Timer:
         self._took = self._last - self._began
 
 
-class Group(NamedTuple):
-    """Runs that go on, or begin, together."""
-
-    numbers: list[int]
-    """Which of the runs given."""
-    found: list[Checkpoint | None]
-    """Where each of them goes on from."""
-
-
 def groups(
     runs: Sequence[tuple[RunSpec, tuple[LoadedLog, ...], RunFolder | None]],
-) -> list[Group]:
-    """Runs by the place that they go on from: that which most of them share, then the newest."""
+) -> list[dict[int, Checkpoint | None]]:
+    """Group runs by the place that they resume from: the one most of them share, then the newest.
+
+    Each group has the numbers of its runs, and the checkpoint of each; None if it begins.
+    """
     of_run: list[dict[Place, Checkpoint | None]] = []
     for run in runs:
         found = _of_run(*run)
@@ -121,7 +115,7 @@ def groups(
                     "%s goes back from %s to %s, where the runs beside it are",
                     folder.path, newest, place,
                 )  # fmt: skip
-        made.append(Group(together, [of_run[number][place] for number in together]))
+        made.append({number: of_run[number][place] for number in together})
         left = [number for number in left if number not in together]
     return made
 
@@ -135,12 +129,13 @@ def _of_run(
     found = []
     for checkpoint in checkpoints.intact(folder.path):
         if missing := [name for name in _NEEDED if name not in checkpoint.manifest]:
-            told = ", ".join(missing)
-            _log.warning("%s says nothing of %s and is not used", checkpoint.path, told)
+            wrong = f"says nothing of {', '.join(missing)}"
         elif difference(checkpoint.manifest["spec"], spec.to_json()):
-            _log.warning("%s is of another run and is not used", checkpoint.path)
+            wrong = "is of another run"
         elif checkpoint.manifest["sha256"] != hashes:
-            _log.warning("%s is of other data and is not used", checkpoint.path)
+            wrong = "is of other data"
         else:
             found.append(checkpoint)
+            continue
+        _log.warning("%s %s and is not used", checkpoint.path, wrong)
     return found

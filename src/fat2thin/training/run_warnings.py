@@ -1,11 +1,10 @@
-"""What the owner of a run should know: while it trains, loss spikes and a runaway Q; at its end,
-what the held-out part of its log says of the policies: overfitted, hardly covered by the log, no
-better than a constant action, or not estimable.
+"""Warnings: in training, of loss spikes and a runaway Q; at the end, by the held-out part of the
+log, of policies that are overfitted, hardly covered, no better than a constant, or not estimable.
 """
 
 import collections
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ CANDIDATES = 64
 TIMES = 1.5
 """How many times what was learned from must be better than what was held out."""
 ERRORS = 3.0
-"""Standard errors that a share must differ by to be told of."""
+"""Standard errors that a share must differ by for a warning."""
 HARDLY = 0.05
 """Share of the logged actions that is hardly any."""
 
@@ -36,7 +35,7 @@ RUNAWAY = 10.0
 
 
 class Health:
-    """Looks at the metrics of a run's seeds; each worry is told once a seed."""
+    """Looks at the metrics of a run's seeds; each warning is given once per seed."""
 
     def __init__(self, seeds: Sequence[int], largest_return: float) -> None:
         """`largest_return` is what no discounted return of the log's rewards can exceed."""
@@ -45,7 +44,7 @@ class Health:
         self._told: set[tuple[int, str]] = set()
 
     def look(self, step: int, metrics: Mapping[str, np.ndarray]) -> list[str]:
-        """What is new at a step, a sentence each; metrics have a number a seed, nan where over."""
+        """Return what is new at a step, in sentences; metrics have one number per seed, or nan."""
         return [
             sentence
             for name, values in metrics.items()
@@ -77,9 +76,8 @@ class Health:
         ]
 
     def _new(self, name: str, worrying: np.ndarray) -> list[int]:
-        places = [
-            int(place) for place in np.flatnonzero(worrying) if (int(place), name) not in self._told
-        ]
+        found = np.flatnonzero(worrying).tolist()
+        places = [place for place in found if (place, name) not in self._told]
         self._told |= {(place, name) for place in places}
         return places
 
@@ -97,27 +95,24 @@ class HeldOutFindings(NamedTuple):
     reward_factor: np.ndarray
     """What rewards were multiplied by."""
     reachable: Sequence[Reachable]
-    """What returns the rewards of each seed's log allow, before they were multiplied."""
+    """Returns that the rewards of each seed's log allow, before they were multiplied."""
 
 
 def look(
     spec: RunSpec, logs: Sequence[LoadedLog], rows: Mapping[str, np.ndarray], chosen: Sequence[int]
 ) -> list[str]:
-    """What is to be said of a run's policies: those after the step `chosen` for each seed.
+    """Return what to say of a run's policies, those after the step `chosen` for each seed.
 
-    `rows` are metrics of shape (rows, seeds), with their "step".
+    `rows` are metrics of shape (rows, seeds), with their "step". The run must have a holdout.
     """
-    if not spec.holdout:
-        return []
-    places = np.searchsorted(rows["step"], chosen)
-    seeds = np.arange(len(spec.seeds))
-    of_seeds = list(range(len(spec.seeds))) if len(logs) > 1 else [0] * len(spec.seeds)
+    steps, seeds = np.searchsorted(rows["step"], chosen), np.arange(len(spec.seeds))
+    of_seeds = (seeds if len(logs) > 1 else 0 * seeds).tolist()
     constants = [_best_constant_of(log) for log in logs]
     low, high = (np.asarray(getattr(logs[0].dataset, end)) for end in ("action_low", "action_high"))
     actions = np.stack([np.asarray(constants[log].action) for log in of_seeds])
     found = HeldOutFindings(
         metrics={
-            name: np.where(np.asarray(chosen) > 0, values[places, seeds], np.nan)
+            name: np.where(np.asarray(chosen) > 0, values[steps, seeds], np.nan)
             for name, values in rows.items()
             if name != "step"
         },
@@ -145,13 +140,13 @@ def _constant_on(watched: Watched, discount: float) -> BestConstant:
 
 
 def advice(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
-    """Sentences, each for all seeds that it is true of."""
+    """Return sentences, each for all seeds that it is true of."""
     told = [_overfitted, _uncovered, _not_estimable, _constant]
     return [sentence for tell in told for sentence in tell(seeds, found)]
 
 
-def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
-    metrics, sentences = found.metrics, []
+def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
+    metrics = found.metrics
     remedy = (
         "Try fewer updates, or --select offline, which takes the policy on the way that held-out "
         "episodes like best; on a noisy log --settings-from small, which auto takes by itself."
@@ -162,7 +157,7 @@ def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
         error = np.sqrt(2.0 * pooled * (1.0 - pooled) / found.held_out_rows)
         worrying = (learned > TIMES * unseen) & (learned > unseen + ERRORS * error)
         if worrying.any():
-            sentences.append(
+            yield (
                 f"{who(seeds, worrying)}: the policy looks overfitted. Its band holds "
                 f"{_percent(learned, worrying)} of the actions that it learned from and "
                 f"{_percent(unseen, worrying)} of those that were held out. {remedy}"
@@ -172,60 +167,56 @@ def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
         worrying = unseen > TIMES * learned
         if worrying.any():
             ratio = np.nanmean((unseen / learned)[worrying])
-            sentences.append(
+            yield (
                 f"{who(seeds, worrying)}: Q looks overfitted. Its error on held-out steps is "
                 f"{ratio:.1f} times that on the steps it learned from. {remedy}"
             )
-    return sentences
 
 
-def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
+def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     if "logged_inside_support" not in found.metrics:
-        return []
+        return
     inside = found.metrics["held_out_inside_least"]
     worrying = inside < HARDLY
-    if not worrying.any():
-        return []
-    return [
-        f"{who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} of "
-        "the held-out actions lie inside (of several coordinates, in the one where they are "
-        "fewest), so what the policy does was hardly ever tried, and its value is a guess. A "
-        "larger temperature or kept_mass widens the band."
-    ]
+    if worrying.any():
+        yield (
+            f"{who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} "
+            "of the held-out actions lie inside (of several coordinates, in the one where they are "
+            "fewest), so what the policy does was hardly ever tried, and its value is a guess. A "
+            "larger temperature or kept_mass widens the band."
+        )
 
 
-def _not_estimable(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
+def _not_estimable(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     # Where the rest is not known either, the seed has stopped.
-    value, known = (found.metrics[name] for name in (VALUE, "held_out_inside"))
-    worrying = np.isnan(value) & ~np.isnan(known)
-    if not worrying.any():
-        return []
-    first = int(np.argmax(worrying))
-    return [
-        f"{who(seeds, worrying)}: the value of the policy is {NOT_ESTIMABLE} "
-        f"{found.reachable[first]}, by fitted Q evaluation. Whether a constant action does as well "
-        "is not known. More episodes, or fewer columns of observations, may make it estimable."
-    ]
+    worrying = np.isnan(found.metrics[VALUE]) & ~np.isnan(found.metrics["held_out_inside"])
+    if worrying.any():
+        reachable = found.reachable[int(np.argmax(worrying))]
+        yield (
+            f"{who(seeds, worrying)}: the value of the policy is {NOT_ESTIMABLE} {reachable}, by "
+            "fitted Q evaluation. Whether a constant action does as well is not known. More "
+            "episodes, or fewer columns of observations, may make it estimable."
+        )
 
 
-def _constant(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
+def _constant(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     value = found.metrics["held_out_value"]
     worrying = found.constant_value >= value
-    if not worrying.any():
-        return []
-    first = int(np.argmax(worrying))
-    action = ", ".join(f"{x:.3g}" for x in found.constant_action[first])
-    units = found.reward_factor[first]
-    return [
-        f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy. For "
-        f"seed {seeds[first]} the best is {action}; such constants are worth "
-        f"{found.constant_value[first] / units:.3g}, the policy {value[first] / units:.3g} "
-        "(discounted, from the states of the log, by fitted Q evaluation: an estimate, no proof)."
-    ]
+    if worrying.any():
+        first = int(np.argmax(worrying))
+        action = ", ".join(f"{x:.3g}" for x in found.constant_action[first])
+        units = found.reward_factor[first]
+        yield (
+            f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy. "
+            f"For seed {seeds[first]} the best is {action}; such constants are worth "
+            f"{found.constant_value[first] / units:.3g}, the policy {value[first] / units:.3g} "
+            "(discounted, from the states of the log, by fitted Q evaluation: an estimate, no "
+            "proof)."
+        )
 
 
 def who(seeds: Sequence[int], which: np.ndarray) -> str:
-    """The seeds that something is true of, in words."""
+    """Return the seeds that something is true of, in words."""
     chosen = [str(seed) for seed, one in zip(seeds, which, strict=True) if one]
     return f"seed{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
 

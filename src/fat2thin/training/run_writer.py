@@ -34,10 +34,9 @@ from fat2thin.runs.folder import (
 from fat2thin.runs.result import Evaluations, MetricColumns, Run
 from fat2thin.settings.spec import RunSpec, plain
 from fat2thin.training import run_warnings
-from fat2thin.training.run_warnings import Health
 
 _CARRIED = ("stopped", "warnings", "preparation", "begun")
-"""What run.json says that was found out on the way: a checkpoint says it, too."""
+"""Fields of run.json that are found out during training; a checkpoint has them too."""
 _MOST_WARNINGS = 100
 
 _log = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class RunWriter:
         self._references: dict[str, Reference] | None = None
         self._step = 0
         self._states: State = None
-        self._health = Health(spec.seeds, _largest_return(logs))
+        self._health = run_warnings.Health(spec.seeds, _largest_return(logs))
         if folder and checkpoint:
             self._resume_from(folder, checkpoint)
         elif folder:
@@ -78,18 +77,24 @@ class RunWriter:
         folder.go_back_to(checkpoint)
         self.about |= {name: manifest[name] for name in _CARRIED if name in manifest}
         self.about["started"] = manifest["started"]
-        # Those that came to no checkpoint of their own stand in run.json alone.
+        # Resumptions that came to no checkpoint of their own are in run.json alone.
         self.about["resumed"] = [*folder.about().get("resumed", []), str(checkpoint.place)]
-        self._warn_of_another_machine(manifest)
+        then, now = (
+            {**about["versions"], "device": about["device"]} for about in (manifest, self.about)
+        )
+        if changed := identity.machine_difference(then, now):
+            begun = {name: manifest[name] for name in ("device", "versions")}
+            self.about.setdefault("begun", begun)
+            self.warn(
+                f"the run was begun elsewhere ({changed}): the last digits may not be "
+                "what they would have been"
+            )
         self._began -= manifest["seconds"]
         stopped = self.about.get("stopped", {})
         self.active = np.asarray([str(seed) not in stopped for seed in self.spec.seeds])
         if EVALUATIONS in manifest["files"]:
             steps, policies = RunFolder(checkpoint.path).evaluations(len(self.spec.seeds))
-            self._evaluated = {
-                step: jax.tree.map(lambda values, at=place: values[at], policies)
-                for place, step in enumerate(steps)
-            }
+            self._evaluated = {step: take(policies, place) for place, step in enumerate(steps)}
         self._metrics.add(RunFolder(checkpoint.path).metrics_rows(self.spec.seeds))
         seen = self._metrics.arrays()
         for row, step in enumerate(seen.pop("step")):
@@ -100,19 +105,6 @@ class RunWriter:
         folder.write_about(self.about)
         _log.warning("%s goes on from %s", folder.path, checkpoint.place)
 
-    def _warn_of_another_machine(self, manifest: Mapping[str, Any]) -> None:
-        changed = identity.machine_difference(
-            {**manifest["versions"], "device": manifest["device"]},
-            {**self.about["versions"], "device": self.about["device"]},
-        )
-        if changed:
-            begun = {name: manifest[name] for name in ("device", "versions")}
-            self.about.setdefault("begun", begun)
-            self.warn(
-                f"the run was begun elsewhere ({changed}): the last digits may not be "
-                "what they would have been"
-            )
-
     def warn(self, sentence: str) -> None:
         """Log a warning, and keep the first hundred in run.json."""
         _log.warning("%s on %s: %s", self.spec.algorithm, self.spec.dataset, sentence)
@@ -122,13 +114,13 @@ class RunWriter:
             self._tell()
 
     def _tell(self) -> None:
-        """Bring run.json up to date; what cannot be written now is written at the end."""
+        """Update run.json; what cannot be written now is written at the end."""
         if self.folder:
             with contextlib.suppress(OSError):
                 self.folder.write_about(self.about)
 
     def stop(self, job: int, error: TrainingDiverged, last_good_step: int) -> None:
-        """A seed, by its place in the pack, goes no further; its last good state stays."""
+        """Stop a seed, given by its place in the pack; its last good state is kept."""
         place = job - self.jobs.start
         self.active[place] = False
         self.about.setdefault("stopped", {})[str(self.spec.seeds[place])] = {
@@ -146,18 +138,15 @@ class RunWriter:
         """Keep the first and the last mean metrics of the preparation, given for all jobs."""
         if self.over:
             return
-        means = {
-            name: float(np.mean(values[self.jobs][self.active])) for name, values in metrics.items()
-        }
+        mine = take(metrics, self.jobs)
+        means = {name: float(np.mean(values[self.active])) for name, values in mine.items()}
         first = self.about.get("preparation", {}).get("first", means)
         self.about["preparation"] = {"steps": steps, "first": first, "last": means}
 
     def keep_metrics(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Keep the means of a chunk, given for all jobs of the pack; nan of stopped seeds."""
-        mine = {
-            name: np.where(self.active, values[self.jobs], np.nan)
-            for name, values in metrics.items()
-        }
+        of_run = take(metrics, self.jobs)
+        mine = {name: np.where(self.active, values, np.nan) for name, values in of_run.items()}
         rows: list[MetricsRow] = [
             {"step": step, "seed": seed} | {name: float(mine[name][job]) for name in mine}
             for job, seed in enumerate(self.spec.seeds)
@@ -167,7 +156,10 @@ class RunWriter:
         if self.folder:
             self.folder.append_metrics(rows)
             # As it will be read back: JSON has no infinity.
-            rows = [{name: _finite(value) for name, value in row.items()} for row in rows]
+            rows = [
+                {name: value if math.isfinite(value) else math.nan for name, value in row.items()}
+                for row in rows
+            ]
         self._metrics.add(rows)
 
     def keep_snapshot(self, step: int, policies: dict[str, Policy]) -> None:
@@ -177,7 +169,7 @@ class RunWriter:
             self.folder.write_snapshot(step, self._snapshots[step])
 
     def keep_evaluation(self, step: int, found: dict[str, Evaluation]) -> None:
-        """Keep what an evaluation of this run found; nan of seeds that had stopped by then."""
+        """Keep an evaluation of this run; nan for seeds that had stopped by then."""
         stopped = self.about.get("stopped", {})
         over = [
             str(seed) in stopped and stopped[str(seed)]["last_good_step"] < step
@@ -194,7 +186,7 @@ class RunWriter:
             self.folder.write_references(references)
 
     def checkpoint(self, place: Place, states: State) -> None:
-        """Write what is needed to go on from here; `states` are those of the pack."""
+        """Write what is needed to resume from here; `states` are those of the pack."""
         if self.folder is None:
             return
         contents = {
@@ -217,16 +209,14 @@ class RunWriter:
         checkpoints.write(self.folder.path, place, about, contents)
 
     def settle(self, place: Place, everywhere: bool) -> None:
-        """Let old checkpoints go; where not all runs beside this one got theirs, the new one."""
-        if self.folder is None:
-            return
-        if everywhere:
+        """Remove old checkpoints, or the new one if not all runs beside this one have theirs."""
+        if self.folder and everywhere:
             checkpoints.keep_newest(self.folder.path)
-        else:
+        elif self.folder:
             checkpoints.remove(self.folder.path, place)
 
     def end(self, step: int, states: State, **more: Any) -> None:
-        """The last step was taken, or the last good one; `states` are those of the pack."""
+        """End the run after its last, or its last good, step; `states` are those of the pack."""
         self.over = True
         self.active[:] = False
         self._step, self._states = step, take(states, self.jobs)
@@ -244,18 +234,17 @@ class RunWriter:
             checkpoints.keep_newest(self.folder.path, 1)
 
     def _advise(self) -> None:
-        """Tell what the held-out part of the log says of the policies that will act."""
+        """Warn of what the held-out part of the log says of the policies that will act."""
         selected = self.about.get("selected", {})
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
         if not self.spec.holdout or max(chosen) == 0:
             return
-        if isinstance(self._states, SelectedState):
-            unscored = np.asarray(self._states.unscored)
-            if unscored.any():
-                self.warn(
-                    f"{run_warnings.who(self.spec.seeds, unscored)}: no held-out signal was a "
-                    "number after any step, so none could be selected: the last policy acts"
-                )
+        states = self._states
+        if isinstance(states, SelectedState) and np.any(unscored := np.asarray(states.unscored)):
+            self.warn(
+                f"{run_warnings.who(self.spec.seeds, unscored)}: no held-out signal was a number "
+                "after any step, so none could be selected: the last policy acts"
+            )
         # Not logged: of the many runs of a sweep only the chosen one is of interest.
         told = run_warnings.look(self.spec, self.logs, self._metrics.arrays(), chosen)
         self.about["warnings"] = [*self.about.get("warnings", []), *told]
@@ -277,18 +266,14 @@ class RunWriter:
         )
 
     def _stacked(self) -> dict[str, Evaluation]:
-        """All evaluations so far, the steps along the first axis."""
+        """Return all evaluations so far, the steps along the first axis."""
         if not self._evaluated:
             return {}
         return jax.tree.map(lambda *values: np.stack(values), *self._evaluated.values())
 
 
-def _finite(value: int | float) -> int | float:
-    return value if math.isfinite(value) else math.nan
-
-
 def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
-    """The values, nan of some seeds."""
+    """Return the values, with nan for some seeds."""
     if not any(seeds):
         return np.asarray(values)
     kept = np.array(values, np.result_type(values, np.float32))
@@ -297,7 +282,7 @@ def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
 
 
 def _largest_return(logs: tuple[LoadedLog, ...]) -> float:
-    """What no discounted return of the scaled rewards can exceed in size."""
+    """Return what no discounted return of the scaled rewards can exceed in size."""
     scaled = [
         log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
         for log in logs

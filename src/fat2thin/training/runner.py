@@ -1,5 +1,6 @@
 """Runs from specification to result, one alone or several in one program."""
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -25,7 +26,7 @@ from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.identity import read_logs
-from fat2thin.runs.lock import locks
+from fat2thin.runs.lock import locked
 from fat2thin.runs.result import Run
 from fat2thin.runs.result import load as load_run
 from fat2thin.settings.config import refuse_unknown
@@ -101,7 +102,10 @@ def execute_together(
     one without such a checkpoint resumes alone.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
-    _refuse_shared(folders)
+    places = [folder.path.resolve() for folder in folders if folder is not None]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
     logs = read_logs(specs, load)
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
     # A run that diverged does so again; alone it is an error, as it was the first time.
@@ -127,27 +131,21 @@ def execute_together(
     if wanted := missing():
         # Built before anything is written: what cannot be trained is refused here.
         prepared = {tuple(wanted): training_of(wanted)}
-        with locks(folder.path for folder in map(folders.__getitem__, wanted) if folder):
+        with contextlib.ExitStack() as held:
+            for folder in filter(None, (folders[i] for i in wanted)):
+                held.enter_context(locked(folder.path))
             # Another process may have finished some of them before it released its lock.
             wanted = missing()
-            with progress or for_terminal(otherwise=Silent) as shown:
-                left = [(specs[i], logs[i], folders[i]) for i in wanted]
-                for group in groups(left):
-                    together = [wanted[place] for place in group.numbers]
-                    training = prepared.get(tuple(together)) or training_of(together)
-                    training.begin(group.found)
-                    computed |= zip(together, training.run(shown), strict=True)
+            shown = held.enter_context(progress or for_terminal(otherwise=Silent))
+            for group in groups([(specs[i], logs[i], folders[i]) for i in wanted]):
+                together = tuple(wanted[place] for place in group)
+                training = prepared.get(together) or training_of(together)
+                training.begin([*group.values()])
+                computed |= zip(together, training.run(shown), strict=True)
     return [
         load_run(folder.path) if folder and number not in computed else computed[number]
         for number, folder in enumerate(folders)
     ]
-
-
-def _refuse_shared(folders: Sequence[RunFolder | None]) -> None:
-    places = [folder.path.resolve() for folder in folders if folder is not None]
-    for place in places:
-        if places.count(place) > 1:
-            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
 
 
 class _Training:
@@ -169,7 +167,7 @@ class _Training:
         self._checkpoint_seconds = checkpoint_seconds
 
     def begin(self, found: Sequence[Checkpoint | None]) -> None:
-        """Make the folders ready, or take them back to where all of them resume."""
+        """Prepare the folders, or reset them to where all of them resume."""
         self.timer = Timer(self._checkpoint_seconds)
         self.place = found[0].place if found[0] else START
         self.states = self._first_states(found)
@@ -179,15 +177,14 @@ class _Training:
             also["traced"] = sorted(self.pack.jobs.settings)
         problem, end = self.pack.program.problem, 0
         self.writers = []
-        for spec, logs, folder, checkpoint in zip(
-            self.specs, self.logs, self.folders, found, strict=True
-        ):
+        runs = zip(self.specs, self.logs, self.folders, found, strict=True)
+        for spec, logs, folder, checkpoint in runs:
             jobs = slice(end, end + len(spec.seeds))
             self.writers.append(RunWriter(spec, problem, logs, jobs, folder, also, checkpoint))
             end = jobs.stop
 
     def _first_states(self, found: Sequence[Checkpoint | None]) -> State:
-        """Those of the checkpoints, or fresh ones."""
+        """Return the states of the checkpoints, or fresh ones."""
         init = functools.partial(loop.init, program=self.pack.program)
         like = eqx.filter_eval_shape(init, self.pack.jobs)
         parts = [
@@ -207,8 +204,12 @@ class _Training:
         """Which jobs still learn."""
         return np.concatenate([writer.active for writer in self.writers])
 
+    @property
+    def _unfinished(self) -> list[RunWriter]:
+        return [writer for writer in self.writers if not writer.over]
+
     def run(self, progress: Silent) -> list[Run]:
-        """All chunks, and what is due between them."""
+        """Run all chunks, and do what is due between them."""
         if self.turns.count > 1:
             _log.warning(
                 "%d jobs do not fit into the memory of the device: they take turns, %d at a time "
@@ -224,8 +225,13 @@ class _Training:
             self._keep_evaluations(progress, wait=True)
             states = self.turns.gathered(self.states)
             for number, writer in enumerate(self.writers):
-                if not writer.over:
-                    self._finish(number, writer, states)
+                if writer.over:
+                    continue
+                if (references := self.evaluations.references(number)) is not None:
+                    writer.keep_references(references)
+                speed = self.evaluations.speed(number)
+                also = {} if speed is None else {"rollouts": speed}
+                writer.end(self.spec.steps, states, status=FINISHED, **also)
         finally:
             self.evaluations.close()
         if self.interruption.asked:
@@ -243,29 +249,28 @@ class _Training:
         else:
             progress.advance(step)
         for length in _left(chunk_lengths(self.spec.stops, self.spec.log_every), step):
-            self.states, report = self.turns.chunk(
-                self.states, data, step, length, active=self.active
-            )
-            self._stop_diverged(report, step)
+            self.states, report = self.turns.chunk(self.states, data, step, length, self.active)
+            self._stop_diverged(report, step, kept=step)
             step += length
-            self._keep_metrics(step, report)
+            metrics = jax.device_get(report.row)
+            for writer in self._unfinished:
+                writer.keep_metrics(step, metrics)
             progress.advance(step)
             self._keep_policies(step, progress)
             if step < self.spec.steps:
                 self._pause(Place(training=True, step=step), progress)
 
     def _pause(self, place: Place, progress: Silent) -> None:
-        """A checkpoint where one is due, and the end where somebody asked for it."""
+        """Write a checkpoint if one is due; stop if a signal asked for it."""
         asked = self.interruption.asked
         # Evaluations beside training belong to a checkpoint: they get some time to become ready.
         if not asked and not self.timer.due(patient=self.evaluations.busy):
             return
         self._keep_evaluations(progress, wait=True)
         with self.timer:
-            states = self.turns.gathered(self.states)
-            going = [writer for writer in self.writers if not writer.over]
-            written = [self._checkpoint(writer, place, states, must=asked) for writer in going]
-            for writer in going:
+            states, writers = self.turns.gathered(self.states), self._unfinished
+            written = [self._checkpoint(writer, place, states, must=asked) for writer in writers]
+            for writer in writers:
                 writer.settle(place, all(written))
         if asked:
             raise Interrupted(
@@ -287,15 +292,8 @@ class _Training:
             return False
         return True
 
-    def _finish(self, number: int, writer: RunWriter, states: State) -> None:
-        references, speed = self.evaluations.references(number), self.evaluations.speed(number)
-        if references is not None:
-            writer.keep_references(references)
-        also = {} if speed is None else {"rollouts": speed}
-        writer.end(self.spec.steps, states, status=FINISHED, **also)
-
     def _prepare(self, data: Data, progress: Silent) -> None:
-        """What the algorithm learns first, where it does; the mean metrics go to run.json."""
+        """Run the algorithm's preparation, if it has one; its mean metrics go to run.json."""
         preparation = self.pack.program.algorithm.preparation
         if preparation is None or self.place.training:
             return
@@ -303,9 +301,9 @@ class _Training:
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
         for length in _left(chunk_lengths([steps], self.spec.log_every), done):
             self.states, report = self.turns.chunk(
-                self.states, data, done, length, preparing=True, active=self.active
+                self.states, data, done, length, self.active, preparing=True
             )
-            # It is before the first step still, however far the preparation has come.
+            # All of the preparation is before the first step.
             self._stop_diverged(report, done, kept=0)
             done += length
             means = jax.device_get(report.metrics)
@@ -316,44 +314,36 @@ class _Training:
                 self._pause(Place(training=False, step=done), progress)
         self.place = Place(training=True, step=0)
 
-    def _stop_diverged(self, report: ChunkReport, start: int, kept: int | None = None) -> None:
-        """Stop the seeds that a chunk broke, and runs of which none is left; raise where all are.
+    def _stop_diverged(self, report: ChunkReport, start: int, kept: int) -> None:
+        """Stop the seeds that diverged, and runs without any other; an error if no run is left.
 
-        `kept` is the last good step, `start` by default.
+        `kept` is the last good step.
         """
-        active, last = self.active, start if kept is None else kept
+        active = self.active
         for job, error in divergences(report, self.pack.jobs, start).items():
             if not active[job]:
                 continue
-            # What was seen before it broke belongs to the run as well.
+            # Evaluations from before it diverged belong to the run as well.
             self._keep_evaluations(Silent(), wait=True)
             writer = self.writers[int(self.pack.jobs.run[job])]
-            writer.stop(job, error, last)
+            writer.stop(job, error, kept)
             if not writer.active.any():
                 states = self.turns.gathered(self.states)
-                writer.end(last, states, status=DIVERGED, diverged=str(error))
+                writer.end(kept, states, status=DIVERGED, diverged=str(error))
             if all(writer.over for writer in self.writers):
                 raise error
 
-    def _keep_metrics(self, step: int, report: ChunkReport) -> None:
-        metrics = jax.device_get(report.row)
-        for writer in self.writers:
-            if not writer.over:
-                writer.keep_metrics(step, metrics)
-
     def _keep_policies(self, step: int, progress: Silent) -> None:
-        """Snapshot and evaluation, where they are due."""
+        """Make the snapshots and evaluations that are due."""
         policies = functools.cache(lambda: self.turns.policies(self.states))
         if step in self.spec.snapshots:
-            for writer in self.writers:
-                if not writer.over:
-                    writer.keep_snapshot(step, policies())
+            for writer in self._unfinished:
+                writer.keep_snapshot(step, policies())
         if step in self.spec.evaluation_steps:
             self.evaluations.evaluate(step, self.states, policies)
         self._keep_evaluations(progress)
 
     def _keep_evaluations(self, progress: Silent, wait: bool = False) -> None:
-        """What has become ready."""
         for step, by_run in self.evaluations.ready(wait):
             scores: dict[str, float] = {}
             for run, found in by_run.items():
@@ -374,7 +364,7 @@ class _Training:
 
 
 def _left(lengths: Sequence[int], done: int) -> list[int]:
-    """The chunks after so many updates, which end with one of them."""
+    """Return the chunks after `done` updates; one of the chunks must end there."""
     ends = np.cumsum(lengths)
     if done and done not in ends:
         raise DamagedError(f"a checkpoint of step {done:,} lies within a chunk of this run")
