@@ -11,9 +11,8 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Beta, constraints
 from numpyro.distributions.util import validate_sample
 
-from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
+from fat2thin.distributions.base import BoxLaw, at_equal_ranks, broadcast_parameters
 from fat2thin.distributions.q_math import gamma_entropy, incomplete_beta, log_beta
-from fat2thin.distributions.ranks import at_equal_ranks
 from fat2thin.distributions.standard_q_gaussian import Search, refuse_derivative
 
 _MAX_ITERATIONS = 100
@@ -154,7 +153,7 @@ class BoxBeta(BoxLaw):
         In float32 the error is about 1e-6 + 2e-7 (c1 + c0), that of JAX's incomplete Beta function.
         """
         value = self._as_value(value)
-        inside = clip_straight_through(value, self.low, self.high)
+        inside = self._clip(value)
         below, above = (inside - self.low) / self._range(), (self.high - inside) / self._range()
         share = _unit_cdf(below, above, *self._concentrations())
         return jnp.where(value < self.low, 0.0, jnp.where(value > self.high, 1.0, share))
@@ -166,7 +165,7 @@ class BoxBeta(BoxLaw):
     def mean(self) -> Float[Array, "*batch"]:
         """low + (high - low) c1 / (c1 + c0)."""
         value = self.low + self._range() * self._unit_beta().mean
-        return jnp.broadcast_to(clip_straight_through(value, self.low, self.high), self.batch_shape)
+        return jnp.broadcast_to(self._clip(value), self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
@@ -224,4 +223,4 @@ class BoxBeta(BoxLaw):
         from_low = self.low + self._range() * jax.nn.sigmoid(logit)
         from_high = self.high - self._range() * jax.nn.sigmoid(-logit)
         value = jnp.where(logit < 0.0, from_low, from_high)
-        return clip_straight_through(value, self.low, self.high)
+        return self._clip(value)

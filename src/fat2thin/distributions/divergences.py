@@ -20,10 +20,10 @@ from numpyro.distributions import Cauchy, Distribution, Independent, Normal, Stu
 from numpyro.distributions.kl import kl_divergence
 from numpyro.util import not_jax_tracer
 
+from fat2thin.distributions.base import expand_to_rank, lift
 from fat2thin.distributions.multivariate import index_from_degrees_of_freedom
 from fat2thin.distributions.q_gaussian import QGaussian
 from fat2thin.distributions.q_math import polynomial
-from fat2thin.distributions.ranks import expand_to_rank, lift
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 
 # (1 - atan(k) / k) / k^2 in powers of k^2.
@@ -53,9 +53,8 @@ def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Ar
     small = ratio < _ARCTAN_SERIES_BELOW
     near = jnp.where(small, ratio, 0.0) ** 2
     far = jnp.where(small, 1.0, ratio)
-    series = polynomial(_ARCTAN_SERIES, near)
     direct = (1.0 - jnp.arctan(far) / far) / far**2
-    deficit = jnp.where(small, series, direct)
+    deficit = jnp.where(small, polynomial(_ARCTAN_SERIES, near), direct)
     arctan_ratio = jnp.arctan(ratio) / ratio
     # log(1 + k^2) - log(k), where k^2 may overflow.
     spread = jnp.logaddexp(jnp.log(ratio), -jnp.log(ratio))

@@ -21,9 +21,8 @@ from numpyro.distributions import MultivariateStudentT, constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
-from fat2thin.distributions.base import Law
+from fat2thin.distributions.base import Law, at_equal_ranks, expand_to_rank, lift
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
-from fat2thin.distributions.ranks import at_equal_ranks, expand_to_rank, lift
 from fat2thin.distributions.standard_q_gaussian import entropy_excess, log_normaliser
 
 _LOG_2_PI = math.log(2.0 * math.pi)
@@ -64,10 +63,9 @@ def multivariate_student_t(
     Along a direction v the marginal is QGaussian(v'loc, |scale_tril' v|, entropic_index). Shapes:
     loc (*batch, n), scale_tril (*batch, n, n), entropic_index (*batch).
     """
-    degrees_of_freedom, factor = student_t_parameters(entropic_index)
+    freedom, factor = student_t_parameters(entropic_index)
     lower, factor = promote_shapes(jnp.asarray(scale_tril), factor[..., None, None])
-    scale = lower * factor
-    return MultivariateStudentT(degrees_of_freedom, loc, scale, validate_args=validate_args)
+    return MultivariateStudentT(freedom, loc, lower * factor, validate_args=validate_args)
 
 
 @functools.partial(jnp.vectorize, signature="(n,n),(n)->(n)")
@@ -97,7 +95,12 @@ class Ellipsoid(constraints.Constraint):
         """Return whether each event lies in the ellipsoid: (..., n) to (...)."""
         points = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
         points = expand_to_rank(points, self.loc.ndim)
-        lifted = self._at_rank(points.ndim)
+        lifted = Ellipsoid(
+            expand_to_rank(self.loc, points.ndim),
+            expand_to_rank(self.scale, points.ndim if self.diagonal else points.ndim + 1),
+            expand_to_rank(self.radius, points.ndim - 1),
+            diagonal=self.diagonal,
+        )
         whitened = lax.stop_gradient(lifted.whiten(points))
         slack = jnp.linalg.norm(lax.stop_gradient(lifted._rounding(points, whitened)), axis=-1)
         return jnp.linalg.norm(whitened, axis=-1) - slack <= lifted.radius
@@ -128,15 +131,6 @@ class Ellipsoid(constraints.Constraint):
         """Return children and their names, as NumPyro's constraints do."""
         children = tuple(getattr(self, name) for name in self._fields)
         return children, (self._fields, {"diagonal": self.diagonal})
-
-    def _at_rank(self, rank: int) -> "Ellipsoid":
-        """Return the same ellipsoid, for points with this number of axes."""
-        return Ellipsoid(
-            expand_to_rank(self.loc, rank),
-            expand_to_rank(self.scale, rank if self.diagonal else rank + 1),
-            expand_to_rank(self.radius, rank - 1),
-            diagonal=self.diagonal,
-        )
 
     def _rounding(self, x: Array, whitened: Array) -> Array:
         """Bound the error of each whitened coordinate: |L^-1| eps (|x| + (n + 2) |L| |w|)."""

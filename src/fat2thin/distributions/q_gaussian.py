@@ -21,9 +21,8 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import not_jax_tracer
 
-from fat2thin.distributions.base import Law, broadcast_parameters
+from fat2thin.distributions.base import Law, at_equal_ranks, broadcast_parameters
 from fat2thin.distributions.q_math import log1p_ratio, log_expm1_ratio
-from fat2thin.distributions.ranks import at_equal_ranks
 from fat2thin.distributions.standard_q_gaussian import (
     by_closeness,
     entropy_excess,

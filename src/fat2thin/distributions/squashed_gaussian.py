@@ -10,8 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Normal, constraints
 from numpyro.distributions.util import validate_sample
 
-from fat2thin.distributions.base import BoxLaw, broadcast_parameters, clip_straight_through
-from fat2thin.distributions.ranks import at_equal_ranks, lift
+from fat2thin.distributions.base import BoxLaw, at_equal_ranks, broadcast_parameters, lift
 
 # 16 panels with 16 Gauss-Legendre nodes each, on [0, 1].
 _PANELS = 16
@@ -92,27 +91,25 @@ class SquashedGaussian(BoxLaw):
     def mean(self) -> Float[Array, "*batch"]:
         """Mean by quadrature; error below 1e-6 (float32) or 1e-13 (float64) half-ranges."""
         value = self._middle() + self._half_range() * self._unit_moments()[0]
-        return jnp.broadcast_to(clip_straight_through(value, self.low, self.high), self.batch_shape)
+        return jnp.broadcast_to(self._clip(value), self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
         """Variance by quadrature; error below 1e-6 (float32) or 1e-13 (float64) half-ranges²."""
-        variance = self._unit_moments()[1]
-        return jnp.broadcast_to(self._half_range() ** 2 * variance, self.batch_shape)
+        return jnp.broadcast_to(self._half_range() ** 2 * self._unit_moments()[1], self.batch_shape)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """Entropy in nats by quadrature: that of the Gaussian plus E[log half_range (1 - tanh²)].
 
         Error below 2e-5 (float32) or 1e-12 (float64) for |loc| up to 10 and scales up to 10.
         """
-        deviation, weights, lower, upper = self._quadrature()
-        lowest, highest = lower[0], upper[0]
+        deviation, weights, (lowest, below), (highest, above) = self._quadrature()
         law = lift(self, deviation.ndim)
         inner = jnp.sum(weights * _log_slope(law.loc + law.scale * deviation), axis=0)
         # Beyond saturation the logarithm is 2 log 2 - 2 |x|, whose tails have a closed form.
-        mean_above = self.loc * upper[1] + self.scale * _density(highest)
-        mean_below = self.scale * _density(lowest) - self.loc * lower[1]
-        outer = 2.0 * math.log(2.0) * (lower[1] + upper[1]) - 2.0 * (mean_above + mean_below)
+        mean_above = self.loc * above + self.scale * _density(highest)
+        mean_below = self.scale * _density(lowest) - self.loc * below
+        outer = 2.0 * math.log(2.0) * (below + above) - 2.0 * (mean_above + mean_below)
         gaussian = _HALF_LOG_2_PI + 0.5 + jnp.log(self.scale)
         value = gaussian + jnp.log(self._half_range()) + inner + outer
         return jnp.broadcast_to(value, self.batch_shape)
@@ -130,7 +127,7 @@ class SquashedGaussian(BoxLaw):
 
     def _squash(self, before: Float[Array, "..."]) -> Float[Array, "..."]:
         value = self._middle() + self._half_range() * jnp.tanh(before)
-        return clip_straight_through(value, self.low, self.high)
+        return self._clip(value)
 
     def _before_squashing(self, value: Array, below: Array, above: Array) -> Array:
         """Return artanh of the normalised action, in the form that is exact there."""

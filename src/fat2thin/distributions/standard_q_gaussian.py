@@ -297,14 +297,11 @@ def standard_icdf(share: Float[Array, "..."], index: Float[Array, "..."]) -> Arr
 @partial(standard_cdf.defjvp, symbolic_zeros=True)
 def _cdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     refuse_derivative(tangents[1:], "cdf of a q-Gaussian", "the entropic index", "index")
-    standardised, index = primals
-    value = standard_cdf(standardised, index)
-    return value, _density(standardised, index) * tangents[0]
+    return standard_cdf(*primals), _density(*primals) * tangents[0]
 
 
 @partial(standard_icdf.defjvp, symbolic_zeros=True)
 def _icdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     refuse_derivative(tangents[1:], "icdf of a q-Gaussian", "the entropic index", "index")
-    share, index = primals
-    value = standard_icdf(share, index)
-    return value, tangents[0] / _density(value, index)
+    value = standard_icdf(*primals)
+    return value, tangents[0] / _density(value, primals[1])

@@ -393,10 +393,7 @@ def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
 
 
 def _work() -> None:
-    """Step a block of environments until the driver closes the pipe.
-
-    The first line of stdin says which.
-    """
+    """Step the environments that the first line of stdin names until the driver closes the pipe."""
     # Signals to the whole group of processes are for the driver, which may still need us.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

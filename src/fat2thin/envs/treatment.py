@@ -101,34 +101,25 @@ class Treatment:
 
     reward: str = "cubic"
     """Either "cubic" (printed in the paper) or "quadratic" (in the authors' code)."""
-
     covariance: str = "episode"
     """Of the observation noise, always a correlation matrix over 2. "episode": drawn anew for each
     episode, of rank 7 (the authors' code); "fixed": one for the task, full rank (Li et al.)."""
-
     covariance_seed: int = 0
     """Which "fixed" covariance; refused with any other covariance unless it is 0."""
-
     initial_state: str = "uniform"
     """Of the latent mean: "uniform" U(−1, 1)⁸ (the authors' code), "normal" N(0, ½²)⁸ (Li et al.,
     their training) or "zero" (Li et al., their testing)."""
-
     dose_low: float = -1.0
     """Lower end of the dose box; a dose below it is clipped to it by the environment."""
-
     dose_high: float = 1.0
     """Upper end of the dose box; a dose above it is clipped to it by the environment."""
-
     horizon: int = 24
     """Steps after which an episode is cut (a time limit, not an end)."""
-
     discount: float = 0.9
     """The factor that training uses by default; returns are reported undiscounted."""
-
     dose_limit: float = 0.88
     """On |dose| in a step: from about e^(−1/8) = .88 on, a constant dose under the quadratic reward
     earns a patient at rest less than no treatment would. `math.inf` for none."""
-
     cumulative_dose_limit: float = 12.0
     """On Σ|dose| over an episode: half of what full doses would come to in 24 steps. The best
     constant dose for the quadratic reward stays below (24 · .44 = 10.6), the uniform behaviour of

@@ -125,14 +125,9 @@ def part_values(
         states = judged.rows.observation
         return jnp.mean(expected_features(states, act, judge_key, scale) @ weights)
 
-    return _estimable(jnp.stack([value(other, one), value(one, other)]), reachable)
-
-
-def _estimable(
-    values: Float[Array, " values"], reachable: Float[Array, "2"]
-) -> Float[Array, " values"]:
-    """The values that rewards allow, nan for the others; rounding alone puts none of them out."""
+    values = jnp.stack([value(other, one), value(one, other)])
     low, high = reachable
+    # Rounding alone puts no value out of range.
     margin = ROUNDING * jnp.max(jnp.where(jnp.isfinite(reachable), jnp.abs(reachable), 0.0))
     allowed = (low - margin <= values) & (values <= high + margin)
     return jnp.where(allowed, jnp.clip(values, low, high), jnp.nan)

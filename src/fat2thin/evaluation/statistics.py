@@ -117,9 +117,8 @@ def stratified_interval(
     same, so that a task with more seeds weighs more. Scores of tasks must be comparable
     (normalised).
     """
-    return _pooled_interval(
-        list(_tasks("scores", scores).values()), statistic, confidence, resamples
-    )
+    tasks = list(_tasks("scores", scores).values())
+    return _pooled_interval(tasks, statistic, confidence, resamples)
 
 
 def performance_profile(

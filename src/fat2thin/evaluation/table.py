@@ -39,9 +39,8 @@ def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
     for metric, values in metrics.items():
         known = values[~np.isnan(values)]
         known = known if len(known) else np.array([math.nan])
-        rows.append(
-            {"metric": metric} | {name: float(of(known)) for name, of in statistics.items()}
-        )
+        found = {name: float(of(known)) for name, of in statistics.items()}
+        rows.append({"metric": metric, **found})
     stopped = np.all([np.isnan(values) for values in metrics.values()], axis=0)
     lacking = np.isnan(metrics[VALUE]) & ~stopped if VALUE in metrics else np.zeros(0)
     note = f"{VALUE}: {NOT_ESTIMABLE}, {lacking.sum()} of {lacking.size} seeds"

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
-from fat2thin.distributions.ranks import expand_to_rank
+from fat2thin.distributions.base import expand_to_rank
 from fat2thin.policies.families import Family, Head, clip_inward
 from fat2thin.policies.networks import PolicyNetwork
 

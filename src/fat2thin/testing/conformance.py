@@ -121,7 +121,8 @@ def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -
     except NOT_OFFERED as missing:
         reason = (str(missing) or type(missing).__name__).splitlines()[0]
         return ConformanceCheck(name, "not offered", None, None, reason)
-    worst: tuple[float, ConformanceCheck] | None = None
+    worst = -np.inf
+    line: ConformanceCheck | None = None
     for measurement in measurements:
         errors = np.atleast_2d(measurement.error)
         error, tolerance = np.broadcast_arrays(errors, measurement.tolerance)
@@ -133,11 +134,12 @@ def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -
             passed, np.nan_to_num(np.minimum(ratio, 1.0)), np.nan_to_num(ratio, nan=np.inf)
         )
         row, element = (int(index) for index in np.unravel_index(np.argmax(ratio), ratio.shape))
-        if worst is None or ratio[row, element] > worst[0]:
+        if ratio[row, element] > worst:
             # Without any error there is no worst place to name.
             where: tuple[str, ...] = ()
             if error[row, element] != 0.0:
                 where = (measurement.describe(row, element), study.subject.element_name(element))
+            worst = ratio[row, element]
             line = ConformanceCheck(
                 name,
                 "pass" if passed.all() else "FAIL",
@@ -145,7 +147,6 @@ def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -
                 float(tolerance[row, element]),
                 ", ".join(filter(None, where)),
             )
-            worst = (float(ratio[row, element]), line)
-    if worst is None:
+    if line is None:
         raise ValueError(f"the check {name} measured nothing")
-    return worst[1]
+    return line

@@ -217,7 +217,7 @@ def check_moments(study: ScalarStudy) -> Iterator[Measurement]:
             claimed = subject.per_element(getattr(subject.distribution, name))
             expected = mean if power == 1 else integral.mean_of(scaled**2) - mean**2
             origin = study.centre if power == 1 else 0.0
-            difference = (claimed - origin) / study.spread**power - expected
+            difference = np.abs((claimed - origin) / study.spread**power - expected)
             log_size = power * np.log(np.abs(scaled))
             size = np.exp(log_size)
             log_integrand = integral.log_share + log_size
@@ -226,21 +226,13 @@ def check_moments(study: ScalarStudy) -> Iterator[Measurement]:
             beyond = integral.remainder(log_integrand).sum(0)
             allowed = allowed + 4.0 * rounding + 2.0 * beyond
             slowest = integral.decay(log_integrand)[1].min(0)
-            yield from _moment(name, claimed, difference, allowed, slowest)
-
-
-def _moment(
-    name: str, claimed: Elements, difference: Elements, allowed: Elements, slowest: Elements
-) -> Iterator[Measurement]:
-    """A finite claim needs an integral that converges to it, any other claim one that diverges."""
-    finite, converges = np.isfinite(claimed), slowest > SLOWEST_DECAY
-    yield Measurement(
-        np.where(finite, np.where(converges, np.abs(difference), np.inf), 0.0),
-        np.where(finite & converges, allowed, 0.0),
-        numbered(name + " {:.6g}, in quartile distances", claimed),
-    )
-    tail = numbered(name + " {:.6g}, exponent of its tail", claimed)
-    yield Measurement(np.where(finite, 0.0, slowest), _DIVERGENT, tail)
+            # A finite claim needs an integral that converges to it, any other one that diverges.
+            finite, converges = np.isfinite(claimed), slowest > SLOWEST_DECAY
+            error = np.where(finite, np.where(converges, difference, np.inf), 0.0)
+            text = numbered(name + " {:.6g}, in quartile distances", claimed)
+            yield Measurement(error, np.where(finite & converges, allowed, 0.0), text)
+            tail = numbered(name + " {:.6g}, exponent of its tail", claimed)
+            yield Measurement(np.where(finite, 0.0, slowest), _DIVERGENT, tail)
 
 
 def check_cdf(study: ScalarStudy) -> Iterator[Measurement]:

@@ -83,11 +83,9 @@ def _construct(distribution: Distribution, parameters: Mapping[str, Any]) -> Dis
             setattr(changed, name, value)
         return changed
     others = {
-        name: distribution.__dict__[name]
-        for name in accepted
-        if name not in parameters
-        and name in distribution.__dict__
-        and not _is_parameter(distribution, name)
+        name: value
+        for name, value in distribution.__dict__.items()
+        if name in accepted and name not in parameters and not _is_parameter(distribution, name)
     }
     if "validate_args" in accepted:
         others["validate_args"] = False
@@ -127,8 +125,7 @@ def parameters_of(distribution: Distribution, dtype: Any) -> Parameters:
         value = jnp.asarray(owner.__dict__[name], dtype)
         event_shape = value.shape[value.ndim - event_dim(owner.arg_constraints.get(name)) :]
         values[name] = jnp.broadcast_to(value, owner.batch_shape + event_shape)
-    sizes = range(len(names), 0, -1)
-    for chosen in chain.from_iterable(combinations(names, size) for size in sizes):
+    for chosen in chain.from_iterable(combinations(names, n) for n in range(len(names), 0, -1)):
         candidate = {name: values[name] for name in chosen}
         with suppress(AssertionError, TypeError, ValueError):
             if _construct(owner, candidate).shape() == owner.shape():
@@ -224,8 +221,7 @@ class Subject:
 
     def flatten(self, values: Array) -> Values:
         """Undo `to_device`: (rows, elements) or (rows, elements, dimension), in float64."""
-        rows = values.shape[0]
-        array = np.asarray(values, np.float64)
+        rows, array = values.shape[0], np.asarray(values, np.float64)
         if self.event_shape and array.ndim == 1 + len(self.batch_shape) + len(self.event_shape):
             return array.reshape(rows, self.elements, self.dimension)
         return np.broadcast_to(array, (rows, *self.batch_shape)).reshape(rows, self.elements)
@@ -244,7 +240,7 @@ class Subject:
     def spacing(self, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """Return the distance to the next number of the dtype; at least its smallest normal one."""
         numbers = self.rounded(values)
-        _, exponent = np.frexp(numbers)
+        exponent = np.frexp(numbers)[1]
         steps = np.where(numbers == 0.0, 0.0, np.ldexp(float(self.limits.eps), exponent - 1))
         return np.asarray(np.maximum(steps, float(self.limits.tiny)))
 

@@ -7,7 +7,7 @@ density 1 / (2 (1 + |z|) (1 + log(1 + |z|))^2), which is heavier than every powe
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import jax
 import numpy as np
@@ -213,8 +213,7 @@ class VectorStudy(Study):
 
     def edge_points(self) -> Values:
         """Return the centre, both sides of the edge along rays, and far values."""
-        subject = self.subject
-        far = float(subject.limits.max) ** 0.25
+        subject, far = self.subject, float(self.subject.limits.max) ** 0.25
 
         def along(distance: Float[np.ndarray, "rays elements"]) -> Values:
             reach = distance[..., None] * self.rays[:, None] * self.spread
@@ -260,8 +259,7 @@ def study_vector(subject: Subject, key: Key[Array, ""]) -> VectorStudy:
     study_key, *later_keys = jax.random.split(key, 3)
     first_key, second_key, cloud_key = jax.random.split(study_key, 3)
     half = subject.samples // 2
-    placement = _place(subject.sample(first_key, half))
-    seed = int(jax.random.bits(cloud_key))
+    placement, seed = _place(subject.sample(first_key, half)), int(jax.random.bits(cloud_key))
     cloud = _make_cloud(subject, placement, half, seed)
     generator = np.random.default_rng(seed)
     axes = np.eye(subject.dimension)
@@ -324,42 +322,28 @@ def check_moments(study: VectorStudy) -> Iterator[Measurement]:
     claims = [subject.per_element(claim) for claim in (distribution.mean, distribution.variance)]
     z = study.standardise(cloud.points)
     width = study.threshold(2 * subject.elements * subject.dimension)
-    for power, name in enumerate(("mean", "variance"), 1):
-        for coordinate in range(subject.dimension):
-            claimed = claims[power - 1][:, coordinate]
-            column = z[..., coordinate]
-            centre = study.centre[:, coordinate] if power == 1 else 0.0
-            length = study.spread[:, coordinate] ** power
-            mean, _ = cloud.mean_of(column)
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = column if power == 1 else (column - mean) ** 2
-                expected, error = cloud.mean_of(values)
-                terms = np.nan_to_num(cloud.weight * (values - expected)) ** 2
-            believed = terms.max(0) <= _LARGEST_SHARE * terms.sum(0)
-            yield from _moment(
-                f"{name} of coordinate {coordinate}",
-                claimed,
-                np.where(believed, np.abs((claimed - centre) / length - expected), 0.0),
-                study.subject.tolerance * (1.0 + np.abs(expected)) + width * error,
-                _growth(study, np.abs(column) ** power),
-            )
-
-
-def _moment(
-    label: str,
-    claimed: Elements,
-    difference: Elements,
-    allowed: Elements,
-    growth: tuple[Elements, Elements],
-) -> Iterator[Measurement]:
-    """A finite claim needs an integral that converges to it, any other claim one that diverges."""
-    finite = np.isfinite(claimed)
-    least, most = growth
-    text = numbered(label + " {:.6g}, in quartile distances", claimed)
-    yield Measurement(np.where(finite, difference, 0.0), np.where(finite, allowed, 1.0), text)
-    tail = numbered(label + " {:.6g}, growth of its integrand from decade to decade", claimed)
-    yield Measurement(np.where(finite, least, 0.0), 1.0, tail)
-    yield Measurement(np.where(finite, 0.0, _DIVERGENT / np.maximum(most, 1e-9)), 1.0, tail)
+    for power, coordinate in product((1, 2), range(subject.dimension)):
+        label = f"{('mean', 'variance')[power - 1]} of coordinate {coordinate} {{:.6g}}, "
+        claimed = claims[power - 1][:, coordinate]
+        column = z[..., coordinate]
+        centre = study.centre[:, coordinate] if power == 1 else 0.0
+        length = study.spread[:, coordinate] ** power
+        mean, _ = cloud.mean_of(column)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = column if power == 1 else (column - mean) ** 2
+            expected, error = cloud.mean_of(values)
+            terms = np.nan_to_num(cloud.weight * (values - expected)) ** 2
+        # A finite claim needs an integral that converges to it, any other one that diverges.
+        finite = np.isfinite(claimed)
+        believed = finite & (terms.max(0) <= _LARGEST_SHARE * terms.sum(0))
+        difference = np.where(believed, np.abs((claimed - centre) / length - expected), 0.0)
+        allowed = subject.tolerance * (1.0 + np.abs(expected)) + width * error
+        text = numbered(label + "in quartile distances", claimed)
+        yield Measurement(difference, np.where(finite, allowed, 1.0), text)
+        least, most = _growth(study, np.abs(column) ** power)
+        tail = numbered(label + "growth of its integrand from decade to decade", claimed)
+        yield Measurement(np.where(finite, least, 0.0), 1.0, tail)
+        yield Measurement(np.where(finite, 0.0, _DIVERGENT / np.maximum(most, 1e-9)), 1.0, tail)
 
 
 def _growth(study: VectorStudy, magnitude: Rows) -> tuple[Elements, Elements]:
