@@ -77,9 +77,8 @@ def _slide_forward(centre: Array, half_width: Array) -> tuple[Array, tuple[Array
 
 def _slide_backward(sides: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     above, below = sides
-    outward = (above & (gradient < 0.0)) | (below & (gradient > 0.0))
     of_width = jnp.where(above, -gradient, jnp.where(below, gradient, 0.0))
-    return jnp.where(outward, 0.0, gradient), of_width
+    return _clip_backward(sides, gradient)[0], of_width
 
 
 slide_inside.defvjp(_slide_forward, _slide_backward)

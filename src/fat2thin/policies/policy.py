@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution
 
 from fat2thin.distributions.ranks import expand_to_rank
 from fat2thin.policies.families import Family, Head, clip_inward
-from fat2thin.policies.networks import PolicyNetwork
+from fat2thin.policies.networks import ActionRows, ObservationRows, PolicyNetwork
 
 
 class BoundedNetwork(eqx.Module):
@@ -27,7 +27,7 @@ class BoundedNetwork(eqx.Module):
     """Whether the family itself squashes the centre into the box."""
     state_dependent_scale: bool = eqx.field(static=True, default=True)
 
-    def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
+    def __call__(self, observation: ObservationRows) -> Head:
         """The head."""
         centre, log_scale = self.network(observation)
         if not self.state_dependent_scale:
@@ -60,7 +60,7 @@ class StandardisedNetwork(eqx.Module):
     mean: Float[Array, " observation"]
     scale: Float[Array, " observation"]
 
-    def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
+    def __call__(self, observation: ObservationRows) -> Head:
         """The head."""
         mean, scale = (expand_to_rank(part, observation.ndim) for part in (self.mean, self.scale))
         return self.network((observation - mean) / scale)
@@ -79,19 +79,15 @@ class Policy(eqx.Module):
     high: Float[Array, " action"]
     family: Family = eqx.field(static=True)
 
-    def __call__(self, observation: Float[Array, "*rows observation"]) -> Distribution:
+    def __call__(self, observation: ObservationRows) -> Distribution:
         """The distribution over actions."""
         return self.family.distribution(*self._head_and_box(observation))
 
-    def support(
-        self, observation: Float[Array, "*rows observation"]
-    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
+    def support(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
         """Lowest and highest action that can be given, per coordinate."""
         return self.family.support(*self._head_and_box(observation))
 
-    def act(
-        self, observation: Float[Array, "*rows observation"], key: Key[Array, ""] | None = None
-    ) -> Float[Array, "*rows action"]:
+    def act(self, observation: ObservationRows, key: Key[Array, ""] | None = None) -> ActionRows:
         """An action in the box: a sample with a key, the centre without."""
         head, *box = self._head_and_box(observation)
         if key is None:
