@@ -192,13 +192,8 @@ def update(
         width, actor_metrics = descend(state.width, actor_loss, config)
 
     target_critic = polyak(state.target_critic, critic, config.polyak_rate)
-    metrics = {
-        **proposal_metrics,
-        **actor_metrics,
-        **values_metrics,
-        **steps.watch_weight(weight),
-        **_watch(thin, fat, batch, action, config),
-    }
+    metrics = {**proposal_metrics, **actor_metrics, **values_metrics, **steps.watch_weight(weight)}
+    metrics |= _watch(thin, fat, batch, action, config)
     return FtTPOState(proposal, width, values, target_critic), metrics
 
 

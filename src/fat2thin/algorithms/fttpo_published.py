@@ -114,6 +114,7 @@ def update(
 
     thin = sparse_policy(actor.network)
     low, high = thin.support(batch.observation)
+    inside = steps.inside_support(thin, batch.observation, batch.action)
     metrics = {
         **value_metrics,
         **critic_metrics,
@@ -123,9 +124,7 @@ def update(
         "zero_weight_share": jnp.mean(weight <= WEIGHT_BOUNDS[0]),
         "half_width": jnp.mean(thin(batch.observation).half_width),
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale / 2.0)),
-        "logged_inside_support": jnp.mean(
-            steps.inside_support(thin, batch.observation, batch.action)
-        ),
+        "logged_inside_support": jnp.mean(inside),
         "actions_at_edge": jnp.mean(jnp.abs(action) >= EDGE),
         "box_binds_share": jnp.mean((low <= -1.0) | (high >= 1.0)),
     }
@@ -180,11 +179,6 @@ def proposal(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) 
 
 
 ALGORITHM = with_published(
-    fttpo.ALGORITHM,
-    init=init,
-    update=update,
-    policy=policy,
-    proposal=proposal,
-    critics=steps.learned_critics,
-    value=steps.learned_value,
-)
+    fttpo.ALGORITHM, init=init, update=update, policy=policy, proposal=proposal,
+    critics=steps.learned_critics, value=steps.learned_value,
+)  # fmt: skip

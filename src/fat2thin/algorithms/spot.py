@@ -31,14 +31,7 @@ from fat2thin.algorithms.base import (
     SmallLogs,
     shaping,
 )
-from fat2thin.algorithms.config import (
-    between,
-    check_learning,
-    layer_widths,
-    only_with,
-    positive,
-    whole,
-)
+from fat2thin.algorithms.config import between, layer_widths, only_with, positive, whole
 from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.published import with_published
 from fat2thin.algorithms.td3_bc import (
@@ -58,7 +51,6 @@ from fat2thin.policies.networks import (
     polyak,
     rectify,
 )
-from fat2thin.policies.policy import Policy
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
 Latents = Float[Array, "*rows latent"]
@@ -175,7 +167,6 @@ class DroppedOut(eqx.Module):
 
 def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_smoothed_target(config)
     positive(config, "support_weight", zero=True)
     whole(config, "vae_steps")
@@ -195,13 +186,9 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState
     actor_key, critic_key, density_key = jax.random.split(key, 3)
     actor = steps.start_policy(actor_key, problem, config)
     critic = steps.start_critic(critic_key, problem, config)
-    density = VariationalAutoencoder(
-        density_key,
-        problem.observation_size,
-        problem.action_size,
-        config.latent_size or 2 * problem.action_size,
-        config.vae_hidden,
-    )
+    sizes = problem.observation_size, problem.action_size
+    latent_size = config.latent_size or 2 * problem.action_size
+    density = VariationalAutoencoder(density_key, *sizes, latent_size, config.vae_hidden)
     return SPOTState(actor, critic, actor.network, critic.network, start(density))
 
 
@@ -229,10 +216,12 @@ def update(
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key, model_key, dropout_key = jax.random.split(key, 4)
 
+    # Policy: uphill on the first critic, where the log has density.
     def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
-        policy = steps.learned_policy(network, config)
-        policy = with_dropout(policy, dropout_key, config.actor_dropout)
-        action = policy.act(batch.observation, actor_key)
+        if config.actor_dropout > 0.0:
+            dropped = DroppedOut(network.trunk, dropout_key, config.actor_dropout)
+            network = eqx.tree_at(lambda whole: whole.trunk, network, dropped)
+        action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
         climb = scaled_value(critic, batch.observation, action)
@@ -274,14 +263,6 @@ def published_update(
 def model_loss(bound: Bound, config: SPOTConfig) -> Float[Array, "*rows"]:
     """The negative evidence lower bound, but for a factor and a constant."""
     return bound.reconstruction + config.vae_beta * bound.divergence
-
-
-def with_dropout(policy: Policy, key: Key[Array, ""], rate: float) -> Policy:
-    """The policy with a share of its network's hidden units left out."""
-    if rate == 0.0:
-        return policy
-    dropped = DroppedOut(policy.network.network.trunk, key, rate)
-    return eqx.tree_at(lambda whole: whole.network.network.trunk, policy, dropped)
 
 
 CORRECTED = Algorithm(

@@ -57,6 +57,7 @@ class SmoothedTargetConfig(ActorCriticConfig):
 
 def check_smoothed_target(config: SmoothedTargetConfig) -> None:
     """Refuse a setting out of range."""
+    check_learning(config)
     check_policy(config)
     only_with(
         config, ("outside_support",), False,
@@ -85,7 +86,6 @@ class TD3BCState(NamedTuple):
 
 def check(config: TD3BCConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_smoothed_target(config)
     positive(config, "q_weight", zero=True)
 
@@ -104,6 +104,7 @@ def update(
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key = jax.random.split(key)
 
+    # Policy: uphill on the first critic, not far from the log.
     def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
@@ -122,7 +123,10 @@ def delayed_update(
     problem: Problem,
     config: SmoothedTargetConfig,
 ) -> tuple[Any, Metrics]:
-    """One update of the critics and, when it is due, of targets and policy, by `loss` and them."""
+    """One update of the critics and, when it is due, of the targets and the policy.
+
+    The policy goes down `loss(network, critics)`.
+    """
     # Critics: one step of the log, then the target policy with noise.
     target_policy = steps.learned_policy(state.target_actor, config)
     next_value = smoothed_next_value(
@@ -130,7 +134,6 @@ def delayed_update(
     )
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
-    # Policy: uphill on the first critic, not far from the log.
     rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
     actor, actor_metrics = descend(
         state.actor, lambda network: loss(network, critic.network), config, rate

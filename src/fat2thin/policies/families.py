@@ -282,9 +282,8 @@ def families(load_plugins: bool = True) -> tuple[str, ...]:
 
 def covering_families(load_plugins: bool = True) -> tuple[str, ...]:
     """Names of the families with a density wherever an action can be."""
-    return tuple(
-        name for name in families(load_plugins) if _REGISTRY[name].reach in ("line", "box")
-    )
+    known = families(load_plugins)
+    return tuple(name for name in known if _REGISTRY[name].reach in ("line", "box"))
 
 
 def known_family(name: str) -> KnownFamily:

@@ -1,6 +1,6 @@
 """Policies: a network, a family and an action box make a distribution over actions."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -37,20 +37,11 @@ class BoundedNetwork(eqx.Module):
         return Head(centre, clip_inward(log_scale, low, high))
 
     def layers(self) -> dict[str, Any]:
-        """What it consists of: its modules, and what is done to the outputs of the heads."""
+        """What the page computes a policy from: modules, and what is done to the heads' outputs."""
         network, bounds = self.network, np.log(self.scale_bounds)
         fixed = None if self.state_dependent_scale else network.log_scale.bias
         heads = {"centre": network.centre, "log_scale": network.log_scale, "fixed": fixed}
         return {"trunk": network.trunk, **heads, "tanh": not self.squashed, "bounds": bounds}
-
-
-@runtime_checkable
-class LayeredNetwork(Protocol):
-    """A network that other code (the page) can compute from its layers."""
-
-    def layers(self) -> dict[str, Any]:
-        """As those of `BoundedNetwork`."""
-        ...
 
 
 class StandardisedNetwork(eqx.Module):
@@ -141,17 +132,15 @@ class Sampled(eqx.Module):
         return self.policy.act(observation, key)
 
 
-class Centred(eqx.Module):
+class Centred(Sampled):
     """Act at the centre of a policy."""
-
-    policy: Policy
 
     def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
         """The action."""
         return self.policy.act(observation)
 
 
-WAYS: dict[str, type[Sampled] | type[Centred]] = {"sampled": Sampled, "centre": Centred}
+WAYS: dict[str, type[Sampled]] = {"sampled": Sampled, "centre": Centred}
 
 
 def unit_policy(

@@ -22,7 +22,7 @@ from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.families import Family
 from fat2thin.policies.networks import Linear, Trunk, TwinCritic
-from fat2thin.policies.policy import LayeredNetwork, Policy, StandardisedNetwork
+from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]
@@ -377,6 +377,6 @@ def _network(network: Any, arrays: _Arrays) -> Plain | None:
     """A policy's network: trunk, both heads, and what is done to their outputs."""
     if isinstance(network, StandardisedNetwork):
         network = network.network
-    if not isinstance(network, LayeredNetwork):
+    if not hasattr(network, "layers"):
         return None
     return {name: arrays.part(part) for name, part in network.layers().items()}
