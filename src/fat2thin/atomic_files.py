@@ -55,6 +55,15 @@ def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bo
     return descriptor
 
 
+def path_of_open(file: IO[bytes], path: Path) -> Path:
+    """Return a path of an open file that stays right when `path` is given to another file.
+
+    For libraries that open files by name. It is `path` where the system has no /dev/fd.
+    """
+    descriptor = Path(f"/dev/fd/{file.fileno()}")
+    return descriptor if descriptor.exists() else path
+
+
 def _not_regular(path: Path, mode: int) -> NotRegularFileError:
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
     return NotRegularFileError(f"{path} is {kind}, not a regular file")

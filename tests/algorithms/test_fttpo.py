@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fat2thin.algorithms import Batch, Problem, fttpo
+from fat2thin.algorithms import Batch, Problem, fttpo, fttpo_published
 from fat2thin.algorithms.config import LearningConfig
 from fat2thin.algorithms.fttpo import Scene, actor_policy, proposal_policy
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import descend, start
-from fat2thin.algorithms.published import fttpo as published_fttpo
-from fat2thin.algorithms.published.families import heavy_policy, sparse_policy
+from fat2thin.algorithms.published import floored_weight, heavy_policy, sparse_policy
 from fat2thin.distributions import kl_sparse_cauchy
 from fat2thin.distributions.bands import optimal_half_width
 from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
@@ -148,7 +147,7 @@ def test_published_actor_settles_where_the_algebra_says(shift, expected):
             def objective(network):
                 key = jax.random.fold_in(jax.random.key(1), count)
                 thin = sparse_policy(network)
-                return published_fttpo.actor_loss(thin, fat, observation, key, shift), {}
+                return fttpo_published.actor_loss(thin, fat, observation, key, shift), {}
 
             shrinking = 0.01 / (1.0 + 5.0 * count / 4_000)
             return descend(learner, objective, LearningConfig(), shrinking)[0], None
@@ -162,7 +161,7 @@ def test_published_actor_settles_where_the_algebra_says(shift, expected):
 def test_published_weights_have_a_floor_and_a_ceiling():
     """max(0, 1 + A / tau), but never below 1e-8 nor above 1e4."""
     advantage = np.array([-3.0, -0.5, -0.25, 0.0, 2.0, 1e5])
-    found = published_fttpo.floored_weight(jnp.asarray(advantage, jnp.float32), 0.5)
+    found = floored_weight(jnp.asarray(advantage, jnp.float32), 0.5)
     np.testing.assert_allclose(found, [1e-8, 1e-8, 0.5, 1.0, 5.0, 1e4], rtol=1e-6)
 
 
@@ -175,7 +174,7 @@ def test_the_published_spot_loss_divides_by_the_value_with_its_sign():
     @jax.jit
     def compute(key):
         action = thin(observation).sample(key)
-        loss = published_fttpo.spot_loss(thin, fat, critic, baseline, 0.3, observation, key)
+        loss = fttpo_published.spot_loss(thin, fat, critic, baseline, 0.3, observation, key)
         return loss, critic(observation, action), fat(observation).log_prob(action)
 
     loss, values, log_density = (np.asarray(part) for part in compute(jax.random.key(3)))

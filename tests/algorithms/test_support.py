@@ -15,7 +15,7 @@ from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.bc import BCConfig
 from fat2thin.algorithms.config import OUTSIDE_RULES, LearningConfig
 from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
-from fat2thin.algorithms.published.families import sparse_policy
+from fat2thin.algorithms.published import sparse_policy
 from fat2thin.algorithms.steps import (
     fit_policy,
     inside_support,

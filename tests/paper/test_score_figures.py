@@ -11,7 +11,7 @@ import scipy.spatial
 import scipy.stats
 
 from fat2thin import data
-from fat2thin.algorithms.published.families import AuthorsSparseFamily
+from fat2thin.algorithms.published import AuthorsSparseFamily
 from fat2thin.data import Dataset
 from fat2thin.data.formats.d4rl import ReferenceReturns, score
 from fat2thin.distributions import MultivariateQGaussian

@@ -5,11 +5,20 @@ import typing
 from typing import Any
 
 from fat2thin import plugins
-from fat2thin.algorithms import awac, bc, inac, iql, spot, sql, td3_bc, xql
+from fat2thin.algorithms import (
+    awac,
+    bc,
+    fttpo_published,
+    inac,
+    iql,
+    sparse_reverse_kl,
+    spot,
+    sql,
+    tawac,
+    td3_bc,
+    xql,
+)
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.published import fttpo as published_fttpo
-from fat2thin.algorithms.published import sparse_reverse_kl as published_sparse_reverse_kl
-from fat2thin.algorithms.published import tawac as published_tawac
 
 _REGISTRY: dict[str, Algorithm] = {}
 
@@ -58,8 +67,7 @@ def get(name: str) -> Algorithm:
 
 
 for _module in (
-    published_fttpo, published_tawac, awac, iql, xql, sql, inac, td3_bc, spot, bc,
-    published_sparse_reverse_kl,
+    fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, spot, bc, sparse_reverse_kl,
 ):  # fmt: skip
     register(_module.ALGORITHM)
 

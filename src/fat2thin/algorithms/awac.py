@@ -30,8 +30,6 @@ from fat2thin.algorithms.learner import Learner
 from fat2thin.algorithms.losses import q_exponential_weight
 from fat2thin.policies.networks import TwinCritic, polyak
 
-WEIGHTS = ("exponential", "batch_softmax")
-
 
 @dataclasses.dataclass(frozen=True)
 class AWACConfig(ActorCriticConfig):
@@ -40,7 +38,7 @@ class AWACConfig(ActorCriticConfig):
     temperature: float = 1.0
     """lambda: the lower, the more the policy keeps to the best logged actions."""
 
-    weights: str = choice("exponential", WEIGHTS)
+    weights: str = choice("exponential", ("exponential", "batch_softmax"))
     """"exponential" as in the paper, or "batch_softmax": the same, divided by its mean over the
     batch, as in the code that the FtTPO authors used."""
 

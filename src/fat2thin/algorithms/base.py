@@ -10,15 +10,19 @@ from jaxtyping import Array, Float, Key
 from fat2thin.policies.networks import ScalarNetwork, TwinCritic
 from fat2thin.policies.policy import Policy
 
+Observations = Float[Array, "batch observation"]
+Actions = Float[Array, "batch action"]
+Values = Float[Array, " batch"]
+
 
 class Batch(NamedTuple):
     """Logged steps, one a row. Actions are in half-ranges of the box: -1 is low, 1 is high."""
 
-    observation: Float[Array, "batch observation"]
-    action: Float[Array, "batch action"]
-    reward: Float[Array, " batch"]
-    next_observation: Float[Array, "batch observation"]
-    continuation: Float[Array, " batch"]
+    observation: Observations
+    action: Actions
+    reward: Values
+    next_observation: Observations
+    continuation: Values
     """0 at a true end, 1 elsewhere, time limits included."""
 
 
@@ -37,13 +41,11 @@ class Problem:
         return len(self.action_low)
 
 
-Metrics = dict[str, Float[Array, ""] | Float[Array, " batch"]]
+Metrics = dict[str, Float[Array, ""] | Values]
 """A number each, or one a row of the batch: then their mean is what is reported. Rows are cheap,
 since the means of many updates are taken at once."""
 State = Any
 """A pytree of arrays; each algorithm has its own."""
-
-
 _SHAPES = "shapes the program"
 
 
@@ -130,17 +132,3 @@ class Algorithm(NamedTuple):
     def __hash__(self) -> int:
         """Hash what computes; descriptions are dictionaries."""
         return hash((self.name, self.config, self.init, self.update, self.policy))
-
-
-def with_published(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
-    """One algorithm whose setting `published` chooses between its parts and the published ones."""
-
-    def choose(part: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            chosen = published if arguments[-1].published else corrected._asdict()
-            return chosen[part](*arguments)
-
-        return call
-
-    parts: dict[str, Any] = {part: choose(part) for part in published}
-    return corrected._replace(**parts)

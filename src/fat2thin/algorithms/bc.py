@@ -26,11 +26,6 @@ class BCState(NamedTuple):
     actor: Learner
 
 
-def check(config: BCConfig) -> None:
-    """Refuse a setting out of range."""
-    check_regression(config)
-
-
 def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> BCState:
     """A fresh network and optimiser."""
     return BCState(steps.start_policy(key, problem, config))
@@ -49,7 +44,7 @@ ALGORITHM = Algorithm(
     name="bc",
     summary="Behaviour cloning: what the log did, whatever it led to",
     config=BCConfig,
-    check=check,
+    check=check_regression,
     init=init,
     update=update,
     policy=steps.acting_policy,

@@ -26,7 +26,7 @@ def between(
 ) -> None:
     """Refuse a number outside the interval; None passes where the field allows it."""
     value = getattr(config, name)
-    if value is None and _may_be_none(config, name):
+    if _absent(config, name):
         return
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     above = number and (value >= low if closed_low else value > low)
@@ -64,18 +64,19 @@ def check_choices(config: Any) -> None:
     """Refuse a word that is no choice; None passes where the field allows it."""
     for name, known in choices_of(config, load_plugins=False).items():
         value = getattr(config, name)
-        if value in known or (value is None and _may_be_none(config, name)):
+        if value in known or _absent(config, name):
             continue
         choices = choices_of(config)[name]
         if value not in choices:
-            listed = ", ".join(repr(choice) for choice in choices)
-            raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}"
+            )
 
 
 def whole(config: Any, name: str, least: int = 1) -> None:
     """Refuse what is no whole number of at least `least`; None passes as above."""
     value = getattr(config, name)
-    if value is None and _may_be_none(config, name):
+    if _absent(config, name):
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -92,20 +93,21 @@ def layer_widths(config: Any, name: str) -> None:
 def only_with(config: Any, names: tuple[str, ...], holds: bool, reason: str) -> None:
     """Refuse settings that were given although they have no effect; `reason` says why."""
     for name in names:
-        default = next(field.default for field in dataclasses.fields(config) if field.name == name)
-        if not holds and getattr(config, name) != default:
+        if not holds and getattr(config, name) != getattr(type(config), name):
             raise ValueError(f"{name}={getattr(config, name)!r} has no effect: {reason}.")
 
 
-def _may_be_none(config: Any, name: str) -> bool:
+def _absent(config: Any, name: str) -> bool:
+    """Whether a setting is None and may be."""
     kind: Any = type(config)
-    return type(None) in typing.get_args(_types(kind)[name])
+    return getattr(config, name) is None and name in _optional(kind)
 
 
 @functools.cache
-def _types(config: Any) -> dict[str, Any]:
-    """The fields' types by name; to find them takes longer than all other checks together."""
-    return typing.get_type_hints(config)
+def _optional(config: Any) -> set[str]:
+    """The fields that may be None; to find them takes longer than all other checks together."""
+    kinds = typing.get_type_hints(config)
+    return {name for name, kind in kinds.items() if type(None) in typing.get_args(kind)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ Q, their slow targets, a state value V and temperature tau, one update is
 
 The weight exp_q with q < 1 is exactly zero for actions with an advantage below -tau / (1 - q).
 All of it is in half-ranges of the action box. `published=True` runs what the authors' code
-computes instead: see `published.fttpo`.
+computes instead: see `fttpo_published`.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
-from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs, Values
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
@@ -155,9 +155,8 @@ def update(
 
     # Value and critics: what the evaluated policies get here and next, by the slow critics.
     action = steps.sample_action(policies[config.value_under], batch.observation, value_key)
-    next_action = steps.sample_action(
-        policies[config.critic_under], batch.next_observation, critic_key
-    )
+    judged = policies[config.critic_under]
+    next_action = steps.sample_action(judged, batch.next_observation, critic_key)
     value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
     values, values_metrics = steps.fit_value_and_critics(
         state.values, batch, value_target, next_value, problem, config
@@ -178,42 +177,24 @@ def update(
     proposal, proposal_metrics = descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's new centre, and the width that its own loss asks for.
-    if config.actor_loss == "closed_form":
-        scene = Scene(thin, fat, critic, batch.observation, actor_key)
-        width, actor_metrics = state.width, {"actor_loss": exact_loss(scene, config)}
-    else:
-        width, actor_metrics = _fit_width(
-            state.width, proposal.network, critic, batch.observation, actor_key, config
-        )
-    target_critic = polyak(state.target_critic, critic, config.polyak_rate)
+    judges = critic, batch.observation, actor_key
+    moved = proposal_policy(proposal.network, config)
 
-    metrics = {
-        **proposal_metrics,
-        **actor_metrics,
-        **values_metrics,
-        **steps.watch_weight(weight),
-        **_watch(thin, fat, batch, action, config),
-    }
-    return FtTPOState(proposal, width, values, target_critic), metrics
-
-
-def _fit_width(
-    learner: Learner,
-    network: PolicyNetwork,
-    critic: TwinCritic,
-    observation: Float[Array, "batch observation"],
-    key: Key[Array, ""],
-    config: FtTPOConfig,
-) -> tuple[Learner, Metrics]:
-    """One step of the actor's width upon the proposal's new features."""
-    fat = proposal_policy(network, config)
-
-    def loss(width: Linear) -> tuple[Array, Metrics]:
-        scene = Scene(actor_policy(network, width, config), fat, critic, observation, key)
+    def actor_loss(width: Linear) -> tuple[Array, Metrics]:
+        scene = Scene(actor_policy(proposal.network, width, config), moved, *judges)
         errors = ACTOR_LOSSES[config.actor_loss](scene, config)
         return jnp.mean(errors), {"actor_loss": errors}
 
-    return descend(learner, loss, config)
+    if config.actor_loss == "closed_form":
+        actor_metrics = {"actor_loss": exact_loss(Scene(thin, fat, *judges), config)}
+        width = state.width
+    else:
+        width, actor_metrics = descend(state.width, actor_loss, config)
+
+    target_critic = polyak(state.target_critic, critic, config.polyak_rate)
+    metrics = {**proposal_metrics, **actor_metrics, **values_metrics, **steps.watch_weight(weight)}
+    metrics |= _watch(thin, fat, batch, action, config)
+    return FtTPOState(proposal, width, values, target_critic), metrics
 
 
 class Scene(NamedTuple):
@@ -228,7 +209,7 @@ class Scene(NamedTuple):
     key: Key[Array, ""]
 
 
-def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
+def exact_loss(scene: Scene, config: FtTPOConfig) -> Values:
     """KL(actor || proposal) in each state: entropy exactly, the rest by Gauss quadrature.
 
     With indices 0 and up to 2.5 the best width is right to 1e-3; at 2.7 it is 2 % too narrow, at
@@ -245,13 +226,13 @@ def exact_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
     return jnp.sum(cross, axis=-1) - band.entropy()
 
 
-def sampled_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
+def sampled_loss(scene: Scene, config: FtTPOConfig) -> Values:
     """The same divergence from one sample a state, with gradients through both densities."""
     action, log_density = sample_with_log_prob(scene.thin(scene.observation), scene.key)
     return log_density - scene.fat(scene.observation).log_prob(action)
 
 
-def spot_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
+def spot_loss(scene: Scene, config: FtTPOConfig) -> Values:
     """-Q / mean |Q| - tau log proposal at samples of the actor, gradients through both."""
     action = scene.thin(scene.observation).sample(scene.key)
     values = scene.critic.minimum(scene.observation, jnp.clip(action, -1.0, 1.0))
@@ -260,7 +241,7 @@ def spot_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
     return -values / scale - config.temperature * log_density
 
 
-def greedy_loss(scene: Scene, config: FtTPOConfig) -> Float[Array, " batch"]:
+def greedy_loss(scene: Scene, config: FtTPOConfig) -> Values:
     """Likelihood of the best of the actor's own samples, and tau times the exact divergence.
 
     Of `greedy_samples` actions a state the share `greedy_share` with the largest Q is kept.

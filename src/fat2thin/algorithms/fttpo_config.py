@@ -15,7 +15,6 @@ from fat2thin.algorithms.config import (
 )
 from fat2thin.policies.families import BOX_RULES, covering_families, known_family
 
-ACTOR_LOSSES = ("exact", "sampled", "closed_form", "spot", "greedy")
 EVALUATED = ("actor", "proposal")
 LOCATION_SCALE = ("q_gaussian", "clipped_gaussian", "student_t")
 """Families whose best band is a constant times their scale."""
@@ -48,7 +47,7 @@ class FtTPOConfig(CriticConfig):
     actor_index: float = shaping(0.0)
     """Index of the sparse actor, below 1; the lower, the flatter the band."""
 
-    actor_loss: str = choice("exact", ACTOR_LOSSES)
+    actor_loss: str = choice("exact", ("exact", "sampled", "closed_form", "spot", "greedy"))
     """How the actor gets its width: "exact" (reverse KL by quadrature), "sampled" (reverse KL from
     samples), "closed_form" (no second network: a constant times the proposal's scale), "spot"
     (largest Q, held to the proposal) or "greedy" (likelihood of its best samples)."""
@@ -110,30 +109,21 @@ def check(config: FtTPOConfig) -> None:
     between(config, "half_width_high", 0.0, 1.0, closed_high=True)
     between(config, "kept_mass", 0.0, 1.0)
     whole(config, "greedy_samples")
-    _combinations(config)
-
-
-def _combinations(config: FtTPOConfig) -> None:
-    bounded = known_family(config.proposal_family).reach == "box"
     if config.proposal_family not in LOCATION_SCALE and config.actor_loss == "closed_form":
         raise ValueError(
             "actor_loss='closed_form' needs a proposal of the location-scale kind: the best band "
             f"of a {config.proposal_family!r} is not a constant times its scale. Use "
             "actor_loss='exact'."
         )
-    if bounded and config.box == "clip":
+    if config.box == "clip" and known_family(config.proposal_family).reach == "box":
         raise ValueError(
             f"box='clip' lets the band leave the box, where a {config.proposal_family!r} has no "
             "density and the reverse KL is infinite. Use box='inside'."
         )
-    only_with(
-        config, ("kept_mass",), config.actor_loss == "closed_form",
-        "it is a setting of actor_loss='closed_form' alone",
-    )  # fmt: skip
-    only_with(
-        config, ("greedy_samples", "greedy_share"), config.actor_loss == "greedy",
-        "it is a setting of actor_loss='greedy' alone",
-    )  # fmt: skip
+    losses = {"kept_mass": "closed_form", "greedy_samples": "greedy", "greedy_share": "greedy"}
+    for name, loss in losses.items():
+        reason = f"it is a setting of actor_loss={loss!r} alone"
+        only_with(config, (name,), config.actor_loss == loss, reason)
     only_with(
         config, ("proposal_index",), config.proposal_family == "q_gaussian",
         "only a 'q_gaussian' proposal has an index",

@@ -20,12 +20,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
 from fat2thin.algorithms.config import BehaviourConfig, check_regression, positive
 from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
-from fat2thin.policies.networks import TwinCritic, polyak
-from fat2thin.policies.policy import Policy
+from fat2thin.policies.networks import polyak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +54,18 @@ def update(
     # Behaviour: what the log does.
     behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
+    def soft_value(observation: Float[Array, "batch observation"], key: Key[Array, ""]) -> Values:
+        """min Q(s, a) - tau log policy(a | s) at a sample of the policy."""
+        action, log_density = sample_with_log_prob(policy(observation), key)
+        value = state.target_critic.minimum(observation, jnp.clip(action, -1.0, 1.0))
+        return value - config.temperature * log_density
+
     # Value: what the policy gets here, its entropy included.
-    value_target = _soft_value(policy, state.target_critic, batch.observation, value_key, config)
+    value_target = soft_value(batch.observation, value_key)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: one step of the log, then the policy, its entropy included.
-    next_value = _soft_value(
-        policy, state.target_critic, batch.next_observation, critic_key, config
-    )
+    next_value = soft_value(batch.next_observation, critic_key)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with weights that take the behaviour's probability out.
@@ -76,20 +79,6 @@ def update(
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**behaviour_metrics, **value_metrics, **critic_metrics, **actor_metrics}
     return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
-
-
-def _soft_value(
-    policy: Policy,
-    critic: TwinCritic,
-    observation: Float[Array, "batch observation"],
-    key: Key[Array, ""],
-    config: InACConfig,
-) -> Float[Array, " batch"]:
-    """min Q(s, a) - tau log policy(a | s) at a sample of the policy."""
-    action, log_density = sample_with_log_prob(policy(observation), key)
-    return (
-        critic.minimum(observation, jnp.clip(action, -1.0, 1.0)) - config.temperature * log_density
-    )
 
 
 ALGORITHM = Algorithm(

@@ -27,9 +27,7 @@ def twin_critic_loss(values: Float[Array, "2 *rows"], target: Rows) -> Rows:
     return jnp.mean(optax.l2_loss(values, jnp.broadcast_to(target, values.shape)), axis=0)
 
 
-def twin_huber_loss(
-    values: Float[Array, "2 *rows"], target: Rows, limit: Setting
-) -> Float[Array, "*rows"]:
+def twin_huber_loss(values: Float[Array, "2 *rows"], target: Rows, limit: Setting) -> Rows:
     """Mean over the twins of Huber's loss: half the square up to `limit`, straight beyond it."""
     target = jnp.broadcast_to(target, values.shape)
     return jnp.mean(optax.huber_loss(values, target, delta=limit), axis=0)
@@ -80,10 +78,7 @@ def log_weight(
 
 
 def q_exponential_weight(
-    advantage: Rows,
-    temperature: Setting,
-    entropic_index: Setting,
-    limit: Setting,
+    advantage: Rows, temperature: Setting, entropic_index: Setting, limit: Setting
 ) -> Rows:
     """exp_q(advantage / temperature), at most `limit`.
 

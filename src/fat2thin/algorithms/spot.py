@@ -30,27 +30,30 @@ from fat2thin.algorithms.base import (
     Problem,
     SmallLogs,
     shaping,
-    with_published,
 )
-from fat2thin.algorithms.config import (
-    between,
-    check_learning,
-    layer_widths,
-    only_with,
-    positive,
-    whole,
-)
-from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if, start
+from fat2thin.algorithms.config import between, layer_widths, only_with, positive, whole
+from fat2thin.algorithms.learner import Learner, descend, start
+from fat2thin.algorithms.published import with_published
 from fat2thin.algorithms.td3_bc import (
     SmoothedTargetConfig,
     check_smoothed_target,
+    delayed_update,
     scaled_value,
     smoothed_next_value,
 )
-from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak
-from fat2thin.policies.policy import Policy
+from fat2thin.policies.networks import (
+    ActionRows,
+    Linear,
+    ObservationRows,
+    PolicyNetwork,
+    Trunk,
+    TwinCritic,
+    polyak,
+    rectify,
+)
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
+Latents = Float[Array, "*rows latent"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,36 +118,24 @@ class VariationalAutoencoder(eqx.Module):
         self.decoder = Trunk(keys[3], observation_size + latent_size, hidden)
         self.action = Linear(keys[4], hidden[-1], action_size)
 
-    def encode(
-        self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
-    ) -> tuple[Float[Array, "*rows latent"], Float[Array, "*rows latent"]]:
+    def encode(self, observation: ObservationRows, action: ActionRows) -> tuple[Latents, Latents]:
         """Mean and log standard deviation of the latent variable."""
         features = self.encoder(jnp.concatenate([observation, action], axis=-1))
         log_deviation = jnp.clip(self.latent_log_deviation(features), *LOG_DEVIATION_BOUNDS)
         return self.latent_mean(features), log_deviation
 
-    def decode(
-        self, observation: Float[Array, "*rows observation"], latent: Float[Array, "*rows latent"]
-    ) -> Float[Array, "*rows action"]:
+    def decode(self, observation: ObservationRows, latent: Latents) -> ActionRows:
         """The action of a latent variable."""
         features = self.decoder(jnp.concatenate([observation, latent], axis=-1))
         return jnp.tanh(self.action(features))
 
-    def bound(
-        self,
-        observation: Float[Array, "*rows observation"],
-        action: Float[Array, "*rows action"],
-        key: Key[Array, ""],
-    ) -> Bound:
+    def bound(self, observation: ObservationRows, action: ActionRows, key: Key[Array, ""]) -> Bound:
         """Squared error of the action decoded from one sample, and KL(encoded || N(0, 1))."""
         mean, log_deviation = self.encode(observation, action)
         latent = mean + jnp.exp(log_deviation) * jax.random.normal(key, mean.shape)
         decoded = self.decode(observation, latent)
         divergence = (jnp.exp(2.0 * log_deviation) + mean**2 - 1.0) / 2.0 - log_deviation
-        return Bound(
-            reconstruction=jnp.mean((decoded - action) ** 2, axis=-1),
-            divergence=jnp.mean(divergence, axis=-1),
-        )
+        return Bound(jnp.mean((decoded - action) ** 2, axis=-1), jnp.mean(divergence, axis=-1))
 
 
 class SPOTState(NamedTuple):
@@ -158,25 +149,24 @@ class SPOTState(NamedTuple):
 
 
 class DroppedOut(eqx.Module):
-    """A policy's network with some hidden units left out."""
+    """A trunk with each hidden unit left out with probability `rate`, the others scaled up."""
 
-    network: PolicyNetwork
+    trunk: Trunk
     key: Key[Array, ""]
     rate: float = eqx.field(static=True)
 
-    @property
-    def log_scale(self) -> eqx.Module:
-        """The head of the scale."""
-        return self.network.log_scale
-
-    def __call__(self, observation: Array) -> tuple[Array, Array]:
-        """The outputs of both heads."""
-        return self.network.heads(self.network.trunk.with_dropout(observation, self.key, self.rate))
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
+        """The features of each row."""
+        keys = jax.random.split(self.key, len(self.trunk.layers))
+        for layer, key in zip(self.trunk.layers, keys, strict=True):
+            hidden = rectify(layer(x))
+            kept = jax.random.bernoulli(key, 1.0 - self.rate, hidden.shape)
+            x = jnp.where(kept, hidden / (1.0 - self.rate), 0.0)
+        return x
 
 
 def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_smoothed_target(config)
     positive(config, "support_weight", zero=True)
     whole(config, "vae_steps")
@@ -196,13 +186,9 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState
     actor_key, critic_key, density_key = jax.random.split(key, 3)
     actor = steps.start_policy(actor_key, problem, config)
     critic = steps.start_critic(critic_key, problem, config)
-    density = VariationalAutoencoder(
-        density_key,
-        problem.observation_size,
-        problem.action_size,
-        config.latent_size or 2 * problem.action_size,
-        config.vae_hidden,
-    )
+    sizes = problem.observation_size, problem.action_size
+    latent_size = config.latent_size or 2 * problem.action_size
+    density = VariationalAutoencoder(density_key, *sizes, latent_size, config.vae_hidden)
     return SPOTState(actor, critic, actor.network, critic.network, start(density))
 
 
@@ -230,36 +216,19 @@ def update(
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key, model_key, dropout_key = jax.random.split(key, 4)
 
-    # Critics: one step of the log, then the target policy with noise.
-    target_policy = steps.learned_policy(state.target_actor, config)
-    next_value = smoothed_next_value(
-        target_policy, state.target_critic, batch.next_observation, critic_key, config
-    )
-    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
-
     # Policy: uphill on the first critic, where the log has density.
-    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        policy = with_dropout(
-            steps.learned_policy(network, config), dropout_key, config.actor_dropout
-        )
-        action = policy.act(batch.observation, actor_key)
+    def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
+        if config.actor_dropout > 0.0:
+            dropped = DroppedOut(network.trunk, dropout_key, config.actor_dropout)
+            network = eqx.tree_at(lambda whole: whole.trunk, network, dropped)
+        action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
-        climb = scaled_value(critic.network, batch.observation, action)
+        climb = scaled_value(critic, batch.observation, action)
         error = config.support_weight * outside - climb
         return error, {"actor_loss": error, "model_loss": outside}
 
-    rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(state.actor, loss, config, rate)
-
-    targets = (state.target_actor, state.target_critic)
-    moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)
-    due = critic.moments.count % config.delay == 0
-    actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
-
-    watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
-    metrics = {**actor_metrics, **critic_metrics, **watched}
-    return SPOTState(actor, critic, target_actor, target_critic, state.density), metrics
+    return delayed_update(state, batch, critic_key, loss, problem, config)
 
 
 def published_update(
@@ -294,14 +263,6 @@ def published_update(
 def model_loss(bound: Bound, config: SPOTConfig) -> Float[Array, "*rows"]:
     """The negative evidence lower bound, but for a factor and a constant."""
     return bound.reconstruction + config.vae_beta * bound.divergence
-
-
-def with_dropout(policy: Policy, key: Key[Array, ""], rate: float) -> Policy:
-    """The policy with a share of its network's hidden units left out."""
-    if rate == 0.0:
-        return policy
-    dropped = DroppedOut(policy.network.network, key, rate)
-    return eqx.tree_at(lambda whole: whole.network.network, policy, dropped)
 
 
 CORRECTED = Algorithm(

@@ -20,8 +20,6 @@ from fat2thin.algorithms.config import ActorCriticConfig, check_regression, choi
 from fat2thin.algorithms.losses import q_exponential_weight, sparse_value_loss
 from fat2thin.policies.networks import polyak
 
-WEIGHTS = ("sparse", "positive_part")
-
 
 @dataclasses.dataclass(frozen=True)
 class SQLConfig(ActorCriticConfig):
@@ -31,7 +29,7 @@ class SQLConfig(ActorCriticConfig):
     """alpha: how dear it is to leave the log; actions with an advantage below -2 alpha are
     dropped."""
 
-    weights: str = choice("sparse", WEIGHTS)
+    weights: str = choice("sparse", ("sparse", "positive_part"))
     """Weights of the policy: "sparse", [1 + A / (2 alpha)]_+ as the paper derives, or
     "positive_part", max(A, 0) as its code has."""
 

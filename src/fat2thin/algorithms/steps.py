@@ -12,16 +12,17 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
-from fat2thin.algorithms.base import Batch, Meaning, Metrics, Problem
+from fat2thin.algorithms.base import Actions, Batch, Meaning, Metrics, Observations, Problem, Values
 from fat2thin.algorithms.config import ActorConfig, BehaviourConfig, LearningConfig, PolicyConfig
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
 from fat2thin.algorithms.losses import (
+    Setting,
     half_squared_error,
     temporal_difference_target,
     twin_critic_loss,
     weighted_regression,
 )
-from fat2thin.policies.families import make_family
+from fat2thin.policies.families import SETTINGS, make_family
 from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
 from fat2thin.policies.policy import Policy, unit_policy
 
@@ -81,7 +82,6 @@ BEHAVIOUR_METRICS = {
     )
 }
 """Metrics of the steps below, by what is learned."""
-RowLoss = Callable[[Float[Array, " batch"]], Float[Array, " batch"]]
 
 
 class ValueState(NamedTuple):
@@ -141,16 +141,10 @@ def start_behaviour_state(
 
 def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:
     """The policy of a network, in half-ranges of the box."""
-    family = make_family(
-        config.policy,
-        entropic_index=config.entropic_index,
-        degrees_of_freedom=config.degrees_of_freedom,
-        box=config.box,
-    )
+    family = make_family(config.policy, **{name: getattr(config, name) for name in SETTINGS})
     # Beyond the whole box a wider band is the same band, and its gradient lost.
     widest = min(config.scale_high, 1.0) if family.reach == "band" else config.scale_high
-    bounds = (config.scale_low, widest)
-    return unit_policy(network, family, bounds, config.state_dependent_scale)
+    return unit_policy(network, family, (config.scale_low, widest), config.state_dependent_scale)
 
 
 def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
@@ -169,30 +163,23 @@ def learned_value(state: Any, problem: Problem, config: LearningConfig) -> Scala
     return state.value.network
 
 
-def sample_action(
-    policy: Policy, observation: Float[Array, "batch observation"], key: Key[Array, ""]
-) -> Float[Array, "batch action"]:
+def sample_action(policy: Policy, observation: Observations, key: Key[Array, ""]) -> Actions:
     """Actions in the box for critics to judge, without a gradient."""
     return lax.stop_gradient(policy.act(observation, key))
 
 
 def values_of_both(
-    critic: TwinCritic,
-    batch: Batch,
-    action: Float[Array, "batch action"],
-    next_action: Float[Array, "batch action"],
-) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
+    critic: TwinCritic, batch: Batch, action: Actions, next_action: Actions
+) -> tuple[Values, Values]:
     """The smaller Q of an action here and of another in the next state, in one pass."""
-    values = critic.minimum(
-        jnp.concatenate([batch.observation, batch.next_observation]),
-        jnp.concatenate([action, next_action]),
-    )
+    observations = jnp.concatenate([batch.observation, batch.next_observation])
+    values = critic.minimum(observations, jnp.concatenate([action, next_action]))
     here, following = jnp.split(values, 2)
     return here, following
 
 
 def fit_value(
-    learner: Learner, batch: Batch, row_loss: RowLoss, config: LearningConfig
+    learner: Learner, batch: Batch, row_loss: Callable[[Values], Values], config: LearningConfig
 ) -> tuple[Learner, Metrics]:
     """One step down the mean of `row_loss(V(s))`."""
 
@@ -205,18 +192,16 @@ def fit_value(
 
 
 def regress_value(
-    learner: Learner, batch: Batch, target: Float[Array, " batch"], config: LearningConfig
+    learner: Learner, batch: Batch, target: Values, config: LearningConfig
 ) -> tuple[Learner, Metrics]:
     """One step down the mean of (V(s) - target)^2 / 2."""
-    return fit_value(
-        learner, batch, lambda prediction: half_squared_error(prediction, target), config
-    )
+    return fit_value(learner, batch, lambda value: half_squared_error(value, target), config)
 
 
 def fit_critic(
     learner: Learner,
     batch: Batch,
-    next_value: Float[Array, " batch"],
+    next_value: Values,
     problem: Problem,
     config: LearningConfig,
     row_loss: Callable[[Array, Array], Array] = twin_critic_loss,
@@ -237,8 +222,8 @@ def fit_critic(
 def fit_value_and_critics(
     learner: Learner,
     batch: Batch,
-    value_target: Float[Array, " batch"],
-    next_value: Float[Array, " batch"],
+    value_target: Values,
+    next_value: Values,
     problem: Problem,
     config: LearningConfig,
 ) -> tuple[Learner, Metrics]:
@@ -262,11 +247,7 @@ def fit_value_and_critics(
 
 
 def fit_policy(
-    learner: Learner,
-    batch: Batch,
-    weight: Float[Array, " batch"],
-    key: Key[Array, ""],
-    config: ActorConfig,
+    learner: Learner, batch: Batch, weight: Values, key: Key[Array, ""], config: ActorConfig
 ) -> tuple[Learner, Metrics]:
     """One step of weighted regression on logged actions."""
     before = learned_policy(learner.network, config)
@@ -284,21 +265,13 @@ def fit_policy(
     return learner, {**metrics, **watch_weight(weight), **watch_policy(before, batch)}
 
 
-def inside_support(
-    policy: Policy, observation: Float[Array, "batch observation"], action: Array
-) -> Bool[Array, " batch"]:
-    """Which actions lie between the ends of the policy's support."""
-    low, high = policy.support(observation)
-    return jnp.all((low <= action) & (action <= high), axis=-1)
-
-
 def regressed_action(
     policy: Policy,
-    observation: Float[Array, "batch observation"],
-    action: Float[Array, "batch action"],
+    observation: Observations,
+    action: Actions,
     rule: str | None,
     key: Key[Array, ""],
-) -> Float[Array, "batch action"]:
+) -> Actions:
     """The actions whose likelihood is raised: the logged ones, but for those outside the support.
 
     "replace" takes the nearest of a hundred samples of the policy (random action replacement),
@@ -306,26 +279,17 @@ def regressed_action(
     """
     if rule is None:
         return action
-    instead = _REPLACEMENTS[rule](policy, observation, action, key)
+    if rule == "replace":
+        samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
+        nearest = jnp.argmin(jnp.sum((samples - action[None]) ** 2, axis=-1), axis=0)
+        instead = jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
+    else:
+        low, high = policy.support(observation)
+        centre, reach = (low + high) / 2.0, PROJECTED_SHARE * (high - low) / 2.0
+        instead = jnp.clip(action, centre - reach, centre + reach)
     # The density itself is asked: it knows an ellipsoid from its box, and its own rounding.
     inside = jnp.isfinite(policy(observation).log_prob(action))
     return lax.stop_gradient(jnp.where(inside[:, None], action, instead))
-
-
-def _nearest_sample(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
-    samples = policy(observation).sample(key, (REPLACEMENT_SAMPLES,))
-    nearest = jnp.argmin(jnp.sum((samples - action[None]) ** 2, axis=-1), axis=0)
-    return jnp.take_along_axis(samples, nearest[None, :, None], axis=0)[0]
-
-
-def _nearest_point(policy: Policy, observation: Array, action: Array, key: Array) -> Array:
-    del key
-    low, high = policy.support(observation)
-    centre, reach = (low + high) / 2.0, PROJECTED_SHARE * (high - low) / 2.0
-    return jnp.clip(action, centre - reach, centre + reach)
-
-
-_REPLACEMENTS = {"replace": _nearest_sample, "project": _nearest_point}
 
 
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
@@ -347,10 +311,7 @@ def fit_behaviour(
 
 
 def watched_actions(
-    action: Float[Array, "batch action"],
-    key: Key[Array, ""],
-    random_actions: int,
-    noise: float | Float[Array, ""],
+    action: Actions, key: Key[Array, ""], random_actions: int, noise: Setting
 ) -> Float[Array, "actions batch action"]:
     """The logged action and so many uniform ones a state, all with noise cut at 0.5, in the box."""
     random_key, noise_key = jax.random.split(key)
@@ -360,7 +321,15 @@ def watched_actions(
     return jnp.clip(actions + shift, -1.0, 1.0)
 
 
-def watch_weight(weight: Float[Array, " batch"]) -> Metrics:
+def inside_support(
+    policy: Policy, observation: Observations, action: Array
+) -> Bool[Array, " batch"]:
+    """Which actions lie between the ends of the policy's support."""
+    low, high = policy.support(observation)
+    return jnp.all((low <= action) & (action <= high), axis=-1)
+
+
+def watch_weight(weight: Values) -> Metrics:
     """How much of the log counts."""
     return {"weight_mean": weight, "zero_weight_share": (weight == 0.0).astype(weight.dtype)}
 

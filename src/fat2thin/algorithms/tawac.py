@@ -14,6 +14,7 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import steps
@@ -25,9 +26,19 @@ from fat2thin.algorithms.config import (
     only_with,
     positive,
 )
+from fat2thin.algorithms.learner import descend
 from fat2thin.algorithms.losses import q_exponential_weight
+from fat2thin.algorithms.published import (
+    EDGE,
+    POLICIES,
+    floored_log_density,
+    floored_weight,
+    sample_within,
+    with_published,
+)
 from fat2thin.algorithms.steps import ValueState
-from fat2thin.policies.networks import polyak
+from fat2thin.policies.networks import PolicyNetwork, polyak
+from fat2thin.policies.policy import Policy
 
 THEIRS = (
     "entropic_index", "box", "weight_index", "weight_limit", "scale_low", "scale_high",
@@ -98,7 +109,55 @@ def update(
     return ValueState(actor, value, critic, target_critic), metrics
 
 
-ALGORITHM = Algorithm(
+def published_update(
+    state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TAWACConfig
+) -> tuple[ValueState, Metrics]:
+    """One update as the FtTPO authors' code computes it (`published=True`).
+
+    A "q_gaussian" policy is their TAWAC-HT: an improper density in several dimensions, and Gaussian
+    samples. A "sparse_q_gaussian" one is their random action replacement: logged actions outside
+    the support are replaced by the nearest of a hundred samples, and what is -inf even then counts
+    as -30. Weights are floored at 1e-8.
+    """
+    value_key, critic_key, actor_key = jax.random.split(key, 3)
+    authors_policy = POLICIES[config.policy]
+    before = authors_policy(state.actor.network)
+
+    action = sample_within(before, batch.observation, value_key)
+    value_target = state.target_critic.minimum(batch.observation, action)
+    value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
+
+    next_action = sample_within(before, batch.next_observation, critic_key)
+    next_value = state.target_critic.minimum(batch.next_observation, next_action)
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
+
+    advantage = critic.network.minimum(batch.observation, batch.action)
+    advantage -= value.network(batch.observation)
+    weight = floored_weight(advantage, config.temperature)
+    logged = jnp.clip(batch.action, -EDGE, EDGE)
+    rule = "replace" if config.policy == "sparse_q_gaussian" else None
+    regressed = steps.regressed_action(before, batch.observation, logged, rule, actor_key)
+
+    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+        errors = -weight * floored_log_density(
+            authors_policy(network), batch.observation, regressed
+        )
+        return jnp.mean(errors), {"actor_loss": errors}
+
+    actor, actor_metrics = descend(state.actor, loss, config)
+    target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
+    metrics = {**actor_metrics, **value_metrics, **critic_metrics}
+    metrics |= steps.watch_weight(weight) | steps.watch_policy(before, batch)
+    return ValueState(actor, value, critic, target_critic), metrics
+
+
+def published_policy(state: ValueState, problem: Problem, config: TAWACConfig) -> Policy:
+    """Their policy."""
+    unit = POLICIES[config.policy](state.actor.network)
+    return unit.in_box(problem.action_low, problem.action_high)
+
+
+CORRECTED = Algorithm(
     name="tawac",
     summary="Tsallis AWAC: q-exponential weights that drop bad actions",
     config=TAWACConfig,
@@ -112,3 +171,4 @@ ALGORITHM = Algorithm(
     weighted_loss="actor_loss",
     small_logs=SmallLogs(noisy={"temperature": 0.1}),
 )
+ALGORITHM = with_published(CORRECTED, update=published_update, policy=published_policy)

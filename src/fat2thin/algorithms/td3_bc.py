@@ -11,7 +11,8 @@ delay and the way uphill on Q.
 """
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
     check_learning,
@@ -56,6 +57,7 @@ class SmoothedTargetConfig(ActorCriticConfig):
 
 def check_smoothed_target(config: SmoothedTargetConfig) -> None:
     """Refuse a setting out of range."""
+    check_learning(config)
     check_policy(config)
     only_with(
         config, ("outside_support",), False,
@@ -84,7 +86,6 @@ class TD3BCState(NamedTuple):
 
 def check(config: TD3BCConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
     check_smoothed_target(config)
     positive(config, "q_weight", zero=True)
 
@@ -103,32 +104,50 @@ def update(
     """One update of the critics and, when it is due, of the policy and the targets."""
     critic_key, actor_key = jax.random.split(key)
 
-    # Critics: one step of the log, then the target policy with noise.
-    target_policy = steps.learned_policy(state.target_actor, config)
-    next_value = smoothed_next_value(
-        target_policy, state.target_critic, batch.next_observation, critic_key, config
-    )
-    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
-
     # Policy: uphill on the first critic, not far from the log.
-    def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+    def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
-        climb = scaled_value(critic.network, batch.observation, action)
+        climb = scaled_value(critic, batch.observation, action)
         error = distance - config.q_weight * climb
         return error, {"actor_loss": error}
 
-    rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(state.actor, loss, config, rate)
+    return delayed_update(state, batch, critic_key, loss, problem, config)
 
-    targets = (state.target_actor, state.target_critic)
-    moved = polyak(targets, (actor.network, critic.network), config.polyak_rate)
+
+def delayed_update(
+    state: Any,
+    batch: Batch,
+    key: Key[Array, ""],
+    loss: Callable[[PolicyNetwork, TwinCritic], tuple[Array, Metrics]],
+    problem: Problem,
+    config: SmoothedTargetConfig,
+) -> tuple[Any, Metrics]:
+    """One update of the critics and, when it is due, of the targets and the policy.
+
+    The policy goes down `loss(network, critics)`.
+    """
+    # Critics: one step of the log, then the target policy with noise.
+    target_policy = steps.learned_policy(state.target_actor, config)
+    next_value = smoothed_next_value(
+        target_policy, state.target_critic, batch.next_observation, key, config
+    )
+    critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
+
+    rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
+    actor, actor_metrics = descend(
+        state.actor, lambda network: loss(network, critic.network), config, rate
+    )
+
+    before = (state.target_actor, state.target_critic)
+    moved = polyak(before, (actor.network, critic.network), config.polyak_rate)
     due = critic.moments.count % config.delay == 0
-    actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, targets))
+    actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, before))
 
     watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
     metrics = {**actor_metrics, **critic_metrics, **watched}
-    return TD3BCState(actor, critic, target_actor, target_critic), metrics
+    targets = {"target_actor": target_actor, "target_critic": target_critic}
+    return state._replace(actor=actor, critic=critic, **targets), metrics
 
 
 def smoothed_next_value(
@@ -137,7 +156,7 @@ def smoothed_next_value(
     observation: Float[Array, "batch observation"],
     key: Key[Array, ""],
     config: SmoothedTargetConfig,
-) -> Float[Array, " batch"]:
+) -> Values:
     """min Q(s', a') at an action of the target policy with clipped noise, in the box."""
     action_key, noise_key = jax.random.split(key)
     action = policy.act(observation, action_key)

@@ -6,7 +6,7 @@ With slow targets of Q, Gumbel temperature beta and the policy's temperature tau
     Q       Huber(Q(s, a) - r - gamma V(s'))                                a from the log
     policy  -exp((min target Q(s, a) - V(s)) / tau) log policy(a | s)       a from the log
 
-The value loss is divided by the batch's largest e^z, which is no function of V to the gradient.
+The value loss is divided by the batch's largest e^z, treated as a constant by the gradient.
 """
 
 import dataclasses
@@ -17,20 +17,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms import losses, steps
+from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
     check_regression,
     only_with,
     positive,
     whole,
-)
-from fat2thin.algorithms.losses import (
-    expectile_loss,
-    gumbel_loss,
-    q_exponential_weight,
-    twin_huber_loss,
 )
 from fat2thin.policies.networks import polyak
 
@@ -98,24 +92,23 @@ def update(
     actions = config.random_actions, config.action_noise
     actions = (RANDOM_ACTIONS, ACTION_NOISE) if config.published else actions
     watched = steps.watched_actions(batch.action, value_key, *actions)
-    watched_value = jax.vmap(functools.partial(state.target_critic.minimum, batch.observation))(
-        watched
-    )
+    judge = functools.partial(state.target_critic.minimum, batch.observation)
+    watched_value = jax.vmap(judge)(watched)
     value, value_metrics = steps.fit_value(
         state.value, batch, lambda v: row_loss(watched_value, v, config), config
     )
 
     # Critics: one step of the log, then that value.
     next_value = value.network(batch.next_observation)
+    huber = functools.partial(losses.twin_huber_loss, limit=config.huber_limit)
     critic, critic_metrics = steps.fit_critic(
-        state.critic, batch, next_value, problem, config,
-        functools.partial(twin_huber_loss, limit=config.huber_limit),
-    )  # fmt: skip
+        state.critic, batch, next_value, problem, config, huber
+    )
 
     # Policy: regression with exponential weights.
     advantage = state.target_critic.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
-    weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
+    weight = losses.q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
     actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
@@ -124,21 +117,21 @@ def update(
 
 
 def soft_maximum_loss(
-    values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
-) -> Float[Array, " batch"]:
+    values: Float[Array, "actions batch"], prediction: Values, config: XQLConfig
+) -> Values:
     """Mean Gumbel loss of each state's actions, all divided by the largest e^z there is."""
     residual = values - prediction[None]
     largest = jnp.minimum(jnp.max(residual) / config.value_temperature, config.value_clip)
     shift = jnp.broadcast_to(lax.stop_gradient(jnp.maximum(largest, LEAST_SHIFT)), residual.shape)
-    loss = gumbel_loss(residual, config.value_temperature, config.value_clip, shift)
+    loss = losses.gumbel_loss(residual, config.value_temperature, config.value_clip, shift)
     return jnp.mean(loss, axis=0)
 
 
 def expectile_rows(
-    values: Float[Array, "actions batch"], prediction: Float[Array, " batch"], config: XQLConfig
-) -> Float[Array, " batch"]:
+    values: Float[Array, "actions batch"], prediction: Values, config: XQLConfig
+) -> Values:
     """Mean expectile loss of each state's actions: what the FtTPO authors' code has for it."""
-    return jnp.mean(expectile_loss(values - prediction[None], EXPECTILE), axis=0)
+    return jnp.mean(losses.expectile_loss(values - prediction[None], EXPECTILE), axis=0)
 
 
 ALGORITHM = Algorithm(

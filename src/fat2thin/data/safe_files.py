@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fat2thin.atomic_files import NotRegularFileError, open_regular
+from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
 from fat2thin.terminal_text import printable, printable_lines
 
 MOST_COLUMNS = 2**15  # of a table, of observations or of actions: each costs time and memory
@@ -43,13 +43,9 @@ def open_file(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
 
 @contextlib.contextmanager
 def opened_path(path: Path) -> Iterator[Path]:
-    """Yield a path for a library that opens files by name: that of the regular file opened here.
-
-    It stays right when `path` is given to another file. Without /dev/fd it is `path` itself.
-    """
+    """Yield a path for a library that opens files by name: that of the regular file opened here."""
     with open_file(path) as file:
-        descriptor = Path(f"/dev/fd/{file.fileno()}")
-        yield descriptor if descriptor.exists() else path
+        yield path_of_open(file, path)
 
 
 def read_small(path: Path, limit: int, remedy: str) -> bytes:

@@ -77,9 +77,8 @@ def _slide_forward(centre: Array, half_width: Array) -> tuple[Array, tuple[Array
 
 def _slide_backward(sides: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     above, below = sides
-    outward = (above & (gradient < 0.0)) | (below & (gradient > 0.0))
     of_width = jnp.where(above, -gradient, jnp.where(below, gradient, 0.0))
-    return jnp.where(outward, 0.0, gradient), of_width
+    return _clip_backward(sides, gradient)[0], of_width
 
 
 slide_inside.defvjp(_slide_forward, _slide_backward)
@@ -283,9 +282,8 @@ def families(load_plugins: bool = True) -> tuple[str, ...]:
 
 def covering_families(load_plugins: bool = True) -> tuple[str, ...]:
     """Names of the families with a density wherever an action can be."""
-    return tuple(
-        name for name in families(load_plugins) if _REGISTRY[name].reach in ("line", "box")
-    )
+    known = families(load_plugins)
+    return tuple(name for name in known if _REGISTRY[name].reach in ("line", "box"))
 
 
 def known_family(name: str) -> KnownFamily:

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Key
 from fat2thin.distributions.ranks import expand_to_rank
 
 Networks = TypeVar("Networks")
-
+ObservationRows = Float[Array, "*rows observation"]
+ActionRows = Float[Array, "*rows action"]
 _glorot = jax.nn.initializers.glorot_uniform()
 
 
@@ -57,26 +58,13 @@ class Trunk(eqx.Module):
     layers: tuple[Linear, ...]
 
     def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
-        sizes = (inputs, *hidden)
         keys = jax.random.split(key, len(hidden))
-        pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
-        self.layers = tuple(Linear(*triple) for triple in pairs)
+        self.layers = tuple(map(Linear, keys, (inputs, *hidden), hidden))
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
         """The features of each row."""
         for layer in self.layers:
             x = rectify(layer(x))
-        return x
-
-    def with_dropout(
-        self, x: Float[Array, "*rows inputs"], key: Key[Array, ""], rate: float
-    ) -> Float[Array, "*rows features"]:
-        """The features, each hidden unit left out with probability `rate`, the others scaled up."""
-        keys = jax.random.split(key, len(self.layers))
-        for layer, layer_key in zip(self.layers, keys, strict=True):
-            hidden = rectify(layer(x))
-            kept = jax.random.bernoulli(layer_key, 1.0 - rate, hidden.shape)
-            x = jnp.where(kept, hidden / (1.0 - rate), 0.0)
         return x
 
 
@@ -108,16 +96,12 @@ class TwinCritic(eqx.Module):
         make = eqx.filter_vmap(lambda member_key: ScalarNetwork(member_key, inputs, hidden))
         self.members = make(jax.random.split(key))
 
-    def __call__(
-        self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
-    ) -> Float[Array, "2 *rows"]:
+    def __call__(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "2 *rows"]:
         """Both values, the twins along the first axis."""
         inputs = jnp.concatenate([observation, action], axis=-1)
         return eqx.filter_vmap(lambda member: member(inputs))(self.members)
 
-    def minimum(
-        self, observation: Float[Array, "*rows observation"], action: Float[Array, "*rows action"]
-    ) -> Float[Array, "*rows"]:
+    def minimum(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "*rows"]:
         """The smaller of the two values."""
         return jnp.min(self(observation, action), axis=0)
 
@@ -133,18 +117,15 @@ class ValueAndCritics(eqx.Module):
     def __init__(self, value: ScalarNetwork, critic: TwinCritic) -> None:
         first = value.trunk.layers[0].weight
         actions = critic.members.trunk.layers[0].weight.shape[-1] - first.shape[-1]
-        wider = eqx.tree_at(
-            lambda network: network.trunk.layers[0].weight,
-            value,
-            jnp.pad(first, ((0, 0), (0, actions))),
-        )
+        wider = jnp.pad(first, ((0, 0), (0, actions)))
+        value = eqx.tree_at(lambda network: network.trunk.layers[0].weight, value, wider)
         self.members = jax.tree.map(
-            lambda one, two: jnp.concatenate([one[None], two]), wider, critic.members
+            lambda one, two: jnp.concatenate([one[None], two]), value, critic.members
         )
 
     def __call__(
-        self, observation: Float[Array, "rows observation"], action: Float[Array, "rows action"]
-    ) -> tuple[Float[Array, " rows"], Float[Array, "2 rows"]]:
+        self, observation: ObservationRows, action: ActionRows
+    ) -> tuple[Float[Array, "*rows"], Float[Array, "2 *rows"]]:
         """The value, and both critics' values."""
         seen = jnp.concatenate([observation, action], axis=-1)
         blind = jnp.concatenate([observation, jnp.zeros_like(action)], axis=-1)
@@ -152,9 +133,7 @@ class ValueAndCritics(eqx.Module):
         values = eqx.filter_vmap(lambda member, rows: member(rows))(self.members, inputs)
         return values[0], values[1:]
 
-    def advantage(
-        self, observation: Float[Array, "rows observation"], action: Float[Array, "rows action"]
-    ) -> Float[Array, " rows"]:
+    def advantage(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "*rows"]:
         """The smaller of the critics' values above the state's."""
         value, critics = self(observation, action)
         return jnp.min(critics, axis=0) - value
@@ -186,16 +165,9 @@ class PolicyNetwork(eqx.Module):
         self.centre = Linear(centre_key, hidden[-1], action_size)
         self.log_scale = Linear(scale_key, hidden[-1], action_size)
 
-    def __call__(
-        self, observation: Float[Array, "*rows observation"]
-    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
+    def __call__(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
         """The outputs of both heads, (centre, log scale)."""
-        return self.heads(self.trunk(observation))
-
-    def heads(
-        self, features: Float[Array, "*rows features"]
-    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
-        """The outputs of both heads upon features of the trunk."""
+        features = self.trunk(observation)
         return self.centre(features), self.log_scale(features)
 
 

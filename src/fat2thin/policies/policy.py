@@ -1,6 +1,6 @@
 """Policies: a network, a family and an action box make a distribution over actions."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution
 
 from fat2thin.distributions.base import expand_to_rank
 from fat2thin.policies.families import Family, Head, clip_inward
-from fat2thin.policies.networks import PolicyNetwork
+from fat2thin.policies.networks import ActionRows, ObservationRows, PolicyNetwork
 
 
 class BoundedNetwork(eqx.Module):
@@ -27,7 +27,7 @@ class BoundedNetwork(eqx.Module):
     """Whether the family itself squashes the centre into the box."""
     state_dependent_scale: bool = eqx.field(static=True, default=True)
 
-    def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
+    def __call__(self, observation: ObservationRows) -> Head:
         """The head."""
         centre, log_scale = self.network(observation)
         if not self.state_dependent_scale:
@@ -37,20 +37,11 @@ class BoundedNetwork(eqx.Module):
         return Head(centre, clip_inward(log_scale, low, high))
 
     def layers(self) -> dict[str, Any]:
-        """What it consists of: its modules, and what is done to the outputs of the heads."""
+        """What the page computes a policy from: modules, and what is done to the heads' outputs."""
         network, bounds = self.network, np.log(self.scale_bounds)
         fixed = None if self.state_dependent_scale else network.log_scale.bias
         heads = {"centre": network.centre, "log_scale": network.log_scale, "fixed": fixed}
         return {"trunk": network.trunk, **heads, "tanh": not self.squashed, "bounds": bounds}
-
-
-@runtime_checkable
-class LayeredNetwork(Protocol):
-    """A network that other code (the page) can compute from its layers."""
-
-    def layers(self) -> dict[str, Any]:
-        """As those of `BoundedNetwork`."""
-        ...
 
 
 class StandardisedNetwork(eqx.Module):
@@ -60,7 +51,7 @@ class StandardisedNetwork(eqx.Module):
     mean: Float[Array, " observation"]
     scale: Float[Array, " observation"]
 
-    def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
+    def __call__(self, observation: ObservationRows) -> Head:
         """The head."""
         mean, scale = (expand_to_rank(part, observation.ndim) for part in (self.mean, self.scale))
         return self.network((observation - mean) / scale)
@@ -79,19 +70,15 @@ class Policy(eqx.Module):
     high: Float[Array, " action"]
     family: Family = eqx.field(static=True)
 
-    def __call__(self, observation: Float[Array, "*rows observation"]) -> Distribution:
+    def __call__(self, observation: ObservationRows) -> Distribution:
         """The distribution over actions."""
         return self.family.distribution(*self._head_and_box(observation))
 
-    def support(
-        self, observation: Float[Array, "*rows observation"]
-    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:
+    def support(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
         """Lowest and highest action that can be given, per coordinate."""
         return self.family.support(*self._head_and_box(observation))
 
-    def act(
-        self, observation: Float[Array, "*rows observation"], key: Key[Array, ""] | None = None
-    ) -> Float[Array, "*rows action"]:
+    def act(self, observation: ObservationRows, key: Key[Array, ""] | None = None) -> ActionRows:
         """An action in the box: a sample with a key, the centre without."""
         head, *box = self._head_and_box(observation)
         if key is None:
@@ -145,17 +132,15 @@ class Sampled(eqx.Module):
         return self.policy.act(observation, key)
 
 
-class Centred(eqx.Module):
+class Centred(Sampled):
     """Act at the centre of a policy."""
-
-    policy: Policy
 
     def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
         """The action."""
         return self.policy.act(observation)
 
 
-WAYS: dict[str, type[Sampled] | type[Centred]] = {"sampled": Sampled, "centre": Centred}
+WAYS: dict[str, type[Sampled]] = {"sampled": Sampled, "centre": Centred}
 
 
 def unit_policy(

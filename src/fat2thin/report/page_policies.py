@@ -22,7 +22,7 @@ from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.families import Family
 from fat2thin.policies.networks import Linear, Trunk, TwinCritic
-from fat2thin.policies.policy import LayeredNetwork, Policy, StandardisedNetwork
+from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]
@@ -369,6 +369,6 @@ def _network(policy: Policy, arrays: _Arrays) -> Plain | None:
     network: Any = policy.network
     if isinstance(network, StandardisedNetwork):
         network = network.network
-    if law_of(policy.family) is None or not isinstance(network, LayeredNetwork):
+    if law_of(policy.family) is None or not hasattr(network, "layers"):
         return None
     return {name: arrays.part(part) for name, part in network.layers().items()}

@@ -18,17 +18,18 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import fttpo, steps
-from fat2thin.algorithms.base import Batch, Metrics, Problem, with_published
+from fat2thin.algorithms.base import Batch, Metrics, Observations, Problem, Values
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.algorithms.learner import Learner, descend
-from fat2thin.algorithms.losses import q_exponential_weight
-from fat2thin.algorithms.published.families import (
+from fat2thin.algorithms.losses import Setting
+from fat2thin.algorithms.published import (
     EDGE,
+    POLICIES,
     WEIGHT_BOUNDS,
-    WEIGHT_INDEX,
-    heavy_policy,
+    floored_weight,
+    sample_within,
     sparse_policy,
-    squashed_policy,
+    with_published,
 )
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
@@ -67,13 +68,14 @@ def update(
 
     # Value: under the actor.
     thin = sparse_policy(state.actor.network)
-    action = jnp.clip(thin(batch.observation).sample(value_key), -EDGE, EDGE)
+    action = sample_within(thin, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: under the proposal.
-    fat = proposal_policy(state.proposal.network, config)
-    next_action = jnp.clip(fat(batch.next_observation).sample(critic_key), -EDGE, EDGE)
+    proposal_policy = POLICIES[config.proposal_family]
+    fat = proposal_policy(state.proposal.network)
+    next_action = sample_within(fat, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
@@ -83,7 +85,7 @@ def update(
     weight = floored_weight(advantage, config.temperature)
 
     def proposal_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        density = proposal_policy(network, config)(batch.observation)
+        density = proposal_policy(network)(batch.observation)
         errors = -weight * density.log_prob(jnp.clip(batch.action, -EDGE, EDGE))
         return jnp.mean(errors), {"proposal_loss": errors}
 
@@ -95,7 +97,7 @@ def update(
         state.actor.network,
         (proposal.network.trunk, proposal.network.centre),
     )
-    fat = proposal_policy(proposal.network, config)
+    fat = proposal_policy(proposal.network)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         thin = sparse_policy(network)
@@ -112,6 +114,7 @@ def update(
 
     thin = sparse_policy(actor.network)
     low, high = thin.support(batch.observation)
+    inside = steps.inside_support(thin, batch.observation, batch.action)
     metrics = {
         **value_metrics,
         **critic_metrics,
@@ -121,27 +124,17 @@ def update(
         "zero_weight_share": jnp.mean(weight <= WEIGHT_BOUNDS[0]),
         "half_width": jnp.mean(thin(batch.observation).half_width),
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale / 2.0)),
-        "logged_inside_support": jnp.mean(
-            steps.inside_support(thin, batch.observation, batch.action)
-        ),
+        "logged_inside_support": jnp.mean(inside),
         "actions_at_edge": jnp.mean(jnp.abs(action) >= EDGE),
         "box_binds_share": jnp.mean((low <= -1.0) | (high >= 1.0)),
     }
     return PublishedFtTPOState(proposal, actor, value, critic, target_critic), metrics
 
 
-def floored_weight(
-    advantage: Float[Array, " batch"], temperature: float | Float[Array, ""]
-) -> Float[Array, " batch"]:
-    """max(0, 1 + advantage / temperature), but 1e-8 for zero and at most 1e4."""
-    low, high = WEIGHT_BOUNDS
-    return jnp.maximum(q_exponential_weight(advantage, temperature, WEIGHT_INDEX, high), low)
-
-
 def actor_loss(
     thin: Policy,
     fat: Policy,
-    observation: Float[Array, "batch observation"],
+    observation: Observations,
     key: Key[Array, ""],
     log_density_shift: float = 0.0,
 ) -> Float[Array, ""]:
@@ -150,7 +143,7 @@ def actor_loss(
     `log_density_shift` is added to the proposal's log density: -log(2) / 2 repairs its mass in
     one dimension, and with that alone the actor grows to its bound.
     """
-    action = jnp.clip(thin(observation).sample(key), -EDGE, EDGE)
+    action = sample_within(thin, observation, key)
     reference = lax.stop_gradient(fat(observation).log_prob(action)) + log_density_shift
     log_ratio = reference - thin(observation).log_prob(action)
     return jnp.mean(jnp.minimum(jnp.exp(log_ratio), RATIO_LIMIT) - 1.0 - log_ratio)
@@ -160,24 +153,18 @@ def spot_loss(
     thin: Policy,
     fat: Policy,
     critic: TwinCritic,
-    baseline: Float[Array, " batch"],
-    temperature: float | Float[Array, ""],
-    observation: Float[Array, "batch observation"],
+    baseline: Values,
+    temperature: Setting,
+    observation: Observations,
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
     """-Q / V(s) - tau log proposal at samples of the actor, V and log proposal detached.
 
     Where V(s) is negative the actor goes downhill on Q.
     """
-    action = jnp.clip(thin(observation).sample(key), -EDGE, EDGE)
+    action = sample_within(thin, observation, key)
     reference = lax.stop_gradient(fat(observation).log_prob(action))
     return jnp.mean(-critic.minimum(observation, action) / baseline - temperature * reference)
-
-
-def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
-    """Their proposal, in half-ranges of the box."""
-    squashed = config.proposal_family == "squashed_gaussian"
-    return squashed_policy(network) if squashed else heavy_policy(network)
 
 
 def policy(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
@@ -187,16 +174,11 @@ def policy(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) ->
 
 def proposal(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their proposal."""
-    unit = proposal_policy(state.proposal.network, config)
+    unit = POLICIES[config.proposal_family](state.proposal.network)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
 ALGORITHM = with_published(
-    fttpo.ALGORITHM,
-    init=init,
-    update=update,
-    policy=policy,
-    proposal=proposal,
-    critics=steps.learned_critics,
-    value=steps.learned_value,
-)
+    fttpo.ALGORITHM, init=init, update=update, policy=policy, proposal=proposal,
+    critics=steps.learned_critics, value=steps.learned_value,
+)  # fmt: skip

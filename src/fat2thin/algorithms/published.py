@@ -1,14 +1,17 @@
-"""The policies of the FtTPO authors' code: what their heads, densities and samplers mean."""
+"""`published=True`: how an algorithm offers it, and the FtTPO authors' policies and weights."""
 
 import dataclasses
 import math
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
+from fat2thin.algorithms.base import Algorithm, Values
+from fat2thin.algorithms.losses import Setting, q_exponential_weight
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import AuthorsProposal, authors_actor
 from fat2thin.policies.families import Family, Head, Squashed
@@ -21,6 +24,21 @@ HEAVY_LOG_BOUNDS = (-6.907755, 6.907755)
 SQUASHED_BOUNDS = (math.exp(-20.0), math.exp(2.0))
 WEIGHT_BOUNDS = (1e-8, 1e4)
 WEIGHT_INDEX = 0.0
+LOG_DENSITY_FLOOR = -30.0
+
+
+def with_published(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
+    """One algorithm whose setting `published` chooses between its parts and the published ones."""
+
+    def choose(part: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            chosen = published if arguments[-1].published else corrected._asdict()
+            return chosen[part](*arguments)
+
+        return call
+
+    parts: dict[str, Any] = {part: choose(part) for part in published}
+    return corrected._replace(**parts)
 
 
 class AuthorsNetwork(eqx.Module):
@@ -53,8 +71,8 @@ class AuthorsSparseFamily(Family):
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
         """The box around the ellipsoid, cut at the action box."""
         ellipsoid = self.distribution(head, low, high)
-        ends = ellipsoid.mean - ellipsoid.half_width, ellipsoid.mean + ellipsoid.half_width
-        return jnp.clip(ends[0], low, high), jnp.clip(ends[1], low, high)
+        centre, half_width = ellipsoid.mean, ellipsoid.half_width
+        return jnp.clip(centre - half_width, low, high), jnp.clip(centre + half_width, low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +100,30 @@ def squashed_policy(network: PolicyNetwork) -> Policy:
     return unit_policy(network, Squashed(), SQUASHED_BOUNDS)
 
 
+POLICIES = {
+    "sparse_q_gaussian": sparse_policy,
+    "q_gaussian": heavy_policy,
+    "squashed_gaussian": squashed_policy,
+}
+
+
 def _unit(network: AuthorsNetwork, family: AuthorsSparseFamily | AuthorsHeavyFamily) -> Policy:
     size = network.network.centre.bias.shape[-1]
     return Policy(network, -jnp.ones(size), jnp.ones(size), family)
+
+
+def sample_within(policy: Policy, observation: Array, key: Key[Array, ""]) -> Array:
+    """A sample of the policy, kept off the ends of the box."""
+    return jnp.clip(policy(observation).sample(key), -EDGE, EDGE)
+
+
+def floored_log_density(policy: Policy, observation: Array, action: Array) -> Values:
+    """The log density, -30 (without a gradient) where it is -inf."""
+    found = policy(observation).log_prob(action)
+    return jnp.where(jnp.isfinite(found), found, LOG_DENSITY_FLOOR)
+
+
+def floored_weight(advantage: Values, temperature: Setting) -> Values:
+    """max(0, 1 + advantage / temperature), but 1e-8 for zero and at most 1e4."""
+    low, high = WEIGHT_BOUNDS
+    return jnp.maximum(q_exponential_weight(advantage, temperature, WEIGHT_INDEX, high), low)
