@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.distributions.ranks import expand_to_rank
+from fat2thin.distributions.base import expand_to_rank
 
 Networks = TypeVar("Networks")
 ObservationRows = Float[Array, "*rows observation"]
