@@ -125,8 +125,7 @@ def best_plan(
         return doses
 
     dose = _best_dose(lambda dose: objective(jnp.full(task.horizon, dose)), task)
-    constant = jnp.full(task.horizon, dose)
-    origins = jnp.stack([myopic, constant])
+    origins = jnp.stack([myopic, jnp.full(task.horizon, dose)])
     candidates = jnp.concatenate([jax.vmap(ascend)(origins), origins])
     return candidates[jnp.argmax(jax.vmap(objective)(candidates))]
 
