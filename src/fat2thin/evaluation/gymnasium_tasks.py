@@ -52,10 +52,7 @@ class GymnasiumJudge:
     def judge(
         self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
-        """Judge the policies of all jobs in each way of acting, all on the episodes of their keys.
-
-        Policies and results have a leading axis of jobs.
-        """
+        """Judge the policies of all jobs in each way of acting, on the episodes of their keys."""
         policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
         rounds = min(math.ceil(len(names) * keys.size * episodes / MOST_SLOTS), episodes)

@@ -224,8 +224,7 @@ def _direction(subject: Subject, name: str, key: Key[Array, ""]) -> Array:
         return jax.random.normal(key, value.shape, value.dtype)
     transform = biject_to(constraint)
     free = transform.inv(value)
-    push = jax.random.normal(key, free.shape, free.dtype)
-    return jax.jvp(transform, (free,), (push,))[1]
+    return jax.jvp(transform, (free,), (jax.random.normal(key, free.shape, free.dtype),))[1]
 
 
 def _pathwise(

@@ -238,8 +238,7 @@ class VectorStudy(Study):
         cloud = self.cloud
 
         def weight(offset: int) -> Float[np.ndarray, "rows elements"]:
-            density = self.subject.log_prob(cloud.points, at(offset))
-            return cloud.weight_of(_without_nan(density))
+            return cloud.weight_of(_without_nan(self.subject.log_prob(cloud.points, at(offset))))
 
         slope, change = derivative(weight)
         mass = cloud.weight.mean(0)
@@ -295,8 +294,7 @@ def check_samples(study: VectorStudy) -> Iterator[Measurement]:
         errors.append(np.abs(sampled.mean(0) - mean))
         error = np.hypot(error, sampled.std(0) / np.sqrt(len(sampled)))
         allowed.append(study.subject.tolerance + width * error)
-    text = named([f"E[{name}]" for name in names])
-    yield Measurement(np.stack(errors), np.stack(allowed), text)
+    yield Measurement(np.stack(errors), np.stack(allowed), named([f"E[{name}]" for name in names]))
 
 
 def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
