@@ -54,7 +54,7 @@ def test_a_changed_parameter_reaches_what_is_derived_from_it():
 
 
 def test_every_element_has_its_own_parameter():
-    distribution = dist.Normal(0.0, jnp.array([[1.0], [2.0]]) * jnp.ones(3))
+    distribution = dist.Normal(0.0, jnp.array([[1.0], [2.0]]) * jnp.ones((1, 3)))
     parameters = parameters_of(distribution, np.float32)
     assert parameters["loc"].shape == (2, 3)
     assert Subject(distribution, 2_000).element_name(4) == "element (1, 1) loc=0 scale=2"

@@ -179,5 +179,4 @@ class BoxLaw(Law):
 
     def _zero_outside(self, value: Array, log_density: Array) -> Array:
         """Return `log_density` in the box and -inf outside; NaN stays NaN."""
-        outside = (value < self.low) | (value > self.high)
-        return jnp.where(outside, -jnp.inf, log_density)
+        return jnp.where((value < self.low) | (value > self.high), -jnp.inf, log_density)

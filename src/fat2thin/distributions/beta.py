@@ -222,5 +222,4 @@ class BoxBeta(BoxLaw):
         """The point of the box with this logit, measured from the nearer edge."""
         from_low = self.low + self._range() * jax.nn.sigmoid(logit)
         from_high = self.high - self._range() * jax.nn.sigmoid(-logit)
-        value = jnp.where(logit < 0.0, from_low, from_high)
-        return self._clip(value)
+        return self._clip(jnp.where(logit < 0.0, from_low, from_high))

@@ -283,8 +283,7 @@ class MultivariateQGaussian(Law):
         return self.event_shape[0] % 2 == 1
 
     def _scale(self) -> Float[Array, "..."]:
-        scale = self.scale_diag if self._is_diagonal else self.scale_tril
-        return jnp.asarray(scale, self._dtype())
+        return jnp.asarray(self.scale_diag if self._is_diagonal else self.scale_tril, self._dtype())
 
     def _diagonal(self) -> Float[Array, "... n"]:
         """The diagonal of Sigma."""

@@ -35,8 +35,7 @@ def published_box_muller(
     radius_key, angle_key = jax.random.split(key)
     index = jnp.asarray(entropic_index, jnp.result_type(entropic_index, float))
     index = expand_to_rank(index, len(shape))
-    tiny = jnp.finfo(index.dtype).tiny
-    first = jax.random.uniform(radius_key, shape, index.dtype, minval=tiny)
+    first = jax.random.uniform(radius_key, shape, index.dtype, minval=jnp.finfo(index.dtype).tiny)
     second = jax.random.uniform(angle_key, shape, index.dtype)
     radius = jnp.sqrt(-2.0 * log_q(first, (index - 1.0) / (3.0 - index)))
     return radius * jnp.cos(2.0 * jnp.pi * second)

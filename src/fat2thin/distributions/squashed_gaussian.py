@@ -126,8 +126,7 @@ class SquashedGaussian(BoxLaw):
         return gaussian - log_slope - jnp.log(self._half_range())
 
     def _squash(self, before: Float[Array, "..."]) -> Float[Array, "..."]:
-        value = self._middle() + self._half_range() * jnp.tanh(before)
-        return self._clip(value)
+        return self._clip(self._middle() + self._half_range() * jnp.tanh(before))
 
     def _before_squashing(self, value: Array, below: Array, above: Array) -> Array:
         """Return artanh of the normalised action, in the form that is exact there."""

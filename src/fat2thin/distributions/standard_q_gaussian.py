@@ -171,8 +171,7 @@ def log_kernel(
         inner = jnp.maximum(1.0 + (index - 1.0) / 2.0 * squared, info.eps)
         outer = jnp.abs(deviation) * jnp.sqrt(shift / 2.0)
         logarithm = jnp.log(jnp.where(tail, outer, inner))
-        doubled = jnp.where(tail, 2.0 * (logarithm - jnp.log(scale)), logarithm)
-        return doubled / (1.0 - index)
+        return jnp.where(tail, 2.0 * (logarithm - jnp.log(scale)), logarithm) / (1.0 - index)
 
     return by_closeness(jnp.asarray(entropic_index, deviation.dtype), near, far)
 

@@ -399,8 +399,7 @@ def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> dic
 
     The key determines every number. `continuation` is 1 everywhere: a time limit is not an end.
     """
-    behaviour = from_observations(uniform_behaviour(task))
-    episode = trajectories(key, behaviour, task, episodes)
+    episode = trajectories(key, from_observations(uniform_behaviour(task)), task, episodes)
     rows = episodes * task.horizon
     return {
         "observation": episode.observation.reshape(rows, OBSERVATION_SIZE),

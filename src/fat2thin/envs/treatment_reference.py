@@ -116,8 +116,7 @@ def best_plan(
     def ascend(doses):
         def update(carry, _):
             doses, optimiser_state = carry
-            gradient = jax.grad(objective)(doses)
-            change, optimiser_state = optimiser.update(-gradient, optimiser_state)
+            change, optimiser_state = optimiser.update(-jax.grad(objective)(doses), optimiser_state)
             doses = jnp.clip(doses + change, task.dose_low, task.dose_high)
             return (doses, optimiser_state), None
 
@@ -125,8 +124,7 @@ def best_plan(
         return doses
 
     dose = _best_dose(lambda dose: objective(jnp.full(task.horizon, dose)), task)
-    constant = jnp.full(task.horizon, dose)
-    origins = jnp.stack([myopic, constant])
+    origins = jnp.stack([myopic, jnp.full(task.horizon, dose)])
     candidates = jnp.concatenate([jax.vmap(ascend)(origins), origins])
     return candidates[jnp.argmax(jax.vmap(objective)(candidates))]
 

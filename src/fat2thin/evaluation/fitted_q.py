@@ -99,8 +99,7 @@ def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Fl
     rows = jnp.arange(len(right))
 
     def eliminate(place: Int[Array, ""], system: Array) -> Array:
-        sizes = jnp.where(rows >= place, jnp.abs(system[:, place]), -1.0)
-        largest = jnp.argmax(sizes)
+        largest = jnp.argmax(jnp.where(rows >= place, jnp.abs(system[:, place]), -1.0))
         pivot = system[largest] / system[largest, place]
         system = system.at[largest].set(system[place])
         return (system - system[:, place, None] * pivot[None]).at[place].set(pivot)
@@ -122,8 +121,7 @@ def part_values(
 
     def value(fitted: Part, judged: Part) -> Array:
         weights = fit(fitted, act, fit_key, discount, scale)
-        states = judged.rows.observation
-        return jnp.mean(expected_features(states, act, judge_key, scale) @ weights)
+        return jnp.mean(expected_features(judged.rows.observation, act, judge_key, scale) @ weights)
 
     values = jnp.stack([value(other, one), value(one, other)])
     low, high = reachable

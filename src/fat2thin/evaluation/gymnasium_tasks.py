@@ -52,10 +52,7 @@ class GymnasiumJudge:
     def judge(
         self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
-        """Judge the policies of all jobs in each way of acting, all on the episodes of their keys.
-
-        Policies and results have a leading axis of jobs.
-        """
+        """Judge the policies of all jobs in each way of acting, on the episodes of their keys."""
         policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
         rounds = min(math.ceil(len(names) * keys.size * episodes / MOST_SLOTS), episodes)
@@ -71,10 +68,13 @@ class GymnasiumJudge:
         seeds = np.asarray(reset_seeds(keys, jnp.arange(shape[2] * rounds)))
         of_slots = seeds.reshape(keys.size, rounds, shape[2]).swapaxes(1, 2)
         found = self._play(act, np.broadcast_to(of_slots, (*shape, rounds)).reshape(-1, rounds))
-        return {
-            name: self._evaluation(found, index, (*shape, rounds), episodes)
-            for index, name in enumerate(names)
-        }
+
+        def by_job(values: np.ndarray) -> Any:
+            ordered = values.reshape(*shape, rounds).swapaxes(2, 3).reshape(*shape[:2], -1)
+            return ordered[..., :episodes].astype(np.float32)
+
+        rows = zip(names, by_job(found.returns), by_job(found.lengths), strict=True)
+        return {name: Evaluation(own, self._measures(own, lengths)) for name, own, lengths in rows}
 
     def references(self) -> dict[str, Reference]:
         """Measure uniform actions; add D4RL's random and expert policies, where it has them."""
@@ -128,16 +128,6 @@ class GymnasiumJudge:
         self.steps += found.steps
         self.seconds += found.seconds
         return found
-
-    def _evaluation(
-        self, found: Rollouts, index: int, shape: tuple[int, ...], episodes: int
-    ) -> Evaluation:
-        def by_job(values: np.ndarray) -> Any:
-            one = values.reshape(shape)[index]
-            return one.swapaxes(1, 2).reshape(len(one), -1)[:, :episodes].astype(np.float32)
-
-        returns, lengths = by_job(found.returns), by_job(found.lengths)
-        return Evaluation(returns=returns, measures=self._measures(returns, lengths))
 
     def _measures(self, returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
         measures = {"length": lengths.mean(axis=-1)}

@@ -247,10 +247,7 @@ def training_log(run: FinishedRun) -> Dataset | None:
 
 
 def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
-    """All rows of a log as the updates of the run's seed number `index` saw theirs.
-
-    A log of another problem is refused.
-    """
+    """All rows of a log as updates of seed number `index` saw theirs; refuse another problem."""
     ours, theirs = run.program.problem, problem_of(dataset)
     for field in ("observation_size", "action_low", "action_high"):
         if getattr(ours, field) != getattr(theirs, field):
@@ -308,7 +305,6 @@ def _block(
     if algorithm.critics and algorithm.value:
         critics = algorithm.critics(state, problem, config)
         value = algorithm.value(state, problem, config)
-        logged = critics.minimum(batch.observation, batch.action)
-        good = logged > value(batch.observation)
+        good = critics.minimum(batch.observation, batch.action) > value(batch.observation)
         found |= {"good": jnp.mean(good), "good_inside": jnp.mean(good & all_inside)}
     return found, _without_learning(algorithm, state, batch, key, problem, config)

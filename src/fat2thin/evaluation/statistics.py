@@ -45,8 +45,7 @@ def interquartile_mean(scores: Float[ndarray, "*batch scores"]) -> Float[ndarray
     The cut is ⌊n/4⌋ scores an end (Agarwal et al. 2021); below four scores it is the mean.
     """
     cut = scores.shape[-1] // 4
-    ordered = np.sort(scores, axis=-1)
-    return np.mean(ordered[..., cut : scores.shape[-1] - cut], axis=-1)
+    return np.mean(np.sort(scores, axis=-1)[..., cut : scores.shape[-1] - cut], axis=-1)
 
 
 def mean(scores: Float[ndarray, "*batch scores"]) -> Float[ndarray, "*batch"] | float:

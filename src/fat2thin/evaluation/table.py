@@ -24,7 +24,11 @@ def make_table(
     normal one from the standard error. Seeds whose returns are nan have stopped, and are left out.
     """
     rows = [_evaluation_row(name, evaluation) for name, evaluation in evaluations.items()]
-    rows += [_reference_row(name, reference) for name, reference in references.items()]
+    for name, reference in references.items():
+        error = math.nan if reference.standard_error is None else reference.standard_error
+        low, high = reference.mean - _NORMAL_95 * error, reference.mean + _NORMAL_95 * error
+        found = {"mean": reference.mean, "low": low, "high": high, "iqm": math.nan}
+        rows.append({"policy": name, **found, **reference.measures})
     notes = tuple(f"{name}: {reference.rule}" for name, reference in references.items())
     return Table(title, tuple(rows), notes)
 
@@ -62,17 +66,4 @@ def _evaluation_row(name: str, evaluation: Evaluation) -> dict[str, Any]:
             measure: float(np.mean(np.asarray(values)[going])) if going.any() else math.nan
             for measure, values in evaluation.measures.items()
         },
-    }
-
-
-def _reference_row(name: str, reference: Reference) -> dict[str, Any]:
-    error = math.nan if reference.standard_error is None else reference.standard_error
-    margin = _NORMAL_95 * error
-    return {
-        "policy": name,
-        "mean": reference.mean,
-        "low": reference.mean - margin,
-        "high": reference.mean + margin,
-        "iqm": math.nan,
-        **reference.measures,
     }

@@ -86,14 +86,13 @@ def check_precision(study: Study) -> Iterator[Measurement]:
     methods = ["log_prob", *(["cdf"] if _offers_cdf(subject) else [])]
     low = _evaluated(subject, methods, points, np.float32)
     high = _evaluated(subject, methods, points, np.float64)
-    tolerance = TOLERANCE[np.dtype(np.float32)]
     for method in methods:
         one, other = low[method], high[method]
         with np.errstate(invalid="ignore"):
             error = np.where(one == other, 0.0, np.abs(one - other))
         yield Measurement(
             np.where(in_range, error, 0.0),
-            tolerance * (1.0 + np.nan_to_num(np.abs(other), posinf=0.0)),
+            TOLERANCE[np.dtype(np.float32)] * (1.0 + np.nan_to_num(np.abs(other), posinf=0.0)),
             _at(f"{method} at", points),
         )
 
@@ -225,8 +224,7 @@ def _direction(subject: Subject, name: str, key: Key[Array, ""]) -> Array:
         return jax.random.normal(key, value.shape, value.dtype)
     transform = biject_to(constraint)
     free = transform.inv(value)
-    push = jax.random.normal(key, free.shape, free.dtype)
-    return jax.jvp(transform, (free,), (push,))[1]
+    return jax.jvp(transform, (free,), (jax.random.normal(key, free.shape, free.dtype),))[1]
 
 
 def _pathwise(
@@ -266,4 +264,10 @@ def _pathwise(
     return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0) / count), finite
 
 
-COMMON_CHECKS = (check_support, check_edges, check_precision, check_sample_with_log_prob)
+COMMON_CHECKS = (
+    check_gradients,
+    check_support,
+    check_edges,
+    check_precision,
+    check_sample_with_log_prob,
+)

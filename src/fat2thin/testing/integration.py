@@ -343,8 +343,7 @@ def _evaluated(line: Line, region: np.ndarray, left: np.ndarray, right: np.ndarr
     coordinate = (left + right)[:, None] / 2.0 + half * _NODES[:, None]
     exact, slope = line.place(np.broadcast_to(region[:, None], coordinate.shape), coordinate)
     x = line.inside(exact)
-    step = np.sign(x - line.centre) * line.subject.spacing(x)
-    inwards = line.subject.rounded(x - step)
+    inwards = line.subject.rounded(x - np.sign(x - line.centre) * line.subject.spacing(x))
     both = np.concatenate([x, inwards]).reshape(-1, x.shape[-1])
     log_density = line.subject.log_prob(both, line.parameters)
     here, next_to_it = np.split(log_density.reshape(-1, *x.shape[1:]), 2)

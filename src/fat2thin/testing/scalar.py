@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 from scipy import stats
 
-from fat2thin.testing.common_checks import check_gradients
 from fat2thin.testing.integration import SLOWEST_DECAY, Integral, Line, Sides, integrate, make_line
 from fat2thin.testing.study import (
     STEP,
@@ -292,12 +291,4 @@ def check_icdf(study: ScalarStudy) -> Iterator[Measurement]:
     yield Measurement(1.0 - subject.in_support(values), 0.0, text)
 
 
-SCALAR_CHECKS = (
-    check_mass,
-    check_samples,
-    check_cdf,
-    check_icdf,
-    check_entropy,
-    check_moments,
-    check_gradients,
-)
+SCALAR_CHECKS = (check_mass, check_samples, check_cdf, check_icdf, check_entropy, check_moments)

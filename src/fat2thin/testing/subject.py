@@ -159,8 +159,7 @@ class Subject:
         self.elements = int(np.prod(self.batch_shape))
         self.dimension = int(np.prod(self.event_shape))
         self.scalar = not self.event_shape
-        drawn = jax.eval_shape(distribution.sample, jax.random.key(0))
-        self.dtype = np.dtype(drawn.dtype)
+        self.dtype = np.dtype(jax.eval_shape(distribution.sample, jax.random.key(0)).dtype)
         if not np.issubdtype(self.dtype, np.floating):
             raise ValueError(f"{type(distribution).__name__} draws {self.dtype}, not real numbers.")
         self.limits = np.finfo(self.dtype)
@@ -172,9 +171,7 @@ class Subject:
         self.samples = min(samples, _KEPT // numbers)
         self.rows = max(1, min(_MOST_ROWS, _BLOCK // numbers))
         self._log_prob = self.program(lambda values, with_: self.rebuilt(with_).log_prob(values))
-        self._draw = quick_jit(
-            lambda key, rows: distribution.sample(key, (rows,)), static_argnums=1
-        )
+        self._draw = quick_jit(lambda key, n: distribution.sample(key, (n,)), static_argnums=1)
 
     def element_name(self, element: int) -> str:
         """Name an element by its place in the batch and its parameters."""
@@ -213,11 +210,10 @@ class Subject:
 
     def to_device(self, values: Values) -> Array:
         """Return values in the distribution's own dtype and shape (rows, *batch, *event)."""
-        shape = (values.shape[0], *self.batch_shape)
-        if values.ndim == 3:
-            shape = (*shape, *self.event_shape)
+        event_shape = self.event_shape if values.ndim == 3 else ()
+        shaped = values.reshape(len(values), *self.batch_shape, *event_shape)
         with np.errstate(over="ignore"):
-            return jnp.asarray(values.reshape(shape).astype(self.dtype))
+            return jnp.asarray(shaped.astype(self.dtype))
 
     def flatten(self, values: Array) -> Values:
         """Undo `to_device`: (rows, elements) or (rows, elements, dimension), in float64."""
@@ -254,8 +250,7 @@ class Subject:
 
     def sample(self, key: Key[Array, ""], count: int) -> Values:
         """Draw independent samples, one per row."""
-        chunks = [self.flatten(chunk) for chunk in self.chunks(key, count, self._draw)]
-        return np.concatenate(chunks)[:count]
+        return np.concatenate([*map(self.flatten, self.chunks(key, count, self._draw))])[:count]
 
     def in_support(self, values: Values) -> Bool[np.ndarray, "rows elements"]:
         """Return whether the distribution's own constraint accepts the values."""
