@@ -64,13 +64,9 @@ def check_choices(config: Any) -> None:
     """Refuse a word that is no choice; None passes where the field allows it."""
     for name, known in choices_of(config, load_plugins=False).items():
         value = getattr(config, name)
-        if value in known or _absent(config, name):
-            continue
-        choices = choices_of(config)[name]
-        if value not in choices:
-            raise ValueError(
-                f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}"
-            )
+        if not (value in known or _absent(config, name) or value in choices_of(config)[name]):
+            listed = ", ".join(map(repr, choices_of(config)[name]))
+            raise ValueError(f"{name} must be one of {listed}, got {value!r}")
 
 
 def whole(config: Any, name: str, least: int = 1) -> None:

@@ -30,15 +30,8 @@ from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
+from fat2thin.policies import networks
 from fat2thin.policies.families import Head, Sparse, clip_inward, make_family
-from fat2thin.policies.networks import (
-    Linear,
-    PolicyNetwork,
-    ScalarNetwork,
-    TwinCritic,
-    ValueAndCritics,
-    polyak,
-)
 from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
 NARROW_BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
@@ -48,7 +41,7 @@ METRICS = {
         "−weight · log proposal(a given s) on logged actions",
         "falls as the proposal narrows; below zero once its density exceeds 1",
     ),
-    "actor_loss": steps.ACTOR_LOSS._replace(
+    "actor_loss": steps.POLICY_METRICS["actor_loss"]._replace(
         look_for="should settle; its least value for indices 0 and 2 does not depend on the "
         "proposal's scale",
     ),
@@ -61,7 +54,7 @@ METRICS = {
         "scale of the proposal",
         "shrinks with the data's good actions; the best band is a constant times it",
     ),
-    "logged_inside_support": steps.INSIDE_SUPPORT,
+    "logged_inside_support": steps.POLICY_METRICS["logged_inside_support"],
     "actions_at_edge": Meaning(
         "share of the sampled actions at the edge of the box",
         "high: the best actions may lie outside the box",
@@ -80,7 +73,7 @@ class FtTPOState(NamedTuple):
     width: Learner
     values: Learner
     """Of `ValueAndCritics`."""
-    target_critic: TwinCritic
+    target_critic: networks.TwinCritic
 
 
 class ActorNetwork(eqx.Module):
@@ -90,7 +83,7 @@ class ActorNetwork(eqx.Module):
     """
 
     proposal: BoundedNetwork
-    width: Linear
+    width: networks.Linear
     width_bounds: tuple[float, float] = eqx.field(static=True)
 
     def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
@@ -134,12 +127,12 @@ def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOState:
     """Fresh networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
-    value_network = ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    value_network = networks.ScalarNetwork(value_key, problem.observation_size, config.hidden)
     critic = steps.start_critic(critic_key, problem, config).network
     return FtTPOState(
         proposal=steps.start_policy(proposal_key, problem, config),
-        width=start(Linear(width_key, config.hidden[-1], problem.action_size)),
-        values=start(ValueAndCritics(value_network, critic)),
+        width=start(networks.Linear(width_key, config.hidden[-1], problem.action_size)),
+        values=start(networks.ValueAndCritics(value_network, critic)),
         target_critic=critic,
     )
 
@@ -169,7 +162,7 @@ def update(
         advantage, config.temperature, config.weight_index, config.weight_limit
     )
 
-    def proposal_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
+    def proposal_loss(network: networks.PolicyNetwork) -> tuple[Array, Metrics]:
         log_density = proposal_policy(network, config)(batch.observation).log_prob(batch.action)
         errors = weighted_regression(weight, log_density)
         return jnp.mean(errors), {"proposal_loss": errors}
@@ -180,7 +173,7 @@ def update(
     judges = critic, batch.observation, actor_key
     moved = proposal_policy(proposal.network, config)
 
-    def actor_loss(width: Linear) -> tuple[Array, Metrics]:
+    def actor_loss(width: networks.Linear) -> tuple[Array, Metrics]:
         scene = Scene(actor_policy(proposal.network, width, config), moved, *judges)
         errors = ACTOR_LOSSES[config.actor_loss](scene, config)
         return jnp.mean(errors), {"actor_loss": errors}
@@ -191,7 +184,7 @@ def update(
     else:
         width, actor_metrics = descend(state.width, actor_loss, config)
 
-    target_critic = polyak(state.target_critic, critic, config.polyak_rate)
+    target_critic = networks.polyak(state.target_critic, critic, config.polyak_rate)
     metrics = {**proposal_metrics, **actor_metrics, **values_metrics, **steps.watch_weight(weight)}
     metrics |= _watch(thin, fat, batch, action, config)
     return FtTPOState(proposal, width, values, target_critic), metrics
@@ -204,7 +197,7 @@ class Scene(NamedTuple):
     """The actor, a function of the width that learns."""
     fat: Policy
     """The proposal."""
-    critic: TwinCritic
+    critic: networks.TwinCritic
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]
 
@@ -278,17 +271,17 @@ def proposal(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> TwinCritic:
+def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> networks.TwinCritic:
     """The critics that learn."""
     return state.values.network.critic(like=state.target_critic)
 
 
-def value(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> ScalarNetwork:
+def value(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> networks.ScalarNetwork:
     """The value that learns."""
     return state.values.network.value(problem.observation_size)
 
 
-def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
+def proposal_policy(network: networks.PolicyNetwork, config: FtTPOConfig) -> Policy:
     """The proposal of a network, in half-ranges of the box."""
     family = make_family(
         config.proposal_family,
@@ -298,7 +291,9 @@ def proposal_policy(network: PolicyNetwork, config: FtTPOConfig) -> Policy:
     return unit_policy(network, family, (config.proposal_scale_low, config.proposal_scale_high))
 
 
-def actor_policy(network: PolicyNetwork, width: Linear, config: FtTPOConfig) -> Policy:
+def actor_policy(
+    network: networks.PolicyNetwork, width: networks.Linear, config: FtTPOConfig
+) -> Policy:
     """The actor of the proposal's network and its own width, in half-ranges of the box."""
     fat = proposal_policy(network, config)
     bounds = (config.half_width_low, config.half_width_high)

@@ -133,9 +133,8 @@ def check(config: FtTPOConfig) -> None:
         "only a 'student_t' proposal has degrees of freedom",
     )  # fmt: skip
     only_with(config, THEIRS, not config.published, "published=True has the authors' own")
-    if config.published and config.actor_loss not in ("exact", "spot"):
-        raise ValueError("published=True knows actor_loss='exact' and 'spot' alone.")
-    if config.published and config.proposal_family not in ("q_gaussian", "squashed_gaussian"):
-        raise ValueError(
-            "published=True knows proposal_family='q_gaussian' and 'squashed_gaussian' alone."
-        )
+    families = ("q_gaussian", "squashed_gaussian")
+    for name, known in {"actor_loss": ("exact", "spot"), "proposal_family": families}.items():
+        if config.published and getattr(config, name) not in known:
+            listed = " and ".join(map(repr, known))
+            raise ValueError(f"published=True knows {name}={listed} alone.")

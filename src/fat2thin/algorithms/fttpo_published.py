@@ -17,20 +17,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import fttpo, steps
+from fat2thin.algorithms import fttpo, published, steps
 from fat2thin.algorithms.base import Batch, Metrics, Observations, Problem, Values
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.algorithms.learner import Learner, descend
 from fat2thin.algorithms.losses import Setting
-from fat2thin.algorithms.published import (
-    EDGE,
-    POLICIES,
-    WEIGHT_BOUNDS,
-    floored_weight,
-    sample_within,
-    sparse_policy,
-    with_published,
-)
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
 
@@ -67,26 +58,26 @@ def update(
     value_key, critic_key, actor_key = jax.random.split(key, 3)
 
     # Value: under the actor.
-    thin = sparse_policy(state.actor.network)
-    action = sample_within(thin, batch.observation, value_key)
+    thin = published.sparse_policy(state.actor.network)
+    action = published.sample_within(thin, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: under the proposal.
-    proposal_policy = POLICIES[config.proposal_family]
+    proposal_policy = published.POLICIES[config.proposal_family]
     fat = proposal_policy(state.proposal.network)
-    next_action = sample_within(fat, batch.next_observation, critic_key)
+    next_action = published.sample_within(fat, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Proposal: regression with floored weights.
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
-    weight = floored_weight(advantage, config.temperature)
+    weight = published.floored_weight(advantage, config.temperature)
 
     def proposal_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         density = proposal_policy(network)(batch.observation)
-        errors = -weight * density.log_prob(jnp.clip(batch.action, -EDGE, EDGE))
+        errors = -weight * density.log_prob(jnp.clip(batch.action, -published.EDGE, published.EDGE))
         return jnp.mean(errors), {"proposal_loss": errors}
 
     proposal, proposal_metrics = descend(state.proposal, proposal_loss, config)
@@ -100,7 +91,7 @@ def update(
     fat = proposal_policy(proposal.network)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        thin = sparse_policy(network)
+        thin = published.sparse_policy(network)
         if config.actor_loss == "spot":
             baseline = value.network(batch.observation)
             judge = (critic.network, baseline, config.temperature)
@@ -112,7 +103,7 @@ def update(
     actor, actor_metrics = descend(state.actor._replace(network=copied), loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
 
-    thin = sparse_policy(actor.network)
+    thin = published.sparse_policy(actor.network)
     low, high = thin.support(batch.observation)
     inside = steps.inside_support(thin, batch.observation, batch.action)
     metrics = {
@@ -121,11 +112,11 @@ def update(
         **proposal_metrics,
         **actor_metrics,
         "weight_mean": jnp.mean(weight),
-        "zero_weight_share": jnp.mean(weight <= WEIGHT_BOUNDS[0]),
+        "zero_weight_share": jnp.mean(weight <= published.WEIGHT_BOUNDS[0]),
         "half_width": jnp.mean(thin(batch.observation).half_width),
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale / 2.0)),
         "logged_inside_support": jnp.mean(inside),
-        "actions_at_edge": jnp.mean(jnp.abs(action) >= EDGE),
+        "actions_at_edge": jnp.mean(jnp.abs(action) >= published.EDGE),
         "box_binds_share": jnp.mean((low <= -1.0) | (high >= 1.0)),
     }
     return PublishedFtTPOState(proposal, actor, value, critic, target_critic), metrics
@@ -143,7 +134,7 @@ def actor_loss(
     `log_density_shift` is added to the proposal's log density: -log(2) / 2 repairs its mass in
     one dimension, and with that alone the actor grows to its bound.
     """
-    action = sample_within(thin, observation, key)
+    action = published.sample_within(thin, observation, key)
     reference = lax.stop_gradient(fat(observation).log_prob(action)) + log_density_shift
     log_ratio = reference - thin(observation).log_prob(action)
     return jnp.mean(jnp.minimum(jnp.exp(log_ratio), RATIO_LIMIT) - 1.0 - log_ratio)
@@ -162,23 +153,24 @@ def spot_loss(
 
     Where V(s) is negative the actor goes downhill on Q.
     """
-    action = sample_within(thin, observation, key)
+    action = published.sample_within(thin, observation, key)
     reference = lax.stop_gradient(fat(observation).log_prob(action))
     return jnp.mean(-critic.minimum(observation, action) / baseline - temperature * reference)
 
 
 def policy(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their sparse actor, as it stands after its own Adam step."""
-    return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
+    unit = published.sparse_policy(state.actor.network)
+    return unit.in_box(problem.action_low, problem.action_high)
 
 
 def proposal(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
     """Their proposal."""
-    unit = POLICIES[config.proposal_family](state.proposal.network)
+    unit = published.POLICIES[config.proposal_family](state.proposal.network)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-ALGORITHM = with_published(
+ALGORITHM = published.added_to(
     fttpo.ALGORITHM, init=init, update=update, policy=policy, proposal=proposal,
     critics=steps.learned_critics, value=steps.learned_value,
 )  # fmt: skip

@@ -43,10 +43,9 @@ def descend(
     adam = optax.scale_by_adam(b1=ADAM_BETA_1, b2=config.adam_beta_2)
     direction, moments = adam.update(gradient, learner.moments)
     # A traced number is not known to be zero.
-    if not (isinstance(config.weight_decay, float) and config.weight_decay == 0.0):
-        direction = jax.tree.map(
-            lambda d, p: d + config.weight_decay * p, direction, learner.network
-        )
+    decay = config.weight_decay
+    if not (isinstance(decay, float) and decay == 0.0):
+        direction = jax.tree.map(lambda d, p: d + decay * p, direction, learner.network)
     network = jax.tree.map(lambda p, d: p - rate * d, learner.network, direction)
     return Learner(network, moments), metrics
 

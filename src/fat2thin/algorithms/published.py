@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
-from fat2thin.algorithms.base import Algorithm, Values
+from fat2thin.algorithms.base import Algorithm, Problem, Values
+from fat2thin.algorithms.config import PolicyConfig
 from fat2thin.algorithms.losses import Setting, q_exponential_weight
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import AuthorsProposal, authors_actor
@@ -27,7 +28,7 @@ WEIGHT_INDEX = 0.0
 LOG_DENSITY_FLOOR = -30.0
 
 
-def with_published(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
+def added_to(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
     """One algorithm whose setting `published` chooses between its parts and the published ones."""
 
     def choose(part: str) -> Callable[..., Any]:
@@ -110,6 +111,12 @@ POLICIES = {
 def _unit(network: AuthorsNetwork, family: AuthorsSparseFamily | AuthorsHeavyFamily) -> Policy:
     size = network.network.centre.bias.shape[-1]
     return Policy(network, -jnp.ones(size), jnp.ones(size), family)
+
+
+def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
+    """Their policy of the family that the config names, in the environment's units."""
+    unit = POLICIES[config.policy](state.actor.network)
+    return unit.in_box(problem.action_low, problem.action_high)
 
 
 def sample_within(policy: Policy, observation: Array, key: Key[Array, ""]) -> Array:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import published, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
     BehaviourConfig,
@@ -34,20 +34,10 @@ from fat2thin.algorithms.config import (
 )
 from fat2thin.algorithms.learner import cosine_decay, descend
 from fat2thin.algorithms.losses import log_weight
-from fat2thin.algorithms.published import (
-    EDGE,
-    WEIGHT_BOUNDS,
-    floored_log_density,
-    floored_weight,
-    sample_within,
-    sparse_policy,
-    with_published,
-)
 from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.families import covering_families, families
 from fat2thin.policies.networks import PolicyNetwork, polyak
-from fat2thin.policies.policy import Policy
 
 THEIRS = (
     "policy", "entropic_index", "box", "behaviour", "weight_index", "weight_floor", "scale_low",
@@ -157,38 +147,39 @@ def published_update(
     log policy(a | s) at the policy's own samples: its entropy is maximised, whatever the log says.
     """
     behaviour_key, value_key, critic_key, actor_key = jax.random.split(key, 4)
-    before = sparse_policy(state.actor.network)
+    before = published.sparse_policy(state.actor.network)
 
-    logged = jnp.clip(batch.action, -EDGE, EDGE)
-    model = sparse_policy(state.behaviour.network)
+    logged = jnp.clip(batch.action, -published.EDGE, published.EDGE)
+    model = published.sparse_policy(state.behaviour.network)
     regressed = steps.regressed_action(model, batch.observation, logged, "replace", behaviour_key)
 
     def behaviour_loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        errors = -floored_log_density(sparse_policy(network), batch.observation, regressed)
+        model = published.sparse_policy(network)
+        errors = -published.floored_log_density(model, batch.observation, regressed)
         return jnp.mean(errors), {"behaviour_loss": errors}
 
     behaviour, behaviour_metrics = descend(state.behaviour, behaviour_loss, config)
 
-    action = sample_within(before, batch.observation, value_key)
+    action = published.sample_within(before, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
-    next_action = sample_within(before, batch.next_observation, critic_key)
+    next_action = published.sample_within(before, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        policy = sparse_policy(network)
-        action = sample_within(policy, batch.observation, actor_key)
+        policy = published.sparse_policy(network)
+        action = published.sample_within(policy, batch.observation, actor_key)
         detached = lax.stop_gradient(action)
         advantage = critic.network.minimum(batch.observation, detached)
         advantage -= value.network(batch.observation)
-        weight = floored_weight(advantage, config.temperature)
-        counts = weight > WEIGHT_BOUNDS[0]
-        model = sparse_policy(behaviour.network)
-        reference = floored_log_density(model, batch.observation, detached) + jnp.log(weight)
-        terms = floored_log_density(policy, batch.observation, action) - reference
-        kept = jnp.where(counts, terms, 0.0)
+        weight = published.floored_weight(advantage, config.temperature)
+        counts = weight > published.WEIGHT_BOUNDS[0]
+        model = published.sparse_policy(behaviour.network)
+        reference = published.floored_log_density(model, batch.observation, detached)
+        own = published.floored_log_density(policy, batch.observation, action)
+        kept = jnp.where(counts, own - (reference + jnp.log(weight)), 0.0)
         error = jnp.sum(kept) / jnp.maximum(jnp.sum(counts), 1)
         return error, {"actor_loss": error, "samples_below_floor": 1.0 - jnp.mean(counts)}
 
@@ -197,13 +188,6 @@ def published_update(
     metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
     metrics |= steps.watch_policy(before, batch)
     return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
-
-
-def published_policy(
-    state: BehaviourState, problem: Problem, config: SparseReverseKLConfig
-) -> Policy:
-    """Their policy."""
-    return sparse_policy(state.actor.network).in_box(problem.action_low, problem.action_high)
 
 
 CORRECTED = Algorithm(
@@ -227,4 +211,4 @@ CORRECTED = Algorithm(
     },
     small_logs=SmallLogs(noisy={"temperature": 0.1}),
 )
-ALGORITHM = with_published(CORRECTED, update=published_update, policy=published_policy)
+ALGORITHM = published.added_to(CORRECTED, update=published_update, policy=published.acting_policy)

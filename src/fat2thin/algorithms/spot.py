@@ -20,44 +20,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import published, steps, td3_bc
 from fat2thin.algorithms.base import (
+    Actions,
     Algorithm,
     Batch,
     Meaning,
     Metrics,
+    Observations,
     Preparation,
     Problem,
     SmallLogs,
+    Values,
     shaping,
 )
 from fat2thin.algorithms.config import between, layer_widths, only_with, positive, whole
 from fat2thin.algorithms.learner import Learner, descend, start
-from fat2thin.algorithms.published import with_published
-from fat2thin.algorithms.td3_bc import (
-    SmoothedTargetConfig,
-    check_smoothed_target,
-    delayed_update,
-    scaled_value,
-    smoothed_next_value,
-)
-from fat2thin.policies.networks import (
-    ActionRows,
-    Linear,
-    ObservationRows,
-    PolicyNetwork,
-    Trunk,
-    TwinCritic,
-    polyak,
-    rectify,
-)
+from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak, rectify
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
-Latents = Float[Array, "*rows latent"]
+Latents = Float[Array, "batch latent"]
 
 
 @dataclasses.dataclass(frozen=True)
-class SPOTConfig(SmoothedTargetConfig):
+class SPOTConfig(td3_bc.SmoothedTargetConfig):
     """Settings of SPOT."""
 
     support_weight: float = 0.1
@@ -90,8 +76,8 @@ class SPOTConfig(SmoothedTargetConfig):
 class Bound(NamedTuple):
     """The two terms of the negative evidence lower bound, each a mean over its coordinates."""
 
-    reconstruction: Float[Array, "*rows"]
-    divergence: Float[Array, "*rows"]
+    reconstruction: Values
+    divergence: Values
 
 
 class VariationalAutoencoder(eqx.Module):
@@ -118,18 +104,18 @@ class VariationalAutoencoder(eqx.Module):
         self.decoder = Trunk(keys[3], observation_size + latent_size, hidden)
         self.action = Linear(keys[4], hidden[-1], action_size)
 
-    def encode(self, observation: ObservationRows, action: ActionRows) -> tuple[Latents, Latents]:
+    def encode(self, observation: Observations, action: Actions) -> tuple[Latents, Latents]:
         """Mean and log standard deviation of the latent variable."""
         features = self.encoder(jnp.concatenate([observation, action], axis=-1))
         log_deviation = jnp.clip(self.latent_log_deviation(features), *LOG_DEVIATION_BOUNDS)
         return self.latent_mean(features), log_deviation
 
-    def decode(self, observation: ObservationRows, latent: Latents) -> ActionRows:
+    def decode(self, observation: Observations, latent: Latents) -> Actions:
         """The action of a latent variable."""
         features = self.decoder(jnp.concatenate([observation, latent], axis=-1))
         return jnp.tanh(self.action(features))
 
-    def bound(self, observation: ObservationRows, action: ActionRows, key: Key[Array, ""]) -> Bound:
+    def bound(self, observation: Observations, action: Actions, key: Key[Array, ""]) -> Bound:
         """Squared error of the action decoded from one sample, and KL(encoded || N(0, 1))."""
         mean, log_deviation = self.encode(observation, action)
         latent = mean + jnp.exp(log_deviation) * jax.random.normal(key, mean.shape)
@@ -167,7 +153,7 @@ class DroppedOut(eqx.Module):
 
 def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
-    check_smoothed_target(config)
+    td3_bc.check_smoothed_target(config)
     positive(config, "support_weight", zero=True)
     whole(config, "vae_steps")
     layer_widths(config, "vae_hidden")
@@ -224,11 +210,11 @@ def update(
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
-        climb = scaled_value(critic, batch.observation, action)
+        climb = td3_bc.scaled_value(critic, batch.observation, action)
         error = config.support_weight * outside - climb
         return error, {"actor_loss": error, "model_loss": outside}
 
-    return delayed_update(state, batch, critic_key, loss, problem, config)
+    return td3_bc.delayed_update(state, batch, critic_key, loss, problem, config)
 
 
 def published_update(
@@ -241,14 +227,14 @@ def published_update(
     """
     critic_key, model_key = jax.random.split(key)
     policy = steps.learned_policy(state.actor.network, config)
-    next_value = smoothed_next_value(
+    next_value = td3_bc.smoothed_next_value(
         policy, state.target_critic, batch.next_observation, critic_key, config
     )
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     bound = state.density.network.bound(batch.observation, batch.action, model_key)
     outside = jnp.mean(model_loss(bound, config))
-    climb = scaled_value(state.target_critic, batch.observation, batch.action)
+    climb = td3_bc.scaled_value(state.target_critic, batch.observation, batch.action)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
@@ -260,7 +246,7 @@ def published_update(
     return state._replace(critic=critic, target_critic=target_critic), metrics
 
 
-def model_loss(bound: Bound, config: SPOTConfig) -> Float[Array, "*rows"]:
+def model_loss(bound: Bound, config: SPOTConfig) -> Values:
     """The negative evidence lower bound, but for a factor and a constant."""
     return bound.reconstruction + config.vae_beta * bound.divergence
 
@@ -293,4 +279,4 @@ CORRECTED = Algorithm(
     small_logs=SmallLogs(noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}),
     preparation=Preparation(update=prepare, steps=lambda config: config.vae_steps),
 )
-ALGORITHM = with_published(CORRECTED, update=published_update)
+ALGORITHM = published.added_to(CORRECTED, update=published_update)

@@ -12,16 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
+from fat2thin.algorithms import losses
 from fat2thin.algorithms.base import Actions, Batch, Meaning, Metrics, Observations, Problem, Values
 from fat2thin.algorithms.config import ActorConfig, BehaviourConfig, LearningConfig, PolicyConfig
 from fat2thin.algorithms.learner import Learner, cosine_decay, descend, start
-from fat2thin.algorithms.losses import (
-    Setting,
-    half_squared_error,
-    temporal_difference_target,
-    twin_critic_loss,
-    weighted_regression,
-)
 from fat2thin.policies.families import SETTINGS, make_family
 from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
 from fat2thin.policies.policy import Policy, unit_policy
@@ -31,14 +25,6 @@ BEHAVIOUR_SCALES = (1e-3, 10.0)
 REPLACEMENT_SAMPLES = 100
 PROJECTED_SHARE = 0.9
 
-ACTOR_LOSS = Meaning(
-    "what the policy that acts minimises",
-    "should settle; a regression's falls below zero once the density exceeds 1",
-)
-INSIDE_SUPPORT = Meaning(
-    "share of logged actions that the policy could have taken",
-    "how much of the log's behaviour is still allowed",
-)
 CRITIC_METRICS = {
     "critic_loss": Meaning(
         "half the squared error of Q against its target, both critics",
@@ -67,12 +53,18 @@ WEIGHT_METRICS = {
     ),
 }
 POLICY_METRICS = {
-    "actor_loss": ACTOR_LOSS,
+    "actor_loss": Meaning(
+        "what the policy that acts minimises",
+        "should settle; a regression's falls below zero once the density exceeds 1",
+    ),
     "policy_scale": Meaning(
         "scale of the policy (half-width of a sparse one)",
         "shrinks with the good actions; at a bound, the bound decides",
     ),
-    "logged_inside_support": INSIDE_SUPPORT,
+    "logged_inside_support": Meaning(
+        "share of logged actions that the policy could have taken",
+        "how much of the log's behaviour is still allowed",
+    ),
 }
 REGRESSION_METRICS = {**POLICY_METRICS, **WEIGHT_METRICS}
 BEHAVIOUR_METRICS = {
@@ -195,7 +187,7 @@ def regress_value(
     learner: Learner, batch: Batch, target: Values, config: LearningConfig
 ) -> tuple[Learner, Metrics]:
     """One step down the mean of (V(s) - target)^2 / 2."""
-    return fit_value(learner, batch, lambda value: half_squared_error(value, target), config)
+    return fit_value(learner, batch, lambda value: losses.half_squared_error(value, target), config)
 
 
 def fit_critic(
@@ -204,10 +196,10 @@ def fit_critic(
     next_value: Values,
     problem: Problem,
     config: LearningConfig,
-    row_loss: Callable[[Array, Array], Array] = twin_critic_loss,
+    row_loss: Callable[[Array, Array], Array] = losses.twin_critic_loss,
 ) -> tuple[Learner, Metrics]:
     """One step of both critics towards r + gamma * next value."""
-    target = temporal_difference_target(
+    target = losses.temporal_difference_target(
         batch.reward, batch.continuation, problem.discount, next_value
     )
 
@@ -228,14 +220,14 @@ def fit_value_and_critics(
     config: LearningConfig,
 ) -> tuple[Learner, Metrics]:
     """One step of the value towards its target, and of both critics towards r + gamma * next."""
-    target = temporal_difference_target(
+    target = losses.temporal_difference_target(
         batch.reward, batch.continuation, problem.discount, next_value
     )
 
     def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
         value, critics = network(batch.observation, batch.action)
-        value_errors = half_squared_error(value, value_target)
-        critic_errors = twin_critic_loss(critics, target)
+        value_errors = losses.half_squared_error(value, value_target)
+        critic_errors = losses.twin_critic_loss(critics, target)
         return jnp.mean(value_errors) + jnp.mean(critic_errors), {
             "value_loss": value_errors,
             "v_mean": value,
@@ -257,7 +249,7 @@ def fit_policy(
         log_density = learned_policy(network, config)(batch.observation).log_prob(action)
         # An action at the very end of a band may be outside it by rounding: it sits this one out.
         counts = jnp.isfinite(log_density) if config.outside_support else True
-        errors = weighted_regression(jnp.where(counts, weight, 0.0), log_density)
+        errors = losses.weighted_regression(jnp.where(counts, weight, 0.0), log_density)
         return jnp.mean(errors), {"actor_loss": errors}
 
     rate = cosine_decay(learner, config.learning_rate, config.actor_decay_steps)
@@ -311,7 +303,7 @@ def fit_behaviour(
 
 
 def watched_actions(
-    action: Actions, key: Key[Array, ""], random_actions: int, noise: Setting
+    action: Actions, key: Key[Array, ""], random_actions: int, noise: losses.Setting
 ) -> Float[Array, "actions batch action"]:
     """The logged action and so many uniform ones a state, all with noise cut at 0.5, in the box."""
     random_key, noise_key = jax.random.split(key)

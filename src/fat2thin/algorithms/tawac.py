@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import published, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.config import (
     ActorCriticConfig,
@@ -28,24 +28,14 @@ from fat2thin.algorithms.config import (
 )
 from fat2thin.algorithms.learner import descend
 from fat2thin.algorithms.losses import q_exponential_weight
-from fat2thin.algorithms.published import (
-    EDGE,
-    POLICIES,
-    floored_log_density,
-    floored_weight,
-    sample_within,
-    with_published,
-)
 from fat2thin.algorithms.steps import ValueState
 from fat2thin.policies.networks import PolicyNetwork, polyak
-from fat2thin.policies.policy import Policy
 
 THEIRS = (
     "entropic_index", "box", "weight_index", "weight_limit", "scale_low", "scale_high",
     "state_dependent_scale", "actor_decay_steps",
 )  # fmt: skip
 """Settings that `published=True` has values of its own for."""
-THEIR_FAMILIES = ("q_gaussian", "sparse_q_gaussian")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +63,7 @@ def check(config: TAWACConfig) -> None:
     positive(config, "temperature", "weight_limit")
     between(config, "weight_index", -math.inf, 2.0)
     only_with(config, THEIRS, not config.published, "published=True has the authors' own")
-    if config.published and config.policy not in THEIR_FAMILIES:
+    if config.published and config.policy not in ("q_gaussian", "sparse_q_gaussian"):
         raise ValueError(
             f"published=True is for policy='q_gaussian' and 'sparse_q_gaussian': the authors' "
             f"{config.policy!r} policy needs no form of its own."
@@ -120,28 +110,27 @@ def published_update(
     as -30. Weights are floored at 1e-8.
     """
     value_key, critic_key, actor_key = jax.random.split(key, 3)
-    authors_policy = POLICIES[config.policy]
+    authors_policy = published.POLICIES[config.policy]
     before = authors_policy(state.actor.network)
 
-    action = sample_within(before, batch.observation, value_key)
+    action = published.sample_within(before, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
-    next_action = sample_within(before, batch.next_observation, critic_key)
+    next_action = published.sample_within(before, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
-    weight = floored_weight(advantage, config.temperature)
-    logged = jnp.clip(batch.action, -EDGE, EDGE)
+    weight = published.floored_weight(advantage, config.temperature)
+    logged = jnp.clip(batch.action, -published.EDGE, published.EDGE)
     rule = "replace" if config.policy == "sparse_q_gaussian" else None
     regressed = steps.regressed_action(before, batch.observation, logged, rule, actor_key)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        errors = -weight * floored_log_density(
-            authors_policy(network), batch.observation, regressed
-        )
+        policy = authors_policy(network)
+        errors = -weight * published.floored_log_density(policy, batch.observation, regressed)
         return jnp.mean(errors), {"actor_loss": errors}
 
     actor, actor_metrics = descend(state.actor, loss, config)
@@ -149,12 +138,6 @@ def published_update(
     metrics = {**actor_metrics, **value_metrics, **critic_metrics}
     metrics |= steps.watch_weight(weight) | steps.watch_policy(before, batch)
     return ValueState(actor, value, critic, target_critic), metrics
-
-
-def published_policy(state: ValueState, problem: Problem, config: TAWACConfig) -> Policy:
-    """Their policy."""
-    unit = POLICIES[config.policy](state.actor.network)
-    return unit.in_box(problem.action_low, problem.action_high)
 
 
 CORRECTED = Algorithm(
@@ -171,4 +154,4 @@ CORRECTED = Algorithm(
     weighted_loss="actor_loss",
     small_logs=SmallLogs(noisy={"temperature": 0.1}),
 )
-ALGORITHM = with_published(CORRECTED, update=published_update, policy=published_policy)
+ALGORITHM = published.added_to(CORRECTED, update=published_update, policy=published.acting_policy)
