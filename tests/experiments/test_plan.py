@@ -126,11 +126,6 @@ def test_a_task_that_does_not_measure_lengths_is_not_taken_for_the_treatment_tas
     assert environment_steps([own]) is None
 
 
-def test_steps_of_a_task_that_does_not_report_its_length_are_not_those_of_patients():
-    run = scored_run("ward:doses.txt", actor_sampled=[[1.0, 2.0]])
-    assert environment_steps(run) == 0
-
-
 def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
     clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))

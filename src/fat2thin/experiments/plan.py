@@ -263,7 +263,7 @@ def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | N
             evaluation = run.evaluations[name]
             if "length" in evaluation.measures:
                 steps += round(float(np.nansum(evaluation.measures["length"])) * run.spec.episodes)
-            elif treatment.is_name(run.spec.dataset):
+            elif run.spec.task is None and treatment.is_name(run.spec.dataset):
                 episodes = int(np.sum(~np.isnan(evaluation.returns)))
                 steps += episodes * treatment.by_name(run.spec.dataset).horizon
             else:

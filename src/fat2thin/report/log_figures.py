@@ -16,6 +16,7 @@ from numpyro.distributions import Independent
 
 from fat2thin.data import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
+from fat2thin.distributions.base import expand_to_rank
 from fat2thin.policies.policy import Policy
 from fat2thin.report.style import BLUE, GREY, ORANGE, panels, save_figures, signed, styled
 from fat2thin.runs.result import Run
@@ -138,7 +139,8 @@ def central_range(policy: Policy, observation: Array, share: float) -> tuple[Arr
     except ImportError:
         # NumPyro's Student-t needs another package for its quantiles.
         return None
-    return jnp.clip(low, policy.low, policy.high), jnp.clip(high, policy.low, policy.high)
+    box = [expand_to_rank(end, low.ndim) for end in (policy.low, policy.high)]
+    return jnp.clip(low, *box), jnp.clip(high, *box)
 
 
 def _draw_band(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale, fat: bool) -> None:
