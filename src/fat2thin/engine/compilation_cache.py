@@ -14,15 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-MAPPINGS = Path("/proc/self/maps")
-"""One line per mapping of this process; only Linux has this file."""
+MAPPINGS = Path("/proc/self/maps")  # one line per mapping of this process; only Linux has this file
 LIMIT = Path("/proc/sys/vm/max_map_count")
-DEFAULT_LIMIT = 65_530
-"""Used if the file cannot be read."""
+DEFAULT_LIMIT = 65_530  # used if the file cannot be read
 HALF, MOST = 0.5, 0.75
 """Shares of the limit above which our own programs, and all programs, are released."""
-GROWTH = 0.1
-"""Share of the mappings free after a release that must be used before the next release."""
+GROWTH = 0.1  # share of the mappings free after a release that must be used before the next release
 
 _FOLDER = "jax_compilation_cache_dir"
 _KEPT = {
@@ -32,8 +29,7 @@ _KEPT = {
 """Keep programs that take 0.1 s, not JAX's 1 s: a run has twenty below and few above."""
 
 _log = logging.getLogger(__name__)
-_after_release = 0
-"""Mappings in use after the last release."""
+_after_release = 0  # mappings in use after the last release
 
 
 def use() -> None:

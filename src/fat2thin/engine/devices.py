@@ -31,10 +31,8 @@ from fat2thin.random_streams import Stream
 LIMIT = "FAT2THIN_MEMORY"
 """Environment variable: the memory of each device that a run may use, in GiB."""
 
-_METRICS = 20
-"""About how many metrics of an update have one number per row."""
-_MARGIN = 0.1
-"""Share of a device's memory left to evaluations and the compiler."""
+_METRICS = 20  # about how many metrics of an update have one number per row
+_MARGIN = 0.1  # share of a device's memory left to evaluations and the compiler
 _STATES = 3
 _OUTPUTS = 1
 """Memory of a chunk, in copies of the state and of all layers' outputs for a batch. XLA's own count

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float, Int
 from fat2thin.algorithms.base import Algorithm, Batch, Problem
 from fat2thin.evaluation.held_out import Watched
 
-JOBS = "jobs"
-"""The device axis that jobs are sharded over."""
+JOBS = "jobs"  # the device axis that jobs are sharded over
 
 
 @dataclasses.dataclass(frozen=True)

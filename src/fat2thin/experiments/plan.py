@@ -26,8 +26,7 @@ from fat2thin.training.progress import Silent
 from fat2thin.training.runner import execute_together
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 2.0
-"""Seconds between looks at what other processes are doing."""
+_PATIENCE = 2.0  # seconds between looks at what other processes are doing
 _REPORT_SECONDS = 60.0
 
 

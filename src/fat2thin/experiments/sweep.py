@@ -28,8 +28,7 @@ from fat2thin.experiments.plan import PlannedRun, PlanProgress
 from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 
-POLICY = "actor_sampled"
-"""Whose returns choose: the policy that acts, as it acts."""
+POLICY = "actor_sampled"  # whose returns choose: the policy that acts, as it acts
 BY_RETURNS = {
     "area": "mean return over all evaluations (area under the curve, as in the paper)",
     "final": "mean return of the last evaluation",

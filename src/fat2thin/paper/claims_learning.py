@@ -11,17 +11,14 @@ from fat2thin.paper.claims import Claim, Evidence, Mode, Reproduced, above, numb
 from fat2thin.paper.presets import EXAMPLE, REWARDS, ROBOT_SETS
 from fat2thin.training import Run
 
-NEAR = 0.1
-"""Two scores are about equal where one is within a tenth of the other."""
+NEAR = 0.1  # two scores are about equal where one is within a tenth of the other
 _PLOTTED = ("iql", "xql", "sql")
 _TREATMENT_BASELINES = (*_PLOTTED, "spot")
 """SPOT is named in the paper's text, and not in its figure."""
 _ROBOT_BASELINES = ("iql", "inac", "tawac", "awac", "xql", "sql")
 
-Score = Callable[[Run, str], np.ndarray]
-"""One number per seed for a policy of a run."""
-Scores = dict[str, np.ndarray]
-"""By algorithm, one number per seed."""
+Score = Callable[[Run, str], np.ndarray]  # one number per seed for a policy of a run
+Scores = dict[str, np.ndarray]  # by algorithm, one number per seed
 
 
 def _scores(

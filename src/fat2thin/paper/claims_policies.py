@@ -23,8 +23,7 @@ from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import Run
 
-STATES, DRAWS = 200, 500
-"""Logged states that a policy is looked at in, and actions drawn in each."""
+STATES, DRAWS = 200, 500  # logged states that a policy is looked at in, and actions drawn in each
 SAMPLES = 1_000_000
 RATIOS = (0.5, 1.0, 2.0, 3.2579, 6.0)
 """Half-width of the thin against the Cauchy scale of the fat, k in the formulas."""
@@ -34,8 +33,7 @@ central share of a proposal's mass that is its trunk."""
 _TAILS = 100.0 * (1.0 - TRUNK) / 2.0, 100.0 - 100.0 * (1.0 - TRUNK) / 2.0
 
 States = Float[Array, "states observation"]
-Measure = Callable[[Run, int], float]
-"""Of the final policies of a run's seed."""
+Measure = Callable[[Run, int], float]  # of the final policies of a run's seed
 Rule = Callable[[Sequence[Interval]], tuple[bool | None, Interval]]
 """Whether values meet a limit, and the value that this depends on."""
 

@@ -21,13 +21,10 @@ from fat2thin.distributions.published import AuthorsProposal
 from fat2thin.policies.policy import Policy
 from fat2thin.report.style import BLUE, DASHED, DOTTED, ORANGE, SHADE, view
 
-VIEW = 1.4
-"""Farthest action shown, in half-ranges of the box from its middle."""
+VIEW = 1.4  # farthest action shown, in half-ranges of the box from its middle
 _EVEN, _CLUSTER, _NEAREST = 801, 120, 1e-6
-_ROUNDING = 1e-6
-"""Mass beyond the box below which it is the rounding of a cumulative probability."""
-_STEM = 0.86
-"""Height of an atom that is everything, as a share of the panel's."""
+_ROUNDING = 1e-6  # mass beyond the box below which it is the rounding of a cumulative probability
+_STEM = 0.86  # height of an atom that is everything, as a share of the panel's
 _LEAST_NAMED = 0.005
 _SPIKE, _HIGHEST = 0.005, 2.0
 """A spike lies within this share of the box from an end, and is cut where it is so many times as

@@ -35,8 +35,7 @@ _RESAMPLES = 2000
 _CENTRAL = 0.9
 _RED = "#C1272D"
 _SEED = 0
-_CENTRE, _SCALE = 0.25, 0.25
-"""Of the sparse policy in the sketches, on a box from -1 to 1."""
+_CENTRE, _SCALE = 0.25, 0.25  # of the sparse policy in the sketches, on a box from -1 to 1
 _LOGGED = np.array([-0.86, -0.62, -0.3, -0.02, 0.1, 0.22, 0.3, 0.41, 0.52, 0.8, 0.93])
 _LOGGED_PAIRS = np.array(
     [(-0.75, -0.55), (-0.6, 0.65), (-0.28, -0.8), (0.05, 0.12), (0.2, 0.42), (0.36, 0.22),

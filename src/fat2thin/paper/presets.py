@@ -21,8 +21,7 @@ from fat2thin.settings.published import origins
 from fat2thin.settings.spec import expand_seeds
 from fat2thin.training import make_spec
 
-REWARDS = ("quadratic", "cubic")
-"""The authors' code has the first; the paper prints the second."""
+REWARDS = ("quadratic", "cubic")  # the authors' code has the first; the paper prints the second
 ROBOT_SETS = tuple(
     f"{robot}-{level}"
     for robot in ("halfcheetah", "hopper", "walker2d")
@@ -30,16 +29,13 @@ ROBOT_SETS = tuple(
 )
 SOURCES = {"regenerated": "regenerated/{}", "d4rl": "d4rl/{}-v2"}
 """Where the robots' data come from: the name of a data set."""
-EXAMPLE = "halfcheetah-medium-expert"
-"""The set of the paper's first figure and of its evolutions."""
-ASKED = "reproduction.json"
-"""File in which a reproduction keeps what it was asked for."""
+EXAMPLE = "halfcheetah-medium-expert"  # the set of the paper's first figure and of its evolutions
+ASKED = "reproduction.json"  # file in which a reproduction keeps what it was asked for
 _MIDDLE = {
     "treatment": {"learning_rate": 3e-4, "temperature": 0.1},
     "robots": {"learning_rate": 1e-3, "temperature": 0.5},
 }
-_OWN_SCALE = ("td3_bc", "spot")
-"""Methods whose authors standardise observations."""
+_OWN_SCALE = ("td3_bc", "spot")  # methods whose authors standardise observations
 
 
 class CurveSizes(NamedTuple):

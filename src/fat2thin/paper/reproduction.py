@@ -35,10 +35,8 @@ NAMES = (*PRESETS, *STUDIES, TIME, *SWEEPS, ALL)
 FORMATS = ("png", "pdf")
 _IN_STATE = "for the patient whose measurements are all 0"
 
-Runs = Mapping[str, Run]
-"""By the name of their folder."""
-Methods = Mapping[str, Mapping[str, Run]]
-"""Runs of learning curves, by data set and method."""
+Runs = Mapping[str, Run]  # by the name of their folder
+Methods = Mapping[str, Mapping[str, Run]]  # runs of learning curves, by data set and method
 Shown = tuple[list[Table], dict[str, Figure]]
 
 

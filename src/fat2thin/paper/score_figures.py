@@ -22,11 +22,9 @@ from fat2thin.policies.policy import WAYS
 from fat2thin.report import style
 from fat2thin.runs.result import Run
 
-Normalise = Callable[[str, np.ndarray], np.ndarray]
-"""From a data set's name and returns to scores."""
+Normalise = Callable[[str, np.ndarray], np.ndarray]  # from a data set's name and returns to scores
 MOST_PANELS = 9
-_MARKERS = 7
-"""Markers along a curve."""
+_MARKERS = 7  # markers along a curve
 _FRONT, _BEST, _BEHIND = 5, 4, 3
 """FtTPO is drawn over the best baseline, and that over the others, which are paler."""
 _PALE = 0.45

@@ -24,8 +24,7 @@ from fat2thin.tables import Table
 from fat2thin.training import Run, make_spec
 
 HOLDOUT = 0.2
-SIZES = (25, 50, 200, 1000)
-"""Trajectories of a treatment log."""
+SIZES = (25, 50, 200, 1000)  # trajectories of a treatment log
 EVALUATIONS, ROBOT_EVALUATIONS = 6, 4
 EPISODES, SMALL_EPISODES = 4, 10
 """Times as many as an evaluation of the scale has: checkpoints are close to each other."""
@@ -60,8 +59,7 @@ SMALL_METHODS = methods(
 )  # fmt: skip
 _USUAL = Method("fttpo-usual-settings", "fttpo")
 _SELECTED = Method("fttpo-held-out-and-selected", "fttpo")
-_FIRST_SMALL_SEED = 100
-"""Settings were chosen on seeds 0 to 9."""
+_FIRST_SMALL_SEED = 100  # settings were chosen on seeds 0 to 9
 
 
 class Candidates(NamedTuple):

@@ -23,15 +23,12 @@ from fat2thin.runs.result import Run
 
 Values = Array | np.ndarray
 
-MOST_COORDINATES = 6
-"""Coordinates of the action that a picture has room for."""
-_CENTRAL = 0.8
-"""Share of a distribution that is shown as its middle."""
+MOST_COORDINATES = 6  # coordinates of the action that a picture has room for
+_CENTRAL = 0.8  # share of a distribution that is shown as its middle
 _PILED = 0.02
 """Where half of the actions lie within this share of the box from one end, a linear axis would show
 a line: the distance from that end is shown instead, on a logarithmic one."""
-_NEAREST = 1e-4
-"""Least distance from an end that a logarithmic axis shows, as a share of the box."""
+_NEAREST = 1e-4  # least distance from an end that a logarithmic axis shows, as a share of the box
 _BINS = 40
 _DRAW_SEED = 0
 _ROWS_AT_ONCE = 4096

@@ -37,8 +37,7 @@ CLAIM_FIELDS = (
 )  # fmt: skip
 """What is said of a claim."""
 Claims = Sequence[Mapping[str, Any]]
-Logs = Mapping[str, Dataset]
-"""By the names that runs have them by."""
+Logs = Mapping[str, Dataset]  # by the names that runs have them by
 _PARTS = files("fat2thin.report") / "page"
 _SCRIPTS = ("laws.js", "plot.js", "curves.js", "policies.js", "explorer.js", "start.js")
 _MOST_CURVE_POINTS = 6000

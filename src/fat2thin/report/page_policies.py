@@ -25,19 +25,14 @@ from fat2thin.policies.networks import Linear, Trunk, TwinCritic
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
-Plain = dict[str, Any]
-"""What JSON can hold."""
+Plain = dict[str, Any]  # what JSON can hold
 
-LOGGED_PAIRS = 300
-"""Logged steps that the page has of a log."""
-PATIENTS = 3
-"""Trajectories of the treatment task that the page has of a run."""
+LOGGED_PAIRS = 300  # logged steps that the page has of a log
+PATIENTS = 3  # trajectories of the treatment task that the page has of a run
 VIEW = 1.3
 """Farthest action shown, in half-ranges of the box from its middle; the page's scripts agree."""
-GRID = 61
-"""Actions of a curve that is not computed in the page."""
-CENTRAL = 0.9
-"""Share of a policy that is shown as its middle."""
+GRID = 61  # actions of a curve that is not computed in the page
+CENTRAL = 0.9  # share of a policy that is shown as its middle
 _PATIENT_SEED = 0
 WEIGHT_BYTES = 3_000_000
 """Characters of the page that weights may take; the rest of 5 MB is for everything else."""

@@ -22,10 +22,8 @@ from fat2thin.runs.result import Run
 PATIENTS = 200
 PATIENT_SEED = 0
 """Of the key of the patients of `dose_band`, which no stream of training or evaluation uses."""
-_VIEW = 1.6
-"""Farthest dose shown, in half-ranges of the box from its middle."""
-_DRAWS = 1000
-"""Samples that the central ranges of a policy without quantiles are taken from."""
+_VIEW = 1.6  # farthest dose shown, in half-ranges of the box from its middle
+_DRAWS = 1000  # samples that the central ranges of a policy without quantiles are taken from
 _REFERENCES = ("best latent", "best constant", "uniform", "d4rl expert")
 """Rows of a task's references that are drawn, where it has them."""
 _WAYS: dict[str, tuple[str, dict[str, str], Any]] = {

@@ -24,12 +24,9 @@ import safetensors.numpy
 from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open, sync
 from fat2thin.data.safe_files import default_limit
 
-LARGEST_JSON = 64 * 2**20
-"""Maximum size of a JSON file, in bytes; 100,000 seeds need far less."""
-LARGEST_LOG = 2**30
-"""Maximum size of the metrics, and of the evaluations, in bytes."""
-DEEPEST_JSON = 32
-"""Maximum nesting of a JSON file; ours have six levels at most."""
+LARGEST_JSON = 64 * 2**20  # maximum size of a JSON file, in bytes; 100,000 seeds need far less
+LARGEST_LOG = 2**30  # maximum size of the metrics, and of the evaluations, in bytes
+DEEPEST_JSON = 32  # maximum nesting of a JSON file; ours have six levels at most
 TREE_FORMAT = "fat2thin tree 2"
 _LONGEST_COMPLAINT = 500
 _LONGEST_HEADER = 8 * 2**20
@@ -40,8 +37,7 @@ _TYPES = {
 }  # fmt: skip
 """Names of array types in safetensors."""
 
-Stamp = dict[str, Any]
-"""Size and checksum of a file: "bytes" and "sha256"."""
+Stamp = dict[str, Any]  # size and checksum of a file: "bytes" and "sha256"
 ShapeCheck = Callable[[Any], bool]
 Kind = type | ShapeCheck
 """What a value of a JSON file must be: of a type, or what a function accepts."""

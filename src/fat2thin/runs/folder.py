@@ -38,11 +38,9 @@ FORMAT = 1
 RUNNING, FINISHED, DIVERGED = "running", "finished", "diverged"
 RUN, METRICS, EVALUATIONS = "run.json", "metrics.jsonl", "evaluations.npz"
 REFERENCES, STATE, SNAPSHOTS = "references.json", "state.safetensors", "snapshots"
-LONGEST_LINE = 2**20
-"""Maximum length of a line of metrics, in bytes."""
+LONGEST_LINE = 2**20  # maximum length of a line of metrics, in bytes
 
-MetricsRow = dict[str, int | float]
-"""A line of metrics.jsonl: step, seed and the metrics by name."""
+MetricsRow = dict[str, int | float]  # a line of metrics.jsonl: step, seed and the metrics by name
 
 _log = logging.getLogger(__name__)
 _ALWAYS = ("status", "spec", "problem", "sha256")

@@ -14,8 +14,7 @@ AUTO, DEFAULT = "auto", "default"
 SMALL, CLEAR = "small", "small-clear"
 """For small logs that are noisy, and for those where the next observation can be predicted."""
 LAST, OFFLINE = "last", "offline"
-CHOICES = "choices"
-"""Key of a field's metadata: the values that an option may have."""
+CHOICES = "choices"  # key of a field's metadata: the values that an option may have
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from fat2thin import algorithms
 from fat2thin.tables import Table
 
-ORIGINS = ("own", "fttpo")
-"""The method's own paper or repository, and the runs of the FtTPO paper."""
+ORIGINS = ("own", "fttpo")  # the method's own paper or repository, and the runs of the FtTPO paper
 EVERY_FAMILY = "*"
 
 _Item = TypeVar("_Item")

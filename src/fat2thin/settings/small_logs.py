@@ -15,8 +15,7 @@ from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, SMALL
 
 Load = Callable[[str, int], data.Dataset]
 """`load(name, seed)` as in `data.load`, or one that remembers."""
-SMALL_ROWS = 25_000
-"""Rows of the largest log that is small."""
+SMALL_ROWS = 25_000  # rows of the largest log that is small
 SMALL_STEPS = 6_000
 """Updates that are enough for one with a discount factor of 0.9: Q fills up from zero in some
 1 / ((1 − discount) · polyak_rate) of them, and this is three times as many."""

@@ -14,8 +14,7 @@ from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LAST, OFFLINE, SMALL
 from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
 from fat2thin.settings.small_logs import Load
 
-MOST_ROWS = 1_000_000
-"""Rows of metrics that a run may have, about half a gigabyte."""
+MOST_ROWS = 1_000_000  # rows of metrics that a run may have, about half a gigabyte
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,8 +281,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-_LATER_SETTINGS = {"config.weight_decay": 0.0}
-"""What settings that older folders do not name were."""
+_LATER_SETTINGS = {"config.weight_decay": 0.0}  # what settings that older folders do not name were
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

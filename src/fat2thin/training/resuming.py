@@ -15,8 +15,7 @@ from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.folder import RUNNING, RunFolder
 from fat2thin.settings.spec import RunSpec, difference
 
-SHARE = 1 / 20
-"""How much of the time writing checkpoints may take."""
+SHARE = 1 / 20  # how much of the time writing checkpoints may take
 _NEEDED = ("spec", "sha256", "versions", "device", "started", "seconds")
 """What a manifest must say so that a run can resume from it."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -16,22 +16,15 @@ from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
 from fat2thin.evaluation.held_out import NOT_ESTIMABLE, VALUE, Watched
 from fat2thin.settings.spec import RunSpec
 
-CANDIDATES = 64
-"""Logged actions that are tried as constants."""
-TIMES = 1.5
-"""How many times what was learned from must be better than what was held out."""
-ERRORS = 3.0
-"""Standard errors that a share must differ by for a warning."""
-HARDLY = 0.05
-"""Share of the logged actions that is hardly any."""
+CANDIDATES = 64  # logged actions that are tried as constants
+TIMES = 1.5  # how many times what was learned from must be better than what was held out
+ERRORS = 3.0  # standard errors that a share must differ by for a warning
+HARDLY = 0.05  # share of the logged actions that is hardly any
 
-USUAL_ROWS = 50
-"""Rows of metrics that say what is usual."""
+USUAL_ROWS = 50  # rows of metrics that say what is usual
 FEWEST_ROWS = 10
-SPIKE = 100.0
-"""How many times the usual a loss must be to be called a spike."""
-RUNAWAY = 10.0
-"""How many times the largest possible return a mean Q must be to be called diverging."""
+SPIKE = 100.0  # how many times the usual a loss must be to be called a spike
+RUNAWAY = 10.0  # how many times the largest possible return a mean Q must be to be called diverging
 
 
 class Health:

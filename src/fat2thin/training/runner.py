@@ -38,8 +38,7 @@ from fat2thin.training.progress import Silent, for_terminal
 from fat2thin.training.resuming import Interrupted, Interruption, Timer, groups
 from fat2thin.training.run_writer import RunWriter
 
-CHECKPOINT_SECONDS = 60.0
-"""About how much work a crash may cost."""
+CHECKPOINT_SECONDS = 60.0  # about how much work a crash may cost
 
 _log = logging.getLogger(__name__)
 
