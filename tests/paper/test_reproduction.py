@@ -15,7 +15,7 @@ from fat2thin.data import DataFileError
 from fat2thin.evaluation.statistics import ratio
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlanProgress
-from fat2thin.paper import policy_figures, presets, reproduction, timing
+from fat2thin.paper import policy_figures, presets, reproduction, studies
 from fat2thin.paper.claims import Reproduced
 from fat2thin.paper.presets import PRESETS, SCALES, Method, Reproduction, method, options_of
 from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
@@ -249,7 +249,7 @@ TIMES = {
 
 def test_times_are_hours_and_shares():
     """The paper's hours for a million updates: 15 and 6."""
-    fttpo, iql = timing.table(TIMES)
+    fttpo, iql = studies.times_table(TIMES)
     assert fttpo["hours_a_million_updates"] == pytest.approx(15.0)
     assert iql["hours_a_million_updates"] == pytest.approx(6.0)
     assert fttpo["times_iql"] == pytest.approx(2.5)
@@ -269,10 +269,10 @@ def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch)
             self.updates.append(1.0 / len(order))
             self.actions.append(float(len(order)))
 
-    monkeypatch.setattr(timing, "_TimedMethod", Subject)
+    monkeypatch.setattr(studies, "_TimedMethod", Subject)
     outcome = reproduce("time", ASKED, tmp_path)
     names = ["fttpo", "inac", "tawac", "iql"]
-    assert order == names * timing.ROUNDS
+    assert order == names * studies.ROUNDS
     kept = json.loads((tmp_path / "times.json").read_text())
     assert [*kept["methods"]] == names
     last = len(order) - 4 + 1

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fat2thin.evaluation.statistics import Interval
-from fat2thin.paper import timing
 from fat2thin.paper.presets import Method, method
+from fat2thin.paper.studies import TIMES
 from fat2thin.runs import files
 from fat2thin.training import NoRunError, Run, load
 
@@ -70,7 +70,7 @@ class Reproduced:
 
     def times(self) -> dict[str, Any] | None:
         """What `fat2thin reproduce time` measured."""
-        place = self.root / timing.RESULT
+        place = self.root / TIMES
         return files.read_json(place) if place.exists() else None
 
     def _load(self, name: str) -> Run | None:

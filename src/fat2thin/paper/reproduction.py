@@ -15,7 +15,7 @@ from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison
 from fat2thin.experiments.plan import PlannedRun, PlanProgress, carry_out, is_over, load_runs
 from fat2thin.experiments.sweep import SweepResult, run_sweeps
-from fat2thin.paper import policy_figures, studies, timing
+from fat2thin.paper import policy_figures, studies
 from fat2thin.paper.claims import Mode
 from fat2thin.paper.presets import EVOLUTION_STEPS, PRESETS, REWARDS, Preset, Reproduction, sweeps
 from fat2thin.paper.score_figures import ablation, curves, draw_regret, training_time
@@ -112,9 +112,9 @@ def _show(name: str, runs: Runs) -> Shown:
 
 @styled
 def _time(asked: Reproduction, root: Path) -> Shown:
-    found = timing.measure(asked, root)
+    found = studies.measure_times(asked, root)
     rates = {name: 1.0 / of["seconds_an_update"] for name, of in found["methods"].items()}
-    return [timing.table(found)], {"time": training_time(rates)}
+    return [studies.times_table(found)], {"time": training_time(rates)}
 
 
 def _curves(runs: Runs) -> dict[str, dict[str, Run]]:
