@@ -26,7 +26,6 @@ from fat2thin.envs import treatment
 from fat2thin.evaluation.statistics import RESAMPLES, seed_interval
 from fat2thin.report import page_policies
 from fat2thin.report.page_policies import Plain, good_seed, rounded, spread
-from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.result import Run
 from fat2thin.settings.options import DEFAULT, LAST
 from fat2thin.settings.spec import RunSpec
@@ -111,6 +110,7 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
     described = []
     for run, name, place in zip(runs, names_of(runs), places, strict=True):
         log, spec = None if place is None else shelf[place], run.spec
+        kept = run.kept_references() or {}  # none is measured for the page
         described.append(
             {
                 "name": name,
@@ -125,7 +125,7 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
                 "settings": {key: _plainly(of) for key, of in spec.to_json()["config"].items()},
                 "dataset": shown[spec.dataset],
                 **_curves(run, points, resamples),
-                "references": _references(run),
+                "references": {key: rounded(row.mean) for key, row in kept.items()},
                 "policies": {**page_policies.look_at(run, log, *room), "log": place},
             }
         )
@@ -230,14 +230,6 @@ def _curves(run: Run, points: int, resamples: int) -> Plain:
         "curves": {name: curve(steps, np.asarray(of.returns)) for name, of in judged.items()},
         "metrics": {name: curve(rows, of[..., None]) for name, of in metrics.items()},
     }
-
-
-def _references(run: Run) -> Plain:
-    """The task's reference rows that are kept; none is measured for the page."""
-    kept = run.measured
-    if kept is None and run.folder is not None:
-        kept = RunFolder(run.folder).references()
-    return {name: rounded(reference.mean) for name, reference in (kept or {}).items()}
 
 
 def _claim(claim: Mapping[str, Any]) -> Plain:

@@ -17,14 +17,8 @@ from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import jobs_of, make_program, shapes_of
 from fat2thin.engine.program import Jobs, Program
 from fat2thin.engine.selection import acting
-from fat2thin.evaluation.returns import (
-    Evaluation,
-    HostJudge,
-    Judge,
-    Reference,
-    TaskError,
-    evaluator,
-)
+from fat2thin.evaluation import returns
+from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference
 from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
@@ -117,14 +111,14 @@ class Run:
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
         """What to compare with: from the folder, or else measured on the task."""
-        if (kept := self._kept_references()) is not None:
+        if (kept := self.kept_references()) is not None:
             return kept
         with self._judge() as judge:
             return judge.references()
 
     def keep_references(self) -> None:
         """Write measured references to the folder. Only commands that train into it call this."""
-        if self.folder and "references" in vars(self) and self._kept_references() is None:
+        if self.folder and "references" in vars(self) and self.kept_references() is None:
             RunFolder(self.folder).write_references(self.references)
 
     def known_references(self) -> dict[str, Reference]:
@@ -133,15 +127,16 @@ class Run:
         Making that task imports its package, which a stranger's folder must not cause: only
         `evaluate` does it. There are none either if the task cannot be made.
         """
-        kept = self._kept_references()
+        kept = self.kept_references()
         if kept is not None or self.spec.task is not None:
             return kept or {}
         try:
             return self.references
-        except TaskError:
+        except returns.TaskError:
             return {}
 
-    def _kept_references(self) -> dict[str, Reference] | None:
+    def kept_references(self) -> dict[str, Reference] | None:
+        """Return the references that were measured in training or are in the folder."""
         if self.measured is not None or self.folder is None:
             return self.measured
         return RunFolder(self.folder).references()
@@ -186,7 +181,7 @@ class Run:
         return f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}{without}, {when}"
 
     def _judge(self) -> contextlib.AbstractContextManager[Judge]:
-        judge = evaluator(self.spec.dataset, self.spec.task)
+        judge = returns.evaluator(self.spec.dataset, self.spec.task)
         if judge is None:
             raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
         if isinstance(judge, HostJudge):

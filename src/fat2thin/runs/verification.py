@@ -155,7 +155,12 @@ class _Verifier:
     def _data(self, run: RecordedRun) -> str:
         name = run.spec.dataset
         try:
-            _refuse_too_many_logs(run)
+            if data.reader(name).one_a_seed:
+                # As many logs as seeds might not fit into memory; one of them is made to see.
+                parts, seeds = 2 if run.spec.holdout else 1, run.spec.seeds
+                size = parts * data_size(data.load(name, seeds[0]))
+                asking = f"spec.dataset and the {len(seeds):,} spec.seeds"
+                refuse_too_large(run.folder.path / RUN, asking, len(seeds) * size)
             (logs,) = identity.read_logs([run.spec])
         except TooLargeError:
             raise
@@ -179,15 +184,6 @@ class _Verifier:
         if self._logs is None:
             raise NotPossible("it needs the data as they were")
         return replay(run, self._logs, self._most)
-
-
-def _refuse_too_many_logs(run: RecordedRun) -> None:
-    """Refuse more logs than memory may hold, if each seed has its own; one of them is made."""
-    spec, seeds = run.spec, len(run.spec.seeds)
-    if data.reader(spec.dataset).one_a_seed:
-        size = data_size(data.load(spec.dataset, spec.seeds[0])) * (2 if spec.holdout else 1)
-        asking = f"spec.dataset and the {seeds:,} spec.seeds"
-        refuse_too_large(run.folder.path / RUN, asking, seeds * size)
 
 
 def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> str:
