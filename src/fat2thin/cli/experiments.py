@@ -201,17 +201,15 @@ def run_folders(folder: Path) -> list[Path]:
 def _told_plainly() -> Iterator[None]:
     """What a user can mend ends a command with a line; Ctrl-C with what to do next."""
     from fat2thin.envs import TaskFailed
-    from fat2thin.training import Interrupted, TrainingDiverged
+    from fat2thin.training import TrainingDiverged
 
     with plain_errors(ValueError, TaskFailed, TrainingDiverged):
         try:
             yield
-        except Interrupted as stopped:
-            print(f"fat2thin: {printable(stopped)}", file=sys.stderr)
-            sys.exit(stopped.status)
-        except KeyboardInterrupt:
-            print("fat2thin: stopped. The same command goes on from here.", file=sys.stderr)
-            sys.exit(130)
+        except KeyboardInterrupt as stopped:
+            what = str(stopped) or "stopped. The same command goes on from here."
+            print(f"fat2thin: {printable(what)}", file=sys.stderr)
+            sys.exit(getattr(stopped, "status", 130))
 
 
 COMMANDS: tuple[Any, ...] = (sweep, reproduce, claims, report)

@@ -184,13 +184,9 @@ def demo(out: Path = Path("demo")) -> None:
     """
     steps = 6000
     options = TrainOptions(
-        steps=steps,
-        seeds="5",
-        evaluate_every=200,
-        episodes=40,
-        log_every=100,
+        steps=steps, seeds="5", evaluate_every=200, episodes=40, log_every=100,
         snapshots=(0, 100, 200, 300, 400, steps),
-    )
+    )  # fmt: skip
     train("fttpo", "treatment/quadratic", options, out=out / "run")
     print("\npictures:")
     figures(out / "run", out=out)

@@ -96,14 +96,9 @@ class JobScheduler:
         return self._one_by_one(init, (self._jobs,), self._all)
 
     def chunk(
-        self,
-        states: State,
-        data: Data,
-        start: int,
-        length: int,
-        active: np.ndarray | None = None,
-        preparing: bool = False,
-    ) -> tuple[State, ChunkReport]:
+        self, states: State, data: Data, start: int, length: int,
+        active: np.ndarray | None = None, preparing: bool = False,
+    ) -> tuple[State, ChunkReport]:  # fmt: skip
         """Run updates `start` to `start + length - 1` of every active job; see `loop.chunk`."""
 
         def move(states: State, jobs: Jobs, active: Array) -> tuple[State, ChunkReport]:

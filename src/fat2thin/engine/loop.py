@@ -49,16 +49,10 @@ def initial_state(key: Key[Array, ""], program: Program) -> State:
 
 
 def updates(
-    state: State,
-    key: Key[Array, ""],
-    rows: Callable[[Int[Array, " batch"]], Batch],
-    row_count: Int[Array, ""] | int,
-    start: Int[Array, ""] | int,
-    *,
-    program: Program,
-    length: int,
-    preparing: bool = False,
-) -> tuple[State, ChunkReport]:
+    state: State, key: Key[Array, ""], rows: Callable[[Int[Array, " batch"]], Batch],
+    row_count: Int[Array, ""] | int, start: Int[Array, ""] | int,
+    *, program: Program, length: int, preparing: bool = False,
+) -> tuple[State, ChunkReport]:  # fmt: skip
     """Run updates `start` to `start + length - 1` of one job, on batches of `rows(places)`."""
     step, own_draws, row_draws = _phase(program.algorithm, preparing)
     batch_size = program.batch_size
@@ -102,16 +96,10 @@ def drawn_ahead(program: Program) -> int:
 
 
 def train(
-    key: Key[Array, ""],
-    data: Batch,
-    *,
-    algorithm: Algorithm,
-    problem: Problem,
-    steps: int,
-    config: Any = None,
-    batch_size: int = 256,
-    log_every: int = 250,
-) -> tuple[State, dict[str, Float[Array, " chunks"]]]:
+    key: Key[Array, ""], data: Batch,
+    *, algorithm: Algorithm, problem: Problem, steps: int, config: Any = None,
+    batch_size: int = 256, log_every: int = 250,
+) -> tuple[State, dict[str, Float[Array, " chunks"]]]:  # fmt: skip
     """Learn from logged rows, and return the final state and the mean metrics of each chunk.
 
     `data` and `problem` come from `evaluation.batches.batch_of` and `problem_of`, `algorithm` from
@@ -124,13 +112,8 @@ def train(
     config = algorithm.config() if config is None else config
     program = Program(algorithm, problem, config, batch_size, sequential=True)
     data = jax.tree.map(jnp.asarray, data)
-    advance = functools.partial(
-        updates,
-        key=key,
-        rows=functools.partial(take, data),
-        row_count=len(data.reward),
-        program=program,
-    )
+    rows, count = functools.partial(take, data), len(data.reward)
+    advance = functools.partial(updates, key=key, rows=rows, row_count=count, program=program)
     state = initial_state(key, program)
     if algorithm.preparation is not None:
         length = algorithm.preparation.steps(config)
@@ -162,16 +145,10 @@ def init(jobs: Jobs, *, program: Program) -> State:
     compiler_options=COMPILER_OPTIONS,
 )
 def chunk(
-    states: State,
-    data: Data,
-    jobs: Jobs,
-    start: Int[Array, ""],
+    states: State, data: Data, jobs: Jobs, start: Int[Array, ""],
     active: Bool[Array, " jobs"] | None = None,
-    *,
-    program: Program,
-    length: int,
-    preparing: bool = False,
-) -> tuple[State, ChunkReport]:
+    *, program: Program, length: int, preparing: bool = False,
+) -> tuple[State, ChunkReport]:  # fmt: skip
     """Run updates `start` to `start + length - 1` of every job, or of its preparation.
 
     A job in which something is not finite keeps the state it was given, and so does one that is
@@ -238,15 +215,9 @@ def policies(states: State, jobs: Jobs, *, program: Program) -> dict[str, Policy
 
 @functools.partial(jax.jit, static_argnames=("stream", "program", "evaluator", "episodes"))
 def evaluate(
-    states: State,
-    jobs: Jobs,
-    number: Int[Array, ""],
-    *,
-    stream: Stream,
-    program: Program,
-    evaluator: Evaluator,
-    episodes: int,
-) -> dict[str, Evaluation]:
+    states: State, jobs: Jobs, number: Int[Array, ""],
+    *, stream: Stream, program: Program, evaluator: Evaluator, episodes: int,
+) -> dict[str, Evaluation]:  # fmt: skip
     """Evaluate the policies of all jobs, on episodes that depend on (seed, stream, number)."""
 
     def one(state: State, job: Jobs, number: Array) -> dict[str, Evaluation]:

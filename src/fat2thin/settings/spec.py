@@ -85,17 +85,11 @@ def choose_spec(
 
 
 def make_spec(
-    algorithm: str,
-    dataset: str,
-    *,
-    steps: int,
-    seeds: int | Iterable[int] = 1,
-    config: Any = None,
-    settings: Mapping[str, Any] | None = None,
-    settings_from: str = DEFAULT,
-    data_needed: bool = True,
-    **options: Any,
-) -> RunSpec:
+    algorithm: str, dataset: str,
+    *, steps: int, seeds: int | Iterable[int] = 1, config: Any = None,
+    settings: Mapping[str, Any] | None = None, settings_from: str = DEFAULT,
+    data_needed: bool = True, **options: Any,
+) -> RunSpec:  # fmt: skip
     """Return a specification whose names exist and whose numbers are in range.
 
     `options` are the other ones of `RunOptions`, `settings` those of the algorithm by name: they

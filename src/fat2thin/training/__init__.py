@@ -12,20 +12,7 @@ from fat2thin.training.resuming import Interrupted
 from fat2thin.training.runner import execute, execute_together, train
 
 __all__ = [
-    "DamagedError",
-    "Evaluations",
-    "FolderInUseError",
-    "Interrupted",
-    "NewerFormatError",
-    "NoRunError",
-    "OtherRunError",
-    "Run",
-    "RunSpec",
-    "TrainingDiverged",
-    "execute",
-    "execute_together",
-    "load",
-    "make_spec",
-    "train",
-    "verify",
-]
+    "DamagedError", "Evaluations", "FolderInUseError", "Interrupted", "NewerFormatError",
+    "NoRunError", "OtherRunError", "Run", "RunSpec", "TrainingDiverged", "execute",
+    "execute_together", "load", "make_spec", "train", "verify",
+]  # fmt: skip

@@ -71,12 +71,9 @@ def train(
 
 
 def execute(
-    spec: RunSpec,
-    out: str | Path | None = None,
-    progress: Silent | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    load: Load = data.load,
-) -> Run:
+    spec: RunSpec, out: str | Path | None = None, progress: Silent | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS, load: Load = data.load,
+) -> Run:  # fmt: skip
     """Compute a run, resume it, or load it from the folder that holds it.
 
     A checkpoint is written about every `checkpoint_seconds`, seldom enough that checkpoints take at
@@ -87,12 +84,10 @@ def execute(
 
 
 def execute_together(
-    specs: Sequence[RunSpec],
-    outs: Sequence[str | Path | None] | None = None,
-    progress: Silent | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    specs: Sequence[RunSpec], outs: Sequence[str | Path | None] | None = None,
+    progress: Silent | None = None, checkpoint_seconds: float = CHECKPOINT_SECONDS,
     load: Load = data.load,
-) -> list[Run]:
+) -> list[Run]:  # fmt: skip
     """Compute several runs in one program, each into its own folder, or load those that are there.
 
     They may differ in data set (of the same widths, box and discount), seeds and settings that are
@@ -151,13 +146,9 @@ class _Training:
     """The runs of a pack being computed."""
 
     def __init__(
-        self,
-        specs: Sequence[RunSpec],
-        logs: Sequence[tuple[LoadedLog, ...]],
-        folders: Sequence[RunFolder | None],
-        traced: Sequence[str],
-        checkpoint_seconds: float,
-    ) -> None:
+        self, specs: Sequence[RunSpec], logs: Sequence[tuple[LoadedLog, ...]],
+        folders: Sequence[RunFolder | None], traced: Sequence[str], checkpoint_seconds: float,
+    ) -> None:  # fmt: skip
         self.specs, self.logs, self.folders = specs, logs, folders
         self.spec = specs[0]
         self.pack = make_pack(specs, logs, traced)
