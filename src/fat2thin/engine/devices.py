@@ -53,13 +53,11 @@ class JobScheduler:
         make_room((loop.init, loop.chunk, loop.policies, loop.evaluate))
         self._all = np.arange(len(jobs.seed))
         held = jobs_at_a_time(program, jobs, data_size) or self._all.size
-        self.count = math.ceil(self._all.size / (held * jax.device_count()))
-        """Number of turns."""
+        self.count = math.ceil(self._all.size / (held * jax.device_count()))  # of turns
         equally_many = math.ceil(self._all.size / self.count)
         of_device = math.ceil(equally_many / jax.device_count())
         devices = math.ceil(equally_many / of_device)
-        self.at_a_time = of_device * devices
-        """Number of jobs in a turn."""
+        self.at_a_time = of_device * devices  # jobs in a turn
         self._program = dataclasses.replace(program, devices=devices)
         self._plain = self.count == devices == 1
         self._jobs = self.spread(jobs)

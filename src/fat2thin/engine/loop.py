@@ -158,15 +158,10 @@ def chunk(
     def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, ChunkReport]:
         own = _of_job(program, job)
         learning, report = updates(
-            state.learning if program.select else state,
-            seed_key(job.seed),
-            lambda places: take(data.rows, (job.log, places)),
-            data.row_count[job.log],
-            start,
-            program=own,
-            length=length,
-            preparing=preparing,
-        )
+            state.learning if program.select else state, seed_key(job.seed),
+            lambda places: take(data.rows, (job.log, places)), data.row_count[job.log], start,
+            program=own, length=length, preparing=preparing,
+        )  # fmt: skip
         if data.watched is not None and not preparing:
             end, rows = start + length, take(data.watched, job.log)
             key = stream_key(job.seed, Stream.SIGNALS, end)

@@ -21,11 +21,9 @@ _COMPARED = 64
 
 
 def make_config(
-    algorithm: Algorithm,
-    config: Any,
-    settings: Mapping[str, Any],
+    algorithm: Algorithm, config: Any, settings: Mapping[str, Any],
     brought: Mapping[str, Any] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return the config with the settings put in, checked by the algorithm itself.
 
     `brought` are settings that nobody gave: `settings` override them, and those that the check

@@ -28,8 +28,8 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
+        # What a program that this signal ends returns, by the custom of shells.
         self.status = 128 + number
-        """What a program that this signal ends returns, by the custom of shells."""
 
 
 class Interruption:
@@ -39,10 +39,8 @@ class Interruption:
     """
 
     def __init__(self, listening: bool) -> None:
-        self.asked = False
-        """Whether a signal came."""
-        self.number: int = signal.SIGINT
-        """Which signal it was."""
+        self.asked = False  # whether a signal came
+        self.number: int = signal.SIGINT  # which one it was
         self._listening = listening and threading.current_thread() is threading.main_thread()
         self._before: dict[int, Any] = {}
 

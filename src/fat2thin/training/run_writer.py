@@ -56,8 +56,7 @@ class RunWriter:
         self.spec, self.problem, self.logs = spec, problem, logs
         self.jobs, self.folder = jobs, folder
         self.about = _about(spec, problem, logs) | dict(also)
-        self.active = np.ones(len(spec.seeds), bool)
-        """Which seeds still learn."""
+        self.active = np.ones(len(spec.seeds), bool)  # which seeds still learn
         self.over = False
         self._began = time.perf_counter()
         self._metrics = MetricColumns(len(spec.seeds))
