@@ -45,14 +45,10 @@ _log = logging.getLogger(__name__)
 
 @takes_options
 def train(
-    algorithm: str,
-    dataset: str,
-    *,
-    out: str | Path | None = None,
-    config: Any = None,
-    progress: Silent | None = None,
+    algorithm: str, dataset: str,
+    *, out: str | Path | None = None, config: Any = None, progress: Silent | None = None,
     **settings: Any,
-) -> Run:
+) -> Run:  # fmt: skip
     """Learn from a data set, for one or several seeds at once.
 
     With `out`, everything is written to that folder; a run that is already there is loaded instead,
