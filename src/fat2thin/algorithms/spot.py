@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import published, steps, td3_bc
+from fat2thin.algorithms import configs, published, steps, td3_bc
 from fat2thin.algorithms.base import (
     Actions,
     Algorithm,
@@ -34,8 +34,6 @@ from fat2thin.algorithms.base import (
     Values,
     shaping,
 )
-from fat2thin.algorithms.config import between, layer_widths, only_with, positive, whole
-from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak, rectify
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
@@ -127,11 +125,11 @@ class VariationalAutoencoder(eqx.Module):
 class SPOTState(NamedTuple):
     """Everything that changes during training."""
 
-    actor: Learner
-    critic: Learner
+    actor: steps.Learner
+    critic: steps.Learner
     target_actor: PolicyNetwork
     target_critic: TwinCritic
-    density: Learner
+    density: steps.Learner
 
 
 class DroppedOut(eqx.Module):
@@ -154,14 +152,14 @@ class DroppedOut(eqx.Module):
 def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
     td3_bc.check_smoothed_target(config)
-    positive(config, "support_weight", zero=True)
-    whole(config, "vae_steps")
-    layer_widths(config, "vae_hidden")
-    positive(config, "vae_beta")
-    between(config, "vae_learning_rate", 0.0, 1.0)
-    whole(config, "latent_size")
-    between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
-    only_with(
+    configs.positive(config, "support_weight", zero=True)
+    configs.whole(config, "vae_steps")
+    configs.layer_widths(config, "vae_hidden")
+    configs.positive(config, "vae_beta")
+    configs.between(config, "vae_learning_rate", 0.0, 1.0)
+    configs.whole(config, "latent_size")
+    configs.between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
+    configs.only_with(
         config, ("delay", "actor_dropout", "actor_decay_steps"), not config.published,
         "published=True never moves the policy",
     )  # fmt: skip
@@ -175,7 +173,7 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState
     sizes = problem.observation_size, problem.action_size
     latent_size = config.latent_size or 2 * problem.action_size
     density = VariationalAutoencoder(density_key, *sizes, latent_size, config.vae_hidden)
-    return SPOTState(actor, critic, actor.network, critic.network, start(density))
+    return SPOTState(actor, critic, actor.network, critic.network, steps.start(density))
 
 
 def prepare(
@@ -192,7 +190,7 @@ def prepare(
             "latent_divergence": bound.divergence,
         }
 
-    density, metrics = descend(state.density, loss, config, config.vae_learning_rate)
+    density, metrics = steps.descend(state.density, loss, config, config.vae_learning_rate)
     return state._replace(density=density), metrics
 
 
