@@ -70,8 +70,7 @@ class FtTPOState(NamedTuple):
 
     proposal: steps.Learner
     width: steps.Learner
-    values: steps.Learner
-    """Of `ValueAndCritics`."""
+    values: steps.Learner  # of `ValueAndCritics`
     target_critic: networks.TwinCritic
 
 
@@ -192,10 +191,8 @@ def update(
 class Scene(NamedTuple):
     """What an actor's loss is computed from."""
 
-    thin: Policy
-    """The actor, a function of the width that learns."""
-    fat: Policy
-    """The proposal."""
+    thin: Policy  # the actor, a function of the width that learns
+    fat: Policy  # the proposal
     critic: networks.TwinCritic
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]
