@@ -20,20 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import configs, published, steps, td3_bc
-from fat2thin.algorithms.base import (
-    Actions,
-    Algorithm,
-    Batch,
-    Meaning,
-    Metrics,
-    Observations,
-    Preparation,
-    Problem,
-    SmallLogs,
-    Values,
-    shaping,
-)
+from fat2thin.algorithms import base, configs, published, steps, td3_bc
+from fat2thin.algorithms.base import Actions, Batch, Metrics, Observations, Problem, Values
 from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak, rectify
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
@@ -63,7 +51,7 @@ class SPOTConfig(td3_bc.SmoothedTargetConfig):
     latent_size: int | None = None
     """Latent coordinates of the density model; None is twice the action's."""
 
-    actor_dropout: float = shaping(0.1)
+    actor_dropout: float = base.shaping(0.1)
     """Share of the policy's hidden units that are left out at random while it learns."""
 
     published: bool = False
@@ -249,7 +237,7 @@ def model_loss(bound: Bound, config: SPOTConfig) -> Values:
     return bound.reconstruction + config.vae_beta * bound.divergence
 
 
-CORRECTED = Algorithm(
+CORRECTED = base.Algorithm(
     name="spot",
     summary="SPOT: uphill on Q, within the support of the log by a learned density",
     config=SPOTConfig,
@@ -259,22 +247,24 @@ CORRECTED = Algorithm(
     policy=steps.acting_policy,
     critics=steps.learned_critics,
     metrics={
-        "model_loss": Meaning(
+        "model_loss": base.Meaning(
             "the density model's loss, at the policy's actions (in the preparation: logged ones)",
             "far above its value at the end of the preparation: the policy leaves the log",
         ),
-        "reconstruction_loss": Meaning(
+        "reconstruction_loss": base.Meaning(
             "squared error of actions that the density model encodes and decodes",
             "falls; what is left is what the latent variable cannot hold",
         ),
-        "latent_divergence": Meaning(
+        "latent_divergence": base.Meaning(
             "KL of the encoded latent variable to the standard normal, mean over its coordinates",
             "0 means that the latent variable is not used",
         ),
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
-    small_logs=SmallLogs(noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}),
-    preparation=Preparation(update=prepare, steps=lambda config: config.vae_steps),
+    small_logs=base.SmallLogs(
+        noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}
+    ),
+    preparation=base.Preparation(update=prepare, steps=lambda config: config.vae_steps),
 )
 ALGORITHM = published.added_to(CORRECTED, update=published_update)
