@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fat2thin.data import Dataset
-from fat2thin.distributions.bands import band_nodes
+from fat2thin.distributions.divergences import band_nodes
 
 HIDDEN, BATCH, RATE, TEMPERATURE, POLYAK = 256, 256, 3e-4, 0.5, 0.005
 SCALE_BOUNDS, WIDTH_BOUNDS = (1e-3, 10.0), (1e-3, 1.0)

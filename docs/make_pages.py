@@ -15,7 +15,7 @@ import numpy as np
 
 from fat2thin import algorithms
 from fat2thin.algorithms import Algorithm
-from fat2thin.algorithms.config import CriticConfig, LearningConfig, PolicyConfig
+from fat2thin.algorithms.configs import CriticConfig, LearningConfig, PolicyConfig
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.settings.options import RunOptions, explain
 

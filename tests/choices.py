@@ -3,7 +3,7 @@
 from typing import get_args, get_type_hints
 
 from fat2thin import algorithms
-from fat2thin.algorithms.config import choices_of
+from fat2thin.algorithms.configs import choices_of
 
 
 def choices(algorithm):

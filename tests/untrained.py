@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin import data, training
-from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.steps import Learner
 from fat2thin.data.scaling import find_scales
 from fat2thin.engine import loop
 from fat2thin.engine.pack import jobs_of, make_program

@@ -17,8 +17,7 @@ import numpyro.distributions
 
 import fat2thin
 from fat2thin.algorithms import Algorithm, steps
-from fat2thin.algorithms.config import ActorConfig, check_regression, positive
-from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.configs import ActorConfig, check_regression, positive
 from fat2thin.data import Dataset, Reader
 from fat2thin.evaluation.returns import Evaluation
 from fat2thin.policies.families import Family
@@ -45,7 +44,7 @@ class RewardWeightedConfig(ActorConfig):
 class State(NamedTuple):
     """Everything that changes during training."""
 
-    actor: Learner
+    actor: steps.Learner
 
 
 def check(config):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fat2thin import algorithms
-from fat2thin.algorithms.config import (
+from fat2thin.algorithms.configs import (
     between,
     check_choices,
     choice,

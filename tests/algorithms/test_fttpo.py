@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from fat2thin.algorithms import Batch, Problem, fttpo, fttpo_published
-from fat2thin.algorithms.config import LearningConfig
+from fat2thin.algorithms.configs import LearningConfig
 from fat2thin.algorithms.fttpo import Scene, actor_policy, proposal_policy
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
-from fat2thin.algorithms.learner import descend, start
 from fat2thin.algorithms.published import floored_weight, heavy_policy, sparse_policy
+from fat2thin.algorithms.steps import descend, start
 from fat2thin.distributions import kl_sparse_cauchy
-from fat2thin.distributions.bands import optimal_half_width
+from fat2thin.distributions.divergences import optimal_half_width
 from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
 
 BEST_RATIO = 3.2579

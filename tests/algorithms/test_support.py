@@ -13,14 +13,17 @@ import scipy.stats
 from fat2thin.algorithms import steps as parts
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.algorithms.bc import BCConfig
-from fat2thin.algorithms.config import OUTSIDE_RULES, LearningConfig
-from fat2thin.algorithms.learner import cosine_decay, descend, keep_if, start
+from fat2thin.algorithms.configs import OUTSIDE_RULES, LearningConfig
 from fat2thin.algorithms.published import sparse_policy
 from fat2thin.algorithms.steps import (
+    cosine_decay,
+    descend,
     fit_policy,
     inside_support,
+    keep_if,
     learned_policy,
     regressed_action,
+    start,
     start_policy,
 )
 from fat2thin.algorithms.td3_bc import (

@@ -16,7 +16,7 @@ import pytest
 from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem
-from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.steps import Learner
 from fat2thin.distributions import QGaussian
 from fat2thin.policies.networks import Linear, PolicyNetwork
 from untrained import _shaken

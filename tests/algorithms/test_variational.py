@@ -7,9 +7,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from fat2thin.algorithms.config import LearningConfig
-from fat2thin.algorithms.learner import descend, start
+from fat2thin.algorithms.configs import LearningConfig
 from fat2thin.algorithms.spot import VariationalAutoencoder
+from fat2thin.algorithms.steps import descend, start
 
 ROWS = 6
 

@@ -11,8 +11,8 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem, with_numbers
-from fat2thin.algorithms.config import LearningConfig, check_learning
-from fat2thin.algorithms.learner import Learner, descend, start
+from fat2thin.algorithms.configs import LearningConfig, check_learning
+from fat2thin.algorithms.steps import Learner, descend, start
 from fat2thin.policies.networks import ScalarNetwork
 
 PROBLEM = Problem(observation_size=2, action_low=(-1.0,), action_high=(1.0,), discount=0.9)

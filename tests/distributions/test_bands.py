@@ -11,7 +11,7 @@ import scipy.optimize
 from numpyro.distributions import kl_divergence
 
 from fat2thin.distributions import QGaussian
-from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
+from fat2thin.distributions.divergences import band_nodes, half_width_for_mass, optimal_half_width
 
 
 def test_constant_of_the_paper_pair():

@@ -10,7 +10,7 @@ import scipy.stats
 
 from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms, data
-from fat2thin.algorithms.learner import Learner
+from fat2thin.algorithms.steps import Learner
 from fat2thin.data import Dataset
 from fat2thin.evaluation.held_out import held_out, run_batch, training_log, validate
 from oracles import scipy_twin

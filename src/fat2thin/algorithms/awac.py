@@ -16,29 +16,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import (
-    ActorCriticConfig,
-    check_regression,
-    choice,
-    only_with,
-    positive,
-    whole,
-)
-from fat2thin.algorithms.learner import Learner
 from fat2thin.algorithms.losses import q_exponential_weight
 from fat2thin.policies.networks import TwinCritic, polyak
 
 
 @dataclasses.dataclass(frozen=True)
-class AWACConfig(ActorCriticConfig):
+class AWACConfig(configs.ActorCriticConfig):
     """Settings of AWAC."""
 
     temperature: float = 1.0
     """lambda: the lower, the more the policy keeps to the best logged actions."""
 
-    weights: str = choice("exponential", ("exponential", "batch_softmax"))
+    weights: str = configs.choice("exponential", ("exponential", "batch_softmax"))
     """"exponential" as in the paper, or "batch_softmax": the same, divided by its mean over the
     batch, as in the code that the FtTPO authors used."""
 
@@ -52,17 +43,17 @@ class AWACConfig(ActorCriticConfig):
 class AWACState(NamedTuple):
     """Everything that changes during training."""
 
-    actor: Learner
-    critic: Learner
+    actor: steps.Learner
+    critic: steps.Learner
     target_critic: TwinCritic
 
 
 def check(config: AWACConfig) -> None:
     """Refuse a setting out of range."""
-    check_regression(config)
-    positive(config, "temperature", "weight_limit")
-    whole(config, "value_samples")
-    only_with(
+    configs.check_regression(config)
+    configs.positive(config, "temperature", "weight_limit")
+    configs.whole(config, "value_samples")
+    configs.only_with(
         config, ("weight_limit",), config.weights == "exponential",
         "weights='batch_softmax' are at most the size of the batch",
     )  # fmt: skip

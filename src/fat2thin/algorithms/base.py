@@ -22,8 +22,7 @@ class Batch(NamedTuple):
     action: Actions
     reward: Values
     next_observation: Observations
-    continuation: Values
-    """0 at a true end, 1 elsewhere, time limits included."""
+    continuation: Values  # 0 at a true end, 1 elsewhere, time limits included
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +43,7 @@ class Problem:
 Metrics = dict[str, Float[Array, ""] | Values]
 """A number each, or one a row of the batch: then their mean is what is reported. Rows are cheap,
 since the means of many updates are taken at once."""
-State = Any
-"""A pytree of arrays; each algorithm has its own."""
+State = Any  # a pytree of arrays; each algorithm has its own
 _SHAPES = "shapes the program"
 
 
@@ -74,8 +72,7 @@ class Preparation(NamedTuple):
     """Updates that come before the first, for algorithms that learn a model of the log first."""
 
     update: Callable[[State, Batch, Key[Array, ""], Problem, Any], tuple[State, Metrics]]
-    steps: Callable[[Any], int]
-    """How many, by the config."""
+    steps: Callable[[Any], int]  # how many, by the config
 
 
 class Meaning(NamedTuple):

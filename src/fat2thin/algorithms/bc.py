@@ -9,21 +9,19 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import ActorConfig, check_regression
-from fat2thin.algorithms.learner import Learner
 
 
 @dataclasses.dataclass(frozen=True)
-class BCConfig(ActorConfig):
+class BCConfig(configs.ActorConfig):
     """Settings of behaviour cloning."""
 
 
 class BCState(NamedTuple):
     """Everything that changes during training."""
 
-    actor: Learner
+    actor: steps.Learner
 
 
 def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> BCState:
@@ -44,7 +42,7 @@ ALGORITHM = Algorithm(
     name="bc",
     summary="Behaviour cloning: what the log did, whatever it led to",
     config=BCConfig,
-    check=check_regression,
+    check=configs.check_regression,
     init=init,
     update=update,
     policy=steps.acting_policy,

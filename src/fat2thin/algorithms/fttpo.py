@@ -26,10 +26,9 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs, Values
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
-from fat2thin.algorithms.learner import Learner, descend, start
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
 from fat2thin.distributions import sample_with_log_prob
-from fat2thin.distributions.bands import band_nodes, half_width_for_mass, optimal_half_width
+from fat2thin.distributions.divergences import band_nodes, half_width_for_mass, optimal_half_width
 from fat2thin.policies import networks
 from fat2thin.policies.families import Head, Sparse, clip_inward, make_family
 from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
@@ -69,10 +68,9 @@ METRICS = {
 class FtTPOState(NamedTuple):
     """Everything that changes during training."""
 
-    proposal: Learner
-    width: Learner
-    values: Learner
-    """Of `ValueAndCritics`."""
+    proposal: steps.Learner
+    width: steps.Learner
+    values: steps.Learner  # of `ValueAndCritics`
     target_critic: networks.TwinCritic
 
 
@@ -131,8 +129,8 @@ def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOSta
     critic = steps.start_critic(critic_key, problem, config).network
     return FtTPOState(
         proposal=steps.start_policy(proposal_key, problem, config),
-        width=start(networks.Linear(width_key, config.hidden[-1], problem.action_size)),
-        values=start(networks.ValueAndCritics(value_network, critic)),
+        width=steps.start(networks.Linear(width_key, config.hidden[-1], problem.action_size)),
+        values=steps.start(networks.ValueAndCritics(value_network, critic)),
         target_critic=critic,
     )
 
@@ -167,7 +165,7 @@ def update(
         errors = weighted_regression(weight, log_density)
         return jnp.mean(errors), {"proposal_loss": errors}
 
-    proposal, proposal_metrics = descend(state.proposal, proposal_loss, config)
+    proposal, proposal_metrics = steps.descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's new centre, and the width that its own loss asks for.
     judges = critic, batch.observation, actor_key
@@ -182,7 +180,7 @@ def update(
         actor_metrics = {"actor_loss": exact_loss(Scene(thin, fat, *judges), config)}
         width = state.width
     else:
-        width, actor_metrics = descend(state.width, actor_loss, config)
+        width, actor_metrics = steps.descend(state.width, actor_loss, config)
 
     target_critic = networks.polyak(state.target_critic, critic, config.polyak_rate)
     metrics = {**proposal_metrics, **actor_metrics, **values_metrics, **steps.watch_weight(weight)}
@@ -193,10 +191,8 @@ def update(
 class Scene(NamedTuple):
     """What an actor's loss is computed from."""
 
-    thin: Policy
-    """The actor, a function of the width that learns."""
-    fat: Policy
-    """The proposal."""
+    thin: Policy  # the actor, a function of the width that learns
+    fat: Policy  # the proposal
     critic: networks.TwinCritic
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]

@@ -3,16 +3,8 @@
 import dataclasses
 import math
 
+from fat2thin.algorithms import configs
 from fat2thin.algorithms.base import shaping
-from fat2thin.algorithms.config import (
-    CriticConfig,
-    between,
-    check_learning,
-    choice,
-    only_with,
-    positive,
-    whole,
-)
 from fat2thin.policies.families import BOX_RULES, covering_families, known_family
 
 EVALUATED = ("actor", "proposal")
@@ -27,7 +19,7 @@ THEIRS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class FtTPOConfig(CriticConfig):
+class FtTPOConfig(configs.CriticConfig):
     """Settings of FtTPO. Lengths are in half-ranges of the action box."""
 
     temperature: float = 0.5
@@ -47,7 +39,7 @@ class FtTPOConfig(CriticConfig):
     actor_index: float = shaping(0.0)
     """Index of the sparse actor, below 1; the lower, the flatter the band."""
 
-    actor_loss: str = choice("exact", ("exact", "sampled", "closed_form", "spot", "greedy"))
+    actor_loss: str = configs.choice("exact", ("exact", "sampled", "closed_form", "spot", "greedy"))
     """How the actor gets its width: "exact" (reverse KL by quadrature), "sampled" (reverse KL from
     samples), "closed_form" (no second network: a constant times the proposal's scale), "spot"
     (largest Q, held to the proposal) or "greedy" (likelihood of its best samples)."""
@@ -56,20 +48,20 @@ class FtTPOConfig(CriticConfig):
     """For "closed_form": share of the proposal's mass that the band keeps; None takes the one that
     minimises the reverse KL, 81 % for indices 0 and 2."""
 
-    proposal_family: str = choice("q_gaussian", covering_families)
+    proposal_family: str = configs.choice("q_gaussian", covering_families)
     """Family of the proposal: "q_gaussian", "squashed_gaussian" (FtTPO-SG of the paper),
     "clipped_gaussian", "student_t" or "beta"."""
 
     degrees_of_freedom: float | None = shaping(None)
     """Of a "student_t" proposal; None is 1."""
 
-    value_under: str = choice("actor", EVALUATED)
+    value_under: str = configs.choice("actor", EVALUATED)
     """Policy whose value V estimates: "actor" or "proposal"."""
 
-    critic_under: str = choice("actor", EVALUATED)
+    critic_under: str = configs.choice("actor", EVALUATED)
     """Policy whose value Q estimates; the authors use the proposal here and the actor for V."""
 
-    box: str = choice("inside", BOX_RULES)
+    box: str = configs.choice("inside", BOX_RULES)
     """How the band meets the action box: "inside" (it lies in the box) or "clip" (as published)."""
 
     proposal_scale_low: float = shaping(1e-3)
@@ -98,17 +90,18 @@ class FtTPOConfig(CriticConfig):
 
 def check(config: FtTPOConfig) -> None:
     """Refuse a setting out of range, naming the field and the range."""
-    check_learning(config)
-    positive(config, "temperature", "weight_limit", "degrees_of_freedom", "proposal_scale_high")
-    between(config, "weight_index", -math.inf, 2.0)
-    between(config, "proposal_index", 1.0, 3.0, closed_low=True)
-    between(config, "actor_index", -math.inf, 1.0)
-    between(config, "greedy_share", 0.0, 1.0, closed_high=True)
-    between(config, "proposal_scale_low", 0.0, config.proposal_scale_high)
-    between(config, "half_width_low", 0.0, config.half_width_high)
-    between(config, "half_width_high", 0.0, 1.0, closed_high=True)
-    between(config, "kept_mass", 0.0, 1.0)
-    whole(config, "greedy_samples")
+    configs.check_learning(config)
+    configs.positive(config, "temperature", "weight_limit", "degrees_of_freedom")
+    configs.positive(config, "proposal_scale_high")
+    configs.between(config, "weight_index", -math.inf, 2.0)
+    configs.between(config, "proposal_index", 1.0, 3.0, closed_low=True)
+    configs.between(config, "actor_index", -math.inf, 1.0)
+    configs.between(config, "greedy_share", 0.0, 1.0, closed_high=True)
+    configs.between(config, "proposal_scale_low", 0.0, config.proposal_scale_high)
+    configs.between(config, "half_width_low", 0.0, config.half_width_high)
+    configs.between(config, "half_width_high", 0.0, 1.0, closed_high=True)
+    configs.between(config, "kept_mass", 0.0, 1.0)
+    configs.whole(config, "greedy_samples")
     if config.proposal_family not in LOCATION_SCALE and config.actor_loss == "closed_form":
         raise ValueError(
             "actor_loss='closed_form' needs a proposal of the location-scale kind: the best band "
@@ -123,16 +116,16 @@ def check(config: FtTPOConfig) -> None:
     losses = {"kept_mass": "closed_form", "greedy_samples": "greedy", "greedy_share": "greedy"}
     for name, loss in losses.items():
         reason = f"it is a setting of actor_loss={loss!r} alone"
-        only_with(config, (name,), config.actor_loss == loss, reason)
-    only_with(
+        configs.only_with(config, (name,), config.actor_loss == loss, reason)
+    configs.only_with(
         config, ("proposal_index",), config.proposal_family == "q_gaussian",
         "only a 'q_gaussian' proposal has an index",
     )  # fmt: skip
-    only_with(
+    configs.only_with(
         config, ("degrees_of_freedom",), config.proposal_family == "student_t",
         "only a 'student_t' proposal has degrees of freedom",
     )  # fmt: skip
-    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+    configs.only_with(config, THEIRS, not config.published, "published=True has the authors' own")
     families = ("q_gaussian", "squashed_gaussian")
     for name, known in {"actor_loss": ("exact", "spot"), "proposal_family": families}.items():
         if config.published and getattr(config, name) not in known:

@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms import fttpo, published, steps
 from fat2thin.algorithms.base import Batch, Metrics, Observations, Problem, Values
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
-from fat2thin.algorithms.learner import Learner, descend
 from fat2thin.algorithms.losses import Setting
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
@@ -31,10 +30,10 @@ RATIO_LIMIT = 1e4
 class PublishedFtTPOState(NamedTuple):
     """Everything that changes during training."""
 
-    proposal: Learner
-    actor: Learner
-    value: Learner
-    critic: Learner
+    proposal: steps.Learner
+    actor: steps.Learner
+    value: steps.Learner
+    critic: steps.Learner
     target_critic: TwinCritic
 
 
@@ -80,7 +79,7 @@ def update(
         errors = -weight * density.log_prob(jnp.clip(batch.action, -published.EDGE, published.EDGE))
         return jnp.mean(errors), {"proposal_loss": errors}
 
-    proposal, proposal_metrics = descend(state.proposal, proposal_loss, config)
+    proposal, proposal_metrics = steps.descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's trunk and centre are copied, then all of it takes a step.
     copied = eqx.tree_at(
@@ -100,7 +99,7 @@ def update(
             error = actor_loss(thin, fat, batch.observation, actor_key)
         return error, {"actor_loss": error}
 
-    actor, actor_metrics = descend(state.actor._replace(network=copied), loss, config)
+    actor, actor_metrics = steps.descend(state.actor._replace(network=copied), loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
 
     thin = published.sparse_policy(actor.network)

@@ -19,16 +19,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
-from fat2thin.algorithms.config import BehaviourConfig, check_regression, positive
 from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.networks import polyak
 
 
 @dataclasses.dataclass(frozen=True)
-class InACConfig(BehaviourConfig):
+class InACConfig(configs.BehaviourConfig):
     """Settings of InAC."""
 
     temperature: float = 0.1
@@ -40,8 +39,8 @@ class InACConfig(BehaviourConfig):
 
 def check(config: InACConfig) -> None:
     """Refuse a setting out of range."""
-    check_regression(config)
-    positive(config, "temperature", "weight_limit")
+    configs.check_regression(config)
+    configs.positive(config, "temperature", "weight_limit")
 
 
 def update(

@@ -12,15 +12,14 @@ import dataclasses
 
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import ActorCriticConfig, between, check_regression, positive
 from fat2thin.algorithms.losses import expectile_loss, q_exponential_weight
 from fat2thin.policies.networks import polyak
 
 
 @dataclasses.dataclass(frozen=True)
-class IQLConfig(ActorCriticConfig):
+class IQLConfig(configs.ActorCriticConfig):
     """Settings of IQL."""
 
     expectile: float = 0.7
@@ -37,9 +36,9 @@ class IQLConfig(ActorCriticConfig):
 
 def check(config: IQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_regression(config)
-    between(config, "expectile", 0.0, 1.0)
-    positive(config, "temperature", "weight_limit")
+    configs.check_regression(config)
+    configs.between(config, "expectile", 0.0, 1.0)
+    configs.positive(config, "temperature", "weight_limit")
 
 
 def update(

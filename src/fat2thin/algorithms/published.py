@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
 from fat2thin.algorithms.base import Algorithm, Problem, Values
-from fat2thin.algorithms.config import PolicyConfig
+from fat2thin.algorithms.configs import PolicyConfig
 from fat2thin.algorithms.losses import Setting, q_exponential_weight
 from fat2thin.distributions import MultivariateQGaussian
 from fat2thin.distributions.published import AuthorsProposal, authors_actor

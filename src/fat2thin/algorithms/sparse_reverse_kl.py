@@ -21,20 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import published, steps
+from fat2thin.algorithms import configs, published, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import (
-    BehaviourConfig,
-    between,
-    check_learning,
-    check_policy,
-    choice,
-    only_with,
-    positive,
-)
-from fat2thin.algorithms.learner import cosine_decay, descend
 from fat2thin.algorithms.losses import log_weight
-from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.families import covering_families, families
 from fat2thin.policies.networks import PolicyNetwork, polyak
@@ -47,14 +36,14 @@ THEIRS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseReverseKLConfig(BehaviourConfig):
+class SparseReverseKLConfig(configs.BehaviourConfig):
     """Settings of the sparse reverse KL."""
 
-    policy: str = choice("sparse_q_gaussian", families)
+    policy: str = configs.choice("sparse_q_gaussian", families)
     """Family of the policy: "sparse_q_gaussian", for which this was made, or any other that has a
     density."""
 
-    behaviour: str = choice("q_gaussian", covering_families)
+    behaviour: str = configs.choice("q_gaussian", covering_families)
     """Family of the model of the log's behaviour: any that has a density wherever a logged action
     can be, so neither "sparse_q_gaussian" nor "deterministic"."""
 
@@ -74,25 +63,25 @@ class SparseReverseKLConfig(BehaviourConfig):
 
 def check(config: SparseReverseKLConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
-    check_policy(config, "the loss asks for a density, and a deterministic policy has none")
-    only_with(
+    configs.check_learning(config)
+    configs.check_policy(config, "the loss asks for a density, and a deterministic policy has none")
+    configs.only_with(
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",
     )  # fmt: skip
-    positive(config, "temperature")
-    between(config, "weight_index", -math.inf, 1.0, closed_high=True)
-    between(config, "weight_floor", 0.0, 1.0)
-    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+    configs.positive(config, "temperature")
+    configs.between(config, "weight_index", -math.inf, 1.0, closed_high=True)
+    configs.between(config, "weight_floor", 0.0, 1.0)
+    configs.only_with(config, THEIRS, not config.published, "published=True has the authors' own")
 
 
 def update(
-    state: BehaviourState,
+    state: steps.BehaviourState,
     batch: Batch,
     key: Key[Array, ""],
     problem: Problem,
     config: SparseReverseKLConfig,
-) -> tuple[BehaviourState, Metrics]:
+) -> tuple[steps.BehaviourState, Metrics]:
     """One update of behaviour, value, critics and policy, in this order, then of the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
@@ -124,22 +113,22 @@ def update(
         dropped = (weight < jnp.log(config.weight_floor)).astype(errors.dtype)
         return jnp.mean(errors), {"actor_loss": errors, "samples_below_floor": dropped}
 
-    rate = cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(state.actor, loss, config, rate)
+    rate = steps.cosine_decay(state.actor, config.learning_rate, config.actor_decay_steps)
+    actor, actor_metrics = steps.descend(state.actor, loss, config, rate)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
     metrics |= steps.watch_policy(policy, batch)
-    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
+    return steps.BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
 def published_update(
-    state: BehaviourState,
+    state: steps.BehaviourState,
     batch: Batch,
     key: Key[Array, ""],
     problem: Problem,
     config: SparseReverseKLConfig,
-) -> tuple[BehaviourState, Metrics]:
+) -> tuple[steps.BehaviourState, Metrics]:
     """One update as the FtTPO authors' code computes it (`published=True`).
 
     The behaviour is modelled by the same sparse family, with random action replacement, and its log
@@ -158,7 +147,7 @@ def published_update(
         errors = -published.floored_log_density(model, batch.observation, regressed)
         return jnp.mean(errors), {"behaviour_loss": errors}
 
-    behaviour, behaviour_metrics = descend(state.behaviour, behaviour_loss, config)
+    behaviour, behaviour_metrics = steps.descend(state.behaviour, behaviour_loss, config)
 
     action = published.sample_within(before, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
@@ -183,11 +172,11 @@ def published_update(
         error = jnp.sum(kept) / jnp.maximum(jnp.sum(counts), 1)
         return error, {"actor_loss": error, "samples_below_floor": 1.0 - jnp.mean(counts)}
 
-    actor, actor_metrics = descend(state.actor, loss, config)
+    actor, actor_metrics = steps.descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**actor_metrics, **behaviour_metrics, **value_metrics, **critic_metrics}
     metrics |= steps.watch_policy(before, batch)
-    return BehaviourState(actor, behaviour, value, critic, target_critic), metrics
+    return steps.BehaviourState(actor, behaviour, value, critic, target_critic), metrics
 
 
 CORRECTED = Algorithm(

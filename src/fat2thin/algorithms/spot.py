@@ -20,22 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import published, steps, td3_bc
-from fat2thin.algorithms.base import (
-    Actions,
-    Algorithm,
-    Batch,
-    Meaning,
-    Metrics,
-    Observations,
-    Preparation,
-    Problem,
-    SmallLogs,
-    Values,
-    shaping,
-)
-from fat2thin.algorithms.config import between, layer_widths, only_with, positive, whole
-from fat2thin.algorithms.learner import Learner, descend, start
+from fat2thin.algorithms import base, configs, published, steps, td3_bc
+from fat2thin.algorithms.base import Actions, Batch, Metrics, Observations, Problem, Values
 from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak, rectify
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
@@ -65,7 +51,7 @@ class SPOTConfig(td3_bc.SmoothedTargetConfig):
     latent_size: int | None = None
     """Latent coordinates of the density model; None is twice the action's."""
 
-    actor_dropout: float = shaping(0.1)
+    actor_dropout: float = base.shaping(0.1)
     """Share of the policy's hidden units that are left out at random while it learns."""
 
     published: bool = False
@@ -127,11 +113,11 @@ class VariationalAutoencoder(eqx.Module):
 class SPOTState(NamedTuple):
     """Everything that changes during training."""
 
-    actor: Learner
-    critic: Learner
+    actor: steps.Learner
+    critic: steps.Learner
     target_actor: PolicyNetwork
     target_critic: TwinCritic
-    density: Learner
+    density: steps.Learner
 
 
 class DroppedOut(eqx.Module):
@@ -154,14 +140,14 @@ class DroppedOut(eqx.Module):
 def check(config: SPOTConfig) -> None:
     """Refuse a setting out of range."""
     td3_bc.check_smoothed_target(config)
-    positive(config, "support_weight", zero=True)
-    whole(config, "vae_steps")
-    layer_widths(config, "vae_hidden")
-    positive(config, "vae_beta")
-    between(config, "vae_learning_rate", 0.0, 1.0)
-    whole(config, "latent_size")
-    between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
-    only_with(
+    configs.positive(config, "support_weight", zero=True)
+    configs.whole(config, "vae_steps")
+    configs.layer_widths(config, "vae_hidden")
+    configs.positive(config, "vae_beta")
+    configs.between(config, "vae_learning_rate", 0.0, 1.0)
+    configs.whole(config, "latent_size")
+    configs.between(config, "actor_dropout", 0.0, 1.0, closed_low=True)
+    configs.only_with(
         config, ("delay", "actor_dropout", "actor_decay_steps"), not config.published,
         "published=True never moves the policy",
     )  # fmt: skip
@@ -175,7 +161,7 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState
     sizes = problem.observation_size, problem.action_size
     latent_size = config.latent_size or 2 * problem.action_size
     density = VariationalAutoencoder(density_key, *sizes, latent_size, config.vae_hidden)
-    return SPOTState(actor, critic, actor.network, critic.network, start(density))
+    return SPOTState(actor, critic, actor.network, critic.network, steps.start(density))
 
 
 def prepare(
@@ -192,7 +178,7 @@ def prepare(
             "latent_divergence": bound.divergence,
         }
 
-    density, metrics = descend(state.density, loss, config, config.vae_learning_rate)
+    density, metrics = steps.descend(state.density, loss, config, config.vae_learning_rate)
     return state._replace(density=density), metrics
 
 
@@ -251,7 +237,7 @@ def model_loss(bound: Bound, config: SPOTConfig) -> Values:
     return bound.reconstruction + config.vae_beta * bound.divergence
 
 
-CORRECTED = Algorithm(
+CORRECTED = base.Algorithm(
     name="spot",
     summary="SPOT: uphill on Q, within the support of the log by a learned density",
     config=SPOTConfig,
@@ -261,22 +247,24 @@ CORRECTED = Algorithm(
     policy=steps.acting_policy,
     critics=steps.learned_critics,
     metrics={
-        "model_loss": Meaning(
+        "model_loss": base.Meaning(
             "the density model's loss, at the policy's actions (in the preparation: logged ones)",
             "far above its value at the end of the preparation: the policy leaves the log",
         ),
-        "reconstruction_loss": Meaning(
+        "reconstruction_loss": base.Meaning(
             "squared error of actions that the density model encodes and decodes",
             "falls; what is left is what the latent variable cannot hold",
         ),
-        "latent_divergence": Meaning(
+        "latent_divergence": base.Meaning(
             "KL of the encoded latent variable to the standard normal, mean over its coordinates",
             "0 means that the latent variable is not used",
         ),
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
-    small_logs=SmallLogs(noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}),
-    preparation=Preparation(update=prepare, steps=lambda config: config.vae_steps),
+    small_logs=base.SmallLogs(
+        noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}
+    ),
+    preparation=base.Preparation(update=prepare, steps=lambda config: config.vae_steps),
 )
 ALGORITHM = published.added_to(CORRECTED, update=published_update)

@@ -14,22 +14,21 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import ActorCriticConfig, check_regression, choice, positive
 from fat2thin.algorithms.losses import q_exponential_weight, sparse_value_loss
 from fat2thin.policies.networks import polyak
 
 
 @dataclasses.dataclass(frozen=True)
-class SQLConfig(ActorCriticConfig):
+class SQLConfig(configs.ActorCriticConfig):
     """Settings of SQL."""
 
     temperature: float = 1.0
     """alpha: how dear it is to leave the log; actions with an advantage below -2 alpha are
     dropped."""
 
-    weights: str = choice("sparse", ("sparse", "positive_part"))
+    weights: str = configs.choice("sparse", ("sparse", "positive_part"))
     """Weights of the policy: "sparse", [1 + A / (2 alpha)]_+ as the paper derives, or
     "positive_part", max(A, 0) as its code has."""
 
@@ -39,8 +38,8 @@ class SQLConfig(ActorCriticConfig):
 
 def check(config: SQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_regression(config)
-    positive(config, "temperature", "weight_limit")
+    configs.check_regression(config)
+    configs.positive(config, "temperature", "weight_limit")
 
 
 def update(

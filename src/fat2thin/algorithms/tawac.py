@@ -17,16 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fat2thin.algorithms import published, steps
+from fat2thin.algorithms import configs, published, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
-from fat2thin.algorithms.config import (
-    ActorCriticConfig,
-    between,
-    check_regression,
-    only_with,
-    positive,
-)
-from fat2thin.algorithms.learner import descend
 from fat2thin.algorithms.losses import q_exponential_weight
 from fat2thin.algorithms.steps import ValueState
 from fat2thin.policies.networks import PolicyNetwork, polyak
@@ -39,7 +31,7 @@ THEIRS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class TAWACConfig(ActorCriticConfig):
+class TAWACConfig(configs.ActorCriticConfig):
     """Settings of TAWAC."""
 
     temperature: float = 0.5
@@ -59,10 +51,10 @@ class TAWACConfig(ActorCriticConfig):
 
 def check(config: TAWACConfig) -> None:
     """Refuse a setting out of range."""
-    check_regression(config)
-    positive(config, "temperature", "weight_limit")
-    between(config, "weight_index", -math.inf, 2.0)
-    only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+    configs.check_regression(config)
+    configs.positive(config, "temperature", "weight_limit")
+    configs.between(config, "weight_index", -math.inf, 2.0)
+    configs.only_with(config, THEIRS, not config.published, "published=True has the authors' own")
     if config.published and config.policy not in ("q_gaussian", "sparse_q_gaussian"):
         raise ValueError(
             f"published=True is for policy='q_gaussian' and 'sparse_q_gaussian': the authors' "
@@ -133,7 +125,7 @@ def published_update(
         errors = -weight * published.floored_log_density(policy, batch.observation, regressed)
         return jnp.mean(errors), {"actor_loss": errors}
 
-    actor, actor_metrics = descend(state.actor, loss, config)
+    actor, actor_metrics = steps.descend(state.actor, loss, config)
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {**actor_metrics, **value_metrics, **critic_metrics}
     metrics |= steps.watch_weight(weight) | steps.watch_policy(before, batch)

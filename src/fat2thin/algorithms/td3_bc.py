@@ -19,28 +19,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import steps
+from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
-from fat2thin.algorithms.config import (
-    ActorCriticConfig,
-    check_learning,
-    check_policy,
-    choice,
-    only_with,
-    positive,
-    whole,
-)
-from fat2thin.algorithms.learner import Learner, cosine_decay, descend, keep_if
 from fat2thin.policies.families import families
 from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
 from fat2thin.policies.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)
-class SmoothedTargetConfig(ActorCriticConfig):
+class SmoothedTargetConfig(configs.ActorCriticConfig):
     """Settings of an algorithm that goes uphill on Q as TD3 does."""
 
-    policy: str = choice("deterministic", families)
+    policy: str = configs.choice("deterministic", families)
     """Family of the policy: "deterministic", or one that is sampled with a gradient through the
     sample: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta" or
     "sparse_q_gaussian"."""
@@ -57,14 +47,14 @@ class SmoothedTargetConfig(ActorCriticConfig):
 
 def check_smoothed_target(config: SmoothedTargetConfig) -> None:
     """Refuse a setting out of range."""
-    check_learning(config)
-    check_policy(config)
-    only_with(
+    configs.check_learning(config)
+    configs.check_policy(config)
+    configs.only_with(
         config, ("outside_support",), False,
         "the loss asks for no density of logged actions, so none can be outside",
     )  # fmt: skip
-    whole(config, "delay")
-    positive(config, "target_noise", "noise_clip", zero=True)
+    configs.whole(config, "delay")
+    configs.positive(config, "target_noise", "noise_clip", zero=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +68,8 @@ class TD3BCConfig(SmoothedTargetConfig):
 class TD3BCState(NamedTuple):
     """Everything that changes during training."""
 
-    actor: Learner
-    critic: Learner
+    actor: steps.Learner
+    critic: steps.Learner
     target_actor: PolicyNetwork
     target_critic: TwinCritic
 
@@ -87,7 +77,7 @@ class TD3BCState(NamedTuple):
 def check(config: TD3BCConfig) -> None:
     """Refuse a setting out of range."""
     check_smoothed_target(config)
-    positive(config, "q_weight", zero=True)
+    configs.positive(config, "q_weight", zero=True)
 
 
 def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> TD3BCState:
@@ -134,15 +124,15 @@ def delayed_update(
     )
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
-    rate = cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
-    actor, actor_metrics = descend(
+    rate = steps.cosine_decay(state.critic, config.learning_rate, config.actor_decay_steps)
+    actor, actor_metrics = steps.descend(
         state.actor, lambda network: loss(network, critic.network), config, rate
     )
 
     before = (state.target_actor, state.target_critic)
     moved = polyak(before, (actor.network, critic.network), config.polyak_rate)
     due = critic.moments.count % config.delay == 0
-    actor, (target_actor, target_critic) = keep_if(due, (actor, moved), (state.actor, before))
+    actor, (target_actor, target_critic) = steps.keep_if(due, (actor, moved), (state.actor, before))
 
     watched = steps.watch_policy(steps.learned_policy(state.actor.network, config), batch)
     metrics = {**actor_metrics, **critic_metrics, **watched}

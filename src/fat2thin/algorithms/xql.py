@@ -17,15 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fat2thin.algorithms import losses, steps
+from fat2thin.algorithms import configs, losses, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
-from fat2thin.algorithms.config import (
-    ActorCriticConfig,
-    check_regression,
-    only_with,
-    positive,
-    whole,
-)
 from fat2thin.policies.networks import polyak
 
 LEAST_SHIFT = -1.0
@@ -36,7 +29,7 @@ ACTION_NOISE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class XQLConfig(ActorCriticConfig):
+class XQLConfig(configs.ActorCriticConfig):
     """Settings of XQL."""
 
     value_temperature: float = 2.0
@@ -68,13 +61,13 @@ class XQLConfig(ActorCriticConfig):
 
 def check(config: XQLConfig) -> None:
     """Refuse a setting out of range."""
-    check_regression(config)
-    positive(
+    configs.check_regression(config)
+    configs.positive(
         config, "value_temperature", "value_clip", "temperature", "weight_limit", "huber_limit"
     )
-    positive(config, "action_noise", zero=True)
-    whole(config, "random_actions", least=0)
-    only_with(
+    configs.positive(config, "action_noise", zero=True)
+    configs.whole(config, "random_actions", least=0)
+    configs.only_with(
         config, ("value_temperature", "value_clip", "action_noise", "random_actions"),
         not config.published, "published=True has an expectile and noise of its own",
     )  # fmt: skip

@@ -20,15 +20,7 @@ from fat2thin.distributions.q_gaussian import QGaussian
 from fat2thin.distributions.squashed_gaussian import SquashedGaussian
 
 __all__ = [
-    "BoxBeta",
-    "MultivariateQGaussian",
-    "QGaussian",
-    "SquashedGaussian",
-    "index_from_degrees_of_freedom",
-    "kl_sparse_cauchy",
-    "monte_carlo_k3",
-    "monte_carlo_kl",
-    "multivariate_student_t",
-    "sample_with_log_prob",
-    "student_t_parameters",
-]
+    "BoxBeta", "MultivariateQGaussian", "QGaussian", "SquashedGaussian",
+    "index_from_degrees_of_freedom", "kl_sparse_cauchy", "monte_carlo_k3", "monte_carlo_kl",
+    "multivariate_student_t", "sample_with_log_prob", "student_t_parameters",
+]  # fmt: skip

@@ -13,12 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 
-from fat2thin.distributions.base import (
-    at_equal_ranks,
-    broadcast_parameters,
-    expand_to_rank,
-    lift,
-)
+from fat2thin.distributions.base import at_equal_ranks, broadcast_parameters, expand_to_rank, lift
 from fat2thin.distributions.multivariate import MultivariateQGaussian, student_t_parameters
 from fat2thin.distributions.q_gaussian import LocationScaleIndex, QGaussian
 from fat2thin.distributions.q_math import exp_q, log_q

@@ -11,13 +11,8 @@ class TaskFailed(RuntimeError):
 class Reference:
     """What a result on a task is compared with."""
 
-    mean: float
-    """Mean undiscounted return."""
-    standard_error: float | None
-    """Of that mean, where it is known."""
-    measures: dict[str, float]
-    """The same as an evaluation has."""
-    rule: str
-    """How actions are chosen, in words."""
-    episodes: int | None = None
-    """Number of episodes, where it was measured."""
+    mean: float  # mean undiscounted return
+    standard_error: float | None  # of that mean, where it is known
+    measures: dict[str, float]  # the same as an evaluation has
+    rule: str  # how actions are chosen, in words
+    episodes: int | None = None  # number of episodes, where it was measured

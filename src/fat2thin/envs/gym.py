@@ -40,12 +40,8 @@ class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self.observation_space = gymnasium.spaces.Box(
             -np.inf, np.inf, (treatment.OBSERVATION_SIZE,), np.float32
         )
-        self.action_space = gymnasium.spaces.Box(
-            np.float32(self.task.dose_low),
-            np.float32(self.task.dose_high),
-            (treatment.ACTION_SIZE,),
-            np.float32,
-        )
+        low, high = np.float32(self.task.dose_low), np.float32(self.task.dose_high)
+        self.action_space = gymnasium.spaces.Box(low, high, (treatment.ACTION_SIZE,), np.float32)
         self._state: Patient | None = None
 
     def reset(

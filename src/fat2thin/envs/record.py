@@ -15,15 +15,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fat2thin.data.dataset import Dataset
+from fat2thin.data.formats.array_log import float32_box
 from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.envs.rollouts import Act, Environments, Steps, Task, describe
 from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import LARGEST_SEED, Stream, stream_key
 
-ABREAST = 32
-"""Environments that run side by side."""
-DISCOUNT = 0.99
-"""The usual discount factor of MuJoCo's robots."""
+ABREAST = 32  # environments that run side by side
+DISCOUNT = 0.99  # the usual discount factor of MuJoCo's robots
 
 
 def record(
@@ -130,10 +129,7 @@ def _uniform_action(low: Array, high: Array, key: Key[Array, ""], observation: A
 
 def _in_box(task: Task, act: Act, slots: int) -> Act:
     """Wrap `act` to take a slot's episodes by number, and to answer in float32 in the box."""
-    # Rounded into the box, whose ends may not be float32 numbers.
-    low, high = (np.asarray(end, np.float32) for end in (task.action_low, task.action_high))
-    low = np.where(low < task.action_low, np.nextafter(low, np.float32(np.inf)), low)
-    high = np.where(high > task.action_high, np.nextafter(high, np.float32(-np.inf)), high)
+    low, high = float32_box(np.asarray(task.action_low), np.asarray(task.action_high))
     first = np.arange(slots)
 
     def clipped(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -30,12 +30,9 @@ from fat2thin.envs import TaskFailed
 
 LONGEST_EPISODE = 100_000
 """Steps after which an episode of a task without a time limit counts as endless."""
-_PATIENCE = 5.0
-"""Seconds that a worker has to end by itself."""
-_IDLE, _RESET, _STEP = 0, 1, 2
-"""Commands to a slot."""
-_GO, _DONE, _FAILED = b"g", b"d", b"f"
-"""Messages to and from a worker."""
+_PATIENCE = 5.0  # seconds that a worker has to end by itself
+_IDLE, _RESET, _STEP = 0, 1, 2  # commands to a slot
+_GO, _DONE, _FAILED = b"g", b"d", b"f"  # messages to and from a worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +44,7 @@ class Task:
     observation_size: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    time_limit: int | None
-    """Steps after which an episode is truncated, where the task has a limit."""
+    time_limit: int | None  # steps after which an episode is truncated, where the task has a limit
     specification: Any = dataclasses.field(repr=False, compare=False)
     """Gymnasium's own, from which the task can be made again."""
 
@@ -95,12 +91,9 @@ class Steps(NamedTuple):
 class Rollouts:
     """Results of the episodes of all slots."""
 
-    returns: np.ndarray
-    """Shape (slots, episodes): undiscounted sums of rewards."""
-    lengths: np.ndarray
-    """Shape (slots, episodes): steps."""
-    terminated: np.ndarray
-    """Shape (slots, episodes): whether the task itself ended the episode."""
+    returns: np.ndarray  # shape (slots, episodes): undiscounted sums of rewards
+    lengths: np.ndarray  # shape (slots, episodes): steps
+    terminated: np.ndarray  # shape (slots, episodes): whether the task itself ended the episode
     seconds: float
 
     @property

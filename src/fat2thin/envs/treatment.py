@@ -168,8 +168,7 @@ VARIANTS: dict[str, Treatment] = {
     for reward, one, other in itertools.product(_REWARDS, ("", "-fixed"), ("", "-normal", "-zero"))
 }
 """Every named variant: `treatment/<reward>[-fixed][-normal|-zero]`."""
-TRAJECTORIES = 50
-"""Trajectories of a log whose name has no number: 1,200 steps, as in the paper."""
+TRAJECTORIES = 50  # trajectories of a log whose name has no number: 1,200 steps, as in the paper
 MOST_TRAJECTORIES = 100_000
 
 
@@ -204,25 +203,18 @@ def trajectories_of(name: str) -> int:
 class Patient(NamedTuple):
     """The state of one patient, which an observer does not see."""
 
-    latent: Float[Array, "8"]
-    """μ, the mean of the observation."""
-    noise_factor: Float[Array, "8 8"]
-    """F with Σ = F Fᵀ."""
-    cumulative_dose: Float[Array, ""]
-    """Σ|dose| since the start of the episode."""
-    time: Int[Array, ""]
-    """Steps since the start of the episode."""
+    latent: Float[Array, "8"]  # μ, the mean of the observation
+    noise_factor: Float[Array, "8 8"]  # f with Σ = F Fᵀ
+    cumulative_dose: Float[Array, ""]  # Σ|dose| since the start of the episode
+    time: Int[Array, ""]  # steps since the start of the episode
 
 
 class Info(NamedTuple):
     """What a step reports about safety."""
 
-    dose: Float[Array, ""]
-    """The dose given: the action, clipped to the box."""
-    cumulative_dose: Float[Array, ""]
-    """Σ|dose| over the episode, this step included."""
-    dose_limit_exceeded: Bool[Array, ""]
-    """Whether |dose| exceeds `Treatment.dose_limit`."""
+    dose: Float[Array, ""]  # the dose given: the action, clipped to the box
+    cumulative_dose: Float[Array, ""]  # Σ|dose| over the episode, this step included
+    dose_limit_exceeded: Bool[Array, ""]  # whether |dose| exceeds `Treatment.dose_limit`
     cumulative_limit_exceeded: Bool[Array, ""]
     """Whether the cumulative dose exceeds `Treatment.cumulative_dose_limit`."""
 
@@ -334,10 +326,8 @@ def trajectories(
 class Rollout(NamedTuple):
     """Raw results of an evaluation, one entry per episode, with any leading axes."""
 
-    returns: Float[Array, "*batch episodes"]
-    """Undiscounted sums of rewards."""
-    doses: Float[Array, "*batch episodes time"]
-    """The doses given, after clipping to the box."""
+    returns: Float[Array, "*batch episodes"]  # undiscounted sums of rewards
+    doses: Float[Array, "*batch episodes time"]  # the doses given, after clipping to the box
     dose_limit_exceeded: Bool[Array, "*batch episodes time"]
     """Whether |dose| exceeded its limit, per step."""
     cumulative_limit_exceeded: Bool[Array, "*batch episodes"]

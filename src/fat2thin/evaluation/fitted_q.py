@@ -26,10 +26,8 @@ from jaxtyping import Array, Float, Int, Key
 from fat2thin.algorithms.base import Batch
 from fat2thin.data.predictability import quadratic_features
 
-RIDGE = 10.0
-"""The ridge λ is this over the number of different rows."""
-ACTIONS = 4
-"""Actions a state that expectations are taken over."""
+RIDGE = 10.0  # the ridge λ is this over the number of different rows
+ACTIONS = 4  # actions a state that expectations are taken over
 ROUNDING = 1e-4
 """Part of the largest return by which an estimate at an end of the range may miss it: systems are
 solved in float32."""
@@ -42,8 +40,7 @@ class Part(NamedTuple):
     """Rows of a log."""
 
     rows: Batch
-    different: float | Float[Array, ""]
-    """How many of them there are, each counted once."""
+    different: float | Float[Array, ""]  # how many of them there are, each counted once
 
 
 class Scale(NamedTuple):

@@ -25,8 +25,7 @@ from fat2thin.random_streams import Stream, stream_key
 MOST_SLOTS = 1024
 """Open environments at most, but at least one per policy, way and job; further episodes are played
 in rounds."""
-UNIFORM_EPISODES = 20
-"""Episodes of the reference that acts at random."""
+UNIFORM_EPISODES = 20  # episodes of the reference that acts at random
 ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 """The tasks of D4RL's robots, without the ant, whose observations have changed since D4RL."""
 _HINT = 'With task "none" policies are not judged'

@@ -18,8 +18,7 @@ from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
 from fat2thin.random_streams import Stream, stream_key
 
-SCORE = "actor_sampled"
-"""The score that is shown: the policy that acts, by samples."""
+SCORE = "actor_sampled"  # the score that is shown: the policy that acts, by samples
 REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096
 
@@ -31,10 +30,8 @@ class TaskError(ValueError):
 class Evaluation(NamedTuple):
     """Raw results of one policy acting in one way."""
 
-    returns: Float[Array, "*batch episodes"]
-    """Undiscounted sums of rewards, one per episode."""
-    measures: dict[str, Float[Array, "*batch"]]
-    """What else the task reports, over all episodes."""
+    returns: Float[Array, "*batch episodes"]  # undiscounted sums of rewards, one per episode
+    measures: dict[str, Float[Array, "*batch"]]  # what else the task reports, over all episodes
 
 
 @runtime_checkable
@@ -52,10 +49,8 @@ class Evaluator(Protocol):
 class HostJudge(Protocol):
     """Judges policies outside of any compiled program."""
 
-    steps: int
-    """Steps taken in the task so far."""
-    seconds: float
-    """Time these steps took."""
+    steps: int  # steps taken in the task so far
+    seconds: float  # time these steps took
 
     def judge(
         self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
@@ -98,8 +93,7 @@ def _treatment_references(task: Treatment) -> dict[str, Reference]:
 
 
 Judge = Evaluator | HostJudge
-NO_TASK = "none"
-"""Instead of a task's name: policies are not judged."""
+NO_TASK = "none"  # instead of a task's name: policies are not judged
 
 _EVALUATORS: dict[str, Callable[[str], Judge | None]] = {}
 _TASKS: dict[str, Callable[[], Any]] = {}

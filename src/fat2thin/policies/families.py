@@ -251,8 +251,7 @@ class KnownFamily(NamedTuple):
     """A family in the registry."""
 
     make: Callable[..., Family]
-    settings: frozenset[str]
-    """Those of `SETTINGS` that it has."""
+    settings: frozenset[str]  # those of `SETTINGS` that it has
     reach: str
 
 

@@ -130,10 +130,8 @@ class Study(ABC):
     """A distribution, samples of it to be tested, and where it lies."""
 
     subject: Subject
-    keys: list[Key[Array, ""]]
-    """For the checks that draw samples of their own."""
-    second: Values
-    """The samples to be tested, independent of those that placed the study."""
+    keys: list[Key[Array, ""]]  # for the checks that draw samples of their own
+    second: Values  # the samples to be tested, independent of those that placed the study
     centre: Float[np.ndarray, "elements *dimension"]
     spread: Float[np.ndarray, "elements *dimension"]
     views: tuple[View, ...]
