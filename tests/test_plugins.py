@@ -74,10 +74,16 @@ def test_an_algorithm_of_another_package_is_found(installed, first):
     assert algorithms.get("iql-sharp").config().expectile == 0.9
 
 
-def test_a_broken_one_is_named_and_the_others_load(installed, caplog):
-    installed(broken, register_algorithm)
+def leaving():
+    sys.exit("made for another version")
+
+
+@pytest.mark.parametrize("wrong", [broken, leaving])
+def test_a_broken_one_is_named_and_the_others_load(installed, caplog, wrong):
+    installed(wrong, register_algorithm)
     assert "iql-sharp" in algorithms.names()
-    assert f"plug-in broken ({__name__}:broken) cannot be loaded: made for another" in caplog.text
+    name = wrong.__name__
+    assert f"plug-in {name} ({__name__}:{name}) cannot be loaded: made for another" in caplog.text
     algorithms.names()
     assert caplog.text.count("cannot be loaded") == 1
 

@@ -41,7 +41,7 @@ def load() -> None:
                 register = entry.load()
                 if callable(register):
                     register()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 _log.warning("plug-in %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
 
 

@@ -45,6 +45,14 @@ def test_it_is_what_a_run_computes(log):
         np.testing.assert_allclose(values, run.metrics[name][:, 0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["steps", "batch_size", "log_every"])
+def test_numbers_below_one_are_refused(log, name):
+    options = {"steps": 6, "batch_size": 16, "log_every": 3, name: 0}
+    chosen, problem = algorithms.get("bc"), problem_of(log)
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
+        engine.train(seed_key(0), batch_of(log), algorithm=chosen, problem=problem, **options)
+
+
 def test_a_sweep_is_a_vmap(log):
     rates = jnp.asarray([1e-3, 1e-2])
     states, _ = jax.jit(jax.vmap(lambda rate: learn(log, seed_key(0), learning_rate=rate)))(rates)

@@ -311,7 +311,7 @@ def test_a_signal_stops_it_after_a_checkpoint(world, signals):
     said = world.wait(process, fails=True)
     if len(signals) == 1:
         assert process.returncode == 128 + signals[0]
-        assert "the same command goes on from there" in said and str(folder) in said
+        assert "run the same command again to resume" in said and str(folder) in said
         assert checkpoints(folder)
     world.finish("run", [folder], " and ".join(number.name for number in signals))
 
@@ -362,7 +362,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(world):
     said = world.finish("short", folders, "newest checkpoint damaged")
     for folder, before in zip(folders, befores, strict=True):
         assert f"{folder}/checkpoints/" in said
-        assert f"{folder} goes on from step {int(before.removeprefix('step_'))}\n" in said
+        assert f"{folder} resumes from step {int(before.removeprefix('step_'))}\n" in said
 
 
 def test_what_is_beyond_the_step_gone_on_from_is_removed(world):

@@ -132,7 +132,7 @@ def claims(
     markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json", metavar="FILE")] = None,
 ) -> None:
-    """Say what of the paper holds: a verdict for each of its claims, from runs that are there.
+    """Check the paper's claims against existing runs: a verdict for each.
 
     Args:
         folder: Where `fat2thin reproduce` kept its runs.
@@ -207,7 +207,7 @@ def _told_plainly() -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt as stopped:
-            what = str(stopped) or "stopped. The same command goes on from here."
+            what = str(stopped) or "Interrupted. Run the same command again to resume."
             print(f"fat2thin: {printable(what)}", file=sys.stderr)
             sys.exit(getattr(stopped, "status", 130))
 

@@ -149,9 +149,9 @@ def show(folders: RunFolders, /, follow: bool = False) -> None:
         (folder,) = folders
         if follow and not run_status.follow(folder):
             return
-        standing = StatusReader(folder).read()
-        if standing.running:
-            print(run_status.describe(standing))
+        status = StatusReader(folder).read()
+        if status.running:
+            print(run_status.describe(status))
         else:
             _print(load(folder))
 
@@ -281,9 +281,9 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
 
     Args:
         folder: Run folder, of a run that is finished or not.
-        replay: At least so many steps are computed again from the start and compared bit for bit,
-            and those from its newest checkpoint to the end where they are no more; 0 is none. By
-            default as many as the first row of metrics is the mean of.
+        replay: Recompute at least this many steps from the start and compare bits, and those from
+            the newest checkpoint to the end if they are no more; 0 disables. By default as many
+            as the first metrics row averages.
     """
     from fat2thin.training import verify as check
 

@@ -33,6 +33,7 @@ from fat2thin.evaluation.held_out import preference, signals
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.policies import Policy
 from fat2thin.random_streams import Stream, fold, seed_key, stream_key
+from fat2thin.settings.config import whole_number
 
 DRAWN_AHEAD = 2**21
 """About how many bytes of the log a job draws and gathers at once for its next updates."""
@@ -109,6 +110,8 @@ def train(
     (through several updates it is NaN where a gradient is exactly zero: Adam's square root has no
     derivative there). `random_streams.seed_key(3)` makes the draws of seed 3 of a run.
     """
+    for name, number in {"steps": steps, "batch_size": batch_size, "log_every": log_every}.items():
+        whole_number(name, number, least=1)
     config = algorithm.config() if config is None else config
     program = Program(algorithm, problem, config, batch_size, sequential=True)
     data = jax.tree.map(jnp.asarray, data)

@@ -33,7 +33,7 @@ BY_RETURNS = {
     "area": "mean return over all evaluations (area under the curve, as in the paper)",
     "final": "mean return of the last evaluation",
 }
-BY_LOG = {"offline": "what the held-out fifth of the log says, see docs/selection.md"}
+BY_LOG = {"offline": "what the held-out part of the log says, see docs/selection.md"}
 HELD_OUT = 0.2
 _CRITERIA = {**BY_RETURNS, **BY_LOG}
 MOST_SETTINGS = 10_000
@@ -95,7 +95,7 @@ class Sweep:
         ]
 
     def report(self, name: str, setting: Mapping[str, Any]) -> PlannedRun:
-        """The run of the chosen setting on fresh seeds and the whole log."""
+        """The run of the chosen setting on fresh seeds, with the options of the base."""
         spec = dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
         return PlannedRun(f"{name}/report", spec)
 

@@ -53,7 +53,7 @@ class RunOptions:
     set's own: the treatment tasks, and the robots of d4rl/ and regenerated/ names."""
     standardise: bool | None = None
     """Give the networks observations with mean 0 and standard deviation 1 per column, over the log.
-    Settings for small logs always do. Policies take raw observations all the same."""
+    Settings for small logs do. Policies take raw observations all the same."""
     reward_scale: float | str | None = None
     """Factor that rewards are multiplied by before learning: a number; "return_range", which is
     1000 / (best - worst return of an episode), as IQL does; or "deviation", which is 1 / their
@@ -72,13 +72,15 @@ class SweepOptions(RunOptions):
     """Options of a sweep: those of its runs, with other defaults."""
 
     steps: int | None = 10_000
+    """Updates per seed."""
     seeds: int | Iterable[int] = 5
     """Seeds that choose: a count, or a list such as "3,5"."""
     report_seeds: int | Iterable[int] = 10
     """Seeds that report, never those that choose: a count takes the next ones."""
     select: str = _choice("area", "final", OFFLINE)
     """How the best setting is chosen: by returns in the environment ("area" under the curve, as in
-    the paper, or the "final" evaluation), or "offline", by a fifth of the log that is held out."""
+    the paper, or the "final" evaluation), or "offline", by a part of the log that is held out (a
+    fifth, unless `holdout` says)."""
 
 
 def option_names() -> list[str]:

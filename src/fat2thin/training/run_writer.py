@@ -102,7 +102,7 @@ class RunWriter:
         for step in folder.kept_snapshots(self.spec.snapshots):
             self._snapshots[step] = folder.snapshot(step, like)
         folder.write_about(self.about)
-        _log.warning("%s goes on from %s", folder.path, checkpoint.place)
+        _log.warning("%s resumes from %s", folder.path, checkpoint.place)
 
     def warn(self, sentence: str) -> None:
         """Log a warning, and keep the first hundred in run.json."""

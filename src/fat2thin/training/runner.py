@@ -148,8 +148,8 @@ class _Training:
         self.specs, self.logs, self.folders = specs, logs, folders
         self.spec = specs[0]
         self.pack = make_pack(specs, logs, traced)
-        self.turns = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
-        self.evaluations = EvaluationQueue(specs, self.pack, self.turns)
+        self.scheduler = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
+        self.evaluations = EvaluationQueue(specs, self.pack, self.scheduler)
         self._checkpoint_seconds = checkpoint_seconds
 
     def begin(self, found: Sequence[Checkpoint | None]) -> None:
@@ -157,7 +157,7 @@ class _Training:
         self.timer = Timer(self._checkpoint_seconds)
         self.place = found[0].place if found[0] else START
         self.states = self._first_states(found)
-        also: dict[str, Any] = dict(self.turns.about)
+        also: dict[str, Any] = dict(self.scheduler.about)
         if self.pack.jobs.settings:
             # Compiled in or an argument, a number rounds differently: a replay wants to know.
             also["traced"] = sorted(self.pack.jobs.settings)
@@ -179,11 +179,11 @@ class _Training:
             if checkpoint
         ]
         if not parts:
-            return self.turns.init()
+            return self.scheduler.init()
         whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         # States of jobs that take turns stay on the host.
-        whole = whole if self.turns.count > 1 else jax.tree.map(jnp.asarray, whole)
-        return self.turns.spread(whole)
+        whole = whole if self.scheduler.count > 1 else jax.tree.map(jnp.asarray, whole)
+        return self.scheduler.spread(whole)
 
     @property
     def active(self) -> np.ndarray:
@@ -196,20 +196,20 @@ class _Training:
 
     def run(self, progress: Silent) -> list[Run]:
         """Run all chunks, and do what is due between them."""
-        if self.turns.count > 1:
+        if self.scheduler.count > 1:
             _log.warning(
                 "%d jobs do not fit into the memory of the device: they take turns, %d at a time "
                 "(%s says how much they may take)",
-                len(self.pack.jobs.seed), self.turns.at_a_time, LIMIT,
+                len(self.pack.jobs.seed), self.scheduler.at_a_time, LIMIT,
             )  # fmt: skip
-        data = self.turns.replicated(self.pack.data())
+        data = self.scheduler.replicated(self.pack.data())
         listening = any(writer.folder for writer in self.writers)
         try:
             with Interruption(listening) as self.interruption:
                 self._prepare(data, progress)
                 self._train(data, progress)
             self._keep_evaluations(progress, wait=True)
-            states = self.turns.gathered(self.states)
+            states = self.scheduler.gathered(self.states)
             for number, writer in enumerate(self.writers):
                 if writer.over:
                     continue
@@ -235,7 +235,7 @@ class _Training:
         else:
             progress.advance(step)
         for length in _left(chunk_lengths(self.spec.stops, self.spec.log_every), step):
-            self.states, report = self.turns.chunk(self.states, data, step, length, self.active)
+            self.states, report = self.scheduler.chunk(self.states, data, step, length, self.active)
             self._stop_diverged(report, step, kept=step)
             step += length
             metrics = jax.device_get(report.row)
@@ -254,14 +254,14 @@ class _Training:
             return
         self._keep_evaluations(progress, wait=True)
         with self.timer:
-            states, writers = self.turns.gathered(self.states), self._unfinished
+            states, writers = self.scheduler.gathered(self.states), self._unfinished
             written = [self._checkpoint(writer, place, states, must=asked) for writer in writers]
             for writer in writers:
                 writer.settle(place, all(written))
         if asked:
             raise Interrupted(
-                f"stopped after {place}. What there is, is in {self._places()}: the same command "
-                "goes on from there.", self.interruption.number,
+                f"interrupted after {place}. Everything so far is in {self._places()}: run the "
+                "same command again to resume.", self.interruption.number,
             )  # fmt: skip
 
     def _places(self) -> str:
@@ -286,7 +286,7 @@ class _Training:
         steps, done = preparation.steps(self.spec.config), self.place.step
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
         for length in _left(chunk_lengths([steps], self.spec.log_every), done):
-            self.states, report = self.turns.chunk(
+            self.states, report = self.scheduler.chunk(
                 self.states, data, done, length, self.active, preparing=True
             )
             # All of the preparation is before the first step.
@@ -314,14 +314,14 @@ class _Training:
             writer = self.writers[int(self.pack.jobs.run[job])]
             writer.stop(job, error, kept)
             if not writer.active.any():
-                states = self.turns.gathered(self.states)
+                states = self.scheduler.gathered(self.states)
                 writer.end(kept, states, status=DIVERGED, diverged=str(error))
             if all(writer.over for writer in self.writers):
                 raise error
 
     def _keep_policies(self, step: int, progress: Silent) -> None:
         """Make the snapshots and evaluations that are due."""
-        policies = functools.cache(lambda: self.turns.policies(self.states))
+        policies = functools.cache(lambda: self.scheduler.policies(self.states))
         if step in self.spec.snapshots:
             for writer in self._unfinished:
                 writer.keep_snapshot(step, policies())
