@@ -257,7 +257,8 @@ class Subject:
         support = self.distribution.support
         if support is None:
             return np.ones(values.shape[:2], bool)
-        answer = np.asarray(support(self.to_device(values)))
+        with jax.numpy_rank_promotion("allow"):
+            answer = np.asarray(support(self.to_device(values)))
         shape = (values.shape[0], *self.batch_shape)
         return np.broadcast_to(answer, shape).reshape(values.shape[:2])
 
