@@ -45,8 +45,8 @@ def learning_curves(run: Run) -> Figure:
     figure, (row,) = style.panels(len(titles), (3.8, 5.0), (2.8, 0.0), sharex=True, sharey=True)
     for axes, (policy, title) in zip(row, titles.items(), strict=True):
         for way, (label, colours, dashes) in _WAYS.items():
-            intervals = map(seed_interval, run.evaluations[f"{policy}_{way}"].returns)
-            value, low, high = np.transpose(list(intervals))
+            returns = np.asarray(run.evaluations[f"{policy}_{way}"].returns)
+            value, low, high = np.transpose([seed_interval(of_step) for of_step in returns])
             steps, colour = run.evaluations.steps, colours[policy]
             axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             look = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
