@@ -161,6 +161,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--figure", type=Path)
     asked = arguments.parse_args()
+    for name in ("small_logs", "overfitting", "selection"):
+        print(f"{name}.json: {read(name)['what']}\n")
     print("\n".join(map(Table.markdown, method_tables())))
     scored = study()
     print("\n".join(map(Table.markdown, studies.selection_tables(scored))))
