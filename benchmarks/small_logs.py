@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/selection.md, made from what was measured.
+"""Print every table about small logs, and draw the figure, from stored measurements.
 
     python benchmarks/small_logs.py
     python benchmarks/small_logs.py --figure docs/images/selection.png
@@ -10,6 +10,7 @@ bootstrap intervals over seeds.
 import argparse
 import json
 from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 
 import matplotlib.style
@@ -46,6 +47,37 @@ def study() -> studies.Scores:
         for dataset, seeds in read("selection")["candidates"].items()
     }
     return studies.scores(candidates)
+
+
+def method_tables() -> list[Table]:
+    """Return one table per reward: every method with the settings for small logs, best first."""
+    kept = read("small_logs")
+    return [_method_table(kept, reward) for reward in ("quadratic", "cubic")]
+
+
+def _method_table(kept: Mapping[str, Mapping], reward: str) -> Table:
+    best, _, rule = kept["sizes"]["refs"][f"treatment/{reward}@50"]["best constant"]
+    rows = []
+    for name, run in kept["small-logs"].items():
+        of, method = name.split("/")
+        if of != reward:
+            continue
+        value, low, high = of_seeds(run["returns"]["actor_sampled"])
+        rows.append({
+            "method": method,
+            "mean": value,
+            "low": low,
+            "high": high,
+            "percent_of_constant": 100.0 * value / best,
+            "centre": float(np.mean(run["returns"]["actor_centre"])),
+            **kept["doses"][reward].get(method, {"dose_variance": nan, "dose_limit_rate": nan}),
+        })  # fmt: skip
+    return Table(
+        f"treatment/{reward}: final return after 6,000 updates, seeds 100 to 109, "
+        "1,000 episodes per seed",
+        tuple(sorted(rows, key=lambda row: -row["mean"])),
+        (f"the best constant dose has {best:.2f} ({rule}, 4,096 episodes)",),
+    )
 
 
 def print_changes() -> None:
@@ -95,7 +127,7 @@ def print_robots(robots: Mapping[str, Mapping]) -> None:
 
 
 def print_robot_sets(scored: studies.Scores) -> None:
-    """What the means over robots' sets hide: each set, and weight decay there."""
+    """Robot data sets one by one: regret of each signal, and scores with weight decay."""
     ways = ("held_out_log_likelihood", "held_out_value", studies.LAST)
     kept = read("selection")
     print(f"\n| regret among checkpoints | {' | '.join(ways)} | score, no decay | decay 0.1 |")
@@ -109,7 +141,7 @@ def print_robot_sets(scored: studies.Scores) -> None:
 
 
 def print_centres(centres: Mapping[str, Mapping]) -> None:
-    """Policies without chance, each with the setting that is best for that."""
+    """Policies at their centre, each with the setting that is best for that."""
     print("\n| method, at its centre | setting | quadratic | cubic |\n|---|---|---|---|")
     ordered = sorted(centres, key=lambda name: -float(np.mean(centres[name]["quadratic"])))
     for name in ordered:
@@ -117,11 +149,21 @@ def print_centres(centres: Mapping[str, Mapping]) -> None:
         print(f"| {name} | {centres[name]['value']:g} | {' | '.join(cells)} |")
 
 
+def print_tuning(tuning: Mapping[str, Mapping]) -> None:
+    """Mean returns on seeds 0 to 9 for each value tried of a method's own setting."""
+    print("\n| method | reward and value: mean return |\n|---|---|")
+    for name, tried in tuning.items():
+        print(f"| {name} | {', '.join(f'{at}: {mean:.2f}' for at, mean in tried.items())} |")
+
+
 def main() -> None:
-    """Print everything, and draw where that was asked for."""
+    """Print everything; draw the figure if --figure is given."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--figure", type=Path)
     asked = arguments.parse_args()
+    for name in ("small_logs", "overfitting", "selection"):
+        print(f"{name}.json: {read(name)['what']}\n")
+    print("\n".join(map(Table.markdown, method_tables())))
     scored = study()
     print("\n".join(map(Table.markdown, studies.selection_tables(scored))))
     print_robot_sets(scored)
@@ -129,6 +171,7 @@ def main() -> None:
     print_sizes()
     print_robots(read("small_logs")["robots"])
     print_centres(read("small_logs")["centres"])
+    print_tuning(read("small_logs")["tuning"])
     if asked.figure:
         with matplotlib.style.context(STYLE):
             save_figure(draw_regret(scored), asked.figure)

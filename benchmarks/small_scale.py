@@ -1,18 +1,29 @@
-"""How far FtTPO is ahead at small scale, seed by seed: the differences quoted in docs/results.md.
+"""Print final scores at small scale, and FtTPO's lead over each method, seed by seed.
 
     python benchmarks/small_scale.py
 
 It reads docs/results/reproduction_small.json, the mean returns of the runs of
-`fat2thin reproduce all --scale small`. Brackets are 95 % bootstrap intervals.
+`fat2thin reproduce all --scale small`. Brackets are 95 % bootstrap intervals over seeds.
 """
 
 import json
+from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fat2thin.data.formats.d4rl import normalised_score, robot
-from fat2thin.evaluation.statistics import Interval, mean, paired_difference, stratified_interval
+from fat2thin.evaluation.statistics import (
+    Interval,
+    area_under_curve,
+    interquartile_mean,
+    mean,
+    paired_difference,
+    seed_interval,
+    stratified_interval,
+)
+from fat2thin.tables import Table
 
 RESULTS = Path("docs/results/reproduction_small.json")
 TREATMENT = ("treatment-quadratic", "treatment-cubic")
@@ -27,7 +38,8 @@ class Small:
     """Final scores a seed: returns on the treatment task, D4RL's scores on robots."""
 
     def __init__(self) -> None:
-        self._runs = json.loads(RESULTS.read_text())["runs"]
+        kept = json.loads(RESULTS.read_text())
+        self._runs, self._doses = kept["runs"], kept["doses"]
 
     def methods(self, dataset: str) -> list[str]:
         return [name.split("/")[2] for name in self._runs if name.split("/")[1] == dataset]
@@ -37,6 +49,40 @@ class Small:
         returns = np.asarray(run["mean_returns"][policy][-1])
         return normalised_score(run["dataset"], returns) if robot(run["dataset"]) else returns
 
+    def treatment_table(self, dataset: str) -> Table:
+        """Return one row per method, the highest final return first."""
+        rows = [self._row(dataset, method) for method in self.methods(dataset)]
+        return Table(dataset, tuple(sorted(rows, key=lambda row: -row["mean"])))
+
+    def _row(self, dataset: str, method: str) -> dict[str, Any]:
+        seeds = self.final(dataset, method)
+        value, low, high = seed_interval(seeds[:, None])
+        run = self._runs[f"curves/{dataset}/{method}"]
+        curves = np.asarray(run["mean_returns"]["actor_sampled"])[..., None]
+        steps = np.arange(len(curves)) * run["evaluate_every"]
+        proposal = "proposal_sampled" in run["mean_returns"]
+        return {
+            "method": method,
+            "mean": value,
+            "low": low,
+            "high": high,
+            "iqm": float(interquartile_mean(seeds)),
+            "centre": self.final(dataset, method, "actor_centre").mean(),
+            "area": area_under_curve(steps, curves).mean(),
+            "proposal": self.final(dataset, method, "proposal_sampled").mean() if proposal else nan,
+            **self._doses[dataset][method],
+        }
+
+    def robot_table(self) -> Table:
+        """Return one row per data set with the mean final score of each method, and the mean."""
+        methods = self.methods(ROBOTS[0])
+        rows = [
+            {"data set": task, **{name: self.final(task, name).mean() for name in methods}}
+            for task in ROBOTS
+        ]
+        means = {name: np.mean([row[name] for row in rows]) for name in methods}
+        return Table("robots, final scores", (*rows, {"data set": "mean", **means}))
+
 
 def words(interval: Interval) -> str:
     return "{:6.2f} [{:6.2f}, {:6.2f}]".format(*interval)
@@ -44,6 +90,9 @@ def words(interval: Interval) -> str:
 
 def main() -> None:
     small = Small()
+    for dataset in TREATMENT:
+        print(small.treatment_table(dataset).markdown())
+    print(small.robot_table().markdown())
     for dataset in TREATMENT:
         ours = small.final(dataset, "fttpo")
         print(f"\n{dataset}: FtTPO less ...")
