@@ -302,7 +302,7 @@ def with_cell(row: int, column: str, cell: str) -> str:
 REFUSED_TEXTS = {
     "decimal comma": (
         with_cell(2, "obs_a", '"1,5"'),
-        r"log.csv: 'obs_a' has '1,5', which is no number: row 2 \(line 3\)\. .*decimal point",
+        r"log.csv: 'obs_a' has '1,5', which is not a number: row 2 \(line 3\)\. .*decimal point",
     ),
     "bare decimal comma": (
         with_cell(2, "obs_a", "1,5"),
@@ -311,9 +311,9 @@ REFUSED_TEXTS = {
     "too few cells": (WHOLE + "z,3", r"row 8 \(line 9\) has 2 cells, the header has 7"),
     "blank": (with_cell(4, "reward", ""), r"'reward' has no value: row 4 \(line 5\)\. Fill in"),
     "spaces": (with_cell(4, "reward", "  "), r"'reward' has no value: row 4 \(line 5\)"),
-    "text": (with_cell(7, "act", "2 mg"), r"'act' has '2 mg', which is no number: row 7 "),
-    "missing": (with_cell(1, "act", "NA"), r"'act' has 'NA', which is no number: row 1 \(line 2\)"),
-    "underscore": (with_cell(1, "act", "1_0"), r"'act' has '1_0', which is no number"),
+    "text": (with_cell(7, "act", "2 mg"), r"'act' has '2 mg', which is not a number: row 7 "),
+    "missing": (with_cell(1, "act", "NA"), r"'act' has 'NA', which is not a number: row 1 "),
+    "underscore": (with_cell(1, "act", "1_0"), r"'act' has '1_0', which is not a number"),
     "not a number": (with_cell(3, "obs_b", "nan"), r"'obs_b' has nan, which is no .* row 3 "),
     "infinite": (with_cell(3, "obs_b", "-inf"), r"'obs_b' has -inf, which is no finite"),
     "too large": (with_cell(3, "obs_b", "1e39"), r"'obs_b' has 1e\+39, which is no finite float32"),
@@ -328,7 +328,7 @@ REFUSED_TEXTS = {
         r"'who' goes on with episode 'x' below the row that ended it: row 2 \(line 3\)",
     ),
     "time falls": (with_cell(3, "time", "1"), r"'time' does not rise .*: row 3 \(line 4\)\. Sort"),
-    "no time": (with_cell(3, "time", "soon"), r"'time' has 'soon', which is no number and no date"),
+    "no time": (with_cell(3, "time", "soon"), r"'time' has 'soon', not a number or a date"),
     "two kinds of time": (
         with_cell(3, "time", "2024-05-31"),
         r"'time' has '2024-05-31', .* not written as .*: row 3 \(line 4\)",
@@ -343,7 +343,7 @@ REFUSED_TEXTS = {
     ),
     "lines of a quoted cell": (
         with_cell(5, "act", "?").replace("x,0", '"v\n\nw",0'),
-        r"'act' has '\?', which is no number: row 5 \(line 8\)",
+        r"'act' has '\?', which is not a number: row 5 \(line 8\)",
     ),
     "semicolons": (WHOLE.replace(",", ";"), "columns are separated by ';'. Save it with commas"),
     "tabs": (WHOLE.replace(",", "\t"), r"its columns are separated by '\\t'"),

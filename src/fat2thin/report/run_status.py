@@ -60,7 +60,7 @@ def remarks(outline: RunOutline) -> Iterator[str]:
 
 
 def overview(folders: Sequence[Path]) -> Table:
-    """One row per folder, in the order given; what is no run, or damaged, has a row too."""
+    """One row per folder, in the order given, also for damaged folders and those without a run."""
     return Table(f"{len(folders)} run folders", tuple(map(_row, folders)))
 
 

@@ -141,7 +141,7 @@ def _parsed(column: pa.Array) -> np.ndarray:
         text = texts[int(bad.argmax())]
         comma = _number_or_none(text.replace(",", ".", 1)) is not None
         way_out = "Write numbers with a decimal point, not a comma." if comma else _COMPLETE
-        raise BadCellsError(bad, f"has {_shortened(text)!r}, which is no number", way_out)
+        raise BadCellsError(bad, f"has {_shortened(text)!r}, which is not a number", way_out)
     return np.array(parsed, np.float64)
 
 
@@ -167,7 +167,7 @@ def _moments(column: pa.Array) -> pa.Array:
     first = ways.argmax(axis=1)
     bad = unreadable if unreadable.any() else first != first[0]
     text = _shortened(column[int(bad.argmax())].as_py())
-    what = f"has {text!r}, which is no number and no date, or not written as in the rows above"
+    what = f"has {text!r}, not a number or a date, or not written as in the rows above"
     way_out = "Write numbers, or dates such as 2024-05-31 14:00, all in one way."
     raise BadCellsError(bad, what, way_out)
 
