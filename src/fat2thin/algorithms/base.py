@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Key
 
+from fat2thin.columns import Transforms
 from fat2thin.policies.networks import ScalarNetwork, TwinCritic
 from fat2thin.policies.policy import Policy
 
@@ -33,6 +34,10 @@ class Problem:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     discount: float
+    observation_transforms: Transforms = ()
+    """Transforms of raw observations, one per column; empty if there are none."""
+    action_transforms: Transforms = ()
+    """Transforms of raw actions. Algorithms learn in half-ranges of the transformed box."""
 
     @property
     def action_size(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fat2thin.columns import Column, Transforms, default_columns, transform, transforms_of
+
 BLOCK_CELLS = 2**19
 """Numbers in a block of rows: 4 MiB in double precision, about what a processor's cache holds."""
 
@@ -40,6 +42,10 @@ class Dataset:
     propensity: Any = None
     """Shape (rows,), or None where it is unknown: the probability, above 0 and at most 1, with
     which the logged action was chosen; a density is none."""
+    observation_columns: tuple[Column, ...] = ()
+    """Names, units and transforms of the observation's columns; named by number if not given."""
+    action_columns: tuple[Column, ...] = ()
+    """The same of the action's coordinates."""
 
     def __post_init__(self) -> None:
         """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""
@@ -49,6 +55,7 @@ class Dataset:
             # One type, so that a log has one hash whatever file it came from.
             object.__setattr__(self, "episode_start", self.episode_start.astype(np.int64))
         self._check_shapes()
+        self._check_columns()
         self._check_numbers()
         self._check_box()
         self._check_episodes()
@@ -63,10 +70,24 @@ class Dataset:
         """Names of the arrays that have one row per logged step."""
         return tuple(field for field in self.arrays if field != "episode_start")
 
+    def __len__(self) -> int:
+        """Number of logged steps."""
+        return self.rows
+
     @property
     def rows(self) -> int:
         """Number of logged steps."""
         return len(self.reward)
+
+    @property
+    def observation_transforms(self) -> Transforms:
+        """The transforms of the observation's columns; empty where none has one."""
+        return transforms_of(self.observation_columns)
+
+    @property
+    def action_transforms(self) -> Transforms:
+        """The transforms of the action's coordinates; empty where none has one."""
+        return transforms_of(self.action_columns)
 
     @property
     def observation_size(self) -> int:
@@ -92,6 +113,11 @@ class Dataset:
             for rows in blocks(array):
                 digest.update(np.ascontiguousarray(array[rows], little_endian).reshape(-1).data)
         digest.update(json.dumps([self.action_low, self.action_high, self.discount]).encode())
+        # Names and units change no result. Transforms do; a log without them keeps its hash.
+        if transforms := [*self.observation_transforms, *self.action_transforms]:
+            digest.update(
+                json.dumps([one and dataclasses.astuple(one) for one in transforms]).encode()
+            )
         return digest.hexdigest()
 
     def _check_shapes(self) -> None:
@@ -115,6 +141,17 @@ class Dataset:
             if found != expected:
                 meant = f"({', '.join(axes)}{',' if len(axes) == 1 else ''}) = {expected}"
                 raise self._wrong(field, f"must have shape {meant}, not {found}")
+
+    def _check_columns(self) -> None:
+        for kind, size in (("observation", self.observation_size), ("action", self.action_size)):
+            field = f"{kind}_columns"
+            columns = tuple(getattr(self, field)) or default_columns(kind, size)
+            names = [column.name for column in columns]
+            if len(names) != size:
+                raise self._wrong(field, f"must name {size} columns, not {len(names)}")
+            if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+                raise self._wrong(field, f"has {repeated[0]!r} {names.count(repeated[0])} times")
+            object.__setattr__(self, field, columns)
 
     def _check_numbers(self) -> None:
         for field in self.arrays:
@@ -148,6 +185,23 @@ class Dataset:
         if outside.any():
             count, row = int(outside.sum()), int(outside.argmax())
             raise self._wrong("action", f"leaves the box in {count} rows, first in row {row}")
+        self._check_transforms()
+
+    def _check_transforms(self) -> None:
+        """Refuse values that a logarithm does not allow; the ends of the box count as well."""
+        low = np.minimum(extremes(self.observation).low, extremes(self.next_observation).low)
+        for columns, least in (
+            (self.observation_columns, low),
+            (self.action_columns, self.action_low),
+        ):
+            for column, lowest in zip(columns, least, strict=True):
+                if column.transform is not None and lowest <= column.transform.lowest:
+                    end = "the box of" if columns is self.action_columns else "column"
+                    raise self._wrong(
+                        f"{end} {column.name!r}",
+                        f"reaches down to {lowest:g}, and {column.transform} needs more than "
+                        f"{column.transform.lowest:g}: take a larger offset",
+                    )
 
     def _check_episodes(self) -> None:
         start = self.episode_start
@@ -157,6 +211,34 @@ class Dataset:
 
     def _wrong(self, field: str, complaint: str) -> ValueError:
         return ValueError(f"data set {self.name!r}: {field} {complaint}")
+
+
+def transformed(dataset: Dataset) -> Dataset:
+    """Return a log as it is learned from: columns, and the box, on their transformed scales.
+
+    The columns keep their names and have no transform left, so doing it twice changes nothing.
+    """
+    seen, done = dataset.observation_transforms, dataset.action_transforms
+    if not seen and not done:
+        return dataset
+
+    def on_scale(values: Any, transforms: Transforms) -> np.ndarray:
+        return transform(np.asarray(values, np.float64), transforms)
+
+    low, high = (on_scale(end, done) for end in (dataset.action_low, dataset.action_high))
+    changes: dict[str, Any] = {}
+    if seen:
+        for field in ("observation", "next_observation"):
+            changes[field] = on_scale(getattr(dataset, field), seen).astype(np.float32)
+    if done:
+        # Rounding must not carry an action over an end of the box.
+        action = np.clip(on_scale(dataset.action, done), low, high).astype(np.float32)
+        low, high = np.minimum(low, action.min(axis=0)), np.maximum(high, action.max(axis=0))
+        changes |= {"action": action, "action_low": tuple(low), "action_high": tuple(high)}
+    for field in ("observation_columns", "action_columns"):
+        columns = (dataclasses.replace(one, transform=None) for one in getattr(dataset, field))
+        changes[field] = tuple(columns)
+    return dataclasses.replace(dataset, **changes)
 
 
 class Extremes(NamedTuple):

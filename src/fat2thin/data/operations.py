@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fat2thin.columns import Column
 from fat2thin.data.dataset import Dataset, blocks
 
 
@@ -27,6 +28,9 @@ class RawLog(NamedTuple):
     next_observation: np.ndarray | None = None  # shape (rows, observation), where the file has it
     propensity: np.ndarray | None = None
     """Shape (rows,): the probability of the logged action, where the file has it."""
+    observation_columns: tuple[Column, ...] = ()
+    """Names, units and transforms, where the file has them."""
+    action_columns: tuple[Column, ...] = ()
 
 
 class Box(NamedTuple):
@@ -79,6 +83,8 @@ def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Datase
         action_high=box.high,
         discount=box.discount,
         propensity=None if raw.propensity is None else rows(raw.propensity),
+        observation_columns=raw.observation_columns,
+        action_columns=raw.action_columns,
     )
 
 
@@ -207,7 +213,8 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     first = datasets[0]
     for other in datasets[1:]:
         refused = f"data sets {first.name!r} and {other.name!r} cannot be one"
-        for field in ("observation_size", "action_size", "action_low", "action_high", "discount"):
+        same = ("observation_columns", "action_columns", "action_low", "action_high", "discount")
+        for field in ("observation_size", "action_size", *same):
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
                 raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fat2thin.data.dataset import Dataset, blocks
+from fat2thin.data.dataset import Dataset, blocks, transformed
 from fat2thin.data.operations import episode_returns
 
 SMALLEST_SCALE = 1e-3
@@ -138,7 +138,8 @@ class Scales:
         return 1.0 if self.reward is None else self.reward.factor
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """Another log on the same scales."""
+        """Another log on the same scales, after the transforms of its columns."""
+        dataset = transformed(dataset)
         for scale in (self.observation, self.reward):
             dataset = dataset if scale is None else scale.apply(dataset)
         return dataset
@@ -158,8 +159,8 @@ class Scales:
 
 
 def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) -> Scales:
-    """The scales of a log, as a run asks for them."""
-    reward = None
+    """The scales of a log, as a run asks for them; of transformed columns where it has some."""
+    dataset, reward = transformed(dataset), None
     if isinstance(reward_scale, str):
         reward = BY_LOG[reward_scale](dataset)
     elif reward_scale != 1.0:

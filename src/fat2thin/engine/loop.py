@@ -27,7 +27,15 @@ from fat2thin.engine.metrics import (
     pack_metrics,
     sum_block,
 )
-from fat2thin.engine.program import Data, Jobs, Program, largest_divisor, over_jobs, take
+from fat2thin.engine.program import (
+    Data,
+    Jobs,
+    ObservationScale,
+    Program,
+    largest_divisor,
+    over_jobs,
+    take,
+)
 from fat2thin.engine.selection import acting, choose, start_selection
 from fat2thin.evaluation.held_out import preference, signals
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
@@ -200,9 +208,14 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
         for name, make in makers.items()
         if make is not None
     }
-    if job.observation_scale is None:
+    transforms = program.problem.observation_transforms, program.problem.action_transforms
+    scale = job.observation_scale
+    if scale is None and not any(transforms):
         return made
-    return {name: policy.on_raw(*job.observation_scale) for name, policy in made.items()}
+    if scale is None:
+        size = program.problem.observation_size
+        scale = ObservationScale(jnp.zeros(size), jnp.ones(size))
+    return {name: policy.on_raw(*scale, *transforms) for name, policy in made.items()}
 
 
 @functools.partial(jax.jit, static_argnames="program")

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fat2thin.algorithms.base import Batch, Problem
-from fat2thin.data.dataset import Dataset
+from fat2thin.data.dataset import Dataset, transformed
 from fat2thin.policies import in_half_ranges
 
 
@@ -15,11 +15,14 @@ def problem_of(dataset: Dataset) -> Problem:
         action_low=dataset.action_low,
         action_high=dataset.action_high,
         discount=dataset.discount,
+        observation_transforms=dataset.observation_transforms,
+        action_transforms=dataset.action_transforms,
     )
 
 
 def batch_of(dataset: Dataset) -> Batch:
-    """Return all rows of a data set, on the host."""
+    """Return all rows of a data set on their transformed scales, on the host."""
+    dataset = transformed(dataset)
     low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
     fields = {field: jnp.asarray(getattr(dataset, field), jnp.float32) for field in Batch._fields}
     fields["action"] = in_half_ranges(fields["action"], low, high)

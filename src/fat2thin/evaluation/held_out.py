@@ -255,7 +255,20 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
                 f"data set {dataset.name!r} is not of the run's problem: {field} is "
                 f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
             )
-    return batch_of(_scales(run, index).apply(dataset))
+    return batch_of(_scales(run, index).apply(_with_transforms(dataset, ours)))
+
+
+def _with_transforms(dataset: Dataset, problem: Problem) -> Dataset:
+    """Return a log with the transforms that a run learned with, whatever its own file says."""
+    changes: dict[str, Any] = {}
+    for kind in ("observation", "action"):
+        columns = getattr(dataset, f"{kind}_columns")
+        transforms = getattr(problem, f"{kind}_transforms") or (None,) * len(columns)
+        changes[f"{kind}_columns"] = tuple(
+            dataclasses.replace(column, transform=one)
+            for column, one in zip(columns, transforms, strict=True)
+        )
+    return dataclasses.replace(dataset, **changes)
 
 
 def _scales(run: FinishedRun, index: int) -> Scales:

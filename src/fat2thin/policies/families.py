@@ -24,7 +24,9 @@ from jaxtyping import Array, Float
 from numpyro.distributions import Delta, Distribution, StudentT
 
 from fat2thin import plugins
+from fat2thin.columns import Transforms, inverse_transform, transform
 from fat2thin.distributions import BoxBeta, QGaussian, SquashedGaussian
+from fat2thin.distributions.transformed import TransformedColumns
 
 BOX_RULES = ("inside", "clip")
 
@@ -245,6 +247,46 @@ class Deterministic(Family):
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
         """The action, twice."""
         return self.centre(head, low, high), self.centre(head, low, high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformed(Family):
+    """A family on transformed actions: the box is transformed, and what comes out is raw again.
+
+    The centre is the raw action at the centre of the transformed law (for a band its median).
+    """
+
+    family: Family
+    transforms: Transforms
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reach", self.family.reach)
+
+    def _ends(self, head: Head, low: Array, high: Array) -> tuple[Array, Array, Array, Array]:
+        """The transformed box, and the ends of the law in it."""
+        box = [transform(end, self.transforms, jnp) for end in (low, high)]
+        return (*box, *self.family.support(head, *box))
+
+    def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
+        """The law of raw actions; its density includes the slope of the transforms."""
+        if self.reach == "point":
+            return Delta(self.centre(head, low, high), event_dim=1)
+        *box, bottom, top = self._ends(head, low, high)
+        base, raw = self.family.distribution(head, *box), self.support(head, low, high)
+        return TransformedColumns(base, self.transforms, (bottom, top), raw)
+
+    def centre(self, head: Head, low: Array, high: Array) -> Array:
+        """The raw action at the centre."""
+        box = [transform(end, self.transforms, jnp) for end in (low, high)]
+        return inverse_transform(self.family.centre(head, *box), self.transforms, jnp)
+
+    def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
+        """Lowest and highest raw action; an end at the box's is the box's own, unrounded."""
+        bottom, top, least, most = self._ends(head, low, high)
+        ends = [inverse_transform(end, self.transforms, jnp) for end in (least, most)]
+        if self.reach != "line":
+            ends = [jnp.clip(end, low, high) for end in ends]
+        return jnp.where(least == bottom, low, ends[0]), jnp.where(most == top, high, ends[1])
 
 
 class KnownFamily(NamedTuple):

@@ -1,8 +1,14 @@
 """Policies: a network, a family and an action box make a distribution over actions."""
 
-from typing import Any
+import dataclasses
+import functools
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -10,8 +16,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution
 
+from fat2thin.columns import Column, Transforms, transform, transforms_of
 from fat2thin.distributions.base import expand_to_rank
-from fat2thin.policies.families import Family, Head, clip_inward
+from fat2thin.policies.families import Family, Head, Transformed, clip_inward
 from fat2thin.policies.networks import ActionRows, ObservationRows, PolicyNetwork
 
 
@@ -45,15 +52,17 @@ class BoundedNetwork(eqx.Module):
 
 
 class StandardisedNetwork(eqx.Module):
-    """A network that learned from standardised observations, for raw ones."""
+    """A network for raw observations that learned from transformed and standardised ones."""
 
     network: Any
     mean: Float[Array, " observation"]
     scale: Float[Array, " observation"]
+    transforms: Transforms = eqx.field(static=True, default=())
 
     def __call__(self, observation: ObservationRows) -> Head:
         """The head."""
         mean, scale = (expand_to_rank(part, observation.ndim) for part in (self.mean, self.scale))
+        observation = transform(observation, self.transforms, jnp)
         return self.network((observation - mean) / scale)
 
 
@@ -69,57 +78,143 @@ class Policy(eqx.Module):
     low: Float[Array, " action"]
     high: Float[Array, " action"]
     family: Family = eqx.field(static=True)
+    observation_columns: tuple[Column, ...] = eqx.field(static=True, default=())
+    """Names, units and transforms of the observation's columns; empty where they are unknown."""
+    action_columns: tuple[Column, ...] = eqx.field(static=True, default=())
+    """The same of the action's coordinates."""
+
+    # By identity, so that `jax.jit(policy.act)` works: arrays have no hash.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def __call__(self, observation: ObservationRows) -> Distribution:
         """The distribution over actions."""
-        return self.family.distribution(*self._head_and_box(observation))
+        return self.family.distribution(
+            *self._head_and_box(_checked(observation, self.low.dtype, self.observation_columns))
+        )
 
     def support(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
         """Lowest and highest action that can be given, per coordinate."""
-        return self.family.support(*self._head_and_box(observation))
+        observation = _checked(observation, self.low.dtype, self.observation_columns)
+        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+            return self._support(observation)
+        programs, arrays = _compiled(self)
+        return programs.support(arrays, observation)
 
     def act(self, observation: ObservationRows, key: Key[Array, ""] | None = None) -> ActionRows:
         """An action in the box: a sample with a key, the centre without."""
+        observation = _checked(observation, self.low.dtype, self.observation_columns)
+        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+            return self._act(observation, key)
+        programs, arrays = _compiled(self)
+        return programs.act(arrays, observation, key)
+
+    def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
+        """The same policy in the units of another box."""
+        return dataclasses.replace(self, low=jnp.asarray(low), high=jnp.asarray(high))
+
+    def on_raw(
+        self, mean: Float[Array, " observation"], scale: Float[Array, " observation"],
+        observation_transforms: Transforms = (), action_transforms: Transforms = (),
+    ) -> "Policy":  # fmt: skip
+        """The policy on raw observations, where this one's are (transformed − mean) / scale.
+
+        With transforms of actions this policy's actions are transformed ones.
+        """
+        network = StandardisedNetwork(self.network, mean, scale, observation_transforms)
+        family = Transformed(self.family, action_transforms) if action_transforms else self.family
+        return dataclasses.replace(self, network=network, family=family)
+
+    def _support(self, observation: Array) -> tuple[Array, Array]:
+        return self.family.support(*self._head_and_box(observation))
+
+    def _act(self, observation: Array, key: Array | None) -> Array:
         head, *box = self._head_and_box(observation)
         if key is None:
             action = self.family.centre(head, *box)
         else:
             action = self.family.distribution(head, *box).sample(key)
-        # The support lies in the box; for one that does not, the box has the last word.
+        # The box bounds every action, also where the family's support reaches beyond it.
         return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
-
-    def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
-        """The same policy in the units of another box."""
-        return Policy(self.network, jnp.asarray(low), jnp.asarray(high), self.family)
-
-    def on_raw(
-        self, mean: Float[Array, " observation"], scale: Float[Array, " observation"]
-    ) -> "Policy":
-        """The policy on raw observations, where this one's are (observation − mean) / scale."""
-        network = StandardisedNetwork(self.network, mean, scale)
-        return Policy(network, self.low, self.high, self.family)
 
     def _head_and_box(self, observation: Array) -> tuple[Head, Array, Array]:
         """The head, and the box at its rank."""
-        observation = jnp.asarray(observation, self.low.dtype)
-        if not isinstance(observation, Tracer):
-            _refuse_not_finite(np.asarray(observation))
+        observation = jnp.asarray(observation)
         rank, head = observation.ndim, self.network(observation)
         return head, expand_to_rank(self.low, rank), expand_to_rank(self.high, rank)
 
 
-def _refuse_not_finite(observation: np.ndarray) -> None:
-    """Raise where a number is nan or infinite, naming its column and its row."""
-    wrong = ~np.isfinite(observation)
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0].tolist())
-        *row, column = place
-        of_row = f" of row {', '.join(map(str, row))}" if row else ""
-        more = f" ({int(wrong.sum()):,} numbers are not finite)" if wrong.sum() > 1 else ""
+class _Programs(NamedTuple):
+    """Compiled calls for all policies of one structure; they take the policy's arrays first."""
+
+    act: Callable[..., Array]
+    support: Callable[..., tuple[Array, Array]]
+
+
+_COMPILED: weakref.WeakKeyDictionary[Policy, tuple[_Programs, list[Array]]]
+_COMPILED = weakref.WeakKeyDictionary()
+
+
+def _compiled(policy: Policy) -> tuple[_Programs, list[Array]]:
+    """The programs and the arrays of a policy, found once: that takes longer than an action."""
+    found = _COMPILED.get(policy)
+    if found is None:
+        # Without names and units: they must not cause a compilation.
+        plain = Policy(policy.network, policy.low, policy.high, policy.family)
+        arrays, structure = jax.tree.flatten(plain)
+        found = _COMPILED[policy] = _programs(structure), arrays
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _programs(structure: Any) -> _Programs:
+    def act(arrays: list[Array], seen: Array, key: Array | None) -> Array:
+        return jax.tree.unflatten(structure, arrays)._act(seen, key)
+
+    def support(arrays: list[Array], seen: Array) -> tuple[Array, Array]:
+        return jax.tree.unflatten(structure, arrays)._support(seen)
+
+    return _Programs(jax.jit(act), jax.jit(support))
+
+
+def _checked(observation: Any, dtype: Any, columns: Sequence[Column]) -> Any:
+    """Return the observation in the policy's type; refuse one that it cannot act on."""
+    traced = isinstance(observation, Tracer)
+    if not traced:
+        observation = np.asarray(observation)
+    if columns and observation.shape[-1:] != (len(columns),):
+        found = observation.shape[-1] if observation.ndim else "no axis"
+        names = ", ".join(column.name for column in columns)
         raise ValueError(
-            f"observation {column}{of_row} is {observation[place]:g}{more}: a policy needs finite "
-            "numbers. Fill in what is missing, or do not ask it for an action here"
+            f"an observation has {len(columns)} numbers ({names}), this one has {found}"
         )
+    if traced:
+        return observation.astype(dtype)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        observation = observation.astype(dtype)
+    _refuse_unusable(observation, columns)
+    return observation
+
+
+def _refuse_unusable(observation: np.ndarray, columns: Sequence[Column]) -> None:
+    """Raise for a number that is not finite or below what a logarithm allows, with its place."""
+    wrong = ~np.isfinite(observation)
+    why = "a policy needs finite numbers"
+    if not wrong.any():
+        lowest = [one.lowest if one else -math.inf for one in transforms_of(columns)]
+        if not lowest or not (wrong := observation <= np.asarray(lowest)).any():
+            return
+        why = "the policy learned the logarithm of this column, which needs a larger number"
+    *row, column = place = tuple(np.argwhere(wrong)[0].tolist())
+    name = columns[column].name if columns else f"observation {column}"
+    of_row = f" of row {', '.join(map(str, row))}" if row else ""
+    more = f" ({int(wrong.sum()):,} numbers are unusable)" if wrong.sum() > 1 else ""
+    raise ValueError(
+        f"{name}{of_row} is {observation[place]:g}{more}: {why}. "
+        "Fill in what is missing, or do not ask for an action here"
+    )
 
 
 class Sampled(eqx.Module):

@@ -16,6 +16,8 @@ import jax
 
 from fat2thin import __version__, data
 from fat2thin.algorithms.base import Problem
+from fat2thin.columns import Column, Transforms, default_columns, transform_from_json
+from fat2thin.data.dataset import extremes
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales, find_scales
 from fat2thin.engine.pack import LoadedLog
@@ -23,7 +25,7 @@ from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError
 from fat2thin.settings.config import LARGEST_NUMBER, whole_number
 from fat2thin.settings.small_logs import Load
-from fat2thin.settings.spec import RunSpec
+from fat2thin.settings.spec import RunSpec, plain
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "numpyro", "equinox", "optax", "safetensors")
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -46,6 +48,7 @@ def identity_of(file: Path, about: Mapping[str, Any]) -> RunIdentity:
         problem = _problem(about["problem"])
         # Folders from before there were scales do not name them.
         scales = _scales(about.get("scales", [_UNSCALED]), len(spec.seeds), problem)
+        columns_of(about, problem)
         if "step" in about:
             whole_number("step", about["step"], least=0, most=spec.steps)
     except ValueError as error:
@@ -78,6 +81,9 @@ _FIELDS: dict[str, files.Kind] = {
     "problem": dict,
     "sha256": files.all_of(str),
     "scales": files.all_of(dict),
+    "columns": files.each(
+        files.all_of(files.fields(name=str, unit=str, low=files.is_number, high=files.is_number))
+    ),
     "versions": files.each(str),
     "device": str,
     "started": str,
@@ -98,9 +104,54 @@ _FIELDS: dict[str, files.Kind] = {
 }
 
 
+_TRANSFORMS = ("observation_transforms", "action_transforms")
+
+
+def problem_to_json(problem: Problem) -> dict[str, Any]:
+    """Return the problem as run.json keeps it: transforms only where there are some."""
+    values = plain(dataclasses.asdict(problem))
+    return {name: value for name, value in values.items() if value or name not in _TRANSFORMS}
+
+
+def columns_to_json(dataset: data.Dataset) -> dict[str, list[dict[str, Any]]]:
+    """Return names, units, transforms and observed ranges of a log's columns."""
+    return {
+        kind: [
+            {**column.to_json(), "low": float(low), "high": float(high)}
+            for column, low, high in zip(
+                getattr(dataset, f"{kind}_columns"), *extremes(getattr(dataset, kind)), strict=True
+            )
+        ]
+        for kind in ("observation", "action")
+    }
+
+
+class RunColumns(NamedTuple):
+    """The columns of a run's log, and the range of each column in it."""
+
+    observation: tuple[Column, ...]
+    action: tuple[Column, ...]
+    ranges: dict[str, tuple[tuple[float, float], ...]]
+    """Of "observation" and "action"; empty for a folder from before they were kept."""
+
+
+def columns_of(about: Mapping[str, Any], problem: Problem) -> RunColumns:
+    """Return the columns that run.json describes; by number in a folder that does not."""
+    sizes = {"observation": problem.observation_size, "action": problem.action_size}
+    kept = about.get("columns", {})
+    found = {kind: default_columns(kind, size) for kind, size in sizes.items()}
+    ranges = {}
+    for kind, entries in kept.items():
+        if len(entries) != sizes.get(kind):
+            raise ValueError(f"columns must describe {sizes} columns, got {len(entries)} {kind}")
+        found[kind] = tuple(map(Column.from_json, entries))
+        ranges[kind] = tuple((entry["low"], entry["high"]) for entry in entries)
+    return RunColumns(found["observation"], found["action"], ranges)
+
+
 def _problem(values: Mapping[str, Any]) -> Problem:
-    names = [field.name for field in dataclasses.fields(Problem)]
-    if sorted(values) != sorted(names):
+    names = [field.name for field in dataclasses.fields(Problem) if field.name not in _TRANSFORMS]
+    if sorted(name for name in values if name not in _TRANSFORMS) != sorted(names):
         raise ValueError(f"problem must have {', '.join(names)}, got {', '.join(values)}")
     for end in ("action_low", "action_high"):
         if not files.all_of(files.is_number)(values[end]):
@@ -112,7 +163,17 @@ def _problem(values: Mapping[str, Any]) -> Problem:
     if not files.is_number(discount) or not 0 <= discount <= 1:
         raise ValueError(f"problem.discount must lie in [0, 1], got {discount!r}")
     size = whole_number("problem.observation_size", size, least=1, most=LARGEST_NUMBER)
-    return Problem(size, low, high, float(discount))
+    transforms = (
+        _transforms(name, values.get(name, ()), count)
+        for name, count in zip(_TRANSFORMS, (size, len(low)), strict=True)
+    )
+    return Problem(size, low, high, float(discount), *transforms)
+
+
+def _transforms(name: str, values: Any, count: int) -> Transforms:
+    if not isinstance(values, list | tuple) or len(values) not in (0, count):
+        raise ValueError(f"problem.{name} must have one entry per column, {count} of them")
+    return tuple(None if one is None else transform_from_json(one) for one in values)
 
 
 def _scales(values: Sequence[Mapping[str, Any]], seeds: int, problem: Problem) -> list[Scales]:

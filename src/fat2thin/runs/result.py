@@ -25,7 +25,7 @@ from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import files
 from fat2thin.runs.files import NoRunError, refuse_too_large
 from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
-from fat2thin.runs.identity import identity_of
+from fat2thin.runs.identity import RunColumns, columns_of, identity_of
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
 from fat2thin.tables import Table, listed
@@ -93,8 +93,16 @@ class Run:
         policies = self._policies(self.step if step is None else step)
         if name not in policies:
             raise ValueError(f"{self.spec.algorithm} has no {name}")
-        index = self.spec.seeds.index(seed)
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
+        index, columns = self.spec.seeds.index(seed), self.columns
+        made = jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
+        return dataclasses.replace(
+            made, observation_columns=columns.observation, action_columns=columns.action
+        )
+
+    @functools.cached_property
+    def columns(self) -> RunColumns:
+        """Names, units, transforms and observed ranges of the columns of its log."""
+        return columns_of(self.about, self.program.problem)
 
     @functools.cached_property
     def _scheduler(self) -> JobScheduler:

@@ -20,7 +20,7 @@ from fat2thin.runs.files import DamagedError, TooLargeError, refuse_too_large
 from fat2thin.runs.folder import FINISHED, RUN, RUNNING, STATE, MetricsRow, RunFolder
 from fat2thin.runs.folder_checks import NotPossible, RecordedRun, refuse
 from fat2thin.settings.config import whole_number
-from fat2thin.settings.spec import MOST_ROWS, difference, plain
+from fat2thin.settings.spec import MOST_ROWS, difference
 from fat2thin.tables import Table, listed
 
 OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
@@ -170,7 +170,7 @@ class _Verifier:
             raise NotPossible(f"{name} cannot be read here: {error}") from error
         if [log.dataset.sha256 for log in logs] != run.about["sha256"]:
             raise DamagedError(f"the contents of {name} are not what they were")
-        problem = plain(dataclasses.asdict(problem_of(logs[0].dataset)))
+        problem = identity.problem_to_json(problem_of(logs[0].dataset))
         if problem != run.about["problem"]:
             raise DamagedError(f"{RUN} says {run.about['problem']} of it, it is {problem}")
         # Sums of many numbers may differ in the last digit between machines.

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fat2thin.columns import inverse_transform
+from fat2thin.data.dataset import transformed
 from fat2thin.data.operations import Reachable, reachable_returns
 from fat2thin.engine.pack import WATCHED, LoadedLog, watched_rows
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
@@ -101,7 +103,8 @@ def look(
     steps, seeds = np.searchsorted(rows["step"], chosen), np.arange(len(spec.seeds))
     of_seeds = (seeds if len(logs) > 1 else 0 * seeds).tolist()
     constants = [_best_constant_of(log) for log in logs]
-    low, high = (np.asarray(getattr(logs[0].dataset, end)) for end in ("action_low", "action_high"))
+    box = transformed(logs[0].dataset)
+    low, high = np.asarray(box.action_low), np.asarray(box.action_high)
     actions = np.stack([np.asarray(constants[log].action) for log in of_seeds])
     found = HeldOutFindings(
         metrics={
@@ -110,7 +113,9 @@ def look(
             if name != "step"
         },
         constant_value=np.asarray([float(constants[log].value) for log in of_seeds]),
-        constant_action=low + (actions + 1.0) / 2.0 * (high - low),
+        constant_action=inverse_transform(
+            low + (actions + 1.0) / 2.0 * (high - low), logs[0].dataset.action_transforms
+        ),
         held_out_rows=min(min(log.held_out.rows, WATCHED) for log in logs if log.held_out),
         reward_factor=np.asarray([logs[log].scales.reward_factor for log in of_seeds]),
         reachable=[reachable_returns(logs[log].dataset) for log in of_seeds],

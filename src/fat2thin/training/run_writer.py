@@ -1,7 +1,6 @@
 """One run of a pack while it is computed: its results so far, in memory and in its folder."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import time
@@ -294,7 +293,8 @@ def _about(spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...]) -> dict
         "format": FORMAT,
         "status": RUNNING,
         "spec": spec.to_json(),
-        "problem": plain(dataclasses.asdict(problem)),
+        "problem": identity.problem_to_json(problem),
+        "columns": identity.columns_to_json(logs[0].dataset),
         "sha256": [log.dataset.sha256 for log in logs],
         "scales": [log.scales.to_json() for log in logs],
         "versions": identity.versions(),

@@ -1,0 +1,133 @@
+"""Names, units and transforms of the columns of a log.
+
+Imports nothing heavy: `xp` is `numpy` or `jax.numpy`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+LOG, SCALE = "log", "scale"
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """An increasing function of one column that a policy learns on.
+
+    "log" is log(value + number), "scale" is value · number. Everything a user sees stays in raw
+    units.
+    """
+
+    kind: str
+    number: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in (LOG, SCALE):
+            raise ValueError(f"a transform is {LOG!r} or {SCALE!r}, not {self.kind!r}")
+        if not math.isfinite(self.number) or (self.kind == SCALE and self.number <= 0):
+            allowed = "a positive factor" if self.kind == SCALE else "a finite offset"
+            raise ValueError(f"{self.kind} needs {allowed}, not {self.number!r}")
+
+    @property
+    def lowest(self) -> float:
+        """The value that all values must be above."""
+        return -self.number if self.kind == LOG else -math.inf
+
+    def __str__(self) -> str:
+        if self.kind == SCALE:
+            return f"scale {self.number:g}"
+        return f"log(value + {self.number:g})" if self.number else "log(value)"
+
+
+Transforms = tuple[Transform | None, ...]
+"""The transform of each column, None where there is none; empty if no column has one."""
+
+
+def transform(values: Any, transforms: Transforms, xp: Any = np) -> Any:
+    """Return columns (the last axis of `values`) on the scale that is learned on.
+
+    `xp` is `numpy` or `jax.numpy`. A value that a logarithm does not allow becomes nan.
+    """
+    return _apply(values, transforms, xp, _forward)
+
+
+def inverse_transform(values: Any, transforms: Transforms, xp: Any = np) -> Any:
+    """Return transformed columns in raw units; the inverse of `transform`."""
+    return _apply(values, transforms, xp, _inverse)
+
+
+def _apply(values: Any, transforms: Transforms, xp: Any, function: Any) -> Any:
+    if not transforms:
+        return values
+    parts = (
+        values[..., place] if one is None else function(values[..., place], one, xp)
+        for place, one in enumerate(transforms)
+    )
+    return xp.stack([*parts], axis=-1)
+
+
+def _forward(values: Any, one: Transform, xp: Any) -> Any:
+    if one.kind == SCALE:
+        return values * one.number
+    shifted = values + one.number
+    allowed = shifted > 0
+    # The inner `where` keeps gradients finite where the outer one drops the value.
+    return xp.where(allowed, xp.log(xp.where(allowed, shifted, 1.0)), xp.nan)
+
+
+def _inverse(values: Any, one: Transform, xp: Any) -> Any:
+    return values / one.number if one.kind == SCALE else xp.exp(values) - one.number
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column of observations or actions."""
+
+    name: str
+    unit: str = ""
+    transform: Transform | None = None
+
+    @property
+    def label(self) -> str:
+        """The name with its unit, as figures and tables show it."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for `from_json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Column":
+        """Return the column that `to_json` described; raise a ValueError for anything else."""
+        name, unit, made = (values.get(key) for key in ("name", "unit", "transform"))
+        if not isinstance(name, str) or not isinstance(unit, str):
+            raise ValueError("a column must have a name and a unit")
+        return cls(name, unit, None if made is None else transform_from_json(made))
+
+
+def transform_from_json(values: Any) -> Transform:
+    """Return the transform of plain values, checked."""
+    known = isinstance(values, Mapping) and sorted(values) == ["kind", "number"]
+    if not known or isinstance(values["number"], bool | str) or values["number"] is None:
+        raise ValueError("a transform must have a kind and a number")
+    return Transform(values["kind"], float(values["number"]))
+
+
+def default_columns(kind: str, count: int) -> tuple[Column, ...]:
+    """Return columns with the names that a file without names gets: "observation_0" and so on."""
+    return tuple(Column(f"{kind}_{number}") for number in range(count))
+
+
+def have_names(kind: str, columns: Sequence[Column]) -> bool:
+    """Whether a file named the columns of this kind ("observation" or "action")."""
+    defaults = default_columns(kind, len(columns))
+    return [column.name for column in columns] != [column.name for column in defaults]
+
+
+def transforms_of(columns: Iterable[Column]) -> Transforms:
+    """Return the transforms of columns; empty where none has one."""
+    found = tuple(column.transform for column in columns)
+    return found if any(found) else ()
