@@ -32,11 +32,18 @@ def test_a_loss_may_grow_slowly_and_change_its_sign():
 
 def test_a_q_beyond_every_return_is_told():
     health = Health([3, 4, 5], largest_return=50.0)
-    assert health.look(1, {"q_mean": np.array([499.0, -499.0, 0.0])}) == []
-    (sentence,) = health.look(2, {"q_mean": np.array([499.0, -501.0, np.nan])})
-    assert sentence.startswith("seed 4: Q diverges. Its mean is 501 in size at step 2, and no")
+    assert health.look(1, {"q_mean": np.array([99.0, -99.0, 0.0])}) == []
+    (sentence,) = health.look(2, {"q_mean": np.array([99.0, -101.0, np.nan])})
+    assert sentence.startswith("seed 4: Q diverges. Its mean is 101 in size at step 2, and no")
     assert "can exceed 50" in sentence
     assert health.look(3, {"q_mean": np.array([0.0, -1e9, np.nan])}) == []
+
+
+def test_a_q_that_grows_without_any_reward_is_a_warning():
+    health = Health([0], largest_return=0.0)
+    assert health.look(1, {"q_mean": np.array([0.9])}) == []
+    (sentence,) = health.look(2, {"q_mean": np.array([1.1])})
+    assert "can exceed 0" in sentence
 
 
 def test_a_stopped_seed_worries_nobody():

@@ -38,6 +38,9 @@ class Problem:
     """Transforms of raw observations, one per column; empty if there are none."""
     action_transforms: Transforms = ()
     """Transforms of raw actions. Algorithms learn in half-ranges of the transformed box."""
+    value_range: Any = None
+    """The least and the largest discounted return that the log's rewards allow, shape (2,), where
+    `clip_targets` needs it. Each job has its own, so it is traced."""
 
     @property
     def action_size(self) -> int:

@@ -131,6 +131,9 @@ class CriticConfig(LearningConfig):
     polyak_rate: float = 0.005
     """Share of the way that the target networks move at each update."""
 
+    clip_targets: bool = False
+    """Whether to clip the critics' targets to the returns that the log's rewards allow."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
@@ -199,6 +202,8 @@ def check_learning(config: LearningConfig) -> None:
     layer_widths(config, "hidden")
     if isinstance(config, CriticConfig):
         between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
+        reason = "published=True has the authors' targets"
+        only_with(config, ("clip_targets",), not getattr(config, "published", False), reason)
 
 
 def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None:

@@ -41,6 +41,8 @@ def check(config: InACConfig) -> None:
     """Refuse a setting out of range."""
     configs.check_regression(config)
     configs.positive(config, "temperature", "weight_limit")
+    reason = "InAC's values include an entropy, which the rewards do not bound"
+    configs.only_with(config, ("clip_targets",), False, reason)
 
 
 def update(

@@ -242,6 +242,21 @@ def regress_value(
     return fit_value(learner, batch, lambda value: losses.half_squared_error(value, target), config)
 
 
+def critic_target(
+    batch: Batch, next_value: Values, problem: Problem, config: LearningConfig
+) -> Values:
+    """Return r + gamma * next value, clipped to what rewards allow if `clip_targets` is set.
+
+    Without a known range (a finished run on another log) nothing is clipped.
+    """
+    target = losses.temporal_difference_target(
+        batch.reward, batch.continuation, problem.discount, next_value
+    )
+    if not getattr(config, "clip_targets", False) or problem.value_range is None:
+        return target
+    return jnp.clip(target, problem.value_range[0], problem.value_range[1])
+
+
 def fit_critic(
     learner: Learner,
     batch: Batch,
@@ -251,9 +266,7 @@ def fit_critic(
     row_loss: Callable[[Array, Array], Array] = losses.twin_critic_loss,
 ) -> tuple[Learner, Metrics]:
     """One step of both critics towards r + gamma * next value."""
-    target = losses.temporal_difference_target(
-        batch.reward, batch.continuation, problem.discount, next_value
-    )
+    target = critic_target(batch, next_value, problem, config)
 
     def loss(network: TwinCritic) -> tuple[Array, Metrics]:
         values = network(batch.observation, batch.action)
@@ -272,9 +285,7 @@ def fit_value_and_critics(
     config: LearningConfig,
 ) -> tuple[Learner, Metrics]:
     """One step of the value towards its target, and of both critics towards r + gamma * next."""
-    target = losses.temporal_difference_target(
-        batch.reward, batch.continuation, problem.discount, next_value
-    )
+    target = critic_target(batch, next_value, problem, config)
 
     def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
         value, critics = network(batch.observation, batch.action)

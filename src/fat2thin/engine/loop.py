@@ -196,8 +196,10 @@ def chunk(
 
 
 def _of_job(program: Program, job: Jobs) -> Program:
-    """Return the program of one job, with its own numbers in the config."""
-    return dataclasses.replace(program, config=with_numbers(program.config, job.settings))
+    """Return the program of one job, with its own numbers in the config and the problem."""
+    problem = dataclasses.replace(program.problem, value_range=job.value_range)
+    config = with_numbers(program.config, job.settings)
+    return dataclasses.replace(program, problem=problem, config=config)
 
 
 def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem, State, shapes_program
 from fat2thin.data import Dataset
-from fat2thin.data.operations import discounted_returns, reachable_returns
+from fat2thin.data.operations import Reachable, discounted_returns, reachable_returns
 from fat2thin.data.predictability import is_noisy
 from fat2thin.data.scaling import Scales
 from fat2thin.engine import loop
@@ -144,13 +144,24 @@ def make_pack(
             name: jnp.full(len(spec.seeds), getattr(spec.config, name), jnp.float32)
             for name in varying
         }
-        log = jnp.asarray(places[np.asarray(one.log)])
-        jobs.append(one._replace(run=one.run + run, log=log, settings=settings))
+        of_seeds = np.asarray(one.log)
+        ranges = None
+        if getattr(spec.config, "clip_targets", False):
+            allowed = np.asarray([_value_range(log) for log in several], np.float32)
+            ranges = jnp.asarray(allowed[of_seeds])
+        own = {"run": one.run + run, "log": jnp.asarray(places[of_seeds]), "settings": settings}
+        jobs.append(one._replace(**own, value_range=ranges))
     return Pack(
         program=make_program(specs[0], problems[0]),
         jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
         logs=tuple(different.values()),
     )
+
+
+def _value_range(log: LoadedLog) -> Reachable:
+    """Return the returns that a log's rewards allow, in units of the rewards learned from."""
+    parts = [log.learned] if log.held_out is None else [log.learned, log.held_out]
+    return reachable_returns(*map(log.scales.apply, parts))
 
 
 def _refuse_different(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:

@@ -50,6 +50,8 @@ class Jobs(NamedTuple):
     settings: dict[str, Float[Array, "*jobs"]]
     observation_scale: ObservationScale | None = None
     """Scale of raw observations, where the logs were standardised."""
+    value_range: Float[Array, "*jobs 2"] | None = None
+    """Returns that the rewards of each job's log allow, where targets are clipped to them."""
 
 
 class Data(NamedTuple):

@@ -105,12 +105,13 @@ _FIELDS: dict[str, files.Kind] = {
 
 
 _TRANSFORMS = ("observation_transforms", "action_transforms")
+_OPTIONAL = (*_TRANSFORMS, "value_range")
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     """Return the problem as run.json keeps it: transforms only where there are some."""
     values = plain(dataclasses.asdict(problem))
-    return {name: value for name, value in values.items() if value or name not in _TRANSFORMS}
+    return {name: value for name, value in values.items() if value or name not in _OPTIONAL}
 
 
 def columns_to_json(dataset: data.Dataset) -> dict[str, list[dict[str, Any]]]:
@@ -150,7 +151,7 @@ def columns_of(about: Mapping[str, Any], problem: Problem) -> RunColumns:
 
 
 def _problem(values: Mapping[str, Any]) -> Problem:
-    names = [field.name for field in dataclasses.fields(Problem) if field.name not in _TRANSFORMS]
+    names = [field.name for field in dataclasses.fields(Problem) if field.name not in _OPTIONAL]
     if sorted(name for name in values if name not in _TRANSFORMS) != sorted(names):
         raise ValueError(f"problem must have {', '.join(names)}, got {', '.join(values)}")
     for end in ("action_low", "action_high"):

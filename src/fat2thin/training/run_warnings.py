@@ -26,7 +26,8 @@ HARDLY = 0.05  # share of the logged actions that is hardly any
 USUAL_ROWS = 50  # rows of metrics that say what is usual
 FEWEST_ROWS = 10
 SPIKE = 100.0  # how many times the usual a loss must be to be called a spike
-RUNAWAY = 10.0  # how many times the largest possible return a mean Q must be to be called diverging
+RUNAWAY = 2.0  # how many times the largest possible return a mean Q must be to be called diverging
+UNREWARDED = 1.0  # the same limit where every reward is 0; fresh networks stay below it
 
 
 class Health:
@@ -52,8 +53,9 @@ class Health:
                 f"seed {self._seeds[place]}: Q diverges. Its mean is {sizes[place]:.3g} in size at "
                 f"step {step:,}, and no return of this log's rewards can exceed "
                 f"{self._largest:.3g}. Try a smaller learning rate, a smaller polyak_rate, or "
-                "rewards of a smaller scale (--reward-scale)."
-                for place in self._new(name, sizes > RUNAWAY * (self._largest or np.inf))
+                "rewards of a smaller scale (--reward-scale), or clip the targets "
+                "(--set clip_targets=True)."
+                for place in self._new(name, sizes > (RUNAWAY * self._largest or UNREWARDED))
             ]
         if not name.endswith("_loss"):
             return []
