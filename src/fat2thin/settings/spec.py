@@ -275,7 +275,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-_LATER_SETTINGS = {
+# What settings that older folders do not name were.
+_LATER_SETTINGS = {"config.weight_decay": 0.0, "config.clip_targets": False}
     "config.weight_decay": 0.0,
     "config.clip_targets": False,
 }  # what settings that older folders do not name were
