@@ -277,9 +277,6 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 # What settings that older folders do not name were.
 _LATER_SETTINGS = {"config.weight_decay": 0.0, "config.clip_targets": False}
-    "config.weight_decay": 0.0,
-    "config.clip_targets": False,
-}  # what settings that older folders do not name were
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
