@@ -35,7 +35,7 @@ ROBOTS = tuple(
 
 
 class Small:
-    """Final scores a seed: returns on the treatment task, D4RL's scores on robots."""
+    """Final scores per seed: returns on the treatment task, D4RL's scores on robots."""
 
     def __init__(self) -> None:
         kept = json.loads(RESULTS.read_text())
@@ -74,7 +74,7 @@ class Small:
         }
 
     def robot_table(self) -> Table:
-        """Return one row per data set with the mean final score of each method, and the mean."""
+        """Return the mean final score of each method per data set, and a row with the means."""
         methods = self.methods(ROBOTS[0])
         rows = [
             {"data set": task, **{name: self.final(task, name).mean() for name in methods}}
@@ -95,13 +95,13 @@ def main() -> None:
     print(small.robot_table().markdown())
     for dataset in TREATMENT:
         ours = small.final(dataset, "fttpo")
-        print(f"\n{dataset}: FtTPO less ...")
+        print(f"\n{dataset}: FtTPO minus ...")
         others = {name: small.final(dataset, name) for name in small.methods(dataset)}
         others["its own proposal"] = small.final(dataset, "fttpo", "proposal_sampled")
         for name, theirs in others.items():
             if name != "fttpo":
                 print(f"  {name:28} {words(paired_difference(ours, theirs))}")
-    print("\nnine robots' sets, mean: FtTPO less ...")
+    print("\nmean of the nine robot data sets: FtTPO minus ...")
     for name in small.methods(ROBOTS[0]):
         if name == "fttpo" or not all(name in small.methods(dataset) for dataset in ROBOTS):
             continue

@@ -1,9 +1,9 @@
-"""FtTPO on the treatment task: ten seeds of each setting, the tables and the curves.
+"""Compare settings of FtTPO on the treatment task, with ten seeds each.
 
-    python benchmarks/treatment.py --run     trains (minutes on a GPU, hours on a CPU)
-    python benchmarks/treatment.py           prints the tables and draws the curves
+    python benchmarks/treatment.py --run     train (minutes on a GPU, hours on a CPU)
+    python benchmarks/treatment.py           print the tables and draw the curves
 
-The runs go to runs/treatment, one folder each; what the documentation needs of them is kept in
+Each run has a folder in runs/treatment. The numbers for the documentation are in
 docs/results/treatment_fttpo.json.
 """
 
@@ -98,7 +98,7 @@ def print_tables(runs: list[dict]) -> None:
 
 
 def print_differences(runs: list[dict]) -> None:
-    """Seed by seed: seeds share logs and episodes, so differences say more than two intervals."""
+    """Print paired differences: seeds share logs and episodes, so pairing reduces the noise."""
     by_name = {(run["reward"], run["tag"]): run for run in runs}
     for (reward, tag), run in by_name.items():
         best = int(np.nanargmax(np.mean(run["returns"]["actor_sampled"], axis=-1)))

@@ -1,14 +1,14 @@
-"""Every method on the treatment task, with equal tuning budgets: the tables and the picture.
+"""Compare every method on the treatment task with equal tuning budgets.
 
-    python benchmarks/treatment_methods.py --run     tunes and trains (hours on a CPU)
-    python benchmarks/treatment_methods.py           prints the tables and draws the picture
+    python benchmarks/treatment_methods.py --run     tune and train (hours on a CPU)
+    python benchmarks/treatment_methods.py           print the tables and draw the figure
 
-Tuning: six settings a method (two learning rates and three values of its own knobs; six learning
-rates where it has none), three seeds each that are used for nothing else, judged by the mean
-return of the sampling policy over all evaluations. Then ten fresh seeds with the best setting. The
-runs go to runs/treatment_methods, a folder each; what the documentation needs of them is kept in
-docs/results/treatment_methods.json. `--part 0/2` does half of the work, for two processes side by
-side; `--gather` puts their results together.
+Tuning tries six settings per method (two learning rates times three values of its own parameters;
+six learning rates if it has none), with three seeds each that are used for nothing else. The best
+setting has the highest mean return of the sampled policy over all evaluations. It is then trained
+with ten new seeds. Each run has a folder in runs/treatment_methods. The numbers for the
+documentation are in docs/results/treatment_methods.json. `--part 0/2` does half of the work, for
+two parallel processes; `--gather` combines their results.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Method(NamedTuple):
     label: str
     algorithm: str
     knobs: Mapping[str, tuple[float, ...]]
-    """Three values each, which vary together."""
+    """Own parameters with three values each, which vary together."""
     settings: dict[str, Any] = {}  # noqa: RUF012
 
 
@@ -80,7 +80,7 @@ METHODS = (
 
 
 def grid(method: Method) -> dict[str, list[float]]:
-    """Six settings: every learning rate with every value of the knobs."""
+    """Return six settings: every learning rate with every value of the method's parameters."""
     if not method.knobs:
         return {"learning_rate": [3e-3, 2e-3, 1e-3, 6e-4, 3e-4, 1e-4]}
     knobs = {name: [*values] * len(LEARNING_RATES) for name, values in method.knobs.items()}
@@ -88,7 +88,7 @@ def grid(method: Method) -> dict[str, list[float]]:
 
 
 def tune(method: Method, reward: str) -> dict[str, Any]:
-    """The setting with the largest mean return over all evaluations, and how all of them did."""
+    """Return the setting with the highest mean return over all evaluations, and all results."""
     settings = grid(method)
     specs = [
         make_spec(
@@ -103,7 +103,7 @@ def tune(method: Method, reward: str) -> dict[str, Any]:
         axis=1,
     )
     means = np.mean(scores, axis=(0, 2))
-    # A setting of which a seed stopped has no mean, and is not the best.
+    # A setting with a diverged seed has mean NaN and is never the best.
     best = int(np.argmax(np.nan_to_num(means, nan=-np.inf)))
     return {
         "chosen": {name: values[best] for name, values in settings.items()},
@@ -113,7 +113,7 @@ def tune(method: Method, reward: str) -> dict[str, Any]:
 
 
 def final(method: Method, reward: str, chosen: dict[str, float]) -> dict[str, Any]:
-    """Ten fresh seeds with the chosen setting."""
+    """Train ten new seeds with the chosen setting and return their results."""
     folder = RUNS / reward / method.label.replace(", ", "-")
     run = fat2thin.train(
         method.algorithm, f"treatment/{reward}", steps=UPDATES, seeds=SEEDS, evaluate_every=EVERY,
@@ -132,7 +132,7 @@ def final(method: Method, reward: str, chosen: dict[str, float]) -> dict[str, An
 
 
 def do(methods: Sequence[Method], minutes: float) -> None:
-    """All that is not yet there, one result file a method and reward."""
+    """Tune and train what is missing, with one result file per method and reward."""
     began = time.perf_counter()
     for method in methods:
         for reward in REWARDS:
@@ -140,7 +140,7 @@ def do(methods: Sequence[Method], minutes: float) -> None:
             if place.exists():
                 continue
             if time.perf_counter() - began > 60.0 * minutes:
-                print("time is up", flush=True)
+                print(f"stopped after {minutes:g} minutes", flush=True)
                 return
             tuned = tune(method, reward)
             result = {"label": method.label, "algorithm": method.algorithm, "reward": reward,
@@ -158,7 +158,7 @@ def gather() -> None:
     found = [RUNS / f"{m.label.replace(', ', '-')}-{r}.json" for m in METHODS for r in REWARDS]
     missing = [str(place) for place in found if not place.exists()]
     if missing:
-        print("not there yet:", *missing)
+        print("missing results:", *missing)
     content = {
         "what": "final[way].returns[seed]: mean return over 100 episodes, seeds 0 to 9; "
         "curve[evaluation][seed]; tuning on seeds 100 to 102",
@@ -210,7 +210,7 @@ def print_tables(methods: list[dict]) -> None:
 
 
 def print_differences(methods: list[dict]) -> None:
-    """FtTPO against each method seed by seed: seeds share logs and episodes."""
+    """Print FtTPO minus each method, paired by seed: seeds share logs and episodes."""
     for reward in REWARDS:
         of_reward = {one["label"]: one["final"] for one in methods if one["reward"] == reward}
         for label, ways in of_reward.items():
@@ -228,7 +228,7 @@ def references(reward: str) -> dict:
 
 
 def picture(methods: list[dict]) -> Figure:
-    """A row a method, sampled and at its centre; the references as lines."""
+    """Return a figure with one row per method, sampled and at its centre; references as lines."""
     figure = Figure(figsize=(9.0, 6.5))
     axes = figure.subplots(1, 2)
     for axis, reward in zip(axes, REWARDS, strict=True):
@@ -260,8 +260,8 @@ def picture(methods: list[dict]) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true", help="tune and train first")
-    parser.add_argument("--part", default="0/1", help="which share of the methods, as 0/4")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
+    parser.add_argument("--part", default="0/1", help="part of the methods to do, as 0/4")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after this time")
     parser.add_argument("--gather", action="store_true", help="collect the results of all parts")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))
