@@ -1,7 +1,7 @@
 """Densities and samplers as in the paper and in its authors' code, for comparison only.
 
-The densities and the sampler are wrong, as the conformance kit shows. Only the `published` mode of
-FtTPO uses this module.
+`PaperQGaussian`, `AuthorsProposal` and their sampler are wrong and fail the conformance kit. Only
+the `published` mode trains with them.
 """
 
 import math

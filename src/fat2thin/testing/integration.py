@@ -162,7 +162,7 @@ def make_line(
             x = np.where(known, centre, centre + _SIGNS * core * np.sinh(tries))
         answer = subject.log_prob(subject.rounded(x).reshape(-1, len(centre)), parameters)
         good = np.isfinite(answer).reshape(tries.shape)
-        # The last finite value and the one after it; if none is finite, the whole interval.
+        # The last finite value and the one after it; if none is finite, the outermost value.
         place = len(shares) - 1 - np.where(good.any(0), np.argmax(good[::-1], axis=0), 0)
         after = np.minimum(place + 1, len(shares) - 1)
         inside = np.take_along_axis(tries, place[None], 0)[0]

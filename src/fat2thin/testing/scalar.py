@@ -273,7 +273,7 @@ def _cdf_slope(study: ScalarStudy) -> Measurement:
 
 
 def check_icdf(study: ScalarStudy) -> Iterator[Measurement]:
-    """Check that the mass below icdf(u) is u, and that icdf is monotone and in the support."""
+    """Check that icdf(u) has mass u below it, is monotone up to rounding, and in the support."""
     subject, tolerance = study.subject, study.subject.tolerance
     levels = np.repeat(subject.rounded(_LEVELS)[:, None], subject.elements, 1)
     values = subject.program(subject.distribution.icdf)(levels)
