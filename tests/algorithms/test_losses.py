@@ -175,8 +175,8 @@ def test_the_minimiser_of_the_sparse_value_loss_has_a_mean_density_ratio_of_one(
     """Compared with the maximum of sum p q - alpha sum p (p / mu - 1) over distributions p.
 
     The maximum is found by SLSQP (Xu et al. 2023, f(x) = x - 1). With v the minimiser of the loss,
-    the best p is mu [1 + (q - v) / (2 alpha)]_+, and the best value is alpha (least loss - 1), which
-    is v + alpha times the variance of the ratio.
+    the best p is mu [1 + (q - v) / (2 alpha)]_+. The best value is alpha (least loss - 1), which is
+    v + alpha times the variance of the ratio.
     """
     rng = np.random.default_rng(2)
     q, behaviour = rng.normal(0.0, 1.0, 6), rng.dirichlet(np.full(6, 2.0))

@@ -162,7 +162,7 @@ class PolicyConfig:
 
     scale_low: float = shaping(1e-3)
     """Smallest scale of the policy (half-width of a "sparse_q_gaussian"), in half-ranges of the
-    action box."""
+    action box (1 is half its width)."""
 
     scale_high: float = shaping(10.0)
     """Largest scale of the policy, in half-ranges of the action box; a sparse band is never wider

@@ -23,8 +23,8 @@ class FtTPOConfig(configs.CriticConfig):
     """Settings of FtTPO. Lengths are in half-ranges of the action box."""
 
     temperature: float = 0.5
-    """tau: the lower, the more the policy prefers the best logged actions. With weight_index below
-    1, actions with an advantage below -tau / (1 - weight_index) are dropped. The paper sweeps 1,
+    """tau: the lower, the more the proposal prefers the best logged actions. With weight_index
+    below 1, actions with an advantage below -tau / (1 - weight_index) are dropped. The paper sweeps 1,
     0.5, 0.1 and 0.01."""
 
     weight_index: float = 0.0
@@ -71,7 +71,7 @@ class FtTPOConfig(configs.CriticConfig):
     "clip" (actions are clipped, as published)."""
 
     proposal_scale_low: float = shaping(1e-3)
-    """Smallest scale of the proposal, in half-ranges of the action box."""
+    """Smallest scale of the proposal, in half-ranges of the action box (1 is half its width)."""
 
     proposal_scale_high: float = shaping(10.0)
     """Largest scale of the proposal, in half-ranges of the action box."""
