@@ -223,8 +223,8 @@ def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None
         only_with(config, (name,), name in family.settings, reason)
     if config.outside_support is not None and not sparse:
         raise ValueError(
-            f"outside_support={config.outside_support!r} has no effect: only for a "
-            "'sparse_q_gaussian' policy can logged actions lie outside the band. Set it to None."
+            f"outside_support={config.outside_support!r} has no effect: only a 'sparse_q_gaussian' "
+            "policy has a band. Set it to None."
         )
     only_with(
         config, ("scale_low", "scale_high", "state_dependent_scale"),

@@ -24,8 +24,8 @@ class FtTPOConfig(configs.CriticConfig):
 
     temperature: float = 0.5
     """tau: the lower, the more the proposal prefers the best logged actions. With weight_index
-    below 1, actions with an advantage below -tau / (1 - weight_index) are dropped. The paper sweeps 1,
-    0.5, 0.1 and 0.01."""
+    below 1, actions with an advantage below -tau / (1 - weight_index) are dropped. The paper sweeps
+    1, 0.5, 0.1 and 0.01."""
 
     weight_index: float = 0.0
     """Index of the q-exponential weight, below 2: below 1 it drops bad actions, 1 is the usual
