@@ -396,7 +396,7 @@ def test_what_is_left_out_is_told_even_where_small_settings_were_asked_for(path,
         ("fttpo", {"greedy_samples": 20}, "^greedy_samples=20 has no effect"),
         ("fttpo", {"temperature": -1.0}, "^temperature must lie in"),
         ("fttpo", {"actor_los": "exact"}, "no setting 'actor_los'"),
-        ("fttpo", {"published": True, "actor_loss": "closed_form"}, "^published=True knows"),
+        ("fttpo", {"published": True, "actor_loss": "closed_form"}, "^published=True supports"),
         ("xql", {"published": True, "value_temperature": 1.0}, "^value_temperature=1.0 has no eff"),
     ],
 )
