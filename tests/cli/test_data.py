@@ -243,7 +243,7 @@ def test_a_run_that_cannot_act_in_the_task_is_refused(run, tmp_path, monkeypatch
         assert not list(tmp_path.iterdir())
 
     refused(
-        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: name the right task"
+        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: give the right task"
     )
     countdown = describe(COUNTDOWN)
     for changes, match in (
