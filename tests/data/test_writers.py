@@ -64,10 +64,10 @@ def test_a_table_written_in_parts_has_the_same_rows(suffix, tmp_path, monkeypatc
 
 
 def test_a_csv_is_readable_by_the_standard_library(tmp_path):
-    path, beside = writers.write(small(), tmp_path / "log.csv")
+    path, toml = writers.write(small(), tmp_path / "log.csv")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    about = tomllib.loads(beside.read_text())
+    about = tomllib.loads(toml.read_text())
     assert about == {
         "files": ["log.csv"],
         "episode": "episode",
@@ -95,9 +95,9 @@ def test_a_csv_is_readable_by_the_standard_library(tmp_path):
 
 
 def test_parquet_keeps_the_types(tmp_path):
-    path, beside = writers.write(small(), tmp_path / "log.parquet")
+    path, toml = writers.write(small(), tmp_path / "log.parquet")
     table = pyarrow.parquet.read_table(path)
-    assert tomllib.loads(beside.read_text())["files"] == ["log.parquet"]
+    assert tomllib.loads(toml.read_text())["files"] == ["log.parquet"]
     assert [str(table.schema.field(name).type) for name in ("action_1", "end", "time")] == [
         "float", "bool", "int64",
     ]  # fmt: skip
