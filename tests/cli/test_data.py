@@ -84,13 +84,13 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
     arguments = ["make", "treatment/cubic", path]
     output(arguments, capsys)
     before = hashlib.sha256(path.read_bytes()).digest()
-    with pytest.raises(SystemExit, match=r"fat2thin: .*log\.npz is there already; --overwrite"):
+    with pytest.raises(SystemExit, match=r"fat2thin: .*log\.npz exists; --overwrite"):
         output([*arguments, "--seed", "1"], capsys)
     assert hashlib.sha256(path.read_bytes()).digest() == before
     output([*arguments, "--seed", "1", "--overwrite"], capsys)
     assert data.load(str(path)).sha256 == data.load("treatment/cubic", 1).sha256
     (tmp_path / "other.toml").touch()
-    with pytest.raises(SystemExit, match=r"other\.toml is there already"):
+    with pytest.raises(SystemExit, match=r"other\.toml exists"):
         output(["make", "treatment/cubic", tmp_path / "other.csv"], capsys)
 
 
@@ -99,10 +99,10 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
     [
         (["info", "treatment/cubc"], "did you mean 'treatment/cubic'"),
         (["check", "nowhere.npz"], "nowhere.npz"),
-        (["make", "treatment/cubic", "log.xlsx"], "there are .npz, .csv, .parquet, .hdf5"),
+        (["make", "treatment/cubic", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
         (
             ["convert", "treatment/cubic", "folder/there/is/none.npz"],
-            "there is no folder folder/there/is",
+            "folder folder/there/is does not exist",
         ),
         (["make", "nowhere.npz", "log.npz"], "nowhere.npz is not made by us"),
         (["make", "treatment/cubc", "log.npz"], "did you mean 'treatment/cubic'"),
@@ -112,15 +112,15 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
         (["make", "treatment/cubic", "x.npz", "--policy", "uniform"], "--policy means nothing"),
         (["make", "treatment/cubic", "x.npz", "--way", "centre"], "--way means nothing"),
         (["make", "treatment/cubic", "x.npz", "--discount", "1"], "--discount means nothing"),
-        (["make", "Pendulum-v1", "log.xlsx"], "there are .npz, .csv, .parquet, .hdf5"),
-        (["make", "Pendulum-v1", "none/log.npz"], "there is no folder none"),
+        (["make", "Pendulum-v1", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
+        (["make", "Pendulum-v1", "none/log.npz"], "folder none does not exist"),
         (["make", "Pendulum-v1", "log.npz", "--rows", "0"], "rows must be at least 1, not 0"),
         (["make", "Pendulum-v1", "log.npz", "--seed", "-1"], "the seed must lie in"),
         (["make", "Pendulum-v1", "log.npz", "--discount", "2"], "the discount must lie in"),
         (["make", "Pendulum-v1", "log.npz", "--policy", "none"], "none holds no run"),
         (["make", "Pendulum-v1", "log.npz", "--way", "centre"], "--way is for the policy of a run"),
-        (["make", "Pendulum-v1", "minari/pendulum"], "'pendulum' is no id of Minari's"),
-        (["convert", "treatment/cubic", "minari/a/../b-v0"], "is no id of Minari's"),
+        (["make", "Pendulum-v1", "minari/pendulum"], "'pendulum' is not a Minari id"),
+        (["convert", "treatment/cubic", "minari/a/../b-v0"], "is not a Minari id"),
         (["make", COUNTDOWN, "minari/log-v0"], "Register it with an entry_point in words"),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_recording_is_not_overwritten_unasked(recorded, tmp_path, monkeypatch)
     path.write_text("mine")
     with monkeypatch.context() as patch:
         patch.setattr("fat2thin.envs.record.Environments", None)
-        with pytest.raises(SystemExit, match=r"log\.npz is there already; --overwrite replaces it"):
+        with pytest.raises(SystemExit, match=r"log\.npz exists; --overwrite replaces it"):
             main(["data", *MAKE, str(path)])
         (tmp_path / "folder.npz").mkdir()
         with pytest.raises(SystemExit, match=r"folder\.npz is a folder: choose another name"):
@@ -243,7 +243,7 @@ def test_a_run_that_cannot_act_in_the_task_is_refused(run, tmp_path, monkeypatch
         assert not list(tmp_path.iterdir())
 
     refused(
-        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: name the right task"
+        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: give the right task"
     )
     countdown = describe(COUNTDOWN)
     for changes, match in (
@@ -273,7 +273,7 @@ def test_a_recording_for_minari(minari_folder, capfd):
     expected = record(task, uniform(task), 210, workers=0)
     found = data.load(PENDULUM)
     assert found.sha256 == expected.sha256
-    with pytest.raises(SystemExit, match="uniform-v0 is there already; --overwrite replaces it"):
+    with pytest.raises(SystemExit, match="uniform-v0 exists; --overwrite replaces it"):
         output([*arguments, "--seed", "1"], capfd)
     output([*arguments, "--seed", "1", "--overwrite"], capfd)
     assert data.load(PENDULUM).sha256 == record(task, uniform(task, 1), 210, 1, workers=0).sha256
@@ -307,7 +307,7 @@ def test_converting_to_minari_and_back(minari_folder, tmp_path, capsys):
 
 def test_what_is_no_data_set_is_not_replaced(minari_folder):
     (minari_folder / "own-v0" / "other-v0").mkdir(parents=True)
-    with pytest.raises(SystemExit, match="own-v0 is there and is no data set of Minari's"):
+    with pytest.raises(SystemExit, match="own-v0 exists and is not a Minari data set"):
         main(["data", "make", "treatment/cubic", "minari/own-v0", "--overwrite"])
     assert (minari_folder / "own-v0" / "other-v0").is_dir()
 
@@ -358,7 +358,7 @@ def test_a_link_to_a_file_is_as_good_as_the_file(tmp_path, capsys):
 def test_arrays_of_more_columns_than_a_log_may_have_are_refused(tmp_path):
     rows = {"action": np.zeros((2, 1)), "reward": np.zeros(2), "terminal": np.array([0, 1])}
     np.savez_compressed(tmp_path / "log.npz", observation=np.zeros((2, 2**15 + 1)), **rows)
-    with pytest.raises(SystemExit, match=r"'observation' has 32,769 columns; 32,768 are read"):
+    with pytest.raises(SystemExit, match=r"'observation' has 32,769 columns; the limit is 32,768"):
         main(["data", "info", str(tmp_path / "log.npz")])
 
 

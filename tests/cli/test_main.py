@@ -253,6 +253,6 @@ def test_speed_leaves_out_the_first_chunk(monkeypatch, capsys):
 def test_a_table_that_cannot_be_read_is_a_plain_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("episode,obs,dose,reward\n1,0.5,0.1,1.0\n")
-    for name, message in (("log.csv", "must be said in log.toml"), ("no.csv", r"no\.csv")):
+    for name, message in (("log.csv", "log.toml next to it must describe"), ("no.csv", r"no\.csv")):
         with pytest.raises(SystemExit, match=message):
             main(["train", "stand_in", name, "--steps", "1"])
