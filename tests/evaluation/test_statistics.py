@@ -391,7 +391,7 @@ def test_other_invalid_arguments_are_refused():
     scores = {"hopper": np.arange(3.0)}
     with pytest.raises(ValueError, match=r"the same tasks; only one of them has ant, walker$"):
         probability_of_improvement({**scores, "walker": np.ones(2)}, {**scores, "ant": np.ones(2)})
-    with pytest.raises(ValueError, match=r"3 seeds and second has 2: .*use difference"):
+    with pytest.raises(ValueError, match=r"numbers of seeds, 3 and 2: .*use difference"):
         paired_difference(np.ones(3), np.ones(2))
     with pytest.raises(ValueError, match="statistic must reduce only the last axis"):
         stratified_interval(scores, np.mean)

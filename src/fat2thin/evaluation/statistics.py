@@ -214,8 +214,8 @@ def paired_difference(
     scores, others = _scores("first", first), _scores("second", second)
     if scores.shape != others.shape:
         raise ValueError(
-            f"first has {len(scores)} seeds and second has {len(others)}: give both the same "
-            "seeds, or use difference, which does not pair them"
+            f"first and second have different numbers of seeds, {len(scores)} and {len(others)}: "
+            "give both the same seeds, or use difference, which does not pair them"
         )
     return _pooled_interval([_not_stopped(scores - others)], mean, confidence, resamples)
 
