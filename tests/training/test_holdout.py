@@ -202,7 +202,7 @@ def test_a_run_does_not_notice_the_runs_beside_it(tmp_path):
 
 
 def test_runs_that_hold_out_differently_do_not_share_a_program(path):
-    with pytest.raises(ValueError, match=r"different holdout \(0.3 and 0.5\).*run them apart"):
+    with pytest.raises(ValueError, match=r"different holdout \(0.3 and 0.5\).*run them separately"):
         execute_together([spec_of(path), spec_of(path, holdout=0.5)], progress=Silent())
 
 
@@ -355,7 +355,7 @@ def test_a_share_that_cannot_be_is_named(path, holdout):
 
 
 def test_what_cannot_choose_is_refused(path):
-    with pytest.raises(ValueError, match=r"select='offline' chooses.*for example holdout=0.2"):
+    with pytest.raises(ValueError, match=r"select='offline' needs.*for example holdout=0.2"):
         spec_of(path, holdout=0.0, select="offline")
     with pytest.raises(ValueError, match=r"select must be one of 'last', 'offline', got 'best'"):
         spec_of(path, select="best")
