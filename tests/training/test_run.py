@@ -250,7 +250,7 @@ def test_other_data_under_the_same_name_are_refused(tmp_path, tiny_world, monkey
     reader = fat2thin.data.reader("tiny/shared")
     changed = reader._replace(read=lambda name, seed: tiny_world.dataset(name, 9))
     monkeypatch.setitem(fat2thin.data.readers._READERS, "tiny/shared", changed)
-    with pytest.raises(OtherRunError, match="contents of the data set are not what they were"):
+    with pytest.raises(OtherRunError, match="contents of the data set have changed"):
         tiny("tiny/shared", out=tmp_path)
 
 
@@ -266,7 +266,7 @@ def test_an_unfinished_run_is_started_anew(tmp_path, caplog):
     with pytest.raises(NoRunError, match="is not finished"):
         load(tmp_path)
     run = tiny(out=tmp_path, snapshots=[0, 6])
-    assert "holds a run that no checkpoint leads on from: it is started anew" in caplog.text
+    assert "holds an unfinished run without a usable checkpoint: it starts again" in caplog.text
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4 * 2
     same_run(run, load(tmp_path))
 

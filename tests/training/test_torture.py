@@ -390,7 +390,7 @@ def test_a_checkpoint_of_another_run_is_not_used(world):
     said = world.finish("short", [foreign, renamed, forged], "checkpoint of another run")
     step = int(newest.name.removeprefix("step_"))
     assert f"the checkpoint of step {step} cannot be used: {foreign}/" in said
-    assert f"{moved} says that it is of step" in said
+    assert f"{moved} is damaged: its manifest says step" in said
     assert f"{manifest.parent} is of another run and is not used" in said
 
 
