@@ -109,15 +109,6 @@ def train(
     (`algorithms.base.with_numbers`), so that `jax.vmap` makes a sweep and `jax.grad` a derivative
     (through several updates it is NaN where a gradient is exactly zero: Adam's square root has no
     derivative there). `random_streams.seed_key(3)` makes the draws of seed 3 of a run.
-
-    >>> from fat2thin import algorithms, data
-    >>> from fat2thin.evaluation.batches import batch_of, problem_of
-    >>> log, bc = data.load("treatment/quadratic@5"), algorithms.get("bc")
-    >>> state, metrics = train(
-    ...     seed_key(0), batch_of(log), algorithm=bc, problem=problem_of(log), steps=4, log_every=2
-    ... )
-    >>> metrics["actor_loss"].shape
-    (2,)
     """
     for name, number in {"steps": steps, "batch_size": batch_size, "log_every": log_every}.items():
         whole_number(name, number, least=1)

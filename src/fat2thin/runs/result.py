@@ -55,10 +55,10 @@ class Run:
 
     >>> import fat2thin
     >>> run = fat2thin.train("bc", "treatment/quadratic@5", steps=2, task="none", hidden=(4,))
-    >>> run.policy().act(np.zeros(8, np.float32)).shape
+    >>> run.policy(seed=0).act(jnp.zeros(8)).shape
     (1,)
-    >>> [row["metric"] for row in run.last_metrics()][:2]
-    []
+    >>> run.metrics["step"]
+    array([2])
     """
 
     spec: RunSpec
@@ -254,10 +254,11 @@ def load(folder: str | Path) -> Run:
     """Load the run in a folder. No data are read and nothing is trained.
 
     >>> import tempfile, fat2thin
+    >>> options = {"steps": 2, "task": "none", "hidden": (4,)}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = fat2thin.train("bc", "treatment/quadratic@5", steps=2, out=folder, task="none")
-    ...     fat2thin.load(folder).step
-    2
+    ...     run = fat2thin.train("bc", "treatment/quadratic@5", out=folder, **options)
+    ...     fat2thin.load(folder).spec == run.spec
+    True
     """
     here = RunFolder(Path(folder))
     about = here.about()
