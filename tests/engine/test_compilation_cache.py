@@ -57,14 +57,14 @@ def test_the_second_compilation_is_a_cache_hit(tmp_path, events):
     argument = jnp.asarray([1.0, 2.0])
     events.clear()
 
-    def compile_anew():
+    def compile_again():
         # A new function each time, so that JAX's cache in memory does not have it.
         return float(jax.jit(lambda x: jnp.sum(x**3)).lower(argument).compile()(argument))
 
-    assert compile_anew() == 9.0
+    assert compile_again() == 9.0
     assert (events["cache_misses"], events["cache_hits"]) == (1, 0)
     assert any((tmp_path / "fat2thin" / "jax").iterdir())
-    assert compile_anew() == 9.0
+    assert compile_again() == 9.0
     assert (events["cache_misses"], events["cache_hits"]) == (1, 1)
 
 
