@@ -57,8 +57,8 @@ class Run:
     >>> run = fat2thin.train("bc", "treatment/quadratic@5", steps=2, task="none", hidden=(4,))
     >>> run.policy(seed=0).act(jnp.zeros(8)).shape
     (1,)
-    >>> run.metrics["step"]
-    array([2])
+    >>> run.metrics["step"].tolist()
+    [2]
     """
 
     spec: RunSpec
