@@ -48,7 +48,7 @@ def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
         assert str(pictures / name) in again
         assert matplotlib.image.imread(pictures / name).std() > 0.01
         assert (run / name).is_file()
-    with pytest.raises(SystemExit, match="not of the run's problem: observation_size is 8"):
+    with pytest.raises(SystemExit, match="does not fit the run: its observation_size is 8"):
         main(["validate", str(run), "treatment/cubic"])
 
 

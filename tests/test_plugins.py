@@ -119,7 +119,7 @@ def test_a_name_can_be_taken_once(installed):
     fat2thin.register_task("ward", lambda: TREATMENT_TASK, data="hospital/")
     assert evaluator("hospital/2024") is TREATMENT_TASK is evaluator("own.csv", "ward")
     for name in ("ward", "none"):
-        with pytest.raises(ValueError, match=f"a task called '{name}' is already registered"):
+        with pytest.raises(ValueError, match=f"a task named '{name}' is already registered"):
             fat2thin.register_task(name, lambda: TREATMENT_TASK)
     with pytest.raises(ValueError, match="an algorithm called 'iql' is already registered"):
         fat2thin.register_algorithm(algorithms.get("iql"))

@@ -162,7 +162,7 @@ def test_a_grid_drops_what_its_values_leave_without_effect(monkeypatch, capsys, 
         assert spec.settings_from == "small" and spec.standardise
     told = capsys.readouterr().out
     assert "(weight_decay=3.0, learning_rate=0.0003, kept_mass=0.3, standardise=True, " in told
-    assert told.endswith(" Left out where a given setting rules them out: kept_mass=0.3.\n")
+    assert told.endswith(" Not used, because a given setting rules them out: kept_mass=0.3.\n")
 
 
 def test_a_page_has_all_runs_below_a_folder(swept, tmp_path, capsys):

@@ -38,7 +38,7 @@ def test_train_show_and_evaluate(folder, capsys):
     for row in ("actor_sampled", "proposal_centre", "nothing", "loss", "reward"):
         assert re.search(rf"^{row} ", shown, re.MULTILINE)
     judged = output(["evaluate", folder, "--episodes", "7"], capsys)
-    assert "7 fresh episodes a seed (draw 0)" in judged
+    assert "7 fresh episodes per seed (draw 0)" in judged
     assert load(folder).spec.config.noise == 0.5
     again = output([*TRAIN, "--seeds", "2", "--out", folder, "--set", "noise=0.5"], capsys)
     assert "6 steps" not in again and again == shown

@@ -1,4 +1,4 @@
-"""Runs from specification to result, one alone or several in one program."""
+"""Compute runs from their specifications, alone or several in one program."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ from fat2thin.training.progress import Silent, for_terminal
 from fat2thin.training.resuming import Interrupted, Interruption, Timer, groups
 from fat2thin.training.run_writer import RunWriter
 
-CHECKPOINT_SECONDS = 60.0  # about how much work a crash may cost
+CHECKPOINT_SECONDS = 60.0  # approximate time between checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def execute_together(
     progress: Silent | None = None, checkpoint_seconds: float = CHECKPOINT_SECONDS,
     load: Load = data.load,
 ) -> list[Run]:  # fmt: skip
-    """Compute several runs in one program, each into its own folder, or load those that are there.
+    """Compute several runs in one program, each into its own folder, or load the finished ones.
 
     They may differ in data set (of the same widths, box and discount), seeds and settings that are
     real numbers. Where one of several diverges, the others continue; its `about` says so.
@@ -95,10 +95,10 @@ def execute_together(
     places = [folder.path.resolve() for folder in folders if folder is not None]
     for place in places:
         if places.count(place) > 1:
-            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
+            raise ValueError(f"{place} cannot hold several runs: give each its own folder")
     logs = read_logs(specs, load)
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
-    # A run that diverged does so again; alone it is an error, as it was the first time.
+    # A run that diverged would do so again; a single run raises the error again.
     over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
 
     def missing() -> list[int]:
@@ -116,10 +116,10 @@ def execute_together(
         )  # fmt: skip
 
     computed: dict[int, Run] = {}
-    # Runs that are left of a pack keep the settings that its program takes as arguments.
+    # The unfinished runs of a pack keep the settings that its program takes as arguments.
     traced = traced_settings(specs)
     if wanted := missing():
-        # Built before anything is written: what cannot be trained is refused here.
+        # Built before anything is written: specifications that cannot be trained are refused here.
         prepared = {tuple(wanted): training_of(wanted)}
         with contextlib.ExitStack() as held:
             for folder in filter(None, (folders[i] for i in wanted)):
@@ -159,7 +159,7 @@ class _Training:
         self.states = self._first_states(found)
         also: dict[str, Any] = dict(self.scheduler.about)
         if self.pack.jobs.settings:
-            # Compiled in or an argument, a number rounds differently: a replay wants to know.
+            # A compiled-in number rounds differently from an argument; a replay must know which.
             also["traced"] = sorted(self.pack.jobs.settings)
         problem, end = self.pack.program.problem, 0
         self.writers = []
@@ -195,11 +195,11 @@ class _Training:
         return [writer for writer in self.writers if not writer.over]
 
     def run(self, progress: Silent) -> list[Run]:
-        """Run all chunks, and do what is due between them."""
+        """Run all chunks, with evaluations, snapshots and checkpoints between them."""
         if self.scheduler.count > 1:
             _log.warning(
                 "%d jobs do not fit into the memory of the device: they take turns, %d at a time "
-                "(%s says how much they may take)",
+                "(%s sets the memory limit)",
                 len(self.pack.jobs.seed), self.scheduler.at_a_time, LIMIT,
             )  # fmt: skip
         data = self.scheduler.replicated(self.pack.data())
@@ -222,7 +222,7 @@ class _Training:
             self.evaluations.close()
         if self.interruption.asked:
             raise Interrupted(
-                f"it was at its end: all steps are done, and in {self._places()}",
+                f"interrupted in the last chunk: all steps are done, and in {self._places()}",
                 self.interruption.number,
             )
         return [writer.result() for writer in self.writers]
@@ -249,7 +249,7 @@ class _Training:
     def _pause(self, place: Place, progress: Silent) -> None:
         """Write a checkpoint if one is due; stop if a signal asked for it."""
         asked = self.interruption.asked
-        # Evaluations beside training belong to a checkpoint: they get some time to become ready.
+        # A checkpoint includes the evaluations on the host: they get some time to become ready.
         if not asked and not self.timer.due(patient=self.evaluations.busy):
             return
         self._keep_evaluations(progress, wait=True)
@@ -273,7 +273,7 @@ class _Training:
         except OSError as error:
             if must:
                 raise
-            # The one before is still there.
+            # The previous one still exists.
             writer.warn(f"no checkpoint could be written after {place}: {error}")
             return False
         return True
@@ -289,7 +289,7 @@ class _Training:
             self.states, report = self.scheduler.chunk(
                 self.states, data, done, length, self.active, preparing=True
             )
-            # All of the preparation is before the first step.
+            # The whole preparation is before the first step.
             self._stop_diverged(report, done, kept=0)
             done += length
             means = jax.device_get(report.metrics)
@@ -301,7 +301,7 @@ class _Training:
         self.place = Place(training=True, step=0)
 
     def _stop_diverged(self, report: ChunkReport, start: int, kept: int) -> None:
-        """Stop the seeds that diverged, and runs without any other; an error if no run is left.
+        """Stop the seeds that diverged, and runs without other seeds; raise if no run is left.
 
         `kept` is the last good step.
         """
@@ -309,7 +309,7 @@ class _Training:
         for job, error in divergences(report, self.pack.jobs, start).items():
             if not active[job]:
                 continue
-            # Evaluations from before it diverged belong to the run as well.
+            # Evaluations from before the divergence belong to the run too.
             self._keep_evaluations(Silent(), wait=True)
             writer = self.writers[int(self.pack.jobs.run[job])]
             writer.stop(job, error, kept)
@@ -340,7 +340,7 @@ class _Training:
                 progress.evaluated(step, scores)
 
     def _scores(self, run: int, found: dict[str, Evaluation]) -> dict[str, float]:
-        """What to show of an evaluation; of several runs only the policy that acts, as it acts."""
+        """Return the scores to show: all of a single run, or `SCORE` of each of several."""
         means = {name: float(np.mean(one.returns)) for name, one in found.items()}
         if len(self.writers) == 1:
             return means
@@ -353,5 +353,7 @@ def _left(lengths: Sequence[int], done: int) -> list[int]:
     """Return the chunks after `done` updates; one of the chunks must end there."""
     ends = np.cumsum(lengths)
     if done and done not in ends:
-        raise DamagedError(f"a checkpoint of step {done:,} lies within a chunk of this run")
+        raise DamagedError(
+            f"the checkpoint of step {done:,} is not at the end of a chunk of this run"
+        )
     return [length for length, end in zip(lengths, ends, strict=True) if end > done]
