@@ -105,7 +105,7 @@ def test_help_names_every_command(capsys):
 def test_help_of_a_command_explains_its_options(capsys):
     text = help_of(["gallery"], capsys)
     assert "--out PATH" in text
-    assert "Folder the pictures are written to" in text
+    assert "Folder for the pictures" in text
 
 
 def test_a_folder_that_cannot_be_created_is_a_plain_message(tmp_path):
