@@ -109,11 +109,11 @@ def test_a_sweep_prints_its_settings_its_choice_and_its_cost(swept, capsys, monk
     monkeypatch.setattr("fat2thin.experiments.plan.execute_together", None)
     text = output([*SWEEP, *GRID, *REPORT, "--out", swept], capsys)
     assert "bc on treatment/quadratic, 2 settings, seeds 0, 4 steps" in text
-    chosen = re.search(r"^chosen: (learning_rate=\S+)$", text, re.MULTILINE)[1]
+    chosen = re.search(r"^selected: (learning_rate=\S+)$", text, re.MULTILINE)[1]
     kept = json.loads((swept / "sweep.json").read_text())
     assert chosen == f"learning_rate={kept['chosen']['learning_rate']:g}"
     assert "192 steps in the environment" in text
-    assert "reported on seeds 1, 2, which chose nothing" in text
+    assert "reported on seeds 1, 2, not used for selection" in text
     assert text.endswith(f"saved in {swept}\n")
     assert sorted(path.name for path in (swept / "selection").iterdir()) == [
         "learning_rate=0.001", "learning_rate=0.01",
@@ -131,7 +131,7 @@ def test_a_sweep_reports_on_the_seeds_after_those_that_chose(swept):
     [
         (["--grid", "learning_rate"], "a grid is written NAME=VALUE"),
         (["--grid", "rate=1,2"], "no setting 'rate'"),
-        ([*GRID, "--report-seeds", "0,1"], "seeds 0 would choose the setting and report on it"),
+        ([*GRID, "--report-seeds", "0,1"], "seeds 0 would both select the setting and report it"),
         ([*GRID, "--set", "hidden"], "a setting is written NAME=VALUE, got 'hidden'"),
         ([*GRID, "--set", "hidden=(8,)"], "hidden is set twice, to (4,) and (8,): set it once"),
         ([*GRID, "--grid", "learning_rate=1"], "the grid names learning_rate twice"),
