@@ -89,8 +89,8 @@ def test_a_link_at_a_guessed_temporary_name_is_an_error(folder, victim, monkeypa
 
 def test_a_folder_appears_with_all_of_its_files_or_not_at_all(folder):
     def fill(text, fail=False):
-        with writing_folder(folder / "made") as beside:
-            (beside / "a").write_text(text)
+        with writing_folder(folder / "made") as temporary:
+            (temporary / "a").write_text(text)
             assert text == "first" or (folder / "made" / "a").read_text() == "first"
             if fail:
                 raise KeyboardInterrupt

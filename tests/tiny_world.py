@@ -31,7 +31,7 @@ class Config:
     """Step of the descent; the usual
     range is wide."""
     noise: float = 0.01
-    """Noise of the targets, drawn anew at every update."""
+    """Noise of the targets, drawn at every update."""
     bad_identity: float = -1.0
     """A job with this identity breaks ..."""
     bad_update: float = 0.0

@@ -80,16 +80,16 @@ def creating(path: Path) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def writing(place: Path) -> Iterator[IO[bytes]]:
     """Write a file that replaces `place` once it is synced; keep the old file after an error."""
-    beside = _beside(place)
-    file = _new_file(beside)
+    temporary = _temporary(place)
+    file = _new_file(temporary)
     try:
         with file:
             yield file
             _sync_file(file)
-        os.replace(beside, place)
+        os.replace(temporary, place)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
     sync(place.parent)
 
@@ -106,16 +106,16 @@ def writing_folder(place: Path) -> Iterator[Path]:
 
     Create the files with `creating`. An existing folder with that name is replaced.
     """
-    beside, old = _beside(place), None
-    os.mkdir(beside)
+    temporary, old = _temporary(place), None
+    os.mkdir(temporary)
     try:
-        yield beside
-        sync(beside)
+        yield temporary
+        sync(temporary)
         if place.exists():
-            old = place.rename(_beside(place))
-        os.rename(beside, place)
+            old = place.rename(_temporary(place))
+        os.rename(temporary, place)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if old is not None:
             os.rename(old, place)
         raise
@@ -163,7 +163,7 @@ def _sync_file(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _beside(place: Path) -> Path:
+def _temporary(place: Path) -> Path:
     """Return an unguessable temporary name, so that no link can be planted there."""
     # Shortened: file names are limited to 255 bytes, and a character has up to four.
     return place.with_name(f".{place.name[:50]}.{secrets.token_hex(8)}.partial")

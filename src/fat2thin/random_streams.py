@@ -40,7 +40,7 @@ def stream_key(
 
 def seed_key(seed: int | Int[Array, ""]) -> Key[Array, ""]:
     """Return the key from which all streams of a seed are derived."""
-    # Explicit, so that a seed means the same whatever generator JAX is configured to use.
+    # Explicit, so that a seed does not depend on JAX's default generator.
     return jax.random.key(seed, impl="threefry2x32")
 
 
