@@ -1,6 +1,6 @@
 """Offline reinforcement learning with sparse policies.
 
-Importing this package starts nothing and reads nothing: its parts are loaded when they are used.
+Importing the package loads no other module; submodules and names are imported on first use.
 """
 
 import importlib

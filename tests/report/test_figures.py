@@ -11,7 +11,7 @@ from fat2thin.report import style
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Every figure of the gallery, drawn once with fewer samples."""
+    """Return every figure of the gallery, drawn once with fewer samples."""
     with matplotlib.style.context(style.STYLE):
         return {
             "family": figures.family(),
@@ -24,7 +24,7 @@ def test_the_gallery_is_complete(drawn):
     assert drawn.keys() == figures.GALLERY.keys()
 
 
-def test_pictures_are_written_and_show_something(drawn, tmp_path):
+def test_figures_are_written_and_not_blank(drawn, tmp_path):
     for name, figure in drawn.items():
         path = tmp_path / f"{name}.png"
         style.save_figure(figure, path)
@@ -32,7 +32,7 @@ def test_pictures_are_written_and_show_something(drawn, tmp_path):
         width, height = figure.get_size_inches() * figure.dpi
         assert pixels.shape[:2] == pytest.approx((height, width), abs=1)
         assert pixels[..., :3].std() > 0.05
-        # Nothing is cut off: the outermost pixels are paper.
+        # Nothing is cut off: the outermost pixels are background.
         border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
         assert np.all(border[:, :3] == 1.0), name
     assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
@@ -57,13 +57,13 @@ def test_a_failed_write_leaves_nothing_behind(drawn, tmp_path):
     assert (tmp_path / "kept.png").read_bytes() == b"old picture"
 
 
-def test_family_marks_the_half_widths_of_the_closed_form(drawn):
+def test_family_marks_the_closed_form_half_widths(drawn):
     labels = [axes.get_xlabel() for axes in drawn["family"].axes]
     expected = [f"zero beyond\n±{np.sqrt(2 / (1 - q)):.2f}" for q in (-10, -1, 0, 0.5)]
     assert labels == expected + ["zero\nnowhere"] * 4
 
 
-def test_family_draws_the_laws_it_names(drawn):
+def test_family_draws_the_distributions_it_names(drawn):
     twins = {
         "semicircle": scipy.stats.semicircular(),
         "Gaussian": scipy.stats.norm(),
@@ -79,7 +79,7 @@ def test_family_draws_the_laws_it_names(drawn):
         np.testing.assert_allclose(density, twin.pdf(points), rtol=1e-4, atol=1e-3)
 
 
-def test_the_ratio_of_fat_and_thin_is_where_the_divergence_is_least():
+def test_the_ratio_of_fat_and_thin_minimises_the_divergence():
     def divergence(k):
         return -np.log(k) + np.log1p(k**2) + 3 * np.arctan(k) / k - 1 / k**2 + np.arctan(k) / k**3
 

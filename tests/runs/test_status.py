@@ -71,7 +71,7 @@ def test_the_lock_shows_whether_a_process_is_training(folder):
     watch = StatusReader(folder.path)
     with locked(folder.path):
         assert watch.read().in_use
-        assert "a process is training into it now" in run_status.describe(watch.read())
+        assert "training now" in run_status.describe(watch.read())
     assert not watch.read().in_use
 
 
@@ -259,7 +259,7 @@ def test_several_folders_are_shown_in_a_table(folder, tmp_path, capsys):
     lines = lines[2:]
     assert lines[0] == ["folder", "algorithm", "dataset", "seeds", "actor sampled", "status"]
     assert [line[0] for line in lines[2:]] == [*map(str, paths)]
-    assert lines[2][-1] == "damaged: state.safetensors is cut off or was changed"
+    assert lines[2][-1] == "damaged: state.safetensors is truncated or was changed"
     assert lines[3][1:] == ["stand_in", "tiny/own", "0, 1", f"{score:.3f}", "finished"]
     stopped = "1 of 2 seeds stopped"
     assert lines[4][-2:] == ["-", f"interrupted at step 10, {stopped}"]

@@ -149,7 +149,7 @@ def test_the_command_line_takes_task_and_scales(tmp_path, capsys):
          "--reward-scale", "return_range", "--out", str(tmp_path / "run")]
     )  # fmt: skip
     printed = capsys.readouterr().out
-    assert re.search(r"evaluations: [\d,]+ steps of the task, [\d,]+ a second", printed)
+    assert re.search(r"evaluations: [\d,]+ steps of the task, [\d,]+ per second", printed)
     spec = fat2thin.load(tmp_path / "run").spec
     assert (spec.task, spec.standardise, spec.reward_scale) == (COUNTDOWN, True, "return_range")
     with pytest.raises(SystemExit, match="fat2thin: Gymnasium cannot make 'NoSuch-v0'"):

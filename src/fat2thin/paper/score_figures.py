@@ -1,7 +1,7 @@
-"""Figures of scores: learning curves, the ablation's bars, hours of training, regret.
+"""Figures of scores: learning curves, ablation bars, training time and regret.
 
-The paper's ribbons are one standard error, ours 95 % intervals; its curves of FtTPO are the
-proposal's (here `curves(..., policy="proposal")`).
+The paper's ribbons are one standard error, ours are 95 % intervals; its curves of FtTPO show the
+proposal (here `curves(..., policy="proposal")`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,11 +26,11 @@ Normalise = Callable[[str, np.ndarray], np.ndarray]  # from a data set's name an
 MOST_PANELS = 9
 _MARKERS = 7  # markers along a curve
 _FRONT, _BEST, _BEHIND = 5, 4, 3
-"""FtTPO is drawn over the best baseline, and that over the others, which are paler."""
+"""Drawing order: FtTPO in front, then the best baseline, then the others, which are paler."""
 _PALE = 0.45
 _THIN: dict[str, Any] = {"linestyle": (0, (3.0, 1.5)), "linewidth": 1.0}
 _REFERENCES = ("best constant", "uniform")
-"""Rows of a task's references that are drawn, where they are known."""
+"""Reference rows of a task that are drawn if they are known."""
 _OTHERS = {"actor": "proposal", "proposal": "actor"}
 _HOURS = 1e6 / 3600.0
 _LOOKS: tuple[dict[str, Any], ...] = tuple(
@@ -58,11 +58,11 @@ def curves(
     panels: Mapping[str, Mapping[str, Run]], *, policy: str = "actor", way: str = "sampled",
     normalise: Normalise | None = None, smooth: int = 1, ylabel: str | None = None,
 ) -> Figure:  # fmt: skip
-    """Learning curves: one panel per data set, one line per method, with 95 % intervals over seeds.
+    """Draw learning curves: one panel per data set, one line per method, 95 % intervals over seeds.
 
-    Of methods with two policies, `policy` ("actor" or "proposal") is drawn, and the other one as a
+    For methods with two policies, `policy` ("actor" or "proposal") is drawn, and the other one as a
     thin dashed line. FtTPO, its variants and the best baseline of a panel are opaque.
-    `normalise(data set, returns)` makes scores of returns, for example
+    `normalise(data set, returns)` converts returns to scores, for example
     `fat2thin.data.normalised_score`. A point is the mean of the last `smooth` evaluations.
     """
     _refuse(panels, policy, way, smooth)
@@ -99,20 +99,20 @@ def curves(
 
 
 def smoothed(scores: Float[np.ndarray, "evaluations seeds"], window: int) -> np.ndarray:
-    """Means over a trailing window of evaluations, a shorter one at the beginning."""
+    """Return means over a trailing window of evaluations, which is shorter at the beginning."""
     ends = range(1, len(scores) + 1)
     return np.stack([np.mean(scores[max(0, end - window) : end], axis=0) for end in ends])
 
 
 def is_fttpo(run: Run) -> bool:
-    """Whether a run is of FtTPO or one of its variants."""
+    """Return whether the algorithm of a run is FtTPO or one of its variants."""
     return run.spec.algorithm.split("-")[0] == "fttpo"
 
 
 def _lines(
     run: Run, policy: str, way: str, normalise: Normalise | None, smooth: int
 ) -> list[np.ndarray]:
-    """Value, low and high of a policy's curve, and of the other one's where a method has two."""
+    """Return value, low and high of a policy's curve, and of the other policy if there are two."""
     two = f"proposal_{way}" in run.evaluations.policies
     found = []
     for name in [policy, _OTHERS[policy]] if two else ["actor"]:
@@ -141,8 +141,8 @@ def _draw_method(
         steps, value, **look, linewidth=1.3 if pale else 2.0, alpha=_PALE if pale else 1.0,
         markevery=(rank % every, every), zorder=depth, label="shown",
     )  # fmt: skip
-    for beside in lines[1:]:
-        axes.plot(steps, beside[0], **_THIN, color=colour, zorder=depth, label="beside")
+    for other in lines[1:]:
+        axes.plot(steps, other[0], **_THIN, color=colour, zorder=depth, label="other")
 
 
 def _draw_references(axes: Axes, run: Run, normalise: Normalise | None) -> None:
@@ -167,8 +167,8 @@ def _heading(panels: Collection[Mapping[str, Run]], policy: str, way: str, smoot
     acting = {"sampled": "sampled", "centre": "at its centre"}[way]
     window = f", over the last {smooth} evaluations" if smooth > 1 else ""
     stopped = sum(len(run.about.get("stopped", {})) for run in runs)
-    without = f"\n{stopped} seed{'s' * (stopped > 1)} that stopped left out" if stopped else ""
-    whose = "policy that acts" if policy == "actor" else "proposal, where there is one"
+    without = f"\nwithout {stopped} stopped seed{'s' * (stopped > 1)}" if stopped else ""
+    whose = "policy that acts" if policy == "actor" else "proposal, if there is one"
     several = any(sum(not is_fttpo(run) for run in of.values()) > 1 for of in panels)
     pale = "; of the baselines, the best is opaque" if several else ""
     ribbon = "no interval" if counts == [1] else "ribbon: 95 % bootstrap interval"
@@ -182,12 +182,12 @@ def _refuse(panels: Mapping[str, Mapping[str, Run]], policy: str, way: str, smoo
             f"got {policy!r} and {way!r}"
         )
     if smooth < 1:
-        raise ValueError(f"smooth is a number of evaluations, at least 1; got {smooth}")
+        raise ValueError(f"smooth must be at least 1 evaluation, got {smooth}")
     if not 1 <= len(panels) <= MOST_PANELS:
-        raise ValueError(f"there is room for 1 to {MOST_PANELS} panels, got {len(panels)}")
+        raise ValueError(f"a figure has 1 to {MOST_PANELS} panels, got {len(panels)}")
     names = {name for runs in panels.values() for name in runs}
     if len(names) > len(_LOOKS):
-        raise ValueError(f"at most {len(_LOOKS)} methods can be told apart, got {len(names)}")
+        raise ValueError(f"at most {len(_LOOKS)} methods can be drawn, got {len(names)}")
     for title, runs in panels.items():
         if not runs:
             raise ValueError(f"panel {title!r} has no runs")
@@ -200,12 +200,12 @@ def _refuse(panels: Mapping[str, Mapping[str, Run]], policy: str, way: str, smoo
 
 
 def ablation(scores: Mapping[str, Mapping[str, Interval]]) -> Figure:
-    """Bars of variants in per cent of FtTPO's score, by data set and variant; they begin at 100."""
+    """Draw bars of variants in per cent of FtTPO's score, by data set; bars start at 100."""
     if not scores or not all(scores.values()):
         raise ValueError("an ablation needs at least one variant on each data set")
     variants = list(dict.fromkeys(name for of_set in scores.values() for name in of_set))
     if len(variants) > len(_LOOKS):
-        raise ValueError(f"at most {len(_LOOKS)} variants can be told apart, got {len(variants)}")
+        raise ValueError(f"at most {len(_LOOKS)} variants can be drawn, got {len(variants)}")
     width = 0.8 / len(variants)
     figure = Figure(figsize=(min(10.0, 2.6 + 0.3 * len(scores) * (1 + len(variants))), 4.6))
     axes = figure.subplots()
@@ -231,9 +231,11 @@ def ablation(scores: Mapping[str, Mapping[str, Interval]]) -> Figure:
 
 
 def training_time(rates: Mapping[str, float]) -> Figure:
-    """Bars of hours per million updates, from updates a second of each method."""
+    """Draw bars of hours per million updates, from the updates per second of each method."""
     if not rates or min(rates.values()) <= 0.0:
-        raise ValueError("training_time needs updates a second above 0 of at least one method")
+        raise ValueError(
+            "training_time needs at least one method, with more than 0 updates per second"
+        )
     hours = {name: _HOURS / rate for name, rate in sorted(rates.items(), key=lambda one: one[1])}
     least = min(hours.values())
     figure = Figure(figsize=(6.6, 1.3 + 0.38 * len(hours)))
@@ -243,13 +245,13 @@ def training_time(rates: Mapping[str, float]) -> Figure:
     axes.bar_label(bars, words, padding=4, fontsize=9)
     axes.invert_yaxis()
     axes.set(xlabel="hours per million updates", xlim=(0.0, 1.25 * max(hours.values())))
-    axes.set_title("training time (×: as many times the fastest)")
+    axes.set_title("training time (×: relative to the fastest)")
     return figure
 
 
 def draw_regret(scored: Scores) -> Figure:
-    """Regret of choosing by each signal: lines over the size of the log, and bars for robots."""
-    # "treatment-quadratic-50" belongs to "quadratic"; robots have no reward of ours.
+    """Draw the regret of selection by each signal: lines by size of the log, bars for robots."""
+    # "treatment-quadratic-50" belongs to "quadratic"; robot data sets have no reward name.
     rewards: dict[str, list[str]] = {}
     for name in next(iter(scored.values())):
         reward = name.split("-")[1] if name.startswith("treatment-") else ""
@@ -261,10 +263,10 @@ def draw_regret(scored: Scores) -> Figure:
     for row, way in zip(grid, CHOSEN_AMONG, strict=True):
         for axes, (reward, names) in zip(row, rewards.items(), strict=False):
             _over_sizes(axes, scored, way, names)
-            axes.set_title(f"{reward}, choosing among {way}")
+            axes.set_title(f"{reward}, selection among {way}")
         if robots:
             _bars(row[-1], scored, way, robots)
-            row[-1].set_title(f"robots, choosing among {way}")
+            row[-1].set_title(f"robots, selection among {way}")
     handles, labels = grid[0][0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
@@ -300,7 +302,7 @@ def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -
 
 
 def _errors(found: Sequence[Interval]) -> np.ndarray:
-    """How far off the ends are: at least 0, though the mean of equal numbers may be rounded."""
+    """Return the lengths of error bars; at least 0, since a mean may be rounded."""
     values, low, high = np.asarray(found).T
     return np.maximum([values - low, high - values], 0.0)
 
