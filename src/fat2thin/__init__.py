@@ -6,7 +6,7 @@ Importing this package starts nothing and reads nothing: its parts are loaded wh
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PARTS = (
     "algorithms", "data", "distributions", "engine", "envs", "evaluation", "experiments", "paper",
