@@ -47,6 +47,23 @@ def no_hang():
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture
+def own_registries(monkeypatch):
+    """Forget after the test which algorithms, families, readers and tasks it registers."""
+    from fat2thin import algorithms, plugins
+    from fat2thin.data import readers
+    from fat2thin.evaluation import returns
+    from fat2thin.policies import families
+
+    plugins.load()
+    for module, name in (
+        (algorithms, "_REGISTRY"), (families, "_REGISTRY"), (readers, "_READERS"),
+        (readers, "_SUFFIXES"), (readers, "_FOLDERS"), (returns, "_TASKS"),
+        (returns, "_EVALUATORS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+
+
 # Every sample contains one case of each function with at least MANY_CASES slow cases (these cover
 # all algorithms or families) and OTHERS_A_TURN cases of the other functions.
 MANY_CASES, OTHERS_A_TURN = 10, 3

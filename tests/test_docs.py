@@ -23,7 +23,8 @@ MARKED = [
     for page in PAGES
 ]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?P<target>[^)#\s]+)\)")
+LINK = re.compile(r"\]\((?!https://)(?P<target>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def quick_references(monkeypatch):
 
 
 @pytest.mark.parametrize("page", MARKED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_blocks_run(page, tmp_path, monkeypatch, quick_references):
+def test_code_blocks_run(page, tmp_path, monkeypatch, quick_references, own_registries):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
@@ -133,11 +134,20 @@ def test_functions_named_on_the_page_of_an_algorithm_exist(page):
             assert re.search(rf"\b{name}\b", source.read_text()), match[0]
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what a link may have after its "#": headings as GitHub writes them, and ids."""
+    text = page.read_text()
+    titles = [re.sub(r"[^\w\s-]", "", match["title"].lower()) for match in HEADING.finditer(text)]
+    return {*(title.replace(" ", "-") for title in titles), *re.findall(r'<a id="(.+?)"', text)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    targets = [match["target"] for match in LINK.finditer(page.read_text())]
-    inside = [target for target in targets if not target.startswith("https://")]
-    assert [target for target in inside if not (page.parent / target).exists()] == []
+    for match in LINK.finditer(page.read_text()):
+        target = page.parent / match["target"] if match["target"] else page
+        assert target.exists(), match[0]
+        if match["anchor"]:
+            assert match["anchor"] in anchors(target), match[0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -51,8 +52,12 @@ def test_public_names_exist_and_are_listed():
 def test_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = (ROOT / "CITATION.cff").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[([\d.]+)\] - (\d{4}-\d{2}-\d{2})$", changelog, re.MULTILINE)
     assert fat2thin.__version__ == project["version"] == importlib.metadata.version("fat2thin")
-    assert f"\nversion: {fat2thin.__version__}\n" in citation
+    assert f"\nversion: {fat2thin.__version__}\ndate-released: {released[0][1]}\n" in citation
+    assert released[0][0] == fat2thin.__version__
+    assert changelog.index("## [Unreleased]") < changelog.index(f"## [{released[0][0]}]")
 
 
 def imported_packages(source: Path) -> set[str]:

@@ -14,8 +14,7 @@ import pytest
 import fat2thin
 import rollout_tasks
 from fat2thin import algorithms, data, plugins
-from fat2thin.data import Reader, readers
-from fat2thin.evaluation import returns
+from fat2thin.data import Reader
 from fat2thin.evaluation.returns import TaskError, evaluator
 from fat2thin.policies import families
 from fat2thin.policies.families import Squashed, make_family, register_family
@@ -24,14 +23,8 @@ TREATMENT = data.reader("treatment/cubic")
 
 
 @pytest.fixture
-def installed(monkeypatch):
+def installed(monkeypatch, own_registries):
     """Return a function that installs plug-ins; their registrations are undone after the test."""
-    monkeypatch.setattr(readers, "_READERS", dict(readers._READERS))
-    monkeypatch.setattr(readers, "_SUFFIXES", dict(readers._SUFFIXES))
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
-    monkeypatch.setattr(families, "_REGISTRY", dict(families._REGISTRY))
-    monkeypatch.setattr(returns, "_TASKS", dict(returns._TASKS))
-    monkeypatch.setattr(returns, "_EVALUATORS", dict(returns._EVALUATORS))
     monkeypatch.setattr(plugins, "_loaded", False)
 
     def install(*functions):

@@ -6,7 +6,7 @@ Importing the package loads no other module; submodules and names are imported o
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PARTS = (
     "algorithms", "data", "distributions", "engine", "envs", "evaluation", "experiments", "paper",

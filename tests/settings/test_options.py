@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import jax
 import numpy as np
@@ -41,9 +42,18 @@ def test_train_and_the_specification_have_every_option():
     for name, default, sentence in explain(RunOptions):
         assert parameters[name].default == default
         assert name in fields
-        assert sentence.split(".")[0] in " ".join(fat2thin.train.__doc__.split())
+        assert f"{name}: {sentence}" in " ".join(fat2thin.train.__doc__.split())
     assert [*parameters][-1] == "settings"
     assert {*option_names()} < {*parameters}
+
+
+def test_help_explains_every_argument_in_the_order_of_the_signature():
+    lines = inspect.getdoc(fat2thin.train).splitlines()
+    explained = [match[1] for match in map(re.compile(r" {4}\*{0,2}(\w+): ").match, lines) if match]
+    parameters = [*inspect.signature(fat2thin.train).parameters]
+    assert explained == [*parameters, "ValueError", "TrainingDiverged"]
+    choices = "One of 'auto', 'default', 'small', 'small-clear', 'own', 'fttpo'."
+    assert choices in " ".join(" ".join(lines).split())
 
 
 @pytest.fixture

@@ -118,20 +118,27 @@ def _sentences(config: type) -> dict[str, str]:
 
 
 def takes_options(function: _Function) -> _Function:
-    """Show the options of a run in the signature and documentation of a function.
+    """Add the options of a run to the signature and the docstring of a function.
 
-    Its last parameter, `**settings`, receives them.
+    The last parameter of the function, `**settings`, receives them. In the list of arguments of
+    the docstring they come before it.
     """
     signature = inspect.signature(function)
     *own, settings = signature.parameters.values()
+    fields = dataclasses.fields(RunOptions)
     options = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
         )
-        for field in dataclasses.fields(RunOptions)
+        for field in fields
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *options, settings])
     wrapper = textwrap.TextWrapper(96, initial_indent=" " * 4, subsequent_indent=" " * 8)
-    described = [wrapper.fill(f"{name}: {text}") for name, _, text in explain(RunOptions)]
-    function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *described])
+    described = []
+    for field, (name, _, text) in zip(fields, explain(RunOptions), strict=True):
+        if choices := field.metadata.get(CHOICES):
+            text += f" One of {', '.join(map(repr, choices))}."
+        described.append(wrapper.fill(f"{name}: {text}"))
+    before, last, after = (inspect.getdoc(function) or "").partition(f"    **{settings.name}:")
+    function.__doc__ = before + "\n".join([*described, last]) + after
     return function

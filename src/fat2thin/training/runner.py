@@ -49,12 +49,43 @@ def train(
     *, out: str | Path | None = None, config: Any = None, progress: Silent | None = None,
     **settings: Any,
 ) -> Run:  # fmt: skip
-    """Learn from a data set, for one or several seeds at once.
+    """Learn a policy from a data set, with one or several seeds.
 
-    With `out`, everything is written to that folder; a run that is already there is loaded instead,
-    and an interrupted one resumes from its newest checkpoint. Without `progress`, a bar is shown on
-    a terminal. `settings` are those of the algorithm by name (`temperature=0.5`): they are put into
-    `config`, or override those that `settings_from` brings and drop those that they rule out.
+    All seeds run in one compiled program; the result of a seed does not depend on the others.
+
+    Args:
+        algorithm: Name of the algorithm. `fat2thin.algorithms.names()` returns all of them.
+        dataset: Name of a data set ("treatment/quadratic", "d4rl/hopper-medium-v2") or path of a
+            log ("doses.csv"). `fat2thin.data.names()` returns the names.
+        out: Folder of the run. A finished run in it is loaded, an interrupted one is resumed. By
+            default nothing is written.
+        config: Settings of the algorithm as one object, such as `IQLConfig()`; do not combine it
+            with `settings_from`.
+        progress: Object that shows the progress. By default a bar is shown on a terminal.
+        **settings: Settings of the algorithm by name, such as `temperature=0.5`. They override
+            those from `config` or `settings_from`. `fat2thin settings fttpo` lists those of FtTPO,
+            and so does its page in docs/algorithms.
+
+    Returns:
+        The `Run`. `run.policy(seed=0)` is the policy that acts, `run.metrics` and `run.evaluations`
+        hold the learning curves, and `run.table()` is the last evaluation as a table.
+
+    Raises:
+        ValueError: A name is unknown, a value is out of range, or `out` holds another run.
+        TrainingDiverged: All seeds diverged. If some did, `run.about["stopped"]` lists them.
+
+    Example:
+        Two updates of behaviour cloning on ten logged episodes, without evaluations:
+
+        >>> import fat2thin, jax
+        >>> run = fat2thin.train(
+        ...     "bc", "treatment/quadratic@10", steps=2, batch_size=8, task="none",
+        ...     settings_from="default", hidden=(8,),
+        ... )
+        >>> policy = run.policy(seed=0)
+        >>> low, high = policy.support(jax.numpy.zeros(8))
+        >>> print(low, high)
+        [-1.] [1.]
     """
     own = [*inspect.signature(train).parameters][:-1]
     options = {name: settings.pop(name) for name in option_names() if name in settings}
