@@ -7,8 +7,8 @@ rewards, with the 95 % interval over seeds, each with a log of its own.
     python benchmarks/overfitting.py --json overfitting.json
     python benchmarks/overfitting.py --only "small+hidden" "small+nothing" --seeds 4
 
-docs/selection.md has more changes, which did not pay and are gone from the package; it says where
-they can be had.
+docs/guides/small_logs.md names more changes, which did not help and were removed from the package,
+and the commit that still has them.
 """
 
 import argparse

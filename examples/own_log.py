@@ -5,7 +5,7 @@
     python examples/own_log.py train.npz --validation validation.npz --out runs/own
 
 Any file that `fat2thin.data.load` reads will do. Where there is no validation file, a fifth of the
-log is held out, by episodes. docs/own_log.md explains every number that is printed.
+log is held out, by episodes. docs/guides/own_log.md explains every number that is printed.
 """
 
 import argparse

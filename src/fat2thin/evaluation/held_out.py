@@ -113,8 +113,8 @@ def signals(
 def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float[Array, "..."]:
     """The signal that chooses best among policies learned from a log; larger is better.
 
-    docs/selection.md says why: the value where the log is noisy and few features say it all, the
-    likelihood elsewhere, where the algorithm has weights.
+    docs/guides/small_logs.md says why: the value where the log is noisy and few features say it
+    all, the likelihood elsewhere, where the algorithm has weights.
     """
     if LIKELIHOOD not in found:
         return found[VALUE]

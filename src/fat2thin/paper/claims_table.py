@@ -17,7 +17,7 @@ CLAIMS = sorted(
 _HEAD = """\
 # What the paper claims, and what was measured
 
-This page is made by `fat2thin claims {root} --markdown docs/claims.md` from run
+This page is made by `fat2thin claims {root} --markdown docs/results/claims.md` from run
 folders; nobody writes in it. Each claim is looked at with the mathematics corrected, and where the
 authors' code differs also as that computes it: there FtTPO is judged by its proposal, which is what
 the published curves show. Brackets are 95 % bootstrap intervals over seeds. *Undecided* means that

@@ -1,9 +1,9 @@
 """Settings for small logs, where the usual ones learn the log by heart.
 
-What each of them is worth was measured one by one on logs of 1,200 steps (docs/selection.md): small
-networks and weight decay where the log is noisy, and for FtTPO a band that keeps less of the
-proposal's mass everywhere. Rewards are put on a scale of their own, so that a temperature means the
-same on every log.
+What each of them is worth was measured one by one on logs of 1,200 steps
+(docs/guides/small_logs.md): small networks and weight decay where the log is noisy, and for FtTPO a
+band that keeps less of the proposal's mass everywhere. Rewards are put on a scale of their own, so
+that a temperature means the same on every log.
 """
 
 from collections.abc import Callable, Mapping
