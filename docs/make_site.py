@@ -78,7 +78,7 @@ MENDED = (
     (r"<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>"),
     (r"<mi>&#x02016;</mi>", "<mo lspace='.28em' rspace='.28em'>&#x02016;</mo>"),
     (
-        r"<mi>(log|ln|exp|arctan|cos)</mi>(?!</mrow>|<m[nr]|<mo)",
+        r"(?<!<msub>)<mi>(log|ln|exp|arctan|cos)</mi>(?!</mrow>|<m[nr]|<mo)",
         r"<mi>\1</mi><mspace width='.17em'/>",
     ),
 )
