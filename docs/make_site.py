@@ -37,7 +37,7 @@ ROOMS = (
 )  # fmt: skip
 """Subpackages in the reference."""
 PARTS = {
-    "Start": ("start/install.md", "start/tour.md", "gallery.md", "examples/*.md"),
+    "Start": ("start/install.md", "start/tour.md", "start/*.md", "gallery.md", "examples/*.md"),
     "Guides": (
         "guides/own_log.md",
         "guides/small_logs.md",

@@ -8,7 +8,10 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.append(this.frame);
       const inside = this.frame.contentWindow;
-      inside.postMessage = (data) => setTimeout(() => this.onmessage?.({ data }));
+      inside.postMessage = (message) => {
+        const data = structuredClone(message);
+        setTimeout(() => this.onmessage?.({ data }));
+      };
       const script = inside.document.createElement("script");
       script.onload = () => {
         const waiting = this.waiting;
@@ -19,7 +22,9 @@ if (location.protocol === "file:") {
       script.src = new URL(url, location.href);
       inside.document.body.append(script);
     }
-    postMessage(data) {
+    postMessage(message) {
+      // A worker gets a copy, which it may change.
+      const data = structuredClone(message);
       if (this.waiting) this.waiting.push(data);
       else {
         const inside = this.frame.contentWindow;
