@@ -7,8 +7,8 @@ treatment rewards, with the 95 % interval over seeds, each with its own log.
     python benchmarks/overfitting.py --json overfitting.json
     python benchmarks/overfitting.py --only "small+hidden" "small+nothing" --seeds 4
 
-docs/selection.md describes more changes, which did not help and were removed from the package. It
-names the commit with their code.
+docs/guides/small_logs.md describes more changes, which did not help and were removed from the
+package. It names the commit with their code.
 """
 
 import argparse

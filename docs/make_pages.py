@@ -20,7 +20,7 @@ from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.settings.options import RunOptions, explain
 
 PAGES = Path(__file__).parent / "algorithms"
-OPTIONS = PAGES.parent / "training.md"
+OPTIONS = PAGES.parent / "guides" / "training.md"
 RESULTS = Path(__file__).parent / "results" / "treatment_methods.json"
 COMMAND = "python benchmarks/treatment_methods.py"
 
@@ -78,7 +78,7 @@ def scores_table(algorithm: Algorithm) -> str:
                 f"| {method['label']} | {method['reward']} | {cells[0]} | {cells[1]} "
                 f"| {variance:.3f} |"
             )
-    return "\n".join([*lines, "", f"From `{COMMAND}`; see [results](../results.md)."])
+    return "\n".join([*lines, "", f"From `{COMMAND}`; see [results](../results/index.md)."])
 
 
 def interval(of_seeds: list[float]) -> str:

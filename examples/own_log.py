@@ -5,7 +5,7 @@
     python examples/own_log.py train.npz --validation validation.npz --out runs/own
 
 The log can be any file that `fat2thin.data.load` reads. Without a validation file, a fifth of the
-episodes is held out. docs/own_log.md explains every number that is printed.
+episodes is held out. docs/guides/own_log.md explains every number that is printed.
 """
 
 import argparse

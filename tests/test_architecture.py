@@ -1,4 +1,4 @@
-"""docs/architecture.md names every module, and every name in it exists."""
+"""docs/internals/architecture.md names every module, and every name in it exists."""
 
 import importlib
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fat2thin"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "internals" / "architecture.md").read_text()
 TREE = PAGE.partition("```text\n")[2].partition("```")[0]
 
 

@@ -114,7 +114,7 @@ def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float
     """Return the signal that selects best among the policies of a log; larger is better.
 
     It is the value if the log is noisy or the algorithm has no weights, else the likelihood;
-    docs/selection.md has the measurements.
+    docs/guides/small_logs.md has the measurements.
     """
     if LIKELIHOOD not in found:
         return found[VALUE]

@@ -33,7 +33,7 @@ BY_RETURNS = {
     "area": "mean return over all evaluations (area under the curve, as in the paper)",
     "final": "mean return of the last evaluation",
 }
-BY_LOG = {"offline": "estimate from the held-out part of the log, see docs/selection.md"}
+BY_LOG = {"offline": "estimate from the held-out part of the log, see docs/guides/small_logs.md"}
 HELD_OUT = 0.2
 _CRITERIA = {**BY_RETURNS, **BY_LOG}
 MOST_SETTINGS = 10_000

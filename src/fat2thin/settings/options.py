@@ -1,5 +1,5 @@
 """The options of a run, declared once: `fat2thin train`, `fat2thin sweep`, `fat2thin.train`,
-`make_spec` and the table in docs/training.md are derived from them. Imports nothing heavy.
+`make_spec` and the table in docs/guides/training.md are derived from them. Imports nothing heavy.
 """
 
 import ast

@@ -1,9 +1,9 @@
 """Settings for small logs, which the usual settings overfit.
 
-The effect of each setting was measured separately on logs of 1,200 steps (docs/selection.md): small
-networks and weight decay if the log is noisy, and for FtTPO on every small log a band that keeps
-less of the proposal's mass. Rewards are scaled by their standard deviation, so that a temperature
-means the same on every log.
+The effect of each setting was measured separately on logs of 1,200 steps
+(docs/guides/small_logs.md): small networks and weight decay if the log is noisy, and for FtTPO on
+every small log a band that keeps less of the proposal's mass. Rewards are scaled by their standard
+deviation, so that a temperature means the same on every log.
 """
 
 from collections.abc import Callable, Mapping
