@@ -43,7 +43,7 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--", "**")
 
 def curves(
     panels: Mapping[str, Mapping[str, Run]], *, policy: str = "actor", way: str = "sampled",
-    normalise: Normalise | None = None, smooth: int = 1, ylabel: str | None = None,
+    normalise: Normalise | None = None, smooth: int = 1,
 ) -> Figure:  # fmt: skip
     """Learning curves: one panel per data set, one line per method, with 95 % intervals over seeds.
 
@@ -73,8 +73,8 @@ def curves(
         axes.margins(y=0.08)
     for axes in grid.flat[len(panels) - columns :]:
         axes.set_xlabel("updates")
-    plain = "return of an episode, undiscounted" if normalise is None else SCORE
-    figure.supylabel(ylabel or plain, fontsize=10)
+    unit = "return of an episode, undiscounted" if normalise is None else SCORE
+    figure.supylabel(unit, fontsize=10)
     figure.suptitle(_heading(panels.values(), policy, way, smooth), fontsize=11)
     handles = [Line2D([], [], **look, label=name) for name, look in looks.items()]
     every = [run for runs in panels.values() for run in runs.values()]
