@@ -97,10 +97,10 @@ class Small:
     def run(self, dataset: str, method: str) -> Any:
         """Return what a figure of scores reads of a run."""
         kept = self._runs[f"curves/{dataset}/{method}"]
-        returns = {
-            name: Evaluation(np.asarray(values)[..., None], {})
-            for name, values in kept["mean_returns"].items()
+        means: dict[str, Any] = {
+            name: np.asarray(values)[..., None] for name, values in kept["mean_returns"].items()
         }
+        returns = {name: Evaluation(values, {}) for name, values in means.items()}
         steps = kept["evaluate_every"] * np.arange(len(kept["mean_returns"]["actor_sampled"]))
         return SimpleNamespace(
             spec=SimpleNamespace(
