@@ -29,7 +29,8 @@ from matplotlib.figure import Figure
 
 import fat2thin
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.paper.score_figures import SCORE
+from fat2thin.report.style import STYLE, method_looks, save_figure
 from fat2thin.runs.folder import DIVERGED, FINISHED, RUNNING, RunFolder
 from fat2thin.runs.result import MetricColumns
 from fat2thin.training import RunSpec, execute_together, make_spec
@@ -275,20 +276,16 @@ def _cell(run: dict[str, Any], policy: str) -> str:
 
 
 def picture(runs: Sequence[dict[str, Any]]) -> Figure:
-    """Return the learning curves: one panel per data set, mean and range over seeds."""
-    shown = (
-        ("fttpo", "actor_sampled", "FtTPO, actor", BLUE, "-"),
-        ("fttpo", "proposal_sampled", "FtTPO, proposal", BLUE, ":"),
-        ("tawac", "actor_sampled", "TAWAC", ORANGE, "-"),
-        ("tawac-ht", "actor_sampled", "TAWAC-HT", ORANGE, ":"),
-        ("awac", "actor_sampled", "AWAC", "#7b3294", "-"),
-        ("iql", "actor_sampled", "IQL", GREY, "-"),
-    )
-    figure = Figure(figsize=(9.5, 8.0))
+    """Return learning curves: one panel per data set, mean and range of the seeds."""
+    looks = method_looks(["fttpo", "tawac", "tawac-ht", "awac", "iql"])
+    thin = looks["fttpo"] | {"linestyle": ":", "marker": "", "linewidth": 1.3}
+    shown = [(name, "actor_sampled", name, look) for name, look in looks.items()]
+    shown.insert(1, ("fttpo", "proposal_sampled", "fttpo, its proposal", thin))
+    figure = Figure(figsize=(10.5, 9.0))
     axes = figure.subplots(3, 3, sharex=True)
     for line, robot in zip(axes, ("halfcheetah", "hopper", "walker2d"), strict=True):
         for axis, level in zip(line, SETS, strict=True):
-            for algorithm, policy, label, colour, style in shown:
+            for algorithm, policy, label, look in shown:
                 for run in runs:
                     if (run["algorithm"], run["dataset"]) != (
                         algorithm, f"regenerated/{robot}-{level}"
@@ -298,18 +295,23 @@ def picture(runs: Sequence[dict[str, Any]]) -> Figure:
                         np.asarray(run["steps"]) / 1000,
                         np.asarray(run["scores"][policy]),
                     )
-                    axis.plot(steps, scores.mean(axis=1), style, color=colour, label=label)
-                    if style == "-":
+                    line = {"linewidth": 1.6} | look
+                    axis.plot(steps, scores.mean(axis=1), **line, label=label)
+                    if look is not thin:
                         axis.fill_between(
-                            steps, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.12,
-                            linewidth=0,
+                            steps, scores.min(axis=1), scores.max(axis=1), color=look["color"],
+                            alpha=0.12, linewidth=0,
                         )  # fmt: skip
-            axis.set_title(f"{robot}-{level}", fontsize=10)
+            axis.set_title(f"{robot}-{level}")
             axis.set_ylim(bottom=-3)
     for axis in axes[-1]:
         axis.set_xlabel("thousand updates")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("normalised score")
+    figure.supylabel(SCORE, fontsize=10)
+    figure.suptitle(
+        f"sampled policies on regenerated data: mean of {SEEDS} seeds\n"
+        "ribbon: lowest to highest seed",
+        fontsize=11,
+    )
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return figure
 

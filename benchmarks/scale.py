@@ -28,6 +28,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 import fat2thin
 import timing
@@ -36,13 +37,19 @@ from fat2thin.engine import loop
 from fat2thin.engine.pack import on_device
 from fat2thin.engine.program import sequential_here
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
 
 CURVES = {
     "seeds": (1, 10, 50, 200),
     "batch": (64, 256, 1024, 4096),
     "width": (64, 256, 512, 1024),
     "rows": (10_000, 100_000, 1_000_000, 10_000_000),
+}
+AXES = {
+    "seeds": "seeds",
+    "batch": "batch size",
+    "width": "network width",
+    "rows": "rows of the log",
 }
 QUANTITIES = {
     "microseconds": ("µs", 1.0),
@@ -213,11 +220,11 @@ def draw_time(axes: Axes, curve: str, points: Sequence[Point]) -> None:
     """Draw the time, and a line of proportional growth through the last point."""
     sizes = np.asarray([getattr(point.sizes, curve) for point in points])
     values = [point.microseconds for point in points]
-    axes.plot(sizes, values, "o-", color=BLUE, label="time")
-    axes.plot(sizes, values[-1] * sizes / sizes[-1], ":", color=GREY, label="proportional")
+    axes.plot(sizes, values, "D-", color=GREEN, label="time per update")
+    axes.plot(sizes, values[-1] * sizes / sizes[-1], ":", color=GREY, label="proportional to size")
     _, last = slopes(curve, points, "microseconds")
-    heading = curve if last is None else f"{curve}\nslope of the last half {last:.2f}"
-    axes.set(xscale="log", yscale="log", title=heading)
+    slope_line = "" if last is None else f"\nslope, upper half: {last:z.2f}".replace("-", "−")
+    axes.set(xscale="log", yscale="log", title=f"{AXES[curve]}{slope_line}")
 
 
 def draw_memory(axes: Axes, curve: str, points: Sequence[Point]) -> None:
@@ -226,27 +233,29 @@ def draw_memory(axes: Axes, curve: str, points: Sequence[Point]) -> None:
         colour = {"state": BLUE, "temporaries": ORANGE, "data": GREY}[quantity]
         # Missing values become NaN and are not drawn.
         values = np.asarray([getattr(point, quantity) for point in points], float) / 1e6
-        label = QUANTITIES[quantity][0].partition(",")[0]
+        label = f"memory: {QUANTITIES[quantity][0].partition(',')[0]}"
         axes.plot(sizes, values, style, color=colour, label=label)
-    axes.set(xscale="log", yscale="log", xlabel=curve)
+    axes.set(xscale="log", yscale="log", xlabel=AXES[curve])
     labelled = sizes[:: 1 + len(sizes) // 6]
     axes.set_xticks(
-        labelled, [f"{size:,}" if size < 10_000 else f"{size // 1000:,}k" for size in labelled]
+        labelled,
+        [f"{size:,}" if size < 10_000 else EngFormatter(sep="")(size) for size in labelled],
     )
     axes.minorticks_off()
 
 
-def picture(curves: Curves) -> Figure:
+def picture(curves: Curves, title: str) -> Figure:
     """Return a figure with one column per curve: time above, memory below."""
-    figure = Figure(figsize=(2.6 * len(curves) + 0.8, 5.6))
+    figure = Figure(figsize=(2.6 * len(curves) + 0.8, 6.2))
+    figure.suptitle(title.partition(", about")[0])
     axes = figure.subplots(2, len(curves), sharex="col", sharey="row", squeeze=False)
     for (above, below), (curve, points) in zip(axes.T, curves.items(), strict=True):
         draw_time(above, curve, points)
         draw_memory(below, curve, points)
     times = [point.microseconds for points in curves.values() for point in points]
     axes[0, 0].set_ylim(0.6 * min(times), 1.6 * max(times))
-    axes[0, 0].set_ylabel("µs per update of all seeds")
-    axes[1, 0].set_ylabel("MB")
+    axes[0, 0].set_ylabel("time per update of all seeds (µs)")
+    axes[1, 0].set_ylabel("memory (MB)")
     handles = [one for row in axes[:, 0] for one in row.get_legend_handles_labels()[0]]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
@@ -301,7 +310,7 @@ def main() -> None:
         print(f"\n{table(curve, points)}")
     if options.figure:
         with matplotlib.style.context(STYLE):
-            save_figure(picture(curves), options.figure)
+            save_figure(picture(curves, title), options.figure)
 
 
 if __name__ == "__main__":

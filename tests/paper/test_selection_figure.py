@@ -13,7 +13,8 @@ from fat2thin.report.style import STYLE
 SIZES = (25, 50, 200, 1000)
 TREATMENT = [f"treatment-{reward}-{size}" for reward in ("quadratic", "cubic") for size in SIZES]
 ROBOTS = ["halfcheetah-medium-expert", "hopper-medium-replay"]
-LABELS = [name.removeprefix("held_out_").replace("_", " ") for name in SIGNS]
+LABELS = [name.removeprefix("held_out_").replace("_", " ").replace("td", "TD") for name in SIGNS]
+RANDOM_LABEL, LAST_LABEL = "random choice", "last checkpoint"
 
 
 def made_up(datasets, seeds=3, spread=0.1):
@@ -59,7 +60,7 @@ def test_there_is_a_row_per_kind_of_selection_and_a_panel_per_reward_and_for_rob
         for what in ("quadratic", "cubic", "robots")
     ]
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [RANDOM, LAST, *LABELS]
+    assert [text.get_text() for text in legend.get_texts()] == [RANDOM_LABEL, LAST_LABEL, *LABELS]
 
 
 def test_lines_are_the_mean_regret_by_size_of_the_log(everything):
@@ -74,10 +75,10 @@ def test_lines_are_the_mean_regret_by_size_of_the_log(everything):
         np.testing.assert_allclose(regrets, expected)
         np.testing.assert_allclose(places, SIZES, rtol=0.2)
     plain = {line.get_label(): line for line in axes.lines}
-    assert LAST in plain and RANDOM in plain
+    assert LAST_LABEL in plain and RANDOM_LABEL in plain
     of = [scored["checkpoints"][dataset][LAST] for dataset in TREATMENT[4:]]
     np.testing.assert_allclose(
-        plain[LAST].get_ydata(), [np.mean([one.regret for one in seeds]) for seeds in of]
+        plain[LAST_LABEL].get_ydata(), [np.mean([one.regret for one in seeds]) for seeds in of]
     )
     assert [label.get_text() for label in axes.get_xticklabels()] == ["25", "50", "200", "1,000"]
     assert axes.get_ylim()[0] == 0.0
@@ -98,8 +99,8 @@ def test_bars_are_the_mean_regret_over_the_robots(everything):
     names = [*SIGNS, RANDOM]
     of = [[q.regret for robot in ROBOTS for q in scored["settings"][robot][n]] for n in names]
     np.testing.assert_allclose([bar.get_width() for bar in bars], np.mean(of, axis=1))
-    assert [label.get_text() for label in axes.get_yticklabels()] == [*LABELS, RANDOM]
-    assert axes.get_xlabel() == "regret (score)"
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*LABELS, RANDOM_LABEL]
+    assert axes.get_xlabel() == "regret, in points of normalised score"
 
 
 def test_a_figure_of_robots_only():

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import matplotlib.image
 import matplotlib.style
 import numpy as np
@@ -7,6 +10,8 @@ import scipy.stats
 
 from fat2thin.report import distribution_figures as figures
 from fat2thin.report import style
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +90,37 @@ def test_the_ratio_of_fat_and_thin_minimises_the_divergence():
 
     best = scipy.optimize.minimize_scalar(divergence, bounds=(1, 10), options={"xatol": 1e-9})
     assert pytest.approx(best.x, abs=1e-4) == figures.BEST_RATIO
+
+
+def test_a_method_has_one_look_in_every_figure():
+    """Unless a method before it in the same figure has that look."""
+    for name in ("fttpo", "iql", "tawac"):
+        alone = style.method_looks([name])[name]
+        together = style.method_looks(["mine", "sql-published", name, "yours"])
+        assert together[name] == alone
+        assert style.method_looks([f"{name}-published"])[f"{name}-published"] == alone
+    many = [*style._PREFERRED][: len(style.LOOKS)]
+    for names in (many, ["fttpo", "fttpo-published", "sql", "tawac-ht"], list("abcdefghi")):
+        looks = style.method_looks(names)
+        assert [*looks] == names
+        assert len({look["color"] for look in looks.values()}) == len(names)
+        assert len({look["marker"] for look in looks.values()}) == len(names)
+
+
+def test_the_gallery_page_shows_every_picture_with_a_command():
+    page = (DOCS / "gallery.md").read_text()
+    shown = re.findall(r"^!\[.+\]\((images/.+\.png)\)$", page, re.MULTILINE)
+    stored = [str(path.relative_to(DOCS)) for path in (DOCS / "images").rglob("*.png")]
+    assert sorted(shown) == sorted(stored)
+    # A command follows before the next chapter; two pictures of one command may share it.
+    for section in re.split(r"^## ", page, flags=re.MULTILINE):
+        last = section.rfind("![")
+        assert last < 0 or "```" in section[last:], section.splitlines()[0]
+
+
+def test_pictures_have_an_opaque_light_background():
+    for path in (DOCS / "images").rglob("*.png"):
+        pixels = matplotlib.image.imread(path)
+        corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1]]
+        assert np.all(corners == 1.0), path.name
+        assert pixels.shape[2] == 3 or np.all(pixels[..., 3] == 1.0), path.name

@@ -139,7 +139,7 @@ def _part(runs: Methods, published: bool) -> dict[str, dict[str, Run]]:
     }
 
 
-_draw_scores = functools.partial(curves, normalise=normalised_score, ylabel="score")
+_draw_scores = functools.partial(curves, normalise=normalised_score)
 
 
 def _both(name: str, runs: Methods, draw: Callable[..., Figure]) -> dict[str, Figure]:

@@ -200,11 +200,11 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
 def _scale(dataset: Dataset, coordinate: int) -> _Scale:
     """Return a linear axis, or a logarithmic one from the end where most actions lie."""
     low, high = dataset.action_low[coordinate], dataset.action_high[coordinate]
-    reach, name = high - low, f"action {coordinate}"
-    for end, side, what in ((low, 1.0, "lowest"), (high, -1.0, "highest")):
+    reach, name = high - low, "action" if dataset.action_size == 1 else f"action {coordinate}"
+    for end, side, what in ((low, 1.0, "above its lowest"), (high, -1.0, "below its highest")):
         place = functools.partial(_distance, end, side, _NEAREST * reach)
         if np.median(place(dataset.action[:, coordinate])) < _PILED * reach:
-            label = f"{name}: distance from its {what}, {signed(end, 4)} (log)"
+            label = f"{name} {what} value {signed(end, 4)} (log scale)"
             return _Scale(place, (_NEAREST * reach, 1.2 * reach), label, True)
     limits = (low - 0.03 * reach, high + 0.03 * reach)
     return _Scale(lambda action: action.astype(np.float64), limits, name, False)
