@@ -23,7 +23,7 @@ TESTING = $(ON_CPU) $(ONE_THREAD) $(QUICK_COMPILE) $(BIN)/python
 PYTEST = $(TESTING) -m pytest -n $(JOBS) --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow mutants lint format bench docs setup clean
+.PHONY: help demo test test-slow mutants lint format bench docs pictures setup clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
@@ -52,12 +52,15 @@ format: setup ## put the code into shape
 bench: setup ## speed of the distributions, on whatever device JAX finds
 	@$(BIN)/python benchmarks/distributions.py
 
-docs: setup ## draw the pictures of the documentation again
+docs: setup ## build the documentation site into site/, offline (seconds)
+	@$(ON_CPU) $(BIN)/python docs/make_site.py
+
+pictures: setup ## draw the pictures of the documentation again
 	@$(ON_CPU) $(BIN)/python -m fat2thin gallery --out docs/images
 
 setup: ## the virtual environment (done by the other targets as well)
 	@sh .ci/setup $(VENV) "$(PYTHON)"
 
 clean: ## remove the environment, caches and what the commands wrote
-	rm -rf $(VENV) demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo site build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,16 +1,15 @@
-"""Time and memory of reading a large log, beside the plain readers, in one run.
+"""Measure time and memory of loading a large log, compared with plain readers.
 
-A made-up log of 40 numbers a row (an observation of 30, an action of 8, the reward, and one for the
-marks of an end and of a time limit, which files keep as two flags) is written as HDF5 in D4RL's
-layout, as it is and packed by gzip, as npz, and as Parquet and CSV with their TOML. Each is read in
-a process of its own: once by h5py, NumPy or pyarrow alone, into arrays of the same shapes, and once
-by `fat2thin.data.load`. The files have no next observations; ours makes them, 30 numbers more a
-row, and checks every number.
+A synthetic log with 40 numbers per row (30 observations, 8 actions, the reward, and one for the
+terminal and time-limit flags) is written as HDF5 in D4RL's layout, uncompressed and with gzip, as
+npz, and as Parquet and CSV with a TOML file. Each file is read in two separate processes: by h5py,
+NumPy or pyarrow alone, into arrays of the same shapes, and by `fat2thin.data.load`. The files have
+no next observations; `load` computes them, 30 more numbers per row, and checks every number.
 
-A process reads its file once, which gives the peak memory (all that it ever had resident, the
-interpreter and its packages among it), and then a few times more, which gives the median time: the
-first reading also waits for the disk, and for the system to hand out memory, which a virtual
-machine may take seconds for. What it took is in the JSON.
+A process first reads its file once, which gives the peak memory (the maximum resident size,
+including the interpreter and packages). It then reads the file a few more times, which gives the
+median time. The first read also waits for the disk and for memory from the operating system, which
+can take seconds on a virtual machine; its time is in the JSON file.
 """
 
 import json
@@ -64,20 +63,20 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Cost:
-    """What one task took in a process of its own."""
+    """Time and memory of one task in a separate process."""
 
     seconds: float
     first_seconds: float
     peak_gib: float
     arrays_gib: float
-    """What the arrays take that it was about."""
+    """Size of the loaded arrays."""
     start_gib: float
-    """What the process had resident before."""
+    """Resident memory before the task."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a format, or something done with the log."""
+    """One row of the table: a file format, or a task on the loaded log."""
 
     what: str
     rows: int
@@ -87,7 +86,7 @@ class Row:
 
 
 def log(rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """The log in blocks of rows: half of the episodes truly end, the others meet a time limit."""
+    """Yield the log in blocks of rows; half of the episodes terminate, half hit a time limit."""
     for start in range(0, rows, BLOCK_ROWS):
         size = min(BLOCK_ROWS, rows - start)
         draw = np.random.default_rng(start)
@@ -103,7 +102,7 @@ def log(rows: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 def write_hdf5(path: Path, rows: int, compression: str | None = None) -> None:
-    """An HDF5 file with D4RL's names."""
+    """Write an HDF5 file with D4RL's names."""
     with h5py.File(path, "w") as file:
         start = 0
         for block in log(rows):
@@ -116,34 +115,34 @@ def write_hdf5(path: Path, rows: int, compression: str | None = None) -> None:
 
 
 def write_gzip(path: Path, rows: int) -> None:
-    """The same, packed as D4RL's own files are."""
+    """Write an HDF5 file with gzip compression, like D4RL's own files."""
     write_hdf5(path, rows, "gzip")
 
 
 def write_npz(path: Path, rows: int) -> None:
-    """What numpy.savez writes, a block at a time."""
+    """Write the format of numpy.savez, block by block."""
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
         for key in ARRAYS:
             with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                 for number, block in enumerate(log(rows)):
                     array = block[key]
                     if not number:
-                        about = {
+                        header = {
                             "descr": array.dtype.str,
                             "fortran_order": False,
                             "shape": (rows, *array.shape[1:]),
                         }
-                        np.lib.format.write_array_header_1_0(member, about)
+                        np.lib.format.write_array_header_1_0(member, header)
                     member.write(array.tobytes())
 
 
 def write_parquet(path: Path, rows: int) -> None:
-    """A Parquet file as pyarrow writes it by default, and its TOML."""
+    """Write a Parquet file with pyarrow's defaults, and its TOML file."""
     _write_table(path, rows, arrow_parquet.ParquetWriter)
 
 
 def write_csv(path: Path, rows: int) -> None:
-    """A CSV file and its TOML."""
+    """Write a CSV file and its TOML file."""
     _write_table(path, rows, arrow_csv.CSVWriter)
 
 
@@ -168,24 +167,24 @@ def _table(block: dict[str, np.ndarray]) -> pa.Table:
 
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """By h5py."""
+    """Read the log with h5py."""
     with h5py.File(path) as file:
         return {key: file[name][:] for key, name in D4RL.items()}
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """By NumPy."""
+    """Read the log with NumPy."""
     with np.load(path) as file:
         return {key: file[key] for key in ARRAYS}
 
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """By pyarrow."""
+    """Read the log with pyarrow."""
     return _arrays(arrow_parquet.read_table(path))
 
 
 def read_csv(path: Path) -> dict[str, np.ndarray]:
-    """By pyarrow."""
+    """Read the log with pyarrow."""
     return _arrays(arrow_csv.read_csv(path))
 
 
@@ -199,7 +198,7 @@ def _arrays(table: pa.Table) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Format:
-    """How a log is written, and how read without us."""
+    """A file format with its writer and plain reader."""
 
     name: str
     file: str
@@ -218,7 +217,7 @@ TASKS = ("write", "plain", "ours", "check", "summarise")
 
 
 def run_task(task: str, chosen: Format, path: Path, rows: int, repetitions: int) -> Cost:
-    """Do one task here and say what it took."""
+    """Run one task in this process and return its cost."""
     work, dataset = _prepared(task, chosen, path, rows)
     start_gib = _peak_gib()
     first_seconds, size = _timed(work)
@@ -229,7 +228,7 @@ def run_task(task: str, chosen: Format, path: Path, rows: int, repetitions: int)
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, int]:
-    """Seconds, and the bytes of the arrays that came out; those are gone afterwards."""
+    """Return the seconds of `work` and the bytes of the arrays it returned, which are freed."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, _size(result)
@@ -238,12 +237,12 @@ def _timed(work: Callable[[], Any]) -> tuple[float, int]:
 def _prepared(
     task: str, chosen: Format, path: Path, rows: int
 ) -> tuple[Callable[[], Any], "Dataset | None"]:
-    """What to time, and the data set that had to be there before."""
+    """Return the function to time, and the data set loaded before it, if any."""
     if task == "write":
         return lambda: chosen.write(path, rows), None
     if task == "plain":
         return lambda: chosen.read(path), None
-    # Imported here: the plain readers shall not pay for it.
+    # Imported here so that it does not add to the memory of the plain readers.
     from fat2thin import data
     from fat2thin.data.checks import check
     from fat2thin.data.summary import summarise
@@ -253,7 +252,7 @@ def _prepared(
     dataset = data.load(str(path))
 
     def look() -> Any:
-        # The hash is computed once and kept; here every repetition computes it.
+        # The hash is cached; remove it so that every repetition computes it.
         vars(dataset).pop("sha256", None)
         return check(dataset) if task == "check" else summarise(dataset)
 
@@ -261,7 +260,7 @@ def _prepared(
 
 
 def _size(held: Any) -> int:
-    """Bytes of the arrays of a log; of what is none, 0."""
+    """Return the bytes of the arrays of a log; 0 for anything else."""
     arrays = held if isinstance(held, dict) else vars(held) if held is not None else {}
     return sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
 
@@ -272,7 +271,7 @@ def _peak_gib() -> float:
 
 
 def measured(task: str, chosen: Format, path: Path, rows: int, repetitions: int = 0) -> Cost:
-    """The same in a process of its own."""
+    """Run one task in a separate process and return its cost."""
     command = [sys.executable, __file__, task, chosen.name, str(path), str(rows), str(repetitions)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
@@ -281,7 +280,7 @@ def measured(task: str, chosen: Format, path: Path, rows: int, repetitions: int 
 
 
 def measure(folder: Path, rows: int, csv_rows: int, repetitions: int) -> list[Row]:
-    """Write, read and remove one format after the other; look at the last large log."""
+    """Write, read and delete the log in each format; also check and summarise the npz log."""
     found = []
     for chosen in FORMATS:
         count = csv_rows if chosen.name == "CSV" else rows
@@ -333,14 +332,14 @@ def main(
     folder: Path | None = None,
     out: Path | None = None,
 ) -> None:
-    """Measure and print; write the numbers to a file as well where one is named.
+    """Measure and print the table, and write the numbers to a JSON file if given.
 
     Args:
         rows: Rows of the log.
-        csv_rows: Rows of the log as CSV, which takes longer.
-        repetitions: Timed readings after the first.
-        folder: Where the files go for a while, a temporary folder unless named.
-        out: Where to write the numbers as JSON.
+        csv_rows: Rows of the CSV log, which is slower.
+        repetitions: Timed reads after the first.
+        folder: Parent folder of the temporary files.
+        out: JSON file for the numbers.
     """
     with tempfile.TemporaryDirectory(dir=folder) as place:
         found = measure(Path(place), rows, csv_rows, repetitions)

@@ -1,8 +1,8 @@
-"""Speed of the q-Gaussian beside NumPyro's Normal and StudentT, in one run on one device.
+"""Measure the speed of the q-Gaussian compared with NumPyro's Normal and StudentT.
 
-Each task (draw n samples; n log densities) is compiled first, and the compile time reported
-apart. The repetitions of all distributions are interleaved, so that a busy moment of the machine
-hits all of them alike; the table gives medians, and the ratio to StudentT.
+Each task (n samples; n log densities) is compiled first, and the compile time is reported
+separately. The repetitions of all distributions are interleaved, so that other load on the machine
+affects them equally. The table has medians and the ratio to StudentT.
 """
 
 import json
@@ -27,7 +27,7 @@ REFERENCE = "StudentT, 3 degrees of freedom"
 
 @dataclass(frozen=True)
 class Contestant:
-    """A distribution made from traced arrays: compiled code may not fold its parameters away."""
+    """A distribution made from traced arrays, so that its parameters are not constant-folded."""
 
     name: str
     make: Callable[[Array, Array, Array], Distribution]
@@ -44,7 +44,7 @@ class Timing:
 
 
 def q_gaussian(index: float) -> Contestant:
-    """The family at an index that is known when the program is compiled."""
+    """Return the q-Gaussian with an index known at compile time."""
     return Contestant(
         f"QGaussian, q = {index:g}",
         lambda loc, scale, _: QGaussian(loc, scale, index, validate_args=False),
@@ -52,7 +52,7 @@ def q_gaussian(index: float) -> Contestant:
 
 
 def contestants() -> list[Contestant]:
-    """The two references first, then the family at fixed indices, then with the index traced."""
+    """Return the two references, the q-Gaussian at fixed indices, and with a traced index."""
     return [
         Contestant("Normal", lambda loc, scale, _: Normal(loc, scale, validate_args=False)),
         Contestant(REFERENCE, lambda loc, scale, _: StudentT(3.0, loc, scale, validate_args=False)),
@@ -68,10 +68,10 @@ def contestants() -> list[Contestant]:
 def compiled_task(
     contestant: Contestant, task: str, count: int
 ) -> tuple[Callable[[], Array], float]:
-    """The task as a call without arguments, and the seconds its compilation took."""
+    """Return the task as a call without arguments, and its compile time in seconds."""
     loc, scale, index = jnp.asarray(0.1), jnp.asarray(1.3), jnp.asarray(contestant.index)
     key = jax.random.key(0)
-    # Inside the support of every member, so that all of them do their whole work.
+    # Inside the support of every distribution, so that none takes a shortcut.
     values = jax.random.uniform(key, (count,), minval=-1.0, maxval=1.0)
 
     def sample(loc: Array, scale: Array, index: Array, key: Array) -> Array:
@@ -88,7 +88,7 @@ def compiled_task(
 
 
 def measure(count: int, repetitions: int) -> list[Timing]:
-    """Time every contestant at both tasks."""
+    """Time every distribution on both tasks."""
     timings = []
     for task in ("sample", "log_prob"):
         tasks = {c.name: compiled_task(c, task, count) for c in contestants()}
@@ -110,7 +110,7 @@ def measure(count: int, repetitions: int) -> list[Timing]:
 
 
 def show(timings: list[Timing], count: int, repetitions: int) -> None:
-    """Print one table a task."""
+    """Print one table per task."""
     for task in ("sample", "log_prob"):
         table = Table(
             title=f"{task}: {count:,} values, median of {repetitions}, {jax.devices()[0]}"
@@ -130,12 +130,12 @@ def show(timings: list[Timing], count: int, repetitions: int) -> None:
 
 
 def main(count: int = 1_000_000, repetitions: int = 15, json_file: Path | None = None) -> None:
-    """Measure and print; write the numbers to a file as well where one is named.
+    """Measure and print the tables, and write the numbers to a JSON file if given.
 
     Args:
         count: Values per call.
         repetitions: Timed calls per distribution and task.
-        json_file: Where to write the numbers as JSON.
+        json_file: JSON file for the numbers.
     """
     timings = measure(count, repetitions)
     show(timings, count, repetitions)

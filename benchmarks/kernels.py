@@ -1,10 +1,10 @@
-"""What a GPU does in one update: how many kernels it starts, and what they spend.
+"""Count the GPU kernels of one update and their time.
 
     python benchmarks/kernels.py --algorithm "fttpo, closed form" --seeds 10
 
-Read off JAX's own profiler over one chunk of the compiled loop that training uses. Kernels that run
-side by side are counted each with its own time, so that the sum may exceed the time of an update;
-watching makes all of them a little slower.
+The numbers come from JAX's profiler over one chunk of the compiled training loop. Kernels that run
+concurrently are each counted with their own time, so the sum may exceed the time of an update.
+Profiling makes all kernels a little slower.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from fat2thin.evaluation.batches import problem_of
 
 LENGTH = 1000
 KINDS = {
-    "gemm": "products of matrices",
-    "reduce": "sums and means",
-    "transpose": "copies into another order",
+    "gemm": "matrix products",
+    "reduce": "reductions",
+    "transpose": "transposes",
     "memcpy": "copies",
 }
-"""By a part of a kernel's name; the first that fits counts."""
-OTHERS = "elementwise, Adam among them"
+"""Kind of a kernel by a substring of its name; the first match counts."""
+OTHERS = "elementwise, including Adam"
 
 
 def kernels(folder: Path) -> list[tuple[str, int]]:
-    """Name and nanoseconds of every kernel that a profile has seen."""
+    """Return name and nanoseconds of every kernel in a profile."""
     (path,) = folder.rglob("*.xplane.pb")
     return [
         (event.name, event.duration_ns)
@@ -49,7 +49,7 @@ def kind(name: str) -> str:
 
 
 def table(found: list[tuple[str, int]], longest: int) -> str:
-    """By kind, then the longest ones by name, all for one update."""
+    """Return a table of the kernels of one update: by kind, then the longest by name."""
     counts: collections.Counter[str] = collections.Counter()
     times: collections.Counter[str] = collections.Counter()
     for name, nanoseconds in found:
@@ -58,7 +58,7 @@ def table(found: list[tuple[str, int]], longest: int) -> str:
             times[label] += nanoseconds
     kinds = ["all", *KINDS.values(), OTHERS]
     names = [name for name, _ in times.most_common() if name not in kinds][:longest]
-    lines = ["| kernels | an update | µs | of all |", "|---|---|---|---|"]
+    lines = ["| kernels | per update | µs | share |", "|---|---|---|---|"]
     for label in [*kinds, *names]:
         share = 100 * times[label] / times["all"]
         lines.append(
@@ -75,15 +75,15 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=15, help="kernels to list by name")
     options = parser.parse_args()
     if jax.default_backend() != "gpu":
-        parser.error("there is no GPU here: a CPU runs no kernels that could be counted")
+        parser.error("no GPU found: kernels can be counted on a GPU only")
     dataset, config = update.log(), update.methods([options.algorithm])[options.algorithm]
     program = update.make_program(options.algorithm, config, problem_of(dataset))
-    turns, data = JobScheduler(program, update.make_jobs(options.seeds)), on_device([dataset])
-    states, _ = turns.chunk(turns.init(), data, 0, LENGTH)
+    scheduler, data = JobScheduler(program, update.make_jobs(options.seeds)), on_device([dataset])
+    states, _ = scheduler.chunk(scheduler.init(), data, 0, LENGTH)
     jax.block_until_ready(states)
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
-            jax.block_until_ready(turns.chunk(states, data, LENGTH, LENGTH))
+            jax.block_until_ready(scheduler.chunk(states, data, LENGTH, LENGTH))
         print(table(kernels(Path(folder)), options.longest))
 
 

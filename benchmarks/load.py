@@ -1,10 +1,10 @@
-"""Does it hold: a million updates, two hundred seeds, 256 environments, a thousand run folders.
+"""Stress tests: a million updates, 200 seeds, 256 environments, 1,000 run folders.
 
-    python benchmarks/load.py                    all four, a table
-    python benchmarks/load.py memory seeds       these alone
+    python benchmarks/load.py                    all four, as a table
+    python benchmarks/load.py memory seeds       only these two
 
-Memory is what a process holds of the machine's (resident), as Linux counts it; `memory` reads it at
-every tenth of the way, so that what grows with the updates shows.
+Memory is the resident memory of the process as reported by Linux. `memory` reads it ten times
+during the run, so that growth with the number of updates is visible.
 """
 
 import argparse
@@ -29,18 +29,18 @@ MEBI = 2**20
 
 
 def resident() -> float:
-    """Mebibytes."""
+    """Return the resident memory in mebibytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MEBI
 
 
 def folder_size(folder: Path) -> float:
-    """Mebibytes."""
+    """Return the size of all files in mebibytes."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / MEBI
 
 
 class Watch(Silent):
-    """Notes what the process holds at every tenth of the way."""
+    """Records the resident memory after every tenth of the updates."""
 
     def __init__(self) -> None:
         self.held: dict[int, float] = {}
@@ -54,7 +54,7 @@ class Watch(Silent):
 
 
 def memory(folder: Path) -> str:
-    """A million updates of a small run with checkpoints and evaluations."""
+    """Train a small run for a million updates with checkpoints and evaluations."""
     watch, began = Watch(), time.perf_counter()
     fat2thin.train(
         "fttpo", "treatment/quadratic", steps=1_000_000, batch_size=8, hidden=(4,),
@@ -64,14 +64,14 @@ def memory(folder: Path) -> str:
     held = [watch.held[step] for step in sorted(watch.held)]
     return (
         f"1,000,000 updates in {time.perf_counter() - began:,.0f} s: "
-        f"{', '.join(f'{one:.0f}' for one in held)} MiB at each tenth, "
+        f"{', '.join(f'{one:.0f}' for one in held)} MiB after each tenth, "
         f"{held[-1] - held[1]:+.1f} MiB from the second to the last; "
         f"folder {folder_size(folder / 'long'):.1f} MiB"
     )
 
 
 def seeds(folder: Path) -> str:
-    """Two hundred seeds in one call, each with a log of its own."""
+    """Train 200 seeds in one call, each with its own log."""
     began = time.perf_counter()
     run = fat2thin.train(
         "fttpo", "treatment/quadratic", steps=100, seeds=200, hidden=(64, 64),
@@ -82,13 +82,13 @@ def seeds(folder: Path) -> str:
     assert returns.shape == (2, 200, 4) and np.all(np.isfinite(returns))
     return (
         f"200 seeds × 100 updates, 2 evaluations of 4 episodes, in "
-        f"{time.perf_counter() - began:,.0f} s; {resident():,.0f} MiB held, folder "
+        f"{time.perf_counter() - began:,.0f} s; {resident():,.0f} MiB resident, folder "
         f"{folder_size(folder / 'seeds'):.0f} MiB"
     )
 
 
 def environments(folder: Path) -> str:
-    """Both policies, both ways, 64 episodes each: 256 environments of a Gymnasium task at once."""
+    """Evaluate two policies in two ways with 64 episodes each: 256 Gymnasium environments."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(400, 3)).astype(np.float32)
     log = Dataset(
@@ -109,14 +109,14 @@ def environments(folder: Path) -> str:
     played = run.about["rollouts"]
     assert run.evaluations["actor_sampled"].returns.shape == (3, 1, 64)
     return (
-        f"3 evaluations in 256 environments of Pendulum-v1 at once: {played['steps']:,} steps, "
-        f"{played['steps_a_second']:,.0f} a second; {time.perf_counter() - began:,.0f} s in all, "
-        f"{resident():,.0f} MiB held"
+        f"3 evaluations in 256 parallel environments of Pendulum-v1: {played['steps']:,} steps, "
+        f"{played['steps_a_second']:,.0f} per second; {time.perf_counter() - began:,.0f} s in "
+        f"total, {resident():,.0f} MiB resident"
     )
 
 
 def folders(folder: Path) -> str:
-    """A thousand run folders in one table."""
+    """Show 1,000 run folders in one table."""
     fat2thin.train(
         "bc", "treatment/quadratic", steps=100, hidden=(4,), episodes=2, evaluate_every=50,
         settings_from="default",
@@ -130,7 +130,7 @@ def folders(folder: Path) -> str:
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = sum("run_" in line for line in shown.stdout.splitlines())
     assert lines == len(places), lines
-    return f"`fat2thin show` of 1,000 run folders: {time.perf_counter() - began:.1f} s"
+    return f"`fat2thin show` with 1,000 run folders: {time.perf_counter() - began:.1f} s"
 
 
 LOADS: dict[str, Callable[[Path], str]] = {
@@ -140,8 +140,8 @@ LOADS: dict[str, Callable[[Path], str]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("loads", nargs="*", help=f"of {', '.join(LOADS)}; all without")
-    parser.add_argument("--here", action="store_true", help="in this process, the result as JSON")
+    parser.add_argument("loads", nargs="*", help=f"any of {', '.join(LOADS)}; default: all")
+    parser.add_argument("--here", action="store_true", help="run in this process and print JSON")
     options = parser.parse_args()
     for name in options.loads or LOADS:
         with tempfile.TemporaryDirectory() as folder:

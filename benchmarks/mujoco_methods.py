@@ -1,14 +1,14 @@
-"""Every method on the nine regenerated MuJoCo data sets: the table and the learning curves.
+"""Compare every method on the nine regenerated MuJoCo data sets.
 
-    python benchmarks/mujoco_methods.py --run     trains what is missing (on a large GPU)
-    python benchmarks/mujoco_methods.py           prints the tables and draws the picture
+    python benchmarks/mujoco_methods.py --run     train what is missing (on a large GPU)
+    python benchmarks/mujoco_methods.py --gather  collect the finished runs
+    python benchmarks/mujoco_methods.py           print the tables and draw the learning curves
 
-The data sets are regenerated/<robot>-<set>, looked for in the folder that FAT2THIN_DATA names. They
-were rolled out from actors of our own and are not D4RL's. A part of the work is one method on all
-data sets of robots with the same widths, in one program; each run has its folder in
-runs/mujoco_methods. Start `--run` in several processes, if you like: a part is done by one of them,
-and what is finished is not done again. What the documentation needs of it is kept in
-docs/results/mujoco_methods.json.
+The data sets are regenerated/<robot>-<set> in the folder given by FAT2THIN_DATA. They were recorded
+with our own actors and are not D4RL's. A part is one method on all data sets of robots with equal
+network widths, in one program. Each run has a folder in runs/mujoco_methods. `--run` can be started
+in several processes: each part is done by one of them, and finished parts are skipped. The numbers
+for the documentation are in docs/results/mujoco_methods.json.
 """
 
 import argparse
@@ -29,7 +29,8 @@ from matplotlib.figure import Figure
 
 import fat2thin
 from fat2thin.evaluation.statistics import Interval, seed_interval
-from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.paper.score_figures import SCORE
+from fat2thin.report.style import STYLE, method_looks, save_figure
 from fat2thin.runs.folder import DIVERGED, FINISHED, RUNNING, RunFolder
 from fat2thin.runs.result import MetricColumns
 from fat2thin.training import RunSpec, execute_together, make_spec
@@ -39,15 +40,15 @@ RESULTS = Path("docs/results/mujoco_methods.json")
 PICTURE = Path("docs/images/mujoco_methods.png")
 RUNS = Path("runs/mujoco_methods")
 WIDE, HOPPER = ("halfcheetah", "walker2d"), ("hopper",)
-"""Robots with the same widths share a program."""
+"""Robots with equal network widths share a program."""
 SETS = ("medium", "medium-replay", "medium-expert")
 UPDATES, EVERY, EPISODES, SEEDS = 100_000, 10_000, 5, 4
 LAST = 3
-"""Evaluations at the end that a score is the mean of."""
+"""A score is the mean of this many last evaluations."""
 
 
 class Method(NamedTuple):
-    """A method and where its settings come from."""
+    """A method and the source of its settings."""
 
     algorithm: str
     settings_from: str = "fttpo"
@@ -56,8 +57,8 @@ class Method(NamedTuple):
 
 
 STEEP = {"learning_rate": 1e-3, "temperature": 0.5}
-"""For methods of which no settings are published for all of these data sets: a learning rate and a
-temperature in the middle of the FtTPO paper's grid."""
+"""Learning rate and temperature in the middle of the FtTPO paper's grid, for methods without
+published settings for all of these data sets."""
 OF_ALL = (Method("fttpo"), Method("tawac"), Method("iql"), Method("tawac-ht"), Method("awac"))
 OF_SOME = (
     Method("xql"),
@@ -75,18 +76,18 @@ OF_SOME = (
 
 
 class Part(NamedTuple):
-    """What one program computes."""
+    """A method and robots that are trained in one program."""
 
     method: Method
     robots: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """A word for files."""
+        """The name used in file names."""
         return f"{self.method.algorithm}-{'-'.join(self.robots)}"
 
     def specs(self, updates: int) -> list[RunSpec]:
-        """Its runs."""
+        """Return the specifications of its runs."""
         method = self.method
         return [
             make_spec(
@@ -105,7 +106,7 @@ PARTS = (
     *(Part(method, HOPPER) for method in OF_SOME),
     *(Part(method, WIDE) for method in OF_SOME),
 )
-"""All of it, the most wanted first."""
+"""All parts, the most important first."""
 
 
 def folder(spec: RunSpec) -> Path:
@@ -118,14 +119,14 @@ def finished(spec: RunSpec) -> bool:
 
 
 def train(updates: int, minutes: float, only: Sequence[str]) -> list[str]:
-    """All parts that nobody else is at, one after the other; the names of those that failed."""
+    """Train all parts that no other process is training; return the names of failed parts."""
     began, failed = time.perf_counter(), []
     RUNS.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         if only and part.method.algorithm not in only:
             continue
         if time.perf_counter() - began > 60.0 * minutes:
-            print("time is up", flush=True)
+            print(f"stopped after {minutes:g} minutes", flush=True)
             break
         with (RUNS / f".{part.name}.lock").open("w") as lock:
             try:
@@ -141,20 +142,20 @@ def train(updates: int, minutes: float, only: Sequence[str]) -> list[str]:
             except fat2thin.TrainingDiverged as error:
                 print(f"{part.name}: {error}", flush=True)
             except Exception:
-                # One method's fault must not cost the hours of the others.
+                # An error in one method must not stop the others.
                 traceback.print_exc()
                 failed.append(part.name)
     return failed
 
 
 def gather(updates: int) -> None:
-    """Put what is there into one file; a run that was broken off near its end too."""
+    """Collect finished runs in one file, and interrupted ones past 90 % of the updates."""
     specs = [spec for part in PARTS for spec in part.specs(updates)]
     runs = [_summary(spec) for spec in specs if (folder(spec) / "evaluations.npz").exists()]
     kept = [run for run in runs if run["steps"][-1] >= 0.9 * updates or run["status"] == DIVERGED]
     content = {
         "what": "scores[policy][evaluation][seed]: mean normalised score of 5 episodes, seeds 0 to "
-        "3; regenerated data, so the scores compare with each other alone",
+        "3; regenerated data, so the scores are comparable only with each other",
         "updates": updates,
         "runs": kept,
     }
@@ -195,7 +196,7 @@ def _summary(spec: RunSpec) -> dict[str, Any]:
 
 
 def last_scores(run: dict[str, Any], name: str) -> np.ndarray:
-    """Shape (seeds, evaluations): the last few of a policy."""
+    """Return the scores of a policy's last evaluations, with shape (seeds, evaluations)."""
     return np.asarray(run["scores"][name])[-LAST:].T
 
 
@@ -204,7 +205,7 @@ def interval(run: dict[str, Any], name: str) -> Interval:
 
 
 def rows(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """Label, algorithm and policy of every row of the table."""
+    """Yield label, algorithm and policy of every row of the table."""
     for method in (*OF_ALL, *OF_SOME):
         found = [run for run in runs if run["algorithm"] == method.algorithm]
         for policy in ("actor", "proposal"):
@@ -240,14 +241,14 @@ def print_tables(runs: Sequence[dict[str, Any]]) -> None:
 
 
 def print_findings(runs: Sequence[dict[str, Any]]) -> None:
-    """What the page says beside the tables: losses by sampling, and metrics at the end."""
+    """Print what else the documentation states: the loss by sampling, and final metrics."""
     for method in OF_ALL:
         lost = [
             _mean(run, "centre") - _mean(run, "sampled")
             for run in runs
             if run["algorithm"] == method.algorithm
         ]
-        print(f"{method.algorithm}: at its centre {np.mean(lost):+.1f} over {len(lost)} sets")
+        print(f"{method.algorithm}: centre - sampled {np.mean(lost):+.1f} over {len(lost)} sets")
     shown = ("q_mean", "zero_weight_share", "half_width", "policy_scale", "logged_inside_support")
     for run in runs:
         found = [
@@ -256,7 +257,7 @@ def print_findings(runs: Sequence[dict[str, Any]]) -> None:
         print(f"{run['algorithm']} on {run['dataset']}: {', '.join(found)}")
     programs = {(run["algorithm"], run["dataset"].split("/")[1][:2] == "ho"): run for run in runs}
     seconds = sum(run["seconds"] or 0.0 for run in programs.values())
-    print(f"{len(programs)} programs, {seconds / 60:.0f} minutes of their own time")
+    print(f"{len(programs)} programs, {seconds / 60:.0f} minutes in total")
 
 
 def _mean(run: dict[str, Any], way: str) -> float:
@@ -264,7 +265,7 @@ def _mean(run: dict[str, Any], way: str) -> float:
 
 
 def _cell(run: dict[str, Any], policy: str) -> str:
-    """Sampled with its interval, then at its centre."""
+    """Return the sampled score with its interval, then the score at the centre."""
     if run["status"] == DIVERGED:
         return "diverged"
     sampled, centre = (interval(run, f"{policy}_{way}") for way in ("sampled", "centre"))
@@ -275,20 +276,16 @@ def _cell(run: dict[str, Any], policy: str) -> str:
 
 
 def picture(runs: Sequence[dict[str, Any]]) -> Figure:
-    """Learning curves: a panel a data set, mean and range of the seeds."""
-    shown = (
-        ("fttpo", "actor_sampled", "FtTPO, actor", BLUE, "-"),
-        ("fttpo", "proposal_sampled", "FtTPO, proposal", BLUE, ":"),
-        ("tawac", "actor_sampled", "TAWAC", ORANGE, "-"),
-        ("tawac-ht", "actor_sampled", "TAWAC-HT", ORANGE, ":"),
-        ("awac", "actor_sampled", "AWAC", "#7b3294", "-"),
-        ("iql", "actor_sampled", "IQL", GREY, "-"),
-    )
-    figure = Figure(figsize=(9.5, 8.0))
+    """Return learning curves: one panel per data set, mean and range of the seeds."""
+    looks = method_looks(["fttpo", "tawac", "tawac-ht", "awac", "iql"])
+    thin = looks["fttpo"] | {"linestyle": ":", "marker": "", "linewidth": 1.3}
+    shown = [(name, "actor_sampled", name, look) for name, look in looks.items()]
+    shown.insert(1, ("fttpo", "proposal_sampled", "fttpo, its proposal", thin))
+    figure = Figure(figsize=(10.5, 9.0))
     axes = figure.subplots(3, 3, sharex=True)
     for line, robot in zip(axes, ("halfcheetah", "hopper", "walker2d"), strict=True):
         for axis, level in zip(line, SETS, strict=True):
-            for algorithm, policy, label, colour, style in shown:
+            for algorithm, policy, label, look in shown:
                 for run in runs:
                     if (run["algorithm"], run["dataset"]) != (
                         algorithm, f"regenerated/{robot}-{level}"
@@ -298,18 +295,23 @@ def picture(runs: Sequence[dict[str, Any]]) -> Figure:
                         np.asarray(run["steps"]) / 1000,
                         np.asarray(run["scores"][policy]),
                     )
-                    axis.plot(steps, scores.mean(axis=1), style, color=colour, label=label)
-                    if style == "-":
+                    line = {"linewidth": 1.6} | look
+                    axis.plot(steps, scores.mean(axis=1), **line, label=label)
+                    if look is not thin:
                         axis.fill_between(
-                            steps, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.12,
-                            linewidth=0,
+                            steps, scores.min(axis=1), scores.max(axis=1), color=look["color"],
+                            alpha=0.12, linewidth=0,
                         )  # fmt: skip
-            axis.set_title(f"{robot}-{level}", fontsize=10)
+            axis.set_title(f"{robot}-{level}")
             axis.set_ylim(bottom=-3)
     for axis in axes[-1]:
         axis.set_xlabel("thousand updates")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("normalised score")
+    figure.supylabel(SCORE, fontsize=10)
+    figure.suptitle(
+        f"sampled policies on regenerated data: mean of {SEEDS} seeds\n"
+        "ribbon: lowest to highest seed",
+        fontsize=11,
+    )
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return figure
 
@@ -317,10 +319,10 @@ def picture(runs: Sequence[dict[str, Any]]) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true", help="train what is missing")
-    parser.add_argument("--only", nargs="*", default=(), help="these methods alone")
+    parser.add_argument("--only", nargs="*", default=(), help="train only these methods")
     parser.add_argument("--updates", type=int, default=UPDATES)
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
-    parser.add_argument("--gather", action="store_true", help="collect what is there")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no part after this time")
+    parser.add_argument("--gather", action="store_true", help="collect the finished runs")
     arguments = parser.parse_args()
     if arguments.run:
         failed = train(arguments.updates, arguments.minutes, arguments.only)

@@ -1,14 +1,14 @@
-"""What keeps FtTPO from overfitting 1,200 logged steps, one change at a time.
+"""Measure which settings keep FtTPO from overfitting 1,200 logged steps, one change at a time.
 
-Every change is tried twice: on the usual settings (at a temperature of 0.5) and on those for small
-logs. A row is the actor's mean return after 2,000 and after 6,000 updates on both treatment
-rewards, with the 95 % interval over seeds, each with a log of its own.
+Every change is tried twice: from the default settings (with temperature 0.5) and from the settings
+for small logs. A row has the actor's mean return after 2,000 and after 6,000 updates on both
+treatment rewards, with the 95 % interval over seeds, each with its own log.
 
     python benchmarks/overfitting.py --json overfitting.json
     python benchmarks/overfitting.py --only "small+hidden" "small+nothing" --seeds 4
 
-docs/selection.md has more changes, which did not pay and are gone from the package; it says where
-they can be had.
+docs/guides/small_logs.md describes more changes, which did not help and were removed from the
+package. It names the commit with their code.
 """
 
 import argparse
@@ -46,7 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def measure(origin: str, change: dict[str, Any], seeds: int) -> dict[str, list]:
-    """Mean returns of the actor by reward, shape (evaluations, seeds)."""
+    """Return the actor's mean returns by reward, each with shape (evaluations, seeds)."""
     settings = {**(USUAL if origin == "default" else {}), **change}
     specs = [
         make_spec(
@@ -62,7 +62,7 @@ def measure(origin: str, change: dict[str, Any], seeds: int) -> dict[str, list]:
 
 
 def line(found: dict[str, list]) -> str:
-    """The shown numbers of a row."""
+    """Return the cells of a row."""
     return " | ".join(
         "{:5.2f} [{:5.2f}, {:5.2f}]".format(*seed_interval(np.asarray(returns[place])[:, None]))
         for returns in found.values()
@@ -71,11 +71,11 @@ def line(found: dict[str, list]) -> str:
 
 
 def main() -> None:
-    """Measure, print the table, keep the numbers."""
+    """Measure, print the table, and write the numbers if --json is given."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seeds", type=int, default=10)
     arguments.add_argument("--json", type=Path)
-    arguments.add_argument("--only", nargs="*", help="beginnings of rows: small+nothing")
+    arguments.add_argument("--only", nargs="*", help="prefixes of row names, as small+nothing")
     asked = arguments.parse_args()
     found: dict[str, dict] = {}
     print("| change | quadratic 2,000 | 6,000 | cubic 2,000 | 6,000 |")

@@ -1,10 +1,10 @@
-"""The products of an FtTPO update alone: what no other arrangement of the rest can go below.
+"""Time only the matrix products of an FtTPO update, a lower bound on the time of the update.
 
     python benchmarks/products.py
 
-Only those of the hidden layers (256 × 256, batches of 256) are there, in the stacks of
-`algorithms/fttpo.py` with the closed-form actor: no first layer, no head, no bias, no optimiser. In
-the default precision of products (TF32 on a GPU), and with factors and results in bfloat16.
+Only the products of the hidden layers (256 × 256, batches of 256) are computed, stacked as in
+`algorithms/fttpo.py` with the closed-form actor: no first layer, head, bias or optimiser. They are
+timed in the default precision (TF32 on a GPU) and with inputs and outputs in bfloat16.
 """
 
 import functools
@@ -20,14 +20,14 @@ from timing import repeated
 WIDTH = 256
 LENGTH = 1000 if jax.default_backend() == "gpu" else 10
 PRODUCTS = 4 * 3 + 2 * 2 + 2 + 2
-"""Of batch × width × width each, a seed: the stack of V and Q forward, back twice and forward
-again; both targets at two states; the policy at two states, and back twice."""
+"""Products of size batch × width × width per seed: the stack of V and Q forward, backward twice and
+forward again; both targets at two states; the policy at two states, and backward twice."""
 
 Factors = tuple[Array, ...]
 
 
 def factors(seeds: int, dtype: jnp.dtype) -> Factors:
-    """Features and weights of the stack, of the targets and of the policy."""
+    """Return features and weights of the stack, the targets and the policy."""
 
     def features(networks: int, batches: int) -> Array:
         return jnp.broadcast_to(
@@ -44,19 +44,19 @@ def factors(seeds: int, dtype: jnp.dtype) -> Factors:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def chain(factors: Factors) -> Factors:
-    """As many updates as a call has."""
+    """Compute the products of `LENGTH` updates."""
 
     def update(factors: Factors, _: None) -> tuple[Factors, None]:
         stack, stack_weight, targets, target_weight, policy, policy_weight = factors
         forward = stack @ stack_weight
         back = forward @ stack_weight.mT
         again = (back.mT @ stack) @ stack_weight
-        judged = targets @ target_weight
+        target_values = targets @ target_weight
         acted = policy @ policy_weight
         half = acted[:, :WIDTH]
         gradient = (half @ policy_weight.mT).mT @ half
-        # All factors are unit matrices, and so is every result.
-        return (again, stack_weight, judged, target_weight, acted, gradient), None
+        # All factors are identity matrices, and so is every result.
+        return (again, stack_weight, target_values, target_weight, acted, gradient), None
 
     return lax.scan(update, factors, None, length=LENGTH)[0]
 

@@ -1,12 +1,12 @@
-"""Is a run that is killed and gone on with the same to the last bit, on the device JAX finds here?
+"""Check whether killed and resumed runs are bit-identical to uninterrupted ones on this device.
 
     python benchmarks/resume.py                      a table
     python benchmarks/resume.py --kills 8 --out resume.json
 
-Four ways of compiling: with and without XLA's deterministic operations on a GPU, with compiled
-programs kept on disk and with each process compiling anew. For each, a run left in peace is
-compared with a second one, and with runs that were killed with -9 some way on and finished by a new
-process. Compared are metrics, evaluations and the final state of all seeds, byte for byte.
+There are four ways of compiling: with and without XLA's deterministic operations on a GPU, with
+compiled programs cached on disk or compiled again by each process. For each, an uninterrupted run
+is compared with a second one, and with runs that were killed with SIGKILL and finished by a new
+process. Metrics, evaluations and the final state of all seeds are compared byte for byte.
 """
 
 import argparse
@@ -25,7 +25,7 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
 class Machine:
-    """Trains in processes that compile in one of the ways."""
+    """Trains in processes that compile in one of the four ways."""
 
     def __init__(self, root: Path, options: argparse.Namespace, deterministic: bool, kept: bool):
         self.root, self.options = root, options
@@ -59,7 +59,7 @@ class Machine:
         return folder
 
     def killed(self, number: int) -> tuple[Path, int]:
-        """Killed once a share of its metrics is written, then finished; with where that was."""
+        """Kill a run when part of its metrics is written, then finish it; return where it was."""
         folder = self.root / f"killed_{number}"
         rows = self.options.seeds * round(20 * (number + 0.5) / self.options.kills)
         process = self.start(folder)
@@ -73,9 +73,9 @@ class Machine:
 
 
 def finish(process: subprocess.Popen) -> None:
-    _, said = process.communicate()
+    _, errors = process.communicate()
     if process.returncode:
-        sys.exit(said.decode())
+        sys.exit(errors.decode())
 
 
 def lines(file: Path) -> int:
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace) -> list[dict]:
             killed = [*pool.map(machine.killed, range(options.kills))]
             row = {
                 "deterministic operations": deterministic,
-                "programs": "kept" if kept else "compiled anew",
+                "programs": "cached on disk" if kept else "compiled by each process",
                 "device": about["device"],
                 "second run equal": not differing(reference, again.result()),
                 "killed": len(killed),
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2, help="processes at once")
+    parser.add_argument("--workers", type=int, default=2, help="parallel processes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = measure(options)

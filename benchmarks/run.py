@@ -1,32 +1,31 @@
-"""Wall time of a whole run as a user starts it, by part, without and with compiled programs kept.
+"""Measure the wall time of a whole `fat2thin train` by part, with a cold and a warm program cache.
 
     python benchmarks/run.py --steps 5000 --evaluate-every 1000
     python benchmarks/run.py --dataset treatment/cubic --seeds 10 --out run.json
-    python benchmarks/run.py --task HalfCheetah-v5 --episodes 2       judged on the host
+    python benchmarks/run.py --task HalfCheetah-v5 --episodes 2       evaluation on the host
 
-`fat2thin train` runs twice, each time in a process of its own and into a folder of its own. The
-first run finds an empty folder of compiled programs, the second what the first has left there. The
-log is made up, of the widths of HalfCheetah, or named. Arguments that are not known here go to
-`fat2thin train`.
+`fat2thin train` runs twice, each time in a new process and a new folder. The first run starts with
+an empty cache of compiled programs, the second with the cache of the first. Without `--dataset` the
+log is synthetic, with the sizes of HalfCheetah. Unknown arguments are passed to `fat2thin train`.
 
-The parts are measured from outside: functions of the package are wrapped by a clock, and JAX itself
-tells when it traced, lowered and compiled. A moment belongs to the innermost part that it is in, so
-the parts add up to the time between the start of the process and its end:
+The parts are measured from outside: functions of the package are wrapped by a clock, and JAX
+reports when it traced, lowered and compiled. Time is attributed to the innermost part, so the parts
+add up to the time between the start and the end of the process:
 
-    python       until the first line of this file is run, and after the last
-    import       the package, with JAX
-    data         read, checked, hashed, and put on the device
-    trace        JAX turns Python into a program for XLA, whatever it is for; nothing of it is kept
-    compile      XLA compiles it, or JAX finds what was kept
-    train        every chunk of updates
-    evaluate     policies are judged in JAX, or handed to those who judge them on the host
-    wait         for evaluations on the host, which play beside training, and for their references
-    references   what a treatment is compared with, measured when the table is printed
+    python       before the first line of this file, and after the last
+    import       the package, including JAX
+    data         reading, checking and hashing the log, and copying it to the device
+    trace        JAX converts Python to programs for XLA; this is never cached
+    compile      XLA compiles them, or JAX loads them from the cache
+    train        all chunks of updates
+    evaluate     evaluating policies in JAX, or handing them to the evaluation on the host
+    wait         waiting for evaluations on the host, which run in parallel, and their references
+    references   reference policies of the treatment task, measured when the table is printed
     write        the run folder
     other        everything else
 
-A chunk is waited for, so nothing that the run could do meanwhile overlaps it: it may be slightly
-slower here. What other threads did beside the parts is listed below them, and is in none.
+Each chunk is waited for, so nothing overlaps it and it may be slightly slower than in a normal run.
+The time of other threads is listed below the parts and is not included in them.
 """
 
 import argparse
@@ -56,7 +55,7 @@ EVENTS = {
 
 
 class Span(NamedTuple):
-    """A part from one moment to another, in a thread."""
+    """The start and end of a part in a thread."""
 
     part: str
     start: float
@@ -65,7 +64,7 @@ class Span(NamedTuple):
 
 
 class Clock:
-    """What was going on when, in seconds since 1970, as JAX counts them."""
+    """Records spans in seconds since 1970, the clock of JAX's events."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -74,7 +73,7 @@ class Clock:
         self.spans.append(Span(part, start, end, threading.current_thread().name))
 
     def timed(self, part: str, function: Callable, ready: Callable = lambda result: result) -> Any:
-        """The function, with the clock running; `ready` waits for its result."""
+        """Return the function wrapped to record its time; `ready` waits for its result."""
 
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Any:
@@ -87,7 +86,7 @@ class Clock:
         return wrapped
 
     def timed_iterator(self, part: str, function: Callable) -> Callable:
-        """The same for what is yielded one by one: what happens in between does not count."""
+        """Return a generator function wrapped to record its time, without that of its consumer."""
 
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -102,7 +101,7 @@ class Clock:
 
 
 def own_seconds(spans: list[Span]) -> dict[str, float]:
-    """Seconds of every part of one thread, without those of the parts inside it."""
+    """Return the seconds of every part of one thread, without those of nested parts."""
     seconds: dict[str, float] = defaultdict(float)
     around: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
@@ -116,7 +115,7 @@ def own_seconds(spans: list[Span]) -> dict[str, float]:
 
 
 def watch(clock: Clock) -> None:
-    """Import what a run needs, and let the clock run wherever a part begins."""
+    """Import what a run needs, and wrap the functions of every part."""
     import jax
 
     from fat2thin.cli import main as cli  # noqa: F401
@@ -133,13 +132,13 @@ def watch(clock: Clock) -> None:
             clock.keep(EVENTS[event], start_time, end_time)
 
     def hashed(logs: Any) -> Any:
-        """Runs ask for the hash right afterwards; it is computed once."""
+        """Compute the cached hash, which a run needs right afterwards."""
         for log in (log for several in logs for log in several):
             log.dataset.sha256  # noqa: B018
         return logs
 
     def watched(judge: Any) -> Any:
-        """Whoever judges on the host does so in a thread of their own."""
+        """Wrap evaluations on the host, which run in their own thread."""
         if isinstance(judge, HostJudge):
             wrap("evaluate", judge, "judge")
         return judge
@@ -163,7 +162,7 @@ def watch(clock: Clock) -> None:
 
 
 def child(report: Path, arguments: list[str]) -> None:
-    """Run one command here, and write what every part of it took."""
+    """Run one command in this process, and write the time of every part."""
     start, clock = time.time(), Clock()
     clock.timed("import", watch)(clock)
     from fat2thin.cli import main as cli
@@ -191,7 +190,7 @@ def child(report: Path, arguments: list[str]) -> None:
 
 
 def measure(folder: Path, name: str, arguments: list[str]) -> dict[str, Any]:
-    """The run of a command in a process of its own."""
+    """Run a command in a new process and return its times."""
     report, out = folder / f"{name}.json", folder / name
     environment = {
         **{key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"},
@@ -205,7 +204,7 @@ def measure(folder: Path, name: str, arguments: list[str]) -> dict[str, Any]:
         raise RuntimeError(answer.stderr)
     found = json.loads(report.read_text())
     if not found["calls"].get("train"):
-        raise RuntimeError("no chunk was seen: the package trains in another way than this knows")
+        raise RuntimeError("no chunk was recorded: update the wrapped functions in watch()")
     parts = {part: found["parts"].get(part, 0.0) for part in PARTS}
     parts["python"] = total - (found["end"] - found["start"])
     parts["other"] += total - sum(parts.values())
@@ -213,7 +212,7 @@ def measure(folder: Path, name: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def table(runs: dict[str, dict[str, Any]]) -> str:
-    """Seconds, a column a run."""
+    """Return a table of seconds with one column per run."""
     lines = [f"| part | {' | '.join(f'{name}, s' for name in runs)} |", "|---" * 3 + "|"]
 
     def add(name: str, values: list[float]) -> None:
@@ -223,15 +222,15 @@ def table(runs: dict[str, dict[str, Any]]) -> str:
         add(part, [run["parts"][part] for run in runs.values()])
     add("total", [run["total"] for run in runs.values()])
     for name in dict.fromkeys(name for run in runs.values() for name in run["beside"]):
-        add(f"beside: {name}", [run["beside"].get(name, 0.0) for run in runs.values()])
+        add(f"in parallel: {name}", [run["beside"].get(name, 0.0) for run in runs.values()])
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--algorithm", default="fttpo")
-    parser.add_argument("--dataset", help="name or file; a made-up log without")
-    parser.add_argument("--rows", type=int, default=100_000, help="of the made-up log")
+    parser.add_argument("--dataset", help="name or file; default: a synthetic log")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of the synthetic log")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--evaluate-every", type=int, default=1000)

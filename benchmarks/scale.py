@@ -1,17 +1,17 @@
-"""Time and memory of an update against seeds, width, rows of the log and batch, on any device.
+"""Measure time and memory of an update against seeds, network width, log size and batch size.
 
     python benchmarks/scale.py --out scale.json --figure scale.png
     python benchmarks/scale.py --curves seeds width --largest 2 --algorithm "fttpo, closed form"
     python benchmarks/scale.py --from scale.json --figure scale.png
 
-Each size is varied alone about a middle point: 10 seeds (1 on a CPU, where seeds run one after the
-other), networks of 256 × 256, 100,000 rows, batches of 256. An update is timed as in update.py,
-inside the compiled loop. The state is that of all seeds; temporaries are what XLA sets aside while
-the loop runs, beside its arguments, which are the state and the log. The peak of the device is what
-its allocator has seen, where it counts and a point needed more than all before it.
+Each size is varied alone around a middle point: 10 seeds (1 on a CPU, where seeds run one after
+another), networks of 256 × 256, 100,000 rows, batches of 256. An update is timed as in update.py,
+inside the compiled loop. The state is that of all seeds. Temporaries are what XLA allocates while
+the loop runs, in addition to its arguments (the state and the log). The device's peak is reported
+by its allocator, if it counts and the point needed more than all points before it.
 
-A slope is that of a straight line through the logarithms, by least squares: 1 is proportional, 0 is
-for free. The last half of the points shows where it is heading.
+A slope is that of a least-squares line through the logarithms: 1 is proportional, 0 is constant.
+The slope of the last half of the points shows the trend for large sizes.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 import fat2thin
 import timing
@@ -36,13 +37,19 @@ from fat2thin.engine import loop
 from fat2thin.engine.pack import on_device
 from fat2thin.engine.program import sequential_here
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
 
 CURVES = {
     "seeds": (1, 10, 50, 200),
     "batch": (64, 256, 1024, 4096),
     "width": (64, 256, 512, 1024),
     "rows": (10_000, 100_000, 1_000_000, 10_000_000),
+}
+AXES = {
+    "seeds": "seeds",
+    "batch": "batch size",
+    "width": "network width",
+    "rows": "rows of the log",
 }
 QUANTITIES = {
     "microseconds": ("µs", 1.0),
@@ -51,15 +58,15 @@ QUANTITIES = {
     "data": ("log, MB", 1e6),
     "device_peak": ("device's peak, MB", 1e6),
 }
-"""Heading and unit of what is measured at a point."""
+"""Heading and unit of each measured quantity."""
 REPETITION_SECONDS = 0.3
 CALL_SECONDS = 0.25
-"""About how long a call of the loop may take."""
+"""Approximate time limit of one call of the loop."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Where a point lies."""
+    """The sizes of a point."""
 
     seeds: int
     width: int = 256
@@ -68,20 +75,20 @@ class Sizes:
 
     @property
     def work(self) -> int:
-        """What the time of an update is proportional to once the sizes are large."""
+        """A number proportional to the time of an update for large sizes."""
         return self.seeds * self.batch * self.width**2
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """What was measured there: an update of all seeds together, and bytes."""
+    """The measurements of a point: the time of an update of all seeds, and bytes."""
 
     sizes: Sizes
     microseconds: float
     spread: float
-    """Largest over smallest repetition."""
+    """Ratio of the longest to the shortest repetition."""
     updates: int
-    """In one call of the loop."""
+    """Updates per call of the loop."""
     state: int
     data: int
     temporaries: int | None
@@ -96,7 +103,7 @@ def middle() -> Sizes:
 
 
 def updates_a_call(sizes: Sizes, smaller: Point | None) -> int:
-    """As many as a run has between two rows of its metrics, or fewer where an update is long."""
+    """Return the updates per call: those of one metrics row, or fewer if updates are slow."""
     most = 50 if sequential_here() else 250
     if smaller is None:
         return most
@@ -116,7 +123,7 @@ def device_peak() -> int | None:
 
 
 def measure(name: str, config: Any, sizes: Sizes, length: int) -> Point:
-    """One point, of as many calls of `length` updates as take a second or two."""
+    """Measure one point with calls of `length` updates."""
     dataset, before = made_log(sizes.rows), device_peak()
     program = dataclasses.replace(
         update.make_program(
@@ -149,7 +156,7 @@ def measure(name: str, config: Any, sizes: Sizes, length: int) -> Point:
 def measure_curves(
     name: str, config: Any, asked: Sequence[str], largest: float, save: Callable[[Curves], None]
 ) -> Curves:
-    """The curves asked for, up to so many times the middle's size; the middle is measured once."""
+    """Measure the given curves, up to `largest` times the middle point's size."""
     at, curves, known = middle(), {}, {}
     for curve in asked:
         points: list[Point] = []
@@ -168,7 +175,7 @@ def measure_curves(
 
 
 def slope(sizes: Sequence[float], values: Sequence[float | None]) -> float | None:
-    """Of the straight line through the logarithms; None where there is none."""
+    """Return the slope of the line through the logarithms, or None if values are missing."""
     known = [value for value in values if value]
     if len(known) < max(2, len(values)):
         return None
@@ -176,7 +183,7 @@ def slope(sizes: Sequence[float], values: Sequence[float | None]) -> float | Non
 
 
 def slopes(curve: str, points: Sequence[Point], quantity: str) -> tuple[float | None, float | None]:
-    """Over all points, and over the last half of them."""
+    """Return the slopes over all points and over the last half of them."""
     sizes = [getattr(point.sizes, curve) for point in points]
     values = [getattr(point, quantity) for point in points]
     half = len(points) // 2
@@ -192,7 +199,7 @@ def table(curve: str, points: Sequence[Point]) -> str:
 
     headings = [heading for heading, _ in QUANTITIES.values()]
     lines = [
-        row(curve, *headings, "spread", "updates a call"),
+        row(curve, *headings, "spread", "updates per call"),
         "|---" * (len(headings) + 3) + "|",
     ]
     for point in points:
@@ -210,50 +217,52 @@ def table(curve: str, points: Sequence[Point]) -> str:
 
 
 def draw_time(axes: Axes, curve: str, points: Sequence[Point]) -> None:
-    """Microseconds, beside the line of proportional ones through the last point."""
+    """Draw the time, and a line of proportional growth through the last point."""
     sizes = np.asarray([getattr(point.sizes, curve) for point in points])
     values = [point.microseconds for point in points]
-    axes.plot(sizes, values, "o-", color=BLUE, label="time")
-    axes.plot(sizes, values[-1] * sizes / sizes[-1], ":", color=GREY, label="proportional")
+    axes.plot(sizes, values, "D-", color=GREEN, label="time per update")
+    axes.plot(sizes, values[-1] * sizes / sizes[-1], ":", color=GREY, label="proportional to size")
     _, last = slopes(curve, points, "microseconds")
-    heading = curve if last is None else f"{curve}\nslope of the last half {last:.2f}"
-    axes.set(xscale="log", yscale="log", title=heading)
+    slope_line = "" if last is None else f"\nslope, upper half: {last:z.2f}".replace("-", "−")
+    axes.set(xscale="log", yscale="log", title=f"{AXES[curve]}{slope_line}")
 
 
 def draw_memory(axes: Axes, curve: str, points: Sequence[Point]) -> None:
     sizes = [getattr(point.sizes, curve) for point in points]
     for quantity, style in (("state", "o-"), ("temporaries", "s--"), ("data", "^:")):
         colour = {"state": BLUE, "temporaries": ORANGE, "data": GREY}[quantity]
-        # Not a number where XLA does not say; nothing is drawn there.
+        # Missing values become NaN and are not drawn.
         values = np.asarray([getattr(point, quantity) for point in points], float) / 1e6
-        label = QUANTITIES[quantity][0].partition(",")[0]
+        label = f"memory: {QUANTITIES[quantity][0].partition(',')[0]}"
         axes.plot(sizes, values, style, color=colour, label=label)
-    axes.set(xscale="log", yscale="log", xlabel=curve)
+    axes.set(xscale="log", yscale="log", xlabel=AXES[curve])
     labelled = sizes[:: 1 + len(sizes) // 6]
     axes.set_xticks(
-        labelled, [f"{size:,}" if size < 10_000 else f"{size // 1000:,}k" for size in labelled]
+        labelled,
+        [f"{size:,}" if size < 10_000 else EngFormatter(sep="")(size) for size in labelled],
     )
     axes.minorticks_off()
 
 
-def picture(curves: Curves) -> Figure:
-    """A column a curve: time above, memory below."""
-    figure = Figure(figsize=(2.6 * len(curves) + 0.8, 5.6))
+def picture(curves: Curves, title: str) -> Figure:
+    """Return a figure with one column per curve: time above, memory below."""
+    figure = Figure(figsize=(2.6 * len(curves) + 0.8, 6.2))
+    figure.suptitle(title.partition(", about")[0])
     axes = figure.subplots(2, len(curves), sharex="col", sharey="row", squeeze=False)
     for (above, below), (curve, points) in zip(axes.T, curves.items(), strict=True):
         draw_time(above, curve, points)
         draw_memory(below, curve, points)
     times = [point.microseconds for points in curves.values() for point in points]
     axes[0, 0].set_ylim(0.6 * min(times), 1.6 * max(times))
-    axes[0, 0].set_ylabel("µs an update of all seeds")
-    axes[1, 0].set_ylabel("MB")
+    axes[0, 0].set_ylabel("time per update of all seeds (µs)")
+    axes[1, 0].set_ylabel("memory (MB)")
     handles = [one for row in axes[:, 0] for one in row.get_legend_handles_labels()[0]]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
 def read(path: Path) -> tuple[Curves, str]:
-    """Curves, and what they were measured on."""
+    """Return stored curves and their title."""
     content = json.loads(path.read_text())
     curves = {
         curve: [Point(**{**point, "sizes": Sizes(**point["sizes"])}) for point in points]
@@ -263,7 +272,7 @@ def read(path: Path) -> tuple[Curves, str]:
 
 
 def write(path: Path | None, title: str, curves: Curves) -> None:
-    """What was measured so far, as JSON."""
+    """Write the points measured so far as JSON."""
     if path is None:
         return
     content = {
@@ -281,10 +290,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--algorithm", default="fttpo", help="a name in the table of update.py")
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--largest", type=float, default=np.inf, help="times the middle's size")
+    parser.add_argument("--largest", type=float, default=np.inf, help="times the middle point")
     parser.add_argument("--out", type=Path, help="JSON file, written after each point")
     parser.add_argument("--figure", type=Path, help="picture, png or pdf")
-    parser.add_argument("--from", dest="source", type=Path, help="JSON file to show again")
+    parser.add_argument("--from", dest="source", type=Path, help="show this JSON file instead")
     options = parser.parse_args()
     if options.source:
         curves, title = read(options.source)
@@ -301,7 +310,7 @@ def main() -> None:
         print(f"\n{table(curve, points)}")
     if options.figure:
         with matplotlib.style.context(STYLE):
-            save_figure(picture(curves), options.figure)
+            save_figure(picture(curves, title), options.figure)
 
 
 if __name__ == "__main__":

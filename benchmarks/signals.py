@@ -1,10 +1,10 @@
-"""What looking at held-out rows after every chunk costs: the same run with and without, in turns.
+"""Measure the cost of held-out signals: the same run with and without them, interleaved.
 
     python benchmarks/signals.py
     python benchmarks/signals.py --hidden 16,16 --dataset treatment/quadratic
 
-A chunk is 250 updates, as by default. Times are of the compiled chunks alone, the fastest of a few
-rounds; the ratio is what counts.
+A chunk has 250 updates, the default. Only the compiled chunks are timed, and the fastest of a few
+rounds is reported.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CHUNK = 250
 
 
 class Timed:
-    """A run that is moved on a chunk at a time."""
+    """A run that is trained chunk by chunk."""
 
     def __init__(self, dataset: str, hidden: tuple[int, ...], holdout: float) -> None:
         select = "offline" if holdout else "last"
@@ -31,21 +31,21 @@ class Timed:
             select=select,
         )  # fmt: skip
         pack = make_pack([spec], read_logs([spec]))
-        self._turns = JobScheduler(pack.program, pack.jobs, pack.data_size)
-        self._data = self._turns.replicated(pack.data())
-        self._states, self._step = self._turns.init(), 0
+        self._scheduler = JobScheduler(pack.program, pack.jobs, pack.data_size)
+        self._data = self._scheduler.replicated(pack.data())
+        self._states, self._step = self._scheduler.init(), 0
 
     def chunk(self) -> float:
-        """Seconds of the next chunk."""
+        """Train the next chunk and return its seconds."""
         begun = time.perf_counter()
-        self._states, report = self._turns.chunk(self._states, self._data, self._step, CHUNK)
+        self._states, report = self._scheduler.chunk(self._states, self._data, self._step, CHUNK)
         jax.block_until_ready(report)
         self._step += CHUNK
         return time.perf_counter() - begun
 
 
 def main() -> None:
-    """Time both in turns, and print the ratio."""
+    """Time both runs interleaved and print the relative cost."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--dataset", default="treatment/quadratic")
     arguments.add_argument("--hidden", default="256,256")
@@ -65,7 +65,7 @@ def main() -> None:
     best = {name: min(of) for name, of in seconds.items()}
     print(f"{asked.dataset}, hidden {asked.hidden}, {jax.devices()[0].device_kind}")
     for name, of in seconds.items():
-        print(f"{name:8s} {1e3 * best[name]:8.1f} ms a chunk (median {1e3 * np.median(of):.1f})")
+        print(f"{name:8s} {1e3 * best[name]:8.1f} ms per chunk (median {1e3 * np.median(of):.1f})")
     print(f"held-out signals and selection cost {100 * (best['with'] / best['without'] - 1):.1f} %")
 
 

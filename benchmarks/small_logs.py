@@ -1,4 +1,4 @@
-"""Print every table about small logs, and draw the figure, from stored measurements.
+"""Print all tables about small logs and draw the figure, from stored measurements.
 
     python benchmarks/small_logs.py
     python benchmarks/small_logs.py --figure docs/images/selection.png
@@ -35,7 +35,7 @@ def of_seeds(values: list[float]) -> Interval:
 
 
 def study() -> studies.Scores:
-    """How well each signal chooses."""
+    """Return how well each signal selects candidates."""
     candidates = {
         dataset: [
             studies.Candidates(
@@ -81,7 +81,7 @@ def _method_table(kept: Mapping[str, Mapping], reward: str) -> Table:
 
 
 def print_changes() -> None:
-    """One change at a time, from the usual settings and from those for small logs."""
+    """Print the effect of one change at a time, from the default and the small-log settings."""
     found = read("overfitting")
     for origin in ("default", "small"):
         print(f"\n| on the {origin} settings | quadratic, 2,000 | 6,000 | cubic, 2,000 | 6,000 |")
@@ -97,7 +97,7 @@ def print_changes() -> None:
 
 
 def print_sizes() -> None:
-    """FtTPO on logs of other sizes, and on other tasks."""
+    """Print the returns of FtTPO on logs of other sizes and on other tasks."""
     sizes = read("small_logs")["sizes"]
     references = sizes.pop("refs")
     arms = (
@@ -117,7 +117,7 @@ def print_sizes() -> None:
 
 
 def print_robots(robots: Mapping[str, Mapping]) -> None:
-    """FtTPO on small logs of robots."""
+    """Print the scores of FtTPO on small robot logs."""
     arms = ("usual", "small", "small 256", "small 256 no decay")
     print(f"\n| rows | data set | {' | '.join(arms)} |\n|---|---|{'---|' * len(arms)}")
     for rows, sets in robots.items():
@@ -127,7 +127,7 @@ def print_robots(robots: Mapping[str, Mapping]) -> None:
 
 
 def print_robot_sets(scored: studies.Scores) -> None:
-    """Robot data sets one by one: regret of each signal, and scores with weight decay."""
+    """Print, per robot data set, the regret of each signal and the scores with weight decay."""
     ways = ("held_out_log_likelihood", "held_out_value", studies.LAST)
     kept = read("selection")
     print(f"\n| regret among checkpoints | {' | '.join(ways)} | score, no decay | decay 0.1 |")
@@ -141,7 +141,7 @@ def print_robot_sets(scored: studies.Scores) -> None:
 
 
 def print_centres(centres: Mapping[str, Mapping]) -> None:
-    """Policies at their centre, each with the setting that is best for that."""
+    """Print the returns of policies at their centre, each with its best setting."""
     print("\n| method, at its centre | setting | quadratic | cubic |\n|---|---|---|---|")
     ordered = sorted(centres, key=lambda name: -float(np.mean(centres[name]["quadratic"])))
     for name in ordered:
@@ -150,14 +150,14 @@ def print_centres(centres: Mapping[str, Mapping]) -> None:
 
 
 def print_tuning(tuning: Mapping[str, Mapping]) -> None:
-    """Mean returns on seeds 0 to 9 for each value tried of a method's own setting."""
+    """Print the mean returns on seeds 0 to 9 for each tried value of a method's own setting."""
     print("\n| method | reward and value: mean return |\n|---|---|")
     for name, tried in tuning.items():
         print(f"| {name} | {', '.join(f'{at}: {mean:.2f}' for at, mean in tried.items())} |")
 
 
 def main() -> None:
-    """Print everything; draw the figure if --figure is given."""
+    """Print all tables, and draw the figure if --figure is given."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--figure", type=Path)
     asked = arguments.parse_args()

@@ -1,28 +1,39 @@
 """Print final scores at small scale, and FtTPO's lead over each method, seed by seed.
 
     python benchmarks/small_scale.py
+    python benchmarks/small_scale.py --figures docs/images/paper     draws fig2, fig4 and fig6 again
 
 It reads docs/results/reproduction_small.json, the mean returns of the runs of
 `fat2thin reproduce all --scale small`. Brackets are 95 % bootstrap intervals over seeds.
 """
 
+import argparse
 import json
+from collections.abc import Iterable
 from math import nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fat2thin.data.formats.d4rl import normalised_score, robot
+from fat2thin.envs import treatment
+from fat2thin.evaluation.returns import Evaluation, TreatmentEvaluator
 from fat2thin.evaluation.statistics import (
     Interval,
     area_under_curve,
     interquartile_mean,
     mean,
     paired_difference,
+    ratio,
     seed_interval,
     stratified_interval,
 )
+from fat2thin.paper.score_figures import ablation, curves
+from fat2thin.report.style import save_figures, styled
+from fat2thin.runs.result import Evaluations
 from fat2thin.tables import Table
 
 RESULTS = Path("docs/results/reproduction_small.json")
@@ -35,7 +46,7 @@ ROBOTS = tuple(
 
 
 class Small:
-    """Final scores a seed: returns on the treatment task, D4RL's scores on robots."""
+    """Final scores per seed: returns on the treatment task, D4RL's scores on robots."""
 
     def __init__(self) -> None:
         kept = json.loads(RESULTS.read_text())
@@ -74,7 +85,7 @@ class Small:
         }
 
     def robot_table(self) -> Table:
-        """Return one row per data set with the mean final score of each method, and the mean."""
+        """Return the mean final score of each method per data set, and a row with the means."""
         methods = self.methods(ROBOTS[0])
         rows = [
             {"data set": task, **{name: self.final(task, name).mean() for name in methods}}
@@ -83,25 +94,85 @@ class Small:
         means = {name: np.mean([row[name] for row in rows]) for name in methods}
         return Table("robots, final scores", (*rows, {"data set": "mean", **means}))
 
+    def run(self, dataset: str, method: str) -> Any:
+        """Return what a figure of scores reads of a run."""
+        kept = self._runs[f"curves/{dataset}/{method}"]
+        means: dict[str, Any] = {
+            name: np.asarray(values)[..., None] for name, values in kept["mean_returns"].items()
+        }
+        returns = {name: Evaluation(values, {}) for name, values in means.items()}
+        steps = kept["evaluate_every"] * np.arange(len(kept["mean_returns"]["actor_sampled"]))
+        return SimpleNamespace(
+            spec=SimpleNamespace(
+                **{name: kept[name] for name in ("algorithm", "dataset", "seeds")}
+            ),
+            evaluations=Evaluations(tuple(steps.tolist()), returns),
+            about={"stopped": kept["stopped"]},
+            known_references=lambda: references(kept["dataset"]),
+        )
+
+    def runs(self, datasets: Iterable[str], methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+        return {name: {method: self.run(name, method) for method in methods} for name in datasets}
+
+    def shares(self, dataset: str, methods: Iterable[str]) -> dict[str, Interval]:
+        """Return final scores in per cent of FtTPO's."""
+        fttpo = self.final(dataset, "fttpo")
+        found = {
+            name: 100.0 * np.array(ratio(self.final(dataset, name), fttpo)) for name in methods
+        }
+        return {name: Interval(*share) for name, share in found.items()}
+
+
+def references(dataset: str) -> dict[str, Any]:
+    """Return the reference rows of a treatment task; those of robots are not in the file."""
+    if not treatment.is_name(dataset):
+        return {}
+    return dict(TreatmentEvaluator(treatment.by_name(dataset)).references())
+
+
+def figures(small: Small) -> dict[str, Figure]:
+    baselines = ("fttpo", "iql", "xql", "sql", "spot")
+    published = ("fttpo-published", "iql", "xql-published", "sql", "spot-published")
+    on_robots = ("fttpo", "iql", "inac", "tawac", "awac", "xql", "sql")
+    variants = ("fttpo-spot", "fttpo-sg", "tawac-ht")
+    return {
+        "fig2_left": curves(small.runs(TREATMENT, baselines)),
+        "fig2_left_published": curves(small.runs(TREATMENT, published), policy="proposal"),
+        "fig4": curves(small.runs(ROBOTS, on_robots), normalise=normalised_score),
+        "fig6": ablation({name: small.shares(name, variants) for name in ROBOTS}),
+    }
+
 
 def words(interval: Interval) -> str:
     return "{:6.2f} [{:6.2f}, {:6.2f}]".format(*interval)
 
 
+@styled
+def draw(folder: Path) -> None:
+    for path in save_figures(figures(Small()), folder):
+        print(path)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--figures", type=Path, help="draw into this folder instead of printing")
+    folder = parser.parse_args().figures
+    if folder:
+        draw(folder)
+        return
     small = Small()
     for dataset in TREATMENT:
         print(small.treatment_table(dataset).markdown())
     print(small.robot_table().markdown())
     for dataset in TREATMENT:
         ours = small.final(dataset, "fttpo")
-        print(f"\n{dataset}: FtTPO less ...")
+        print(f"\n{dataset}: FtTPO minus ...")
         others = {name: small.final(dataset, name) for name in small.methods(dataset)}
         others["its own proposal"] = small.final(dataset, "fttpo", "proposal_sampled")
         for name, theirs in others.items():
             if name != "fttpo":
                 print(f"  {name:28} {words(paired_difference(ours, theirs))}")
-    print("\nnine robots' sets, mean: FtTPO less ...")
+    print("\nmean of the nine robot data sets: FtTPO minus ...")
     for name in small.methods(ROBOTS[0]):
         if name == "fttpo" or not all(name in small.methods(dataset) for dataset in ROBOTS):
             continue

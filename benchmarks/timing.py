@@ -1,4 +1,4 @@
-"""How long something takes, on machines that do other things as well."""
+"""Timing functions for machines with other load."""
 
 import statistics
 import time
@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 
 REPETITIONS = 5
 SECONDS = 1.0
-"""About how long a repetition takes, unless told otherwise."""
+"""Approximate length of a repetition by default."""
 
 
 def repeated(step: Callable[[int], None], seconds: float = SECONDS) -> tuple[float, float]:
-    """Median seconds of one step, and the longest repetition over the shortest.
+    """Return the median seconds of one step, and the ratio of longest to shortest repetition.
 
-    `step(count)` takes so many steps and waits for the last; a repetition takes about `seconds`.
+    `step(count)` takes `count` steps and waits for the last. A repetition takes about `seconds`.
     """
     return side_by_side({"": step}, seconds)[""]
 
@@ -20,7 +20,7 @@ def repeated(step: Callable[[int], None], seconds: float = SECONDS) -> tuple[flo
 def side_by_side(
     steps: Mapping[str, Callable[[int], None]], seconds: float = SECONDS
 ) -> dict[str, tuple[float, float]]:
-    """The same of several, in turn, so that what slows the machine slows all of them."""
+    """Return the same for several functions, interleaved so that other load affects all."""
     counts = {name: _count(step, seconds) for name, step in steps.items()}
     found: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(REPETITIONS):
@@ -32,7 +32,7 @@ def side_by_side(
 
 
 def _count(step: Callable[[int], None], seconds: float) -> int:
-    """How many steps take about so long."""
+    """Return how many steps take about `seconds`."""
     count, took = 1, 0.0
     while took < seconds / 10 and count < 2**20:
         count *= 2

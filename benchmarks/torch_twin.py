@@ -1,8 +1,8 @@
-"""FtTPO's update in PyTorch, as one would write it: a peer for benchmarks, and nothing else.
+"""FtTPO's update in idiomatic PyTorch, for benchmarks only.
 
-The same losses in the same order as `fat2thin.algorithms.fttpo` with its default settings, the
-actor's divergence by the same quadrature: value, critics, proposal, actor, targets. Networks are
-`nn.Sequential`, optimisers `torch.optim.Adam`, one each.
+It has the same losses in the same order as `fat2thin.algorithms.fttpo` with its default settings,
+with the actor's divergence by the same quadrature: value, critics, proposal, actor, targets.
+Networks are `nn.Sequential`, each with its own `torch.optim.Adam`.
 """
 
 import math
@@ -29,7 +29,7 @@ def scalar(inputs: int) -> nn.Sequential:
 
 
 class Twin(nn.Module):
-    """All networks, the log on the device, and one update."""
+    """All networks and the log on the device; calling it runs one update."""
 
     def __init__(self, dataset: Dataset, device: str, capturable: bool = False) -> None:
         super().__init__()
@@ -61,20 +61,20 @@ class Twin(nn.Module):
         ]
 
     def proposal(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, centre and the logarithm of the scale."""
+        """Return features, centre and log scale."""
         features = self.trunk(observation)
         low, high = map(math.log, SCALE_BOUNDS)
         log_scale = self.log_scale(features).clamp(low, high)
         return features, torch.tanh(self.centre(features)), log_scale
 
     def band(self, features: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        """Centre and half-width of the actor, inside the box."""
+        """Return centre and half-width of the actor inside the box."""
         half_width = self.width(features).clamp(*map(math.log, WIDTH_BOUNDS)).exp()
         return torch.clamp(centre, -1.0 + half_width, 1.0 - half_width), half_width
 
     @torch.no_grad()
     def next_value(self, observation: Tensor) -> Tensor:
-        """The smaller target value of an action of the actor."""
+        """Return the smaller target value of an action of the actor."""
         features, centre, _ = self.proposal(observation)
         middle, half_width = self.band(features, centre)
         uniform = 2.0 * torch.rand_like(middle) - 1.0
@@ -83,7 +83,7 @@ class Twin(nn.Module):
         return torch.minimum(*(target(inputs) for target in self.targets)).squeeze(-1)
 
     def forward(self) -> Tensor:
-        """One update."""
+        """Run one update and return the actor's divergence."""
         draw = torch.randint(len(self.rows[2]), (BATCH,), device=self.rows[2].device)
         observation, action, reward, following, continuation = (rows[draw] for rows in self.rows)
         value_steps, critic_steps, proposal_steps, width_steps = self.optimisers
@@ -125,20 +125,20 @@ class Twin(nn.Module):
 
     @staticmethod
     def cauchy(action: Tensor, centre: Tensor, log_scale: Tensor) -> Tensor:
-        """Log density of the q-Gaussian of index 2 and this scale."""
+        """Return the log density of the q-Gaussian with index 2 and this scale."""
         squared = ((action - centre) * torch.exp(-log_scale)).square() / 2.0
         return -torch.log1p(squared) - log_scale - math.log(math.sqrt(2.0) * math.pi)
 
     @staticmethod
     def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
-        """One step of Adam."""
+        """Take one Adam step."""
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
 
 
 def graphed(dataset: Dataset) -> Callable[[], object]:
-    """The update as a CUDA graph that is replayed."""
+    """Return the update as a CUDA graph to replay."""
     twin = Twin(dataset, "cuda", capturable=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -153,7 +153,7 @@ def graphed(dataset: Dataset) -> Callable[[], object]:
 
 
 def steps(dataset: Dataset) -> Iterator[tuple[str, Callable[[int], None], float]]:
-    """Name, what takes so many updates and waits for the last, seconds to get ready."""
+    """Yield name, a function that runs `count` updates and waits, and the setup seconds."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     makers: dict[str, Callable[[], Callable[[], object]]] = {"eager": lambda: Twin(dataset, device)}
     if device == "cuda":

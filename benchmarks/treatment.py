@@ -1,9 +1,9 @@
-"""FtTPO on the treatment task: ten seeds of each setting, the tables and the curves.
+"""Compare settings of FtTPO on the treatment task, with ten seeds each.
 
-    python benchmarks/treatment.py --run     trains (minutes on a GPU, hours on a CPU)
-    python benchmarks/treatment.py           prints the tables and draws the curves
+    python benchmarks/treatment.py --run     train (minutes on a GPU, hours on a CPU)
+    python benchmarks/treatment.py           print the tables and draw the curves
 
-The runs go to runs/treatment, one folder each; what the documentation needs of them is kept in
+Each run has a folder in runs/treatment. The numbers for the documentation are in
 docs/results/treatment_fttpo.json.
 """
 
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import fat2thin
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, DARK, GREY, ORANGE, STYLE, save_figure
 
 RESULTS = Path("docs/results/treatment_fttpo.json")
 CURVES = Path("docs/images/treatment_curves.png")
@@ -98,7 +98,7 @@ def print_tables(runs: list[dict]) -> None:
 
 
 def print_differences(runs: list[dict]) -> None:
-    """Seed by seed: seeds share logs and episodes, so differences say more than two intervals."""
+    """Print paired differences: seeds share logs and episodes, so pairing reduces the noise."""
     by_name = {(run["reward"], run["tag"]): run for run in runs}
     for (reward, tag), run in by_name.items():
         best = int(np.nanargmax(np.mean(run["returns"]["actor_sampled"], axis=-1)))
@@ -115,7 +115,7 @@ def print_differences(runs: list[dict]) -> None:
 
 
 def curves(runs: list[dict]) -> Figure:
-    figure = Figure(figsize=(9.0, 4.0))
+    figure = Figure(figsize=(9.6, 4.8))
     axes = figure.subplots(1, 2)
     for axis, reward in zip(axes, ("cubic", "quadratic"), strict=True):
         chosen = {run["tag"]: run for run in runs if run["reward"] == reward}
@@ -136,12 +136,18 @@ def curves(runs: list[dict]) -> Figure:
         for name in ("uniform", "best constant"):
             axis.axhline(rows[name].mean, color=GREY, linewidth=1, linestyle=":")
             axis.annotate(
-                f"{name} dose", (40, rows[name].mean), ha="right", va="bottom", color=GREY
+                f"{name} dose",
+                (40, rows[name].mean),
+                ha="right",
+                va="bottom",
+                color=DARK,
+                fontsize=9,
             )
         bottom, top = rows["uniform"].mean - 1.5, rows["best constant"].mean + 1.5
-        axis.set(title=reward, xlabel="thousand updates", ylim=(bottom, top))
-    axes[0].set_ylabel("return of 24 steps")
-    axes[1].legend(loc="upper right", bbox_to_anchor=(1.0, 0.86))
+        axis.set(title=f"treatment/{reward}", xlabel="thousand updates", ylim=(bottom, top))
+    axes[0].set_ylabel("return of an episode of 24 steps")
+    figure.suptitle(f"FtTPO, sampled: mean of {SEEDS} seeds with 95 % bootstrap interval")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 

@@ -1,17 +1,18 @@
-"""Every method on the treatment task, with equal tuning budgets: the tables and the picture.
+"""Compare every method on the treatment task with equal tuning budgets.
 
-    python benchmarks/treatment_methods.py --run     tunes and trains (hours on a CPU)
-    python benchmarks/treatment_methods.py           prints the tables and draws the picture
+    python benchmarks/treatment_methods.py --run     tune and train (hours on a CPU)
+    python benchmarks/treatment_methods.py           print the tables and draw the figure
 
-Tuning: six settings a method (two learning rates and three values of its own knobs; six learning
-rates where it has none), three seeds each that are used for nothing else, judged by the mean
-return of the sampling policy over all evaluations. Then ten fresh seeds with the best setting. The
-runs go to runs/treatment_methods, a folder each; what the documentation needs of them is kept in
-docs/results/treatment_methods.json. `--part 0/2` does half of the work, for two processes side by
-side; `--gather` puts their results together.
+Tuning tries six settings per method (two learning rates times three values of its own parameters;
+six learning rates if it has none), with three seeds each that are used for nothing else. The best
+setting has the highest mean return of the sampled policy over all evaluations. It is then trained
+with ten new seeds. Each run has a folder in runs/treatment_methods. The numbers for the
+documentation are in docs/results/treatment_methods.json. `--part 0/2` does half of the work, for
+two parallel processes; `--gather` combines their results.
 """
 
 import argparse
+import functools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from matplotlib.figure import Figure
 import fat2thin
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.report.style import BLUE, GREY, ORANGE, STYLE, save_figure
+from fat2thin.report.style import BLUE, DARK, GREY, ORANGE, STYLE, save_figure
 from fat2thin.training import execute_together, make_spec
 
 RESULTS = Path("docs/results/treatment_methods.json")
@@ -46,7 +47,7 @@ class Method(NamedTuple):
     label: str
     algorithm: str
     knobs: Mapping[str, tuple[float, ...]]
-    """Three values each, which vary together."""
+    """Own parameters with three values each, which vary together."""
     settings: dict[str, Any] = {}  # noqa: RUF012
 
 
@@ -80,7 +81,7 @@ METHODS = (
 
 
 def grid(method: Method) -> dict[str, list[float]]:
-    """Six settings: every learning rate with every value of the knobs."""
+    """Return six settings: every learning rate with every value of the method's parameters."""
     if not method.knobs:
         return {"learning_rate": [3e-3, 2e-3, 1e-3, 6e-4, 3e-4, 1e-4]}
     knobs = {name: [*values] * len(LEARNING_RATES) for name, values in method.knobs.items()}
@@ -88,7 +89,7 @@ def grid(method: Method) -> dict[str, list[float]]:
 
 
 def tune(method: Method, reward: str) -> dict[str, Any]:
-    """The setting with the largest mean return over all evaluations, and how all of them did."""
+    """Return the setting with the highest mean return over all evaluations, and all results."""
     settings = grid(method)
     specs = [
         make_spec(
@@ -103,7 +104,7 @@ def tune(method: Method, reward: str) -> dict[str, Any]:
         axis=1,
     )
     means = np.mean(scores, axis=(0, 2))
-    # A setting of which a seed stopped has no mean, and is not the best.
+    # A setting with a diverged seed has mean NaN and is never the best.
     best = int(np.argmax(np.nan_to_num(means, nan=-np.inf)))
     return {
         "chosen": {name: values[best] for name, values in settings.items()},
@@ -113,7 +114,7 @@ def tune(method: Method, reward: str) -> dict[str, Any]:
 
 
 def final(method: Method, reward: str, chosen: dict[str, float]) -> dict[str, Any]:
-    """Ten fresh seeds with the chosen setting."""
+    """Train ten new seeds with the chosen setting and return their results."""
     folder = RUNS / reward / method.label.replace(", ", "-")
     run = fat2thin.train(
         method.algorithm, f"treatment/{reward}", steps=UPDATES, seeds=SEEDS, evaluate_every=EVERY,
@@ -132,7 +133,7 @@ def final(method: Method, reward: str, chosen: dict[str, float]) -> dict[str, An
 
 
 def do(methods: Sequence[Method], minutes: float) -> None:
-    """All that is not yet there, one result file a method and reward."""
+    """Tune and train what is missing, with one result file per method and reward."""
     began = time.perf_counter()
     for method in methods:
         for reward in REWARDS:
@@ -140,7 +141,7 @@ def do(methods: Sequence[Method], minutes: float) -> None:
             if place.exists():
                 continue
             if time.perf_counter() - began > 60.0 * minutes:
-                print("time is up", flush=True)
+                print(f"stopped after {minutes:g} minutes", flush=True)
                 return
             tuned = tune(method, reward)
             result = {"label": method.label, "algorithm": method.algorithm, "reward": reward,
@@ -158,7 +159,7 @@ def gather() -> None:
     found = [RUNS / f"{m.label.replace(', ', '-')}-{r}.json" for m in METHODS for r in REWARDS]
     missing = [str(place) for place in found if not place.exists()]
     if missing:
-        print("not there yet:", *missing)
+        print("missing results:", *missing)
     content = {
         "what": "final[way].returns[seed]: mean return over 100 episodes, seeds 0 to 9; "
         "curve[evaluation][seed]; tuning on seeds 100 to 102",
@@ -210,7 +211,7 @@ def print_tables(methods: list[dict]) -> None:
 
 
 def print_differences(methods: list[dict]) -> None:
-    """FtTPO against each method seed by seed: seeds share logs and episodes."""
+    """Print FtTPO minus each method, paired by seed: seeds share logs and episodes."""
     for reward in REWARDS:
         of_reward = {one["label"]: one["final"] for one in methods if one["reward"] == reward}
         for label, ways in of_reward.items():
@@ -221,6 +222,7 @@ def print_differences(methods: list[dict]) -> None:
             print(f"{reward}: fttpo - {label}: sampled {cell(leads[0])}, centre {cell(leads[1])}")
 
 
+@functools.cache
 def references(reward: str) -> dict:
     return treatment_reference.reference_rows(
         jax.random.key(0), treatment.by_name(f"treatment/{reward}")
@@ -228,8 +230,8 @@ def references(reward: str) -> dict:
 
 
 def picture(methods: list[dict]) -> Figure:
-    """A row a method, sampled and at its centre; the references as lines."""
-    figure = Figure(figsize=(9.0, 6.5))
+    """Return a figure with one row per method, sampled and at its centre; references as lines."""
+    figure = Figure(figsize=(10.0, 7.6))
     axes = figure.subplots(1, 2)
     for axis, reward in zip(axes, REWARDS, strict=True):
         rows = sorted(
@@ -246,13 +248,17 @@ def picture(methods: list[dict]) -> Figure:
                 values, np.arange(len(rows)) + shift, xerr=errors, fmt="o", markersize=4,
                 color=colour, label="sampled" if way == "sampled" else "at its centre",
             )  # fmt: skip
-        for name, side in (("uniform", "left"), ("best constant", "right")):
+        for name in ("uniform", "best constant"):
             mean = references(reward)[name].mean
             axis.axvline(mean, color=GREY, linewidth=1, linestyle=":")
-            axis.annotate(f" {name} dose ", (mean, len(rows) - 0.4), ha=side, color=GREY,
-                          fontsize=8)  # fmt: skip
-        axis.set(title=reward, xlabel="return of 24 steps", ylim=(-0.7, len(rows) + 0.3))
+            axis.annotate(f"{name.replace(' ', chr(10))}\ndose", (mean, len(rows) - 0.3),
+                          ha="center", va="bottom", color=DARK, fontsize=9)  # fmt: skip
+        axis.set_title(f"treatment/{reward}", pad=44)
+        axis.set(xlabel="return of an episode of 24 steps", ylim=(-0.7, len(rows) - 0.3))
         axis.set_yticks(range(len(rows)), [one["label"] for one in rows])
+    figure.suptitle(
+        f"after {UPDATES:,} updates: mean of {SEEDS} seeds with 95 % bootstrap interval"
+    )
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
@@ -260,8 +266,8 @@ def picture(methods: list[dict]) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true", help="tune and train first")
-    parser.add_argument("--part", default="0/1", help="which share of the methods, as 0/4")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
+    parser.add_argument("--part", default="0/1", help="part of the methods to do, as 0/4")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after this time")
     parser.add_argument("--gather", action="store_true", help="collect the results of all parts")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))

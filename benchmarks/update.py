@@ -1,18 +1,20 @@
-"""Time of one update, of every algorithm and for several seeds at once, on whatever device.
+"""Measure the time of one update of every algorithm, for several numbers of seeds.
 
-    python benchmarks/update.py                              a table, everything
+    python benchmarks/update.py                              all algorithms, as a table
     python benchmarks/update.py --algorithms fttpo iql --seeds 1 10 --out update.json
-    python benchmarks/update.py --beside ../before           this checkout and another, in turn
+    python benchmarks/update.py --beside ../before           compare with another checkout
 
 Sizes are those of a MuJoCo robot: 17 observations, 6 actions, networks of 256 × 256, batches of
-256. An update is timed inside the compiled loop that training uses: rows are drawn and gathered,
-metrics kept, and the check that all is finite made. What is compiled is timed apart.
-Floating-point operations and bytes are XLA's own count of one update of one seed, times the seeds,
-and the share is of the rate that a large matrix product reaches here in the same run. With PyTorch
-installed, a twin of FtTPO's update takes turns with ours: eager, compiled, and on a GPU as a CUDA
-graph; these lines are to be compared with each other.
-On a CPU several seeds are timed twice: all cores on one of them at a time, and a device of one
-thread for every core, each with its share of the seeds.
+256. An update is timed inside the compiled training loop, including drawing and gathering rows,
+recording metrics and checking for non-finite values. Compilation is timed separately. FLOPs and
+bytes are XLA's count for one update of one seed, times the number of seeds. The share is relative
+to the rate of a large matrix product in the same run.
+
+If PyTorch is installed, FtTPO is also timed interleaved with a PyTorch version of its update:
+eager, compiled, and on a GPU as a CUDA graph. Compare these rows only with each other.
+
+On a CPU, several seeds are timed twice: one seed at a time on all cores, and with one
+single-threaded device per core, each with a share of the seeds.
 """
 
 import argparse
@@ -45,32 +47,32 @@ from timing import repeated, side_by_side
 
 OBSERVATION, ACTION, ROWS = 17, 6, 100_000
 ROUNDS = 2
-"""How often each of two checkouts has its turn."""
+"""How often each of two checkouts is timed."""
 CLOSED_FORM = "fttpo, closed form"
-OURS = "fttpo, in turn with"
+OURS = "fttpo, interleaved"
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
     seeds: int
     microseconds: float
-    """An update of all seeds together, the median of the repetitions."""
+    """Median time of an update of all seeds together."""
     spread: float
-    """Largest over smallest repetition."""
+    """Ratio of the longest to the shortest repetition."""
     compile_seconds: float
     flops: float | None = None
     bytes: float | None = None
 
     def share(self, peak: float) -> float | None:
-        """What it reaches of the rate of a large matrix product."""
+        """Return its FLOP rate relative to that of a large matrix product."""
         return self.flops and 1e6 * self.flops / self.microseconds / peak
 
 
 def log(rows: int = ROWS) -> Dataset:
-    """Numbers of a robot's widths."""
+    """Return a synthetic log with the sizes of a robot."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(rows, OBSERVATION)).astype(np.float32)
     return Dataset(
@@ -88,11 +90,11 @@ def log(rows: int = ROWS) -> Dataset:
 
 
 def methods(asked: Sequence[str]) -> dict[str, Any]:
-    """Every algorithm with its defaults, and FtTPO with the closed-form actor."""
+    """Return the config of every algorithm, and of FtTPO with the closed-form actor."""
     made = {name: algorithms.get(name).config() for name in algorithms.names()}
     made[CLOSED_FORM] = algorithms.get("fttpo").config(actor_loss="closed_form")
     if unknown := set(asked) - set(made):
-        raise SystemExit(f"no update is called {sorted(unknown)}; there are {sorted(made)}")
+        raise SystemExit(f"unknown algorithms {sorted(unknown)}; choose from {sorted(made)}")
     return {name: made[name] for name in sorted(made) if not asked or name in asked}
 
 
@@ -109,8 +111,8 @@ def make_jobs(seeds: int) -> Jobs:
 
 
 def cost(program: Program, dataset: Dataset) -> tuple[float | None, float | None]:
-    """Floating-point operations and bytes of one update of one seed, by XLA's count."""
-    # Without a loop over jobs and of one update, since a loop's body is counted once.
+    """Return FLOPs and bytes of one update of one seed, as counted by XLA."""
+    # One update without a loop over jobs, because XLA counts the body of a loop once.
     jobs, program = make_jobs(1), dataclasses.replace(program, sequential=False)
     states = loop.init(jobs, program=program)
     once = loop.chunk.lower(
@@ -121,7 +123,7 @@ def cost(program: Program, dataset: Dataset) -> tuple[float | None, float | None
 
 
 def time_seeds(name: str, program: Program, seeds: int, dataset: Dataset, seconds: float) -> Timing:
-    """The update of so many seeds, on all devices that there are."""
+    """Time the update of several seeds on all devices."""
     step, length, first = make_step(program, seeds, dataset)
     of_chunk, spread = repeated(step, seconds)
     return Timing(name, seeds, 1e6 * of_chunk / length, spread, first - of_chunk)
@@ -130,15 +132,15 @@ def time_seeds(name: str, program: Program, seeds: int, dataset: Dataset, second
 def make_step(
     program: Program, seeds: int, dataset: Dataset
 ) -> tuple[Callable[[int], None], int, float]:
-    """What takes so many chunks, the updates of one, and how long the first took."""
-    turns = JobScheduler(program, make_jobs(seeds))
-    data, states = turns.replicated(on_device([dataset])), turns.init()
+    """Return a function that runs chunks, the updates per chunk, and the seconds of the first."""
+    scheduler = JobScheduler(program, make_jobs(seeds))
+    data, states = scheduler.replicated(on_device([dataset])), scheduler.init()
     length = 50 if program.sequential else 1000
 
     def step(chunks: int) -> None:
         nonlocal states
         for _ in range(chunks):
-            states, report = turns.chunk(states, data, 0, length)
+            states, report = scheduler.chunk(states, data, 0, length)
         jax.block_until_ready(report)
 
     began = time.perf_counter()
@@ -146,8 +148,8 @@ def make_step(
     return step, length, time.perf_counter() - began
 
 
-def beside_torch(dataset: Dataset, seconds: float) -> Iterator[Timing]:
-    """FtTPO and its twins in PyTorch, in turn."""
+def time_torch(dataset: Dataset, seconds: float) -> Iterator[Timing]:
+    """Time FtTPO interleaved with its PyTorch versions."""
     import torch_twin
 
     program = make_program("fttpo", algorithms.get("fttpo").config(), problem_of(dataset))
@@ -163,7 +165,7 @@ def beside_torch(dataset: Dataset, seconds: float) -> Iterator[Timing]:
 def time_method(
     name: str, config: Any, seeds: Sequence[int], dataset: Dataset, seconds: float
 ) -> Iterator[Timing]:
-    """The update of a method for one number of seeds after the other."""
+    """Time the update of a method for each number of seeds."""
     program = make_program(name, config, problem_of(dataset))
     flops, size = cost(program, dataset)
     for count in seeds:
@@ -173,8 +175,8 @@ def time_method(
         )
 
 
-def a_device_a_core(name: str, seeds: int, seconds: float) -> Timing:
-    """The same on a CPU where every core is a device with one thread, in a process of its own."""
+def one_device_per_core(name: str, seeds: int, seconds: float) -> Timing:
+    """Time the update in a new process with one single-threaded CPU device per core."""
     flags = f"--xla_force_host_platform_device_count={os.cpu_count()}"
     environment = os.environ | {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false"}
     with tempfile.TemporaryDirectory() as folder:
@@ -185,11 +187,11 @@ def a_device_a_core(name: str, seeds: int, seconds: float) -> Timing:
             env=environment, check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         (timing,) = json.loads(found.read_text())["timings"]
-    return dataclasses.replace(Timing(**timing), name=f"{name}, a device a core")
+    return dataclasses.replace(Timing(**timing), name=f"{name}, one device per core")
 
 
-def beside_checkout(there: Path, options: Sequence[str]) -> str:
-    """A table of this checkout against another: the shortest time of each, taken in turn."""
+def compare_checkouts(there: Path, options: Sequence[str]) -> str:
+    """Return a table of this checkout and another: the shortest times, measured alternately."""
     shortest: list[dict[tuple[str, int], float]] = [{}, {}]
     trees = (Path(__file__).resolve().parents[1], there.resolve())
     with tempfile.TemporaryDirectory() as folder:
@@ -215,7 +217,7 @@ def beside_checkout(there: Path, options: Sequence[str]) -> str:
 
 
 def matrix_rate(size: int) -> float:
-    """Operations a second of a large product of single-precision matrices."""
+    """Return the FLOP/s of a large product of float32 matrices."""
     matrix = jnp.ones((size, size))
     product = jax.jit(lambda x: x @ x / size)
     jax.block_until_ready(product(matrix))
@@ -235,7 +237,7 @@ def table(timings: Sequence[Timing], peak: float) -> str:
         f"{device.platform}: {device.device_kind}, JAX {jax.__version__}; "
         f"matrix product {peak / 1e12:.2f} TFLOP/s",
         "",
-        "| update | seeds | µs | spread | µs a seed | MFLOP | MB | of matrix rate | compile, s |",
+        "| update | seeds | µs | spread | µs per seed | MFLOP | MB | share | compile, s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in timings:
@@ -253,18 +255,18 @@ def table(timings: Sequence[Timing], peak: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithms", nargs="*", default=(), help="these alone")
+    parser.add_argument("--algorithms", nargs="*", default=(), help="time only these")
     parser.add_argument("--seeds", nargs="*", type=int, default=(1, 10, 50))
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one repetition")
-    parser.add_argument("--no-torch", action="store_true", help="leave PyTorch's twin out")
-    parser.add_argument("--no-cores", action="store_true", help="leave a device a core out")
-    parser.add_argument("--beside", type=Path, help="another checkout, to compare with")
-    parser.add_argument("--out", type=Path, help="JSON file, written after each line")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of one repetition")
+    parser.add_argument("--no-torch", action="store_true", help="skip PyTorch")
+    parser.add_argument("--no-cores", action="store_true", help="skip one device per core")
+    parser.add_argument("--beside", type=Path, help="compare with this checkout")
+    parser.add_argument("--out", type=Path, help="JSON file, written after each row")
     arguments = parser.parse_args()
     if arguments.beside:
         options = ["--seeds", *map(str, arguments.seeds), "--seconds", str(arguments.seconds)]
         options += ["--algorithms", *arguments.algorithms] if arguments.algorithms else []
-        print("\n" + beside_checkout(arguments.beside, options))
+        print("\n" + compare_checkouts(arguments.beside, options))
         return
     peak = matrix_rate(1024 if sequential_here() else 8192)
     timings: list[Timing] = []
@@ -277,16 +279,16 @@ def main() -> None:
 
 
 def all_timings(arguments: argparse.Namespace) -> Iterator[Timing]:
-    """Line by line: ours, then PyTorch's twin where it is installed."""
+    """Yield the timings of all methods, then of PyTorch if it is installed."""
     dataset, seconds = log(), arguments.seconds
     cores = sequential_here() and not arguments.no_cores
     for name, config in methods(arguments.algorithms).items():
         yield from time_method(name, config, arguments.seeds, dataset, seconds)
         for seeds in arguments.seeds:
             if cores and seeds > 1:
-                yield a_device_a_core(name, seeds, seconds)
+                yield one_device_per_core(name, seeds, seconds)
     if importlib.util.find_spec("torch") and not arguments.no_torch:
-        yield from beside_torch(dataset, seconds)
+        yield from time_torch(dataset, seconds)
 
 
 def write(path: Path, timings: Sequence[Timing], peak: float) -> None:

@@ -1,9 +1,9 @@
-"""Fill in what the algorithm pages say of settings, metrics and scores, and the options of a run.
+"""Generate the tables of settings, metrics and scores in the algorithm pages, and of run options.
 
-    python docs/make_pages.py            writes what stands between the markers of every page
-    python docs/make_pages.py --check    only says which pages are not as they would be written
+    python docs/make_pages.py            write the tables between the markers of every page
+    python docs/make_pages.py --check    only list the pages that are out of date
 
-Settings come from the configs' own sentences, and metrics from the algorithms, scores from
+Settings come from the docstrings of the configs, metrics from the algorithms, and scores from
 docs/results/treatment_methods.json.
 """
 
@@ -20,7 +20,7 @@ from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.settings.options import RunOptions, explain
 
 PAGES = Path(__file__).parent / "algorithms"
-OPTIONS = PAGES.parent / "training.md"
+OPTIONS = PAGES.parent / "guides" / "training.md"
 RESULTS = Path(__file__).parent / "results" / "treatment_methods.json"
 COMMAND = "python benchmarks/treatment_methods.py"
 
@@ -35,7 +35,7 @@ def shown(default: object) -> str:
 
 
 def own(algorithm: Algorithm) -> list[tuple]:
-    """The settings that are not those of every algorithm, which the index page explains."""
+    """Return the settings that are not shared by all algorithms; the index page has the others."""
     shared = {(name, default) for name, default, _ in explain(LearningConfig)}
     shared |= {(name, default) for name, default, _ in explain(CriticConfig)}
     shared |= {(name, default) for name, default, _ in explain(PolicyConfig)}
@@ -62,7 +62,7 @@ def metrics_table(algorithm: Algorithm) -> str:
 
 
 def scores_table(algorithm: Algorithm) -> str:
-    """The method's rows, and its variants', of the treatment comparison."""
+    """Return the rows of the algorithm and its variants in the treatment comparison."""
     content = json.loads(RESULTS.read_text())
     wanted = [algorithm.name, *(name for name in algorithms.names()
                                 if algorithms.get(name).variant_of == algorithm.name)]  # fmt: skip
@@ -78,7 +78,7 @@ def scores_table(algorithm: Algorithm) -> str:
                 f"| {method['label']} | {method['reward']} | {cells[0]} | {cells[1]} "
                 f"| {variance:.3f} |"
             )
-    return "\n".join([*lines, "", f"From `{COMMAND}`; see [results](../results.md)."])
+    return "\n".join([*lines, "", f"From `{COMMAND}`; see [results](../results/index.md)."])
 
 
 def interval(of_seeds: list[float]) -> str:
@@ -124,7 +124,7 @@ def main() -> None:
             stale.append(page.name)
             if "--check" not in sys.argv:
                 page.write_text(text)
-    print("\n".join(stale) or "nothing to do")
+    print("\n".join(stale) or "all pages are up to date")
     if "--check" in sys.argv and stale:
         sys.exit("run python docs/make_pages.py")
 

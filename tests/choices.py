@@ -1,4 +1,4 @@
-"""Every setting of an algorithm that has a list of choices, for tests that walk all of them."""
+"""The settings of an algorithm that have a fixed set of values, for tests that try them all."""
 
 from typing import get_args, get_type_hints
 
@@ -7,7 +7,7 @@ from fat2thin.algorithms.configs import choices_of
 
 
 def choices(algorithm):
-    """Each setting that is one of several words, or on or off, with each of its values."""
+    """Return one dictionary per value of each setting that is a choice or a boolean."""
     config = algorithms.get(algorithm).config
     kinds = get_type_hints(config)
     values = {name: [False, True] for name, kind in kinds.items() if kind is bool}

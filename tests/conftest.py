@@ -1,4 +1,4 @@
-"""Compiled programs are kept between runs; `make test` takes a sample of the slow tests."""
+"""Test configuration: a cache of compiled programs, and a rotating sample of the slow tests."""
 
 import os
 import signal
@@ -10,36 +10,35 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Tests compile the same small programs again and again. Each worker keeps its own, since JAX does
-# not write them so that another process may read them at any moment.
+# Tests compile the same small programs again and again. Each worker has its own cache, since JAX
+# does not write cache entries atomically.
 _COMPILED = ROOT / ".pytest_cache" / "compiled"
 _chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-# What a worker finds may be what the process that started it set, and not its user.
+# A worker may find the value set by its parent process instead of one set by the user.
 if _chosen is None or Path(_chosen).parent == _COMPILED:
     _own = _COMPILED / os.environ.get("PYTEST_XDIST_WORKER", "alone")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_own)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-# A shape that is broadcast by accident is an error, here and in the processes that tests start.
+# Broadcasting between ranks is an error, here and in the processes that tests start.
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 
-# Started in the background (nohup, a job of a shell), a process ignores Ctrl-C, and so would every
-# process that tests start.
+# A background process (nohup, a shell job) ignores SIGINT, and its children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Same examples every time, and no limit on an example's time: the first one compiles.
+# Deterministic examples, and no deadline: the first example compiles.
 hypothesis.settings.register_profile("fat2thin", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fat2thin")
 
 
 @pytest.fixture
 def no_hang():
-    """A test that waits for what never comes fails after a while instead."""
+    """Fail a test that blocks after 60 seconds."""
 
     def ring(*_):
-        raise AssertionError("this takes forever")
+        raise AssertionError("the test is blocked")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(60)
@@ -48,15 +47,32 @@ def no_hang():
     signal.signal(signal.SIGALRM, before)
 
 
-# A function with at least this many slow cases has one of them in every sample: it goes through all
-# algorithms or families. Of the cases of other functions, a sample has this number.
+@pytest.fixture
+def own_registries(monkeypatch):
+    """Forget after the test which algorithms, families, readers and tasks it registers."""
+    from fat2thin import algorithms, plugins
+    from fat2thin.data import readers
+    from fat2thin.evaluation import returns
+    from fat2thin.policies import families
+
+    plugins.load()
+    for module, name in (
+        (algorithms, "_REGISTRY"), (families, "_REGISTRY"), (readers, "_READERS"),
+        (readers, "_SUFFIXES"), (readers, "_FOLDERS"), (returns, "_TASKS"),
+        (returns, "_EVALUATORS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+
+
+# Every sample contains one case of each function with at least MANY_CASES slow cases (these cover
+# all algorithms or families) and OTHERS_A_TURN cases of the other functions.
 MANY_CASES, OTHERS_A_TURN = 10, 3
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--slow-sample", type=int, metavar="TURN",
-        help="which slow tests -m sampled takes; by default the number of commits",
+        help="number of the sample of slow tests that -m sampled runs; default: number of commits",
     )  # fmt: skip
 
 
@@ -81,7 +97,7 @@ def pytest_report_header(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark the slow tests whose turn it is, before -m selects."""
+    """Mark the slow tests of this sample, before -m selects."""
     functions = {}
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("long"):
@@ -91,7 +107,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def sample(functions, turn):
-    """The cases of a turn: all have been taken after as many turns as there are cases at most."""
+    """Return the cases of a sample; as many samples as there are cases cover all of them."""
     chosen = [cases[turn % len(cases)] for cases in functions if len(cases) >= MANY_CASES]
     others = [case for cases in functions if len(cases) < MANY_CASES for case in cases]
     apart = max(1, -(-len(others) // OTHERS_A_TURN))

@@ -1,11 +1,11 @@
-"""Laws of other packages that ours must equal."""
+"""Distributions of other packages, as oracles for ours."""
 
 import numpy as np
 import scipy.stats
 
 
 def scipy_twin(loc, scale, index):
-    """The same law in SciPy: a beta on the support, a Student-t, or a normal."""
+    """Return the same distribution in SciPy: a beta on the support, a Student-t, or a normal."""
     if index < 1.0:
         shape = 1.0 / (1.0 - index) + 1.0
         half_width = scale * np.sqrt(2.0 / (1.0 - index))

@@ -1,14 +1,14 @@
-"""A tiny log with known answers, that separates the algorithms.
+"""A tiny log with known optimal actions, which distinguishes the algorithms.
 
-Four states, told apart by the observation; actions lie in (-1, 1):
+Four states, each with its own observation; actions lie in (-1, 1):
 
-* CLUSTERS: half the log does -0.5 and gets 0, half does 0.5 and gets 1. Right: 0.5. The mean
-  behaviour, 0, is in neither.
-* PEAK: the log is uniform, the reward 1 - 4 (a - 0.3)^2. Right: 0.3.
-* FORK: -0.5 ends with 0.4; 0.5 leads to LAST.
-* LAST: one action in five is 0.5 and gets 1, the others are -0.5 and get 0. Right: 0.5. So right at
-  FORK is 0.5 too, worth 0.9, although what the log itself gets there is 0.9 * 0.2 = 0.18 < 0.4:
-  the two good halves never stand in one trajectory and have to be stitched.
+* CLUSTERS: half of the actions are -0.5 with reward 0, half are 0.5 with reward 1. Optimal: 0.5.
+  The mean action, 0, is in neither cluster.
+* PEAK: the actions are uniform, the reward is 1 - 4 (a - 0.3)^2. Optimal: 0.3.
+* FORK: -0.5 ends the episode with reward 0.4; 0.5 leads to LAST.
+* LAST: one action in five is 0.5 with reward 1, the others are -0.5 with reward 0. Optimal: 0.5.
+  So 0.5 is also optimal at FORK, with value 0.9, although the behaviour policy earns only
+  0.9 * 0.2 = 0.18 < 0.4 after it: the good actions at FORK and LAST must be stitched together.
 """
 
 import functools
@@ -26,7 +26,7 @@ OBSERVATIONS = jnp.eye(4)
 
 @functools.cache
 def log(rows=1_000):
-    """So many rows a state."""
+    """Return a log with this number of rows per state."""
     rng = np.random.default_rng(0)
     states = np.repeat(np.arange(4), rows)
     good = rng.random(4 * rows) < np.repeat([0.5, 0.0, 0.5, 0.2], rows)
@@ -38,18 +38,18 @@ def log(rows=1_000):
         1.0 - 4.0 * (actions - 0.3) ** 2,
         np.where(states == FORK, np.where(good, 0.0, 0.4), good),
     )
-    goes_on = (states == FORK) & good
+    continues = (states == FORK) & good
     return Batch(
         observation=OBSERVATIONS[states],
         action=jnp.asarray(actions, jnp.float32)[:, None],
         reward=jnp.asarray(rewards, jnp.float32),
         next_observation=OBSERVATIONS[np.full(4 * rows, LAST)],
-        continuation=jnp.asarray(goes_on, jnp.float32),
+        continuation=jnp.asarray(continues, jnp.float32),
     )
 
 
 def solve(algorithm, config, steps, batch_size=128):
-    """Plain updates, the preparation first; gives the policy that acts."""
+    """Run the preparation and the updates in a plain loop; return the policy that acts."""
     logged = log()
 
     def phase(update):

@@ -1,4 +1,4 @@
-"""Gymnasium tasks whose episodes can be worked out by hand; worker processes import them by name.
+"""Gymnasium tasks whose episodes can be computed by hand; worker processes import them by name.
 
 `gymnasium.make("rollout_tasks:Countdown-v0")`
 """
@@ -12,7 +12,8 @@ import numpy as np
 class Countdown(gymnasium.Env):
     """Starts at `seed % 5 + 2` and counts down by one; the reward is the first action.
 
-    At 0 it ends, unless the seed is odd: then it is cut. The second observation is the seed.
+    At 0 the episode terminates, or is truncated if the seed is odd. The second observation is the
+    seed.
     """
 
     def __init__(self, fails_at=None, never_ends=False, fails_to_start=False, noisy=False):
@@ -44,7 +45,7 @@ class Countdown(gymnasium.Env):
 
 
 class Precise(gymnasium.Env):
-    """Has a box whose ends are no numbers of float32, and insists on them."""
+    """Has an action box whose ends are not exact in float32, and rejects actions outside it."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)
@@ -60,14 +61,14 @@ class Precise(gymnasium.Env):
 
 
 class Choice(gymnasium.Env):
-    """Has no box of actions."""
+    """Has discrete actions instead of a box."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
 
 
 class Unbounded(gymnasium.Env):
-    """Has a box of actions without an end."""
+    """Has an unbounded action box."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)

@@ -1,4 +1,4 @@
-"""Jobs for tests of the compiled loop, without a run around them."""
+"""Jobs for tests of the compiled loop without a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ def make_jobs(
     settings: Mapping[str, Sequence[float]] | None = None,
     logs: Sequence[int] | None = None,
 ) -> Jobs:
-    """Every seed with every position of the settings' lists, the seeds running fastest.
+    """Return one job per seed and position in the lists of settings, the seeds varying fastest.
 
-    `logs` says which log each seed learns from; without it all learn from the first.
+    `logs` holds the index of the log of each seed; by default all use the first.
     """
     columns = {name: np.asarray(values, np.float32) for name, values in (settings or {}).items()}
     (length,) = {len(values) for values in columns.values()} or {1}
@@ -40,7 +40,7 @@ def raise_if_diverged(report, jobs, start):
 
 
 def assert_same_bits(first: Any, second: Any) -> None:
-    """Two trees of the same structure and the same bits."""
+    """Check that two trees have the same structure and the same bits."""
     assert jax.tree.structure(first) == jax.tree.structure(second)
     for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(one, other)

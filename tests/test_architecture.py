@@ -1,4 +1,4 @@
-"""docs/architecture.md names every module, and nothing that is not there."""
+"""docs/internals/architecture.md names every module, and every name in it exists."""
 
 import importlib
 import re
@@ -6,12 +6,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fat2thin"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "internals" / "architecture.md").read_text()
 TREE = PAGE.partition("```text\n")[2].partition("```")[0]
 
 
 def listed():
-    """Paths of the tree: a line that is indented less begins another room."""
+    """Yield the paths in the tree; a line with less indentation starts another room."""
     rooms = []
     for line in TREE.splitlines()[1:]:
         depth = (len(line) - len(line.lstrip())) // 4
@@ -39,7 +39,7 @@ def test_every_module_is_in_the_tree_and_every_path_exists():
     ]
 
 
-def test_every_hop_of_the_walk_is_a_function():
+def test_every_function_named_in_the_walkthrough_exists():
     hops = re.findall(r"`([a-z_/]+)\.py:(\w+)`", PAGE)
     assert len(hops) > 10
     for module, name in hops:

@@ -1,4 +1,4 @@
-"""One writer for all files, and one way to open them: nothing that was planted is obeyed."""
+"""Atomic writing and safe opening of files: planted links and pipes are never followed."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def names(folder):
 
 @pytest.fixture
 def victim(tmp_path):
-    """A file elsewhere that must stay as it is."""
+    """A file in another folder that must not change."""
     place = tmp_path / "elsewhere"
     place.mkdir()
     (place / "victim").write_text("precious")
@@ -40,7 +40,7 @@ def folder(tmp_path):
     return place
 
 
-def test_a_file_is_new_or_as_it_was(folder):
+def test_a_failed_write_keeps_the_old_contents(folder):
     place = folder / "file"
     write(place, b"first")
     write(place, b"second")
@@ -51,7 +51,7 @@ def test_a_file_is_new_or_as_it_was(folder):
     assert place.read_bytes() == b"second" and names(folder) == ["file"]
 
 
-def test_a_file_is_readable_by_those_that_the_user_lets(folder):
+def test_the_mode_of_a_file_follows_the_umask(folder):
     before = os.umask(0o027)
     try:
         write(folder / "file", b"")
@@ -60,7 +60,7 @@ def test_a_file_is_readable_by_those_that_the_user_lets(folder):
     assert (folder / "file").stat().st_mode & 0o777 == 0o640
 
 
-def test_the_file_beside_has_a_name_that_nobody_can_guess(folder):
+def test_temporary_names_are_random(folder):
     seen = []
     for _ in range(2):
         with writing(folder / "file"):
@@ -69,14 +69,14 @@ def test_the_file_beside_has_a_name_that_nobody_can_guess(folder):
     assert all(re.fullmatch(r"\.file\.[0-9a-f]{16}\.partial|file", name) for name in seen)
 
 
-def test_links_at_the_usual_names_are_not_followed(folder, victim):
+def test_links_at_predictable_names_are_not_followed(folder, victim):
     for name in (".file.partial", "file"):
         (folder / name).symlink_to(victim)
     write(folder / "file", b"new")
     assert not (folder / "file").is_symlink() and (folder / "file").read_bytes() == b"new"
 
 
-def test_a_link_at_a_name_that_was_guessed_is_refused(folder, victim, monkeypatch):
+def test_a_link_at_a_guessed_temporary_name_is_an_error(folder, victim, monkeypatch):
     monkeypatch.setattr(atomic_files.secrets, "token_hex", lambda _: GUESSED)
     planted = folder / f".file.{GUESSED}.partial"
     planted.symlink_to(victim)
@@ -87,10 +87,10 @@ def test_a_link_at_a_name_that_was_guessed_is_refused(folder, victim, monkeypatc
     assert names(folder) == [planted.name]
 
 
-def test_a_folder_is_there_with_all_of_its_files_or_not_at_all(folder):
+def test_a_folder_appears_with_all_of_its_files_or_not_at_all(folder):
     def fill(text, fail=False):
-        with writing_folder(folder / "made") as beside:
-            (beside / "a").write_text(text)
+        with writing_folder(folder / "made") as temporary:
+            (temporary / "a").write_text(text)
             assert text == "first" or (folder / "made" / "a").read_text() == "first"
             if fail:
                 raise KeyboardInterrupt
@@ -103,7 +103,7 @@ def test_a_folder_is_there_with_all_of_its_files_or_not_at_all(folder):
     assert (folder / "made" / "a").read_text() == "second" and names(folder) == ["made"]
 
 
-def test_only_what_writers_of_ours_left_is_removed(folder, victim):
+def test_only_our_own_partial_files_are_removed(folder, victim):
     for name in (f".run.json.{GUESSED}.partial", f".a b.{GUESSED}.partial"):
         (folder / name).write_text("half")
     (folder / f".step.{GUESSED}.partial").mkdir()

@@ -1,4 +1,4 @@
-"""The pages of the algorithms say what the code says."""
+"""The pages of the algorithms agree with the code."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 BASES = [name for name in algorithms.names() if not algorithms.get(name).variant_of]
 
 
-def test_generated_tables_are_those_of_the_code():
-    """Settings, metrics and scores; the check also fails for a metric that nobody explained."""
+def test_generated_tables_are_up_to_date():
+    """Settings, metrics and scores; the check also fails for a metric without an explanation."""
     command = [sys.executable, "docs/make_pages.py", "--check"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr

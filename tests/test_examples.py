@@ -1,4 +1,4 @@
-"""The example is run as its reader runs it."""
+"""The example script runs, and agrees with the command line."""
 
 import runpy
 import sys
@@ -21,7 +21,7 @@ def run_example(monkeypatch, capsys, *words):
 
 
 def numbers(printed):
-    """Rows of the table, without the names of files above it."""
+    """Return the rows of the table, without the file names above it."""
     lines = printed.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("quantity "))
     return lines[first : lines.index("", first)]
@@ -35,7 +35,7 @@ def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
     assert "0 errors" in printed
     assert "share of logged actions that the policy could have taken: 1 held out" in printed
 
-    # On its own log a run has the numbers that the example has in the columns of training.
+    # Validated on its training log, a run has the numbers of the training columns of the example.
     (log,) = out.glob("training-*.npz")
     run, pictures = out / "iql", tmp_path / "pictures"
     main(["validate", str(run), str(log), "--out", str(pictures)])
@@ -48,7 +48,7 @@ def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
         assert str(pictures / name) in again
         assert matplotlib.image.imread(pictures / name).std() > 0.01
         assert (run / name).is_file()
-    with pytest.raises(SystemExit, match="not of the run's problem: observation_size is 8"):
+    with pytest.raises(SystemExit, match="does not fit the run: its observation_size is 8"):
         main(["validate", str(run), "treatment/cubic"])
 
 
@@ -64,8 +64,8 @@ def test_a_table_and_an_npz_of_it_give_the_same_numbers(monkeypatch, capsys, tmp
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.skipif(not INSULIN.is_dir(), reason="the insulin log of NeoRL-2 is not there")
-def test_the_insulin_log(monkeypatch, capsys, tmp_path):
+@pytest.mark.skipif(not INSULIN.is_dir(), reason="the insulin log of NeoRL-2 is missing")
+def test_the_insulin_log_gives_a_narrow_band_that_holds_most_doses(monkeypatch, capsys, tmp_path):
     files = (
         INSULIN / "Simglucose-high-100000-train.npz",
         "--validation",
@@ -76,7 +76,7 @@ def test_the_insulin_log(monkeypatch, capsys, tmp_path):
     )
     found = {row.split()[0]: row.split()[1:] for row in numbers(printed)[2:]}
     held_out = {name: float(row[3]) for name, row in found.items()}
-    # Half of the doses lie within a thousandth of the box from one another, so a band that has
-    # found them is narrow and still holds most of what was given.
+    # Half of the doses lie within a thousandth of the box of each other, so a good band is narrow
+    # and still contains most logged doses.
     assert held_out["support_percent"] < 5.0
     assert held_out["logged_inside_support"] > 0.5

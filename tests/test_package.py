@@ -1,5 +1,6 @@
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,24 +17,24 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
 def modules_after(statement: str) -> set[str]:
-    """Names of the top-level packages that a fresh interpreter has loaded after a statement."""
+    """Return the top-level packages that a fresh interpreter has loaded after a statement."""
     program = f"import sys\n{statement}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     return set(result.stdout.decode().split())
 
 
-def test_importing_the_package_starts_nothing():
+def test_importing_the_package_loads_no_heavy_module():
     assert not modules_after("import fat2thin") & {"jax", "numpy", "numpyro", "matplotlib", "tyro"}
 
 
 @pytest.mark.parametrize("name", ["fat2thin.distributions", "fat2thin.testing"])
-def test_computing_needs_no_pictures_commands_or_tasks(name):
+def test_computing_loads_no_plotting_command_line_or_task_package(name):
     loaded = modules_after(f"import {name}")
     assert "numpyro" in loaded
     assert not loaded & {"matplotlib", "plotly", "tyro", "gymnasium"}
 
 
-def test_parts_are_loaded_when_used():
+def test_submodules_are_loaded_on_first_use():
     loaded = modules_after("import fat2thin\nassert fat2thin.distributions.QGaussian")
     assert "numpyro" in loaded
 
@@ -51,8 +52,12 @@ def test_public_names_exist_and_are_listed():
 def test_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = (ROOT / "CITATION.cff").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[([\d.]+)\] - (\d{4}-\d{2}-\d{2})$", changelog, re.MULTILINE)
     assert fat2thin.__version__ == project["version"] == importlib.metadata.version("fat2thin")
-    assert f"\nversion: {fat2thin.__version__}\n" in citation
+    assert f"\nversion: {fat2thin.__version__}\ndate-released: {released[0][1]}\n" in citation
+    assert released[0][0] == fat2thin.__version__
+    assert changelog.index("## [Unreleased]") < changelog.index(f"## [{released[0][0]}]")
 
 
 def imported_packages(source: Path) -> set[str]:
@@ -69,8 +74,8 @@ def test_nothing_can_run_code_from_a_file(source):
     assert "allow_pickle=True" not in source.read_text()
 
 
-def test_every_constraint_is_a_name_and_a_version():
-    """One version, or one for Python 3.11 and one from 3.12 on."""
+def test_every_constraint_pins_one_version():
+    """One version for all Pythons, or one for 3.11 and one for 3.12 and later."""
     pins = {"": [], 'python_version < "3.12"': [], 'python_version >= "3.12"': []}
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         pin, _, marker = line.partition("; ")
@@ -83,7 +88,7 @@ def test_every_constraint_is_a_name_and_a_version():
     assert not set(everywhere) & set(old)
 
 
-def test_data_files_belong_to_the_package():
+def test_the_package_contains_its_data_files():
     files = {path.as_posix() for path in importlib.resources.files("fat2thin").rglob("*")}
     assert any(name.endswith("report/style.mplstyle") for name in files)
     assert any(name.endswith("fat2thin/py.typed") for name in files)
@@ -105,16 +110,16 @@ def test_help_names_every_command(capsys):
 def test_help_of_a_command_explains_its_options(capsys):
     text = help_of(["gallery"], capsys)
     assert "--out PATH" in text
-    assert "Folder the pictures are written to" in text
+    assert "Folder for the pictures" in text
 
 
-def test_a_folder_that_cannot_be_made_is_a_plain_message(tmp_path):
+def test_a_folder_that_cannot_be_created_is_a_plain_message(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match=r"fat2thin: .*file"):
         main(["gallery", "--out", str(tmp_path / "file" / "folder")])
 
 
-def test_ranks_are_not_promoted_in_tests():
+def test_rank_promotion_is_an_error_in_tests():
     """Set before JAX is imported: see conftest.py."""
     with pytest.raises(ValueError, match="jax_numpy_rank_promotion"):
         jnp.ones((2, 3)) + jnp.ones(3)

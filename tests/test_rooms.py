@@ -1,4 +1,4 @@
-"""Rooms import only from rooms above them; no module imports itself by way of others."""
+"""Rooms import only from rooms above them, and imports have no cycles."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -19,7 +19,7 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 
 
 def imports(module, everywhere=True):
-    """Modules of the package that one imports: anywhere, or when it is imported itself."""
+    """Yield the package modules that a module imports: anywhere, or only at import time."""
     tree = ast.parse(MODULES[module].read_text())
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fat2thin"):
@@ -31,7 +31,7 @@ def imports(module, everywhere=True):
 
 
 def room(module):
-    """Place of a module's room in the order, from 1; modules at the root come before all."""
+    """Return the position of a module's room in the order, from 1; 0 for modules at the root."""
     part = f"{module}.".split(".")[1]
     return ROOMS.index(part) + 1 if part in ROOMS else 0
 
@@ -42,6 +42,6 @@ def test_rooms_import_only_from_rooms_above():
     assert not [edge for edge in edges if edge[0] not in roots and room(edge[0]) < room(edge[1])]
 
 
-def test_modules_have_no_cycle():
+def test_imports_have_no_cycle():
     graph = {module: set(imports(module, everywhere=False)) - {module} for module in MODULES}
     TopologicalSorter(graph).prepare()

@@ -1,4 +1,4 @@
-"""The sample of slow tests that `make test` runs: who is in it, and that all have their turn."""
+"""The sample of slow tests in `make test`: its contents, and that samples cover all cases."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Item:
-    """What the hook asks of a collected test."""
+    """A collected test, with the methods that the hook uses."""
 
     def __init__(self, nodeid, *marks):
         self.nodeid, self.marks = nodeid, {*marks}
@@ -23,7 +23,7 @@ class Item:
 
 @pytest.fixture
 def sampled(request, monkeypatch):
-    """Names of the tests in the sample of a turn."""
+    """Return a function that gives the names of the tests in a sample."""
     hooks = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
 
     def of_turn(turn):
@@ -42,13 +42,13 @@ def sampled(request, monkeypatch):
     return of_turn
 
 
-def test_a_function_of_many_cases_is_in_every_sample(sampled):
+def test_a_function_with_many_cases_is_in_every_sample(sampled):
     for turn in range(30):
         assert sum("many" in name for name in sampled(turn)) == 1
         assert sampled(turn) == sampled(turn)
 
 
-def test_every_case_has_its_turn_and_long_and_quick_ones_have_none(sampled):
+def test_samples_cover_every_slow_case_but_no_long_or_quick_ones(sampled):
     taken = [name for turn in range(12) for name in sampled(turn)]
     assert {name for name in taken if "many" in name} == {f"a.py::many[{n}-x]" for n in range(12)}
     few = {f"b.py::few[{n}]" for n in range(3)} | {f"b.py::alone_{name}" for name in "abcd"}

@@ -1,4 +1,4 @@
-"""One printer for every table: aligned in a file and at any width of a terminal."""
+"""Tables are aligned in a file and at any width of a terminal."""
 
 import math
 import os
@@ -19,8 +19,8 @@ ROWS = (
 WIDTHS = (5, 12, 25, 40, 60, 80, 200)
 
 
-def test_numbers_end_and_words_begin_below_each_other():
-    """By hand; markup and control characters are text."""
+def test_numbers_are_right_aligned_and_words_left_aligned():
+    """Expected text by hand; markup and control characters are shown as text."""
     rows = (ROWS[0], {**ROWS[1], "note": ""})
     assert Table("a title", rows, ("a note\n",)).text().split("\n") == [
         "a title",
@@ -34,14 +34,14 @@ def test_numbers_end_and_words_begin_below_each_other():
     ]
 
 
-def test_title_and_headings_may_be_left_out():
+def test_title_and_headings_are_optional():
     rows = ({"name": "a", "what": "first"}, {"name": "long", "what": "second"})
     assert Table("", rows, headings=False).text() == "a     first\nlong  second"
     assert Table("nothing", ()).text() == "nothing\n\n"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(width):
+def test_lines_fit_the_terminal_and_no_cell_is_lost(width):
     lines = Table("", ROWS).text(width).split("\n")
     assert max(map(cell_len, lines)) <= width
     shown = re.sub(r"[\s-]", "", "".join(lines))
@@ -52,7 +52,7 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS[2:])
-def test_columns_that_do_not_fit_follow_below_with_the_names_of_the_rows(width):
+def test_columns_that_do_not_fit_form_another_block_with_the_row_names(width):
     columns = {f"column_{number}": float(number) for number in range(9)}
     table = Table("", tuple({"name": name, **columns} for name in ("first", "second")))
     blocks = [block.split("\n") for block in table.text(width).split("\n\n")]
@@ -65,13 +65,13 @@ def test_columns_that_do_not_fit_follow_below_with_the_names_of_the_rows(width):
         assert [line.split()[0] for line in block[2:]] == ["first", "second"]
 
 
-def test_wide_letters_are_counted_as_a_terminal_shows_them():
+def test_wide_characters_count_as_two_columns():
     text = Table("", ({"name": "薬", "what": "x"}, {"name": "abc", "what": "y"})).text()
     assert [cell_len(line) for line in text.split("\n")[2:]] == [7, 7]
 
 
 @pytest.mark.parametrize(("terminal", "longest"), [(True, 50), (False, 160)])
-def test_a_terminal_gets_its_width_and_a_file_whole_rows(monkeypatch, terminal, longest):
+def test_output_fits_a_terminal_but_a_file_gets_one_line_per_row(monkeypatch, terminal, longest):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     size = os.terminal_size((50, 24))
     monkeypatch.setattr(tables.shutil, "get_terminal_size", lambda: size)

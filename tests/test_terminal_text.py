@@ -1,4 +1,4 @@
-"""What a terminal would obey is shown as an escape; Unicode's own categories are the oracle."""
+"""Control characters are escaped in terminal output; the oracle is Unicode's categories."""
 
 import logging
 import tomllib
@@ -34,7 +34,7 @@ def test_every_character_is_shown_or_escaped():
         ("\udc80", r"\udc80"),
     ],
 )
-def test_by_hand(text, shown):
+def test_escapes_of_examples_by_hand(text, shown):
     assert printable(text) == shown
 
 
@@ -43,7 +43,7 @@ def test_the_escapes_are_those_of_toml():
     assert tomllib.loads(f'text = "{printable(text)}"')["text"] == text
 
 
-def test_lines_stay_lines():
+def test_line_breaks_are_kept_in_text_of_several_lines():
     assert printable_lines("a\x1b\nb\x85c") == "a\\u001b\nb\\u0085c"
 
 

@@ -20,7 +20,7 @@ from fat2thin.policies.families import Head, Squashed
 from fat2thin.policies.policy import Policy
 
 TRACES: list[str] = []
-"""Grows whenever an update is traced."""
+"""One entry per trace of an update."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Config:
     """Step of the descent; the usual
     range is wide."""
     noise: float = 0.01
-    """Of the targets, a new one at every update."""
+    """Noise of the targets, drawn at every update."""
     bad_identity: float = -1.0
     """A job with this identity breaks ..."""
     bad_update: float = 0.0
@@ -39,7 +39,7 @@ class Config:
     bad_place: float = 0.0
     """... in the loss (0), the reward (1) or the state (2)."""
     widths: tuple[int, ...] = (8,)
-    """Not used by anything."""
+    """Not used."""
     limit: float | None = None
     rounds: int = 1
     loud: bool = False
@@ -125,7 +125,7 @@ def make_dataset(name="tiny/shared", seed=0, rows=40):
 
 @dataclasses.dataclass(frozen=True)
 class TinyTask:
-    """Reward: minus the squared length of the action, on one step."""
+    """One step per episode; the reward is minus the squared length of the action."""
 
     def evaluate(self, act, key, episodes):
         keys = jax.random.split(key, episodes)
@@ -140,7 +140,7 @@ class TinyTask:
 
 @pytest.fixture(autouse=True)
 def tiny_world(monkeypatch):
-    """The stand-in under its name, "tiny/shared", "tiny/own" (a log a seed), "bare/" (no task)."""
+    """Register the stand-in, tiny/shared, tiny/own (one log per seed) and bare/ (no task)."""
     monkeypatch.setitem(algorithms._REGISTRY, "stand_in", STAND_IN)
 
     def shared(name, seed):
@@ -156,7 +156,7 @@ def tiny_world(monkeypatch):
 
 @pytest.fixture
 def without_type_checks(monkeypatch):
-    """As users run it: the tests' own type checks would refuse some arguments before us."""
+    """Turn off the type checks of the tests, which would reject some arguments before our code."""
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -1,4 +1,4 @@
-"""Runs whose networks nobody trained: no update has to be compiled for them."""
+"""Runs with random instead of trained networks: no update has to be compiled for them."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from fat2thin.runs.result import Evaluations, Run
 
 
 def untrained_run(algorithm, path, noise_seed=0, **options):
-    """A run on standardised data with random networks, in memory."""
+    """Return a run in memory, on standardised data, with random networks."""
     spec = training.make_spec(algorithm, str(path), steps=1, standardise=True, **options)
     dataset = data.load(spec.dataset)
     scales = find_scales(dataset, spec.standardise, spec.reward_scale)
@@ -36,7 +36,7 @@ def untrained_run(algorithm, path, noise_seed=0, **options):
 
 
 def _shaken(part, rng):
-    """Fresh targets are copies and fresh biases zero: nobody could tell them apart."""
+    """Add noise: target networks start as copies and biases as zeros, which would hide mix-ups."""
     if isinstance(part, Learner):
         return part._replace(network=_shaken(part.network, rng))
     return jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(0.0, 0.5, leaf.shape)), part)

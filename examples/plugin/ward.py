@@ -3,8 +3,8 @@
     pip install ./examples/plugin
     fat2thin train reward_weighted ward:doses.txt --task ward --steps 1000 --set policy=laplace
 
-fat2thin finds `register` by the entry point in pyproject.toml, as soon as it meets a name that it
-does not know.
+fat2thin finds `register` through the entry point in pyproject.toml and calls it when it meets an
+unknown name.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ from fat2thin.policies.families import Family
 
 @dataclasses.dataclass(frozen=True)
 class Laplace(Family):
-    """The family: a Laplace distribution in each coordinate, not bounded by the box."""
+    """A family: a Laplace distribution per coordinate, not bounded by the action box."""
 
     def distribution(self, head, low, high):
-        """A product of Laplace distributions, in the environment's units."""
+        """Return a product of Laplace distributions, in the environment's units."""
         scale = (high - low) / 2.0 * jnp.exp(head.log_scale)
         return numpyro.distributions.Laplace(self.centre(head, low, high), scale).to_event(1)
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardWeightedConfig(ActorConfig):
-    """Settings of the algorithm: those that every policy has, and one of its own."""
+    """Settings of the algorithm: those of every policy, and a temperature."""
 
     temperature: float = 1.0
-    """The lower, the more the policy keeps to actions with a high reward."""
+    """A lower temperature gives more weight to actions with a high reward."""
 
 
 class State(NamedTuple):
@@ -48,18 +48,18 @@ class State(NamedTuple):
 
 
 def check(config):
-    """Refuse a setting out of range."""
+    """Raise an error for a setting out of range."""
     check_regression(config)
     positive(config, "temperature")
 
 
 def init(key, problem, config):
-    """A fresh network and optimiser."""
+    """Return a new network and optimiser."""
     return State(steps.start_policy(key, problem, config))
 
 
 def update(state, batch, key, problem, config):
-    """One step of regression on logged actions, each weighted by e^(reward / temperature)."""
+    """Do one step of regression on logged actions, weighted by e^(reward / temperature)."""
     weight = jnp.exp(jnp.minimum(batch.reward / config.temperature, 5.0))
     actor, metrics = steps.fit_policy(state.actor, batch, weight, key, config)
     return State(actor), metrics
@@ -97,10 +97,10 @@ def read(name, seed):
 
 @dataclasses.dataclass(frozen=True)
 class Ward:
-    """The task, in JAX: the best dose is half the state."""
+    """A task in JAX: the best dose is half the state."""
 
     def evaluate(self, act, key, episodes):
-        """Episodes of one step."""
+        """Run episodes of one step."""
         state_key, act_key = jax.random.split(key)
         states = jax.random.uniform(state_key, (episodes, 1), minval=-1.0)
         doses = jax.vmap(act)(jax.random.split(act_key, episodes), states)
@@ -108,12 +108,12 @@ class Ward:
         return Evaluation(returns=-distance, measures={"dose": jnp.mean(doses)})
 
     def references(self):
-        """Nothing to compare with."""
+        """Return no reference policies."""
         return {}
 
 
 def register():
-    """Add all of it; fat2thin calls this."""
+    """Register everything; fat2thin calls this."""
     fat2thin.register_algorithm(ALGORITHM)
     fat2thin.register_family("laplace", Laplace)
     fat2thin.register_reader(Reader("ward:", read))

@@ -1,12 +1,12 @@
 """Offline reinforcement learning with sparse policies.
 
-Importing this package starts nothing and reads nothing: its parts are loaded when they are used.
+Importing the package loads no other module; submodules and names are imported on first use.
 """
 
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PARTS = (
     "algorithms", "data", "distributions", "engine", "envs", "evaluation", "experiments", "paper",

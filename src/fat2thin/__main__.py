@@ -1,4 +1,4 @@
-"""`python -m fat2thin` is the command line."""
+"""Run the command line with `python -m fat2thin`."""
 
 from fat2thin.cli.main import main
 

@@ -1,9 +1,9 @@
 """Atomic file writing, and reading of regular files only.
 
 Every writer of the package uses `writing`, `write` or `writing_folder`: the contents go to a new
-file with a random name beside the target, are synced to disk, and only then renamed to the target.
-A link with that name is never followed. Every reader starts with `open_regular`, which refuses a
-pipe or a device at once instead of reading it forever.
+file with a random name next to the target, are synced to disk, and are then renamed to the target.
+A symbolic link with that name is never followed. Every reader starts with `open_regular`, which
+raises an error for a pipe or a device instead of blocking.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ _KINDS = {
 
 
 class NotRegularFileError(OSError):
-    """A path is a pipe, a device, a folder or a link instead of a regular file."""
+    """Raised when a path is a pipe, a device, a folder or a link instead of a regular file."""
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
-    """Open a regular file for reading; anything else is an error. Never blocks."""
+    """Open a regular file for reading, without blocking; raise an error for anything else."""
     return os.fdopen(regular_descriptor(path, follow_links=follow_links), "rb")
 
 
 def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = True) -> int:
-    """Open a regular file, and return its descriptor; `flags` are those of `os.open`."""
+    """Open a regular file and return its descriptor; `flags` are those of `os.open`."""
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -56,9 +56,9 @@ def regular_descriptor(path: Path, flags: int = os.O_RDONLY, *, follow_links: bo
 
 
 def path_of_open(file: IO[bytes], path: Path) -> Path:
-    """Return a path of an open file that stays right when `path` is given to another file.
+    """Return a path that refers to an open file even if `path` is replaced by another file.
 
-    For libraries that open files by name. It is `path` where the system has no /dev/fd.
+    For libraries that open files by name. Returns `path` on systems without /dev/fd.
     """
     descriptor = Path(f"/dev/fd/{file.fileno()}")
     return descriptor if descriptor.exists() else path
@@ -71,7 +71,7 @@ def _not_regular(path: Path, mode: int) -> NotRegularFileError:
 
 @contextlib.contextmanager
 def creating(path: Path) -> Iterator[IO[bytes]]:
-    """Create a file and sync it to disk; an existing file of that name is an error."""
+    """Create a file and sync it to disk; raise an error if the file exists."""
     with _new_file(path) as file:
         yield file
         _sync_file(file)
@@ -79,43 +79,43 @@ def creating(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def writing(place: Path) -> Iterator[IO[bytes]]:
-    """Write a file that replaces `place` once it is synced; after an error the old one stays."""
-    beside = _beside(place)
-    file = _new_file(beside)
+    """Write a file that replaces `place` once it is synced; keep the old file after an error."""
+    temporary = _temporary(place)
+    file = _new_file(temporary)
     try:
         with file:
             yield file
             _sync_file(file)
-        os.replace(beside, place)
+        os.replace(temporary, place)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
     sync(place.parent)
 
 
 def write(place: Path, contents: bytes) -> None:
-    """Write a file so that a crash leaves either the new or the old contents."""
+    """Write a file atomically: a crash leaves either the new or the old contents."""
     with writing(place) as file:
         file.write(contents)
 
 
 @contextlib.contextmanager
 def writing_folder(place: Path) -> Iterator[Path]:
-    """Write a folder that appears with all of its files, or not at all.
+    """Write a folder atomically: it appears with all of its files or not at all.
 
-    Create the files with `creating`. An existing folder of that name is removed last.
+    Create the files with `creating`. An existing folder with that name is replaced.
     """
-    beside, old = _beside(place), None
-    os.mkdir(beside)
+    temporary, old = _temporary(place), None
+    os.mkdir(temporary)
     try:
-        yield beside
-        sync(beside)
+        yield temporary
+        sync(temporary)
         if place.exists():
-            old = place.rename(_beside(place))
-        os.rename(beside, place)
+            old = place.rename(_temporary(place))
+        os.rename(temporary, place)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if old is not None:
             os.rename(old, place)
         raise
@@ -127,8 +127,8 @@ def writing_folder(place: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to disk if the file system can do that."""
-    # A pipe in the place of a file must not make this wait.
+    """Sync a file, or the entries of a folder, to disk if the file system supports it."""
+    # O_NONBLOCK: opening a pipe must not block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
@@ -140,9 +140,9 @@ def sync(path: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove files of killed processes that are half written.
+    """Remove partly written files that killed processes left behind.
 
-    Only for the process that holds the folder's lock: another one may be writing.
+    Call it only while holding the folder's lock: another process may be writing.
     """
     for path in folder.glob(".*.partial"):
         if not _PARTIAL.fullmatch(path.name) or path.is_symlink():
@@ -163,7 +163,7 @@ def _sync_file(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _beside(place: Path) -> Path:
-    """Return a temporary name that nobody can guess, and put a link there."""
-    # Shortened: a name has at most 255 bytes, and a letter up to four.
+def _temporary(place: Path) -> Path:
+    """Return an unguessable temporary name, so that no link can be planted there."""
+    # Shortened: file names are limited to 255 bytes, and a character has up to four.
     return place.with_name(f".{place.name[:50]}.{secrets.token_hex(8)}.partial")

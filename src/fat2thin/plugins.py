@@ -1,7 +1,8 @@
-"""Code that registers algorithms, families, readers and tasks; loaded when a name is not known yet.
+"""Loading of plug-ins: other packages that register algorithms, families, readers and tasks.
 
-Another package offers its own under the entry-point group `fat2thin.plugins`: a module that
-registers on import, or a function without arguments that does.
+A package declares its plug-in under the entry-point group `fat2thin.plugins`: a module that
+registers on import, or a function without arguments that registers when called. Plug-ins are loaded
+when a name is looked up that is not registered yet.
 """
 
 import importlib
@@ -23,12 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 def load() -> None:
-    """Load every plug-in once. A broken one is logged by name, and the others still load."""
+    """Load every plug-in once. If one fails, log a warning and load the others."""
     global _loaded
     with _lock:
         if _loaded:
             return
-        # Set first: a plug-in may look up names itself.
+        # Set first: a plug-in may look up names while it loads.
         _loaded = True
         try:
             for module in _BUILT_IN:
@@ -46,7 +47,7 @@ def load() -> None:
 
 
 def find(registry: Mapping[str, Registered], name: str, what: str) -> Registered:
-    """What is registered under a name, or an error that lists the right ones."""
+    """Return the entry of a registry, or raise an error that lists the registered names."""
     if name not in registry:
         load()
     if name not in registry:

@@ -1,6 +1,6 @@
-"""Where random numbers come from: one stream a purpose, one key a seed, a stream and a number.
+"""Random-number streams: one stream per purpose, one key per seed, stream and number.
 
-What a seed draws depends on nothing else, so it does not matter which seeds run beside it.
+The draws of a seed depend on nothing else, in particular not on which other seeds run with it.
 """
 
 import enum
@@ -12,22 +12,22 @@ LARGEST_SEED = 2**31 - 1
 
 
 class Stream(enum.IntEnum):
-    """What random numbers are drawn for. A number keeps its meaning for ever."""
+    """Purposes of random draws. The numbers never change: they are part of what a seed means."""
 
-    LOG = 0  # the log of a task that makes its own
-    INITIAL_STATE = 1  # the networks an algorithm starts with
-    BATCH = 2  # which rows of the log an update sees
-    UPDATE = 3  # what an update draws itself
-    EVALUATION = 4  # episodes of the evaluation after so many updates
-    FRESH_EVALUATION = 5  # episodes of an evaluation that was asked for later
+    LOG = 0  # the log of a task that generates its own
+    INITIAL_STATE = 1  # initial networks
+    BATCH = 2  # rows of the log in the batch of an update
+    UPDATE = 3  # draws inside an update
+    EVALUATION = 4  # episodes of evaluations during training; the number is the step
+    FRESH_EVALUATION = 5  # episodes of evaluations after training
     REFERENCE = 6  # episodes of the reference rows
-    PREPARATION_BATCH = 7  # which rows of the log an update of the preparation sees
-    PREPARATION = 8  # what an update of the preparation draws itself
-    SIGNALS = 9  # what is drawn to look at held-out rows after so many updates
+    PREPARATION_BATCH = 7  # rows of the log in the batch of a preparation update
+    PREPARATION = 8  # draws inside a preparation update
+    SIGNALS = 9  # draws for signals on held-out rows; the number is the step
 
 
 def stream_keys(seeds: Int[Array, " seeds"], stream: Stream, number: int) -> Key[Array, " seeds"]:
-    """The keys of several seeds, each as `stream_key` gives it."""
+    """Return `stream_key` for several seeds."""
     return jax.vmap(lambda seed: stream_key(seed, stream, number))(seeds)
 
 
@@ -39,8 +39,8 @@ def stream_key(
 
 
 def seed_key(seed: int | Int[Array, ""]) -> Key[Array, ""]:
-    """Return the key that all streams of a seed are folded into."""
-    # Named, so that a seed means the same whatever generator JAX is set to.
+    """Return the key from which all streams of a seed are derived."""
+    # Explicit, so that a seed does not depend on JAX's default generator.
     return jax.random.key(seed, impl="threefry2x32")
 
 

@@ -1,4 +1,4 @@
-"""The one table printer: rows of results for a terminal, a file or a page in Markdown."""
+"""Tables of results, printed for a terminal, a text file or a Markdown page."""
 
 import dataclasses
 import math
@@ -15,12 +15,30 @@ _NEVER_WRAPPED = 24  # columns up to this width
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Named rows, all with the same columns; `pandas.DataFrame(table.rows)` makes a frame of it."""
+    """Named rows that all have the same columns.
+
+    `table[name]` is a row, and `pandas.DataFrame(table.rows)` makes a data frame.
+
+    Example:
+        >>> table = Table("returns", ({"policy": "actor", "mean": 4.5, "low": 4.0, "high": 5.0},))
+        >>> table["actor"]["mean"]
+        4.5
+        >>> print(table.text())
+        returns
+        <BLANKLINE>
+        policy   mean    low   high
+        ------  -----  -----  -----
+        actor   4.500  4.000  5.000
+    """
 
     title: str
-    rows: tuple[dict[str, Any], ...]  # the first column holds the name of a row
+    """Heading above the table; may be empty."""
+    rows: tuple[dict[str, Any], ...]
+    """Cells by column name; the first column holds the name of the row."""
     notes: tuple[str, ...] = ()
+    """Lines below the table."""
     headings: bool = True
+    """Whether the column names are printed."""
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         names = [next(iter(row.values())) for row in self.rows]
@@ -32,15 +50,15 @@ class Table:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        """The text for a terminal at its width, or for a file at full width."""
+        """Return the text at the width of the terminal, or with one line per row for a file."""
         terminal = sys.stdout is not None and sys.stdout.isatty()
         return self.text(shutil.get_terminal_size().columns if terminal else None)
 
     def text(self, width: int | None = None) -> str:
-        """The table for lines of this width, or with one line per row.
+        """Return the table as text with lines of at most `width`; None means one line per row.
 
-        Where columns do not fit, long texts wrap first; then the columns are cut into blocks, each
-        of which repeats the first column.
+        Where columns do not fit, long texts wrap first; then the columns are split into blocks,
+        each of which repeats the first column.
         """
         columns = list(self.rows[0]) if self.rows else []
         blocks = [self._block(block, width) for block in self._blocks(columns, width)]
@@ -49,7 +67,7 @@ class Table:
         return "\n".join([*title, "\n\n".join(blocks), *notes])
 
     def markdown(self) -> str:
-        """The table for documentation: intervals in brackets behind their value."""
+        """Return the table in Markdown, with intervals in brackets after their value."""
         notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         return "\n".join([f"**{self.title}**", "", *markdown_rows(self.rows), *notes, ""])
 
@@ -83,7 +101,6 @@ class Table:
         drawn = RichTable(box=None, show_header=False, padding=(0, _GAP, 0, 0), pad_edge=False)
         widths = {column: self._width(column) for column in columns}
         for column, natural in widths.items():
-            # Numbers stand below each other by their last digit, words by their first letter.
             words = isinstance(self.rows[0].get(column), str)
             drawn.add_column(
                 justify="left" if words else "right",
@@ -102,7 +119,7 @@ class Table:
 
 
 def listed(values: Sequence[int]) -> str:
-    """Numbers in words: "0 to 9" where they are consecutive."""
+    """Return numbers as text: "0 to 9" for consecutive ones, otherwise "1, 5, 7"."""
     if len(values) > 3 and list(values) == list(range(values[0], values[0] + len(values))):
         return f"{values[0]} to {values[-1]}"
     return ", ".join(map(str, values))
@@ -115,7 +132,7 @@ def _cell(value: Any) -> str:
 
 
 def markdown_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines of a Markdown table: columns of text to the left, others to the right."""
+    """Return the lines of a Markdown table: text left-aligned, numbers right-aligned."""
     columns = [name for name in rows[0] if name not in ("low", "high")]
     text = {name: all(isinstance(row.get(name), str) for row in rows) for name in columns}
     return [

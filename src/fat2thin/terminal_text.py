@@ -1,4 +1,4 @@
-"""Text that a terminal shows and does not obey: names in files and folders may be a stranger's."""
+"""Safe terminal output: text from files and folder names cannot control the terminal."""
 
 import contextlib
 import difflib
@@ -11,10 +11,10 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: object) -> str:
-    """The text on one line, with escapes for whatever is not a letter, a sign or a space.
+    """Return the text on one line, with unprintable characters escaped.
 
-    Those are control characters, new lines, marks that turn the direction of reading, and the like.
-    The escapes are TOML's: `\\n`, `\\u001b`.
+    These are control characters, line breaks, marks that change the text direction, and similar.
+    The escapes are those of TOML: `\\n`, `\\u001b`.
     """
     return "".join(
         letter if letter.isprintable() else _SHORT.get(letter, _escape(letter))
@@ -23,12 +23,12 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    """The same for text of several lines, which it keeps."""
+    """Return the text with unprintable characters escaped, except line breaks."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like a wrong one, as a hint in brackets; empty without any."""
+    """Return a hint in brackets with the most similar known name; empty if none is similar."""
     lower = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), lower, n=1)
     return f" (did you mean {lower[close[0]]!r}?)" if close else ""
@@ -36,7 +36,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program with a printable message and status 1 where the user was wrong."""
+    """Exit with a printable message and status 1 when an error of these kinds is raised."""
     try:
         yield
     except kinds as error:
@@ -44,7 +44,7 @@ def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def use_for_logs_and_warnings() -> None:
-    """Print warnings on one line, and logged ones that nobody else handles as printable text."""
+    """Print warnings on one line, and log records without a handler as printable text."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message)}\n"
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Formatter())

@@ -1,4 +1,4 @@
-"""What settings are refused, and in which words; every pair that has a meaning passes."""
+"""Checks of settings: invalid ones raise a clear error, every valid combination passes."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ COVERING = ("squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", 
 REGRESSION = ("awac", "bc", "inac", "iql", "sql", "tawac", "xql")
 """Algorithms whose policy learns by the likelihood of logged actions."""
 CLIMBING = ("spot", "td3_bc")
-"""Algorithms whose policy goes uphill on Q, and may be deterministic."""
+"""Algorithms whose policy maximises Q, and may be deterministic."""
 
 
 def check(name, **settings):
@@ -30,7 +30,7 @@ def check(name, **settings):
     algorithm.check(algorithm.config(**settings))
 
 
-def refused(message, name, **settings):
+def assert_error(message, name, **settings):
     with pytest.raises(ValueError, match=message):
         check(name, **settings)
 
@@ -66,7 +66,7 @@ PAIRS = [
     ("name", "settings"),
     [pytest.param(*pair, id="-".join([pair[0], *pair[1].values()])) for pair in PAIRS],
 )
-def test_every_pair_with_a_meaning_passes(name, settings):
+def test_every_valid_pair_of_algorithm_and_family_passes(name, settings):
     check(name, **settings)
 
 
@@ -82,19 +82,19 @@ def test_every_pair_with_a_meaning_passes(name, settings):
         {"actor_decay_steps": 10},
     ],
 )
-def test_settings_of_a_family_pass_with_it(settings):
+def test_settings_of_the_chosen_family_pass(settings):
     check("iql", **settings)
 
 
 @pytest.mark.parametrize("name", (*REGRESSION, "sparse_reverse_kl"))
-def test_a_density_is_not_asked_of_a_deterministic_policy(name):
-    reason = "policy='deterministic' has no meaning here: .*a deterministic policy has none"
-    refused(reason, name, policy="deterministic")
+def test_a_deterministic_policy_is_an_error_if_the_loss_needs_a_density(name):
+    reason = "policy='deterministic' cannot be used here: .*a deterministic policy has none"
+    assert_error(reason, name, policy="deterministic")
 
 
 @pytest.mark.parametrize("name", REGRESSION)
-def test_a_sparse_policy_needs_a_rule_for_actions_outside(name):
-    refused(
+def test_regression_of_a_sparse_policy_needs_outside_support(name):
+    assert_error(
         "needs outside_support='replace' or 'project': .*log density -inf",
         name,
         policy="sparse_q_gaussian",
@@ -102,9 +102,9 @@ def test_a_sparse_policy_needs_a_rule_for_actions_outside(name):
 
 
 @pytest.mark.parametrize("name", [*CLIMBING, "sparse_reverse_kl"])
-def test_no_rule_for_actions_outside_where_none_can_be(name):
-    refused(
-        "outside_support='replace' has no effect: the loss asks for no density of logged actions",
+def test_outside_support_has_no_effect_without_regression(name):
+    assert_error(
+        "outside_support='replace' has no effect: the loss does not use the density of logged",
         name,
         policy="sparse_q_gaussian",
         outside_support="replace",
@@ -113,8 +113,8 @@ def test_no_rule_for_actions_outside_where_none_can_be(name):
 
 @pytest.mark.parametrize("name", ("inac", "sparse_reverse_kl"))
 @pytest.mark.parametrize("behaviour", ("sparse_q_gaussian", "deterministic"))
-def test_a_model_of_the_log_covers_it(name, behaviour):
-    refused(
+def test_the_behaviour_model_must_have_a_density_everywhere(name, behaviour):
+    assert_error(
         f"behaviour must be one of 'squashed_gaussian', .*'beta', got '{behaviour}'",
         name,
         behaviour=behaviour,
@@ -173,43 +173,43 @@ def test_a_model_of_the_log_covers_it(name, behaviour):
         (r"learning_rate must lie in \(0.0, 1.0\), got 1.0", {"learning_rate": 1.0}),
         (r"adam_beta_2 must lie in \(0.0, 1.0\), got nan", {"adam_beta_2": math.nan}),
         (r"polyak_rate must lie in \(0.0, 1.0\], got 0.0", {"polyak_rate": 0.0}),
-        (r"hidden must be positive layer widths, got \(\)", {"hidden": ()}),
-        (r"hidden must be positive layer widths, got \(8, 0\)", {"hidden": (8, 0)}),
+        (r"hidden must list at least one positive layer width, got \(\)", {"hidden": ()}),
+        (r"hidden must list at least one positive layer width, got \(8, 0\)", {"hidden": (8, 0)}),
         (r"expectile must lie in \(0.0, 1.0\), got 1.0", {"expectile": 1.0}),
     ],
 )
-def test_settings_without_effect_or_out_of_range_are_refused(message, settings):
-    refused(message, "iql", **settings)
+def test_settings_without_effect_or_out_of_range_are_errors(message, settings):
+    assert_error(message, "iql", **settings)
 
 
 @pytest.mark.parametrize("name", ["scale_low", "scale_high", "state_dependent_scale"])
 def test_a_deterministic_policy_has_no_scale(name):
     value = False if name == "state_dependent_scale" else 0.5
-    refused(f"{name}={value} has no effect: a deterministic policy has no scale", "spot",
+    assert_error(f"{name}={value} has no effect: a deterministic policy has no scale", "spot",
             **{name: value})  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("message", "name", "settings"),
     [
-        ("the authors' 'squashed_gaussian' policy needs no form of its own", "tawac", {}),
-        ("weight_index=0.5 has no effect: published=True has", "fttpo", {"weight_index": 0.5}),
-        ("knows actor_loss='exact' and 'spot' alone", "fttpo", {"actor_loss": "greedy"}),
-        ("knows proposal_family='q_gaussian' and", "fttpo", {"proposal_family": "beta"}),
-        ("value_clip=5.0 has no effect: published=True has", "xql", {"value_clip": 5.0}),
-        ("weight_index=0.5 has no effect: published=True has", "tawac-ht", {"weight_index": 0.5}),
-        ("replaces actions: use outside_support='replace'", "rar", {"outside_support": "project"}),
+        ("supports only policy='q_gaussian' and .*got 'squashed_gaussian'", "tawac", {}),
+        ("weight_index=0.5 has no effect: published=True uses", "fttpo", {"weight_index": 0.5}),
+        ("supports only actor_loss='exact' and 'spot'", "fttpo", {"actor_loss": "greedy"}),
+        ("supports only proposal_family='q_gaussian' and", "fttpo", {"proposal_family": "beta"}),
+        ("value_clip=5.0 has no effect: published=True uses", "xql", {"value_clip": 5.0}),
+        ("weight_index=0.5 has no effect: published=True uses", "tawac-ht", {"weight_index": 0.5}),
+        ("needs outside_support='replace', got 'project'", "rar", {"outside_support": "project"}),
         ("weight_floor=0.1 has no effect: published", "sparse_reverse_kl", {"weight_floor": 0.1}),
     ],
 )
-def test_the_authors_form_leaves_nothing_to_choose_that_it_fixes(message, name, settings):
-    refused(message, name, published=True, **settings)
+def test_settings_that_published_overrides_are_errors(message, name, settings):
+    assert_error(message, name, published=True, **settings)
 
 
 @pytest.mark.parametrize(
     "name", ("fttpo", "fttpo-sg", "fttpo-spot", "tawac-ht", "rar", "xql", "sparse_reverse_kl")
 )
-def test_the_authors_form_passes_as_it_is(name):
+def test_published_passes_with_default_settings(name):
     check(name, published=True)
 
 
@@ -237,8 +237,8 @@ class Example:
         (None, False),
     ],
 )
-def test_a_number_lies_in_its_interval(value, fits):
-    """Here (0, 1]."""
+def test_between_accepts_only_numbers_in_the_interval(value, fits):
+    """The interval is (0, 1]."""
     if fits:
         between(Example(number=value), "number", 0.0, 1.0, closed_high=True)
     else:
@@ -249,7 +249,7 @@ def test_a_number_lies_in_its_interval(value, fits):
 @pytest.mark.parametrize(
     ("value", "fits"), [(2, True), (np.int64(3), True), (1, False), (2.0, False), (True, False)]
 )
-def test_a_count_is_whole(value, fits):
+def test_whole_accepts_only_integers(value, fits):
     if fits:
         whole(Example(count=value), "count", least=2)
     else:
@@ -257,7 +257,7 @@ def test_a_count_is_whole(value, fits):
             whole(Example(count=value), "count", least=2)
 
 
-def test_none_passes_only_where_it_is_the_default():
+def test_none_passes_only_if_the_type_of_the_field_allows_it():
     between(Example(), "perhaps", 0.0, 1.0)
     whole(Example(), "perhaps")
     check_choices(Example())
@@ -267,7 +267,7 @@ def test_none_passes_only_where_it_is_the_default():
         whole(Example(count=None), "count")
 
 
-def test_a_word_is_one_of_its_choices():
+def test_only_declared_choices_pass():
     assert choices_of(Example) == choices_of(Example()) == {"word": ("a", "b"), "other": ("c", "d")}
     check_choices(Example(word="b", other="d"))
     with pytest.raises(ValueError, match="word must be one of 'a', 'b', got 'c'"):
@@ -275,27 +275,27 @@ def test_a_word_is_one_of_its_choices():
 
 
 @pytest.mark.parametrize("name", algorithms.names())
-def test_every_word_of_a_config_is_a_choice_that_is_checked(name):
-    """A word without declared choices would be taken whatever it is, and no test would try it."""
+def test_every_string_setting_declares_its_choices(name):
+    """A string setting without choices would accept anything."""
     config = algorithms.get(name).config
     words = {field: "?" for field, kind in get_type_hints(config).items() if kind in WORDS}
     assert {*choices_of(config)} == {*words}
     for field in words:
-        refused(f"^{field} must be one of '", name, **{field: "?"})
+        assert_error(f"^{field} must be one of '", name, **{field: "?"})
 
 
 WORDS = (str, str | None)
 
 
-def test_widths_are_positive_whole_numbers():
+def test_layer_widths_are_positive_integers():
     layer_widths(Example(widths=(3, 4)), "widths")
     for wrong in ((), (0,), (3, -1), (2.5,)):
-        with pytest.raises(ValueError, match="widths must be positive layer widths, got"):
+        with pytest.raises(ValueError, match="widths must list at least one positive layer"):
             layer_widths(Example(widths=wrong), "widths")
 
 
-def test_a_setting_without_effect_may_stay_at_its_default():
-    only_with(Example(), ("number", "word"), False, "of no use")
-    only_with(Example(word="a"), ("number", "word"), True, "of no use")
-    with pytest.raises(ValueError, match=r"word='a' has no effect: of no use\."):
-        only_with(Example(word="a"), ("number", "word"), False, "of no use")
+def test_only_with_accepts_settings_at_their_defaults():
+    only_with(Example(), ("number", "word"), False, "a reason")
+    only_with(Example(word="a"), ("number", "word"), True, "a reason")
+    with pytest.raises(ValueError, match=r"word='a' has no effect: a reason\."):
+        only_with(Example(word="a"), ("number", "word"), False, "a reason")

@@ -1,4 +1,4 @@
-"""One contract for every algorithm of the registry."""
+"""Requirements that every registered algorithm must meet."""
 
 import dataclasses
 import json
@@ -19,14 +19,14 @@ from fat2thin.policies.families import families
 from fat2thin.settings.options import explain
 
 GOLDEN = Path(__file__).with_name("golden.json")
-# WRITE_GOLDEN=1 pytest tests/algorithms/test_contract.py -n 0 -k "test_contract[" -m "slow or not
-# slow" writes it anew; a difference in git is a change of results, and stands in CHANGELOG.md.
+# Rewrite it with WRITE_GOLDEN=1 pytest tests/algorithms/test_contract.py -n 0 -k "test_contract["
+# -m "slow or not slow". A difference in git is a change of results: note it in CHANGELOG.md.
 WRITE_GOLDEN = bool(os.environ.get("WRITE_GOLDEN"))
 
 PROBLEM = Problem(observation_size=3, action_low=(-2.0, 0.0), action_high=(2.0, 10.0), discount=0.9)
 
-# The settings that change what an update does, beside the defaults. Every family of policies
-# stands here with some algorithm; all pairs are among the slow tests.
+# Settings that change the update. Every policy family appears with at least one algorithm; the
+# slow tests cover all pairs.
 VARIANTS = {
     "fttpo": [
         {},
@@ -67,8 +67,8 @@ CASES = [
         name,
         settings,
         id=f"{name}-{'-'.join(map(str, settings.values())) or 'default'}",
-        # Variants of FtTPO are settings of its own contract, and most settings stand among the
-        # slow tests: every algorithm's defaults and its published form do not.
+        # Quick: the defaults and the published form of every algorithm, except FtTPO's variants,
+        # which only change settings.
         marks=[] if is_quick(name, settings) else pytest.mark.slow,
     )
     for name in algorithms.names()
@@ -99,27 +99,27 @@ def act_and_support(policy, observation, key):
     return policy.act(observation, key), policy.support(observation), policy.act(observation)
 
 
-def remembered(metrics, centres):
-    """What of some updates is kept in GOLDEN: every loss, and what the policies do."""
+def golden_numbers(metrics, centres):
+    """Return what GOLDEN stores for a case: every loss, and centres of the policies."""
     losses = {
         name: float(np.mean(value)) for name, value in metrics.items() if name.endswith("_loss")
     }
     return {"losses": losses, "centres": [np.asarray(one[:3]).tolist() for one in centres]}
 
 
-def still(name, config):
-    """Patterns of the paths of what an update leaves alone."""
+def unchanged(name, config):
+    """Return patterns of the paths of arrays that an update must not change."""
     if name == "spot" and config.published:
         return [r"\.actor|\.target_actor|\.density"]
     patterns = []
     if getattr(config, "actor_loss", "") == "closed_form":
-        patterns.append(r"\.width")  # it has no width of its own to learn
+        patterns.append(r"\.width")  # the closed form does not learn a width
     if getattr(config, "policy", "") == "deterministic":
-        patterns.append(r"actor.*\.log_scale")  # nobody asks for its scale
+        patterns.append(r"actor.*\.log_scale")  # the scale is not used
     if name == "spot":
-        patterns.append(r"\.density")  # it was learned in the preparation
+        patterns.append(r"\.density")  # learned in the preparation
     if not getattr(config, "state_dependent_scale", True):
-        patterns.append(r"actor.*\.log_scale\.weight")  # one scale for all states is the bias
+        patterns.append(r"actor.*\.log_scale\.weight")  # a state-independent scale is the bias
     return patterns
 
 
@@ -133,13 +133,12 @@ def test_contract(name, settings):
 
     keys = jax.random.split(jax.random.key(2), 3)
     compiled = jax.jit(step)
-    # Several, since some policies move at every second update only.
+    # Several updates, because some policies change only at every second one.
     after = state
     for key in jax.random.split(keys[0], 5):
         after, metrics = compiled(after, key)
 
-    # All state comes out in the shape it went in, and every metric is finite: a number, or
-    # one a row.
+    # The state keeps its shapes and types; every metric is finite, and a scalar or one per row.
     assert jax.tree.structure(after) == jax.tree.structure(state)
     for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
         assert old.shape == new.shape
@@ -147,15 +146,15 @@ def test_contract(name, settings):
     assert all(np.shape(value) in ((), (32,)) for value in metrics.values())
     assert all(np.all(np.isfinite(value)) for value in metrics.values())
 
-    # Every array of every network learns, but for those that should not.
+    # Every array of every network changes, except those that must not.
     leaves = jax.tree_util.tree_leaves_with_path(state)
     for (path, old), new in zip(leaves, jax.tree.leaves(after), strict=True):
         place = jax.tree_util.keystr(path)
-        should = not any(re.search(pattern, place) for pattern in still(name, config))
+        should = not any(re.search(pattern, place) for pattern in unchanged(name, config))
         assert np.array_equal(old, new) != should or place.endswith(".count"), place
 
     centres = []
-    # Both policies act in the box, in the environment's units, on one observation and on many.
+    # Both policies act in the box, in the environment's units, for one observation and many.
     for make in filter(None, (algorithm.policy, algorithm.proposal)):
         policy = make(after, PROBLEM, config)
         many, (low, high), centre = act_and_support(policy, logged.observation, keys[2])
@@ -166,26 +165,26 @@ def test_contract(name, settings):
         assert policy.act(logged.observation[0]).shape == (2,)
         assert policy(logged.observation).log_prob(many).shape == (32,)
 
-    # What the updates come to is what they always came to.
-    found, case = remembered(metrics, centres), f"{name} {settings}"
+    # The results equal the stored ones.
+    found, case = golden_numbers(metrics, centres), f"{name} {settings}"
     if WRITE_GOLDEN:
         golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
         GOLDEN.write_text(json.dumps({**golden, case: found}, indent=1, sort_keys=True) + "\n")
     if jax.default_backend() != "cpu":
-        return  # where products are rounded differently
+        return  # products are rounded differently there
     expected = json.loads(GOLDEN.read_text()).get(case)
     if expected is None:
-        return  # a new one, which nothing was kept of yet
+        return  # a new case that is not stored yet
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4, abs=1e-6)
     np.testing.assert_allclose(found["centres"], expected["centres"], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_kept_is_of_cases_that_there_are():
+def test_every_stored_case_still_exists():
     cases = {f"{case.values[0]} {case.values[1]}" for case in CASES}
     assert {*json.loads(GOLDEN.read_text())} <= cases
 
 
-# The other algorithms are made of the same parts; they stand among the slow tests.
+# The other algorithms use the same steps; they are slow tests.
 PACKED = ("fttpo",)
 
 
@@ -196,7 +195,7 @@ PACKED = ("fttpo",)
         for name in algorithms.names()
     ],
 )
-def test_packed_with_another_seed_it_is_the_same(name):
+def test_an_update_is_the_same_alone_and_batched_with_another_seed(name):
     algorithm, config, state = prepare(name, {})
     logged, keys = batch(jax.random.key(1)), jax.random.split(jax.random.key(2))
 
@@ -212,7 +211,7 @@ def test_packed_with_another_seed_it_is_the_same(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.names())
-def test_compilation_changes_nothing(name):
+def test_compiled_and_uncompiled_updates_agree(name):
     algorithm, config, state = prepare(name, {})
     logged, key = batch(jax.random.key(1)), jax.random.key(2)
     plain, _ = algorithm.update(state, logged, key, PROBLEM, config)
@@ -223,7 +222,7 @@ def test_compilation_changes_nothing(name):
         np.testing.assert_allclose(leaf, other, rtol=1e-3, atol=1e-5)
 
 
-def test_unknown_names_list_the_right_ones():
+def test_unknown_and_duplicate_names_are_errors():
     with pytest.raises(ValueError, match=r"did you mean 'fttpo'\?.*there are .*fttpo"):
         algorithms.get("ftpo")
     with pytest.raises(ValueError, match="already registered"):
@@ -232,7 +231,7 @@ def test_unknown_names_list_the_right_ones():
 
 @pytest.mark.parametrize("name", algorithms.names())
 def test_every_setting_is_explained(name):
-    """A sentence stands behind every field of a config."""
+    """Every field of a config is followed by a sentence."""
     config = algorithms.get(name).config
     explained = explain(config)
     assert [row[0] for row in explained] == [field.name for field in dataclasses.fields(config)]
@@ -240,8 +239,8 @@ def test_every_setting_is_explained(name):
 
 
 @pytest.mark.parametrize("name", algorithms.names())
-def test_real_numbers_may_be_traced(name):
-    """A sweep over them is one program; those that shape it say so."""
+def test_real_valued_settings_can_be_traced(name):
+    """Then a sweep over them is one program; `shaping` fields are exempt."""
     algorithm, config, _ = prepare(name, {})
     logged = batch(jax.random.key(1))
     numbers = {
@@ -263,13 +262,13 @@ def test_real_numbers_may_be_traced(name):
         return made
 
     made = jax.eval_shape(everything, numbers, jax.random.key(2))
-    # What is static in a policy must not hold a traced number either.
+    # Static fields of a policy must not hold traced numbers either.
     assert "Tracer" not in str(jax.tree.structure(made))
 
 
 @pytest.mark.parametrize("name", algorithms.names())
-def test_every_metric_is_described_and_nothing_else(name):
-    """Over the settings that change what is reported; a deterministic policy has no scale."""
+def test_exactly_the_reported_metrics_are_described(name):
+    """With the settings that change which metrics exist; a deterministic policy has no scale."""
     algorithm, reported = algorithms.get(name), set()
     logged, key = batch(jax.random.key(1)), jax.random.key(2)
     settings = [{}]
@@ -292,14 +291,14 @@ def test_every_metric_is_described_and_nothing_else(name):
     assert all(what and look_for for what, look_for in algorithm.metrics.values())
 
 
-def test_a_variant_is_its_base_with_other_defaults():
+def test_a_variant_has_other_defaults_and_the_same_functions():
     variant, base = algorithms.get("tawac-ht"), algorithms.get("tawac")
     assert variant.config().policy == "q_gaussian" and base.config().policy != "q_gaussian"
     assert isinstance(variant.config(), base.config)
     assert variant.update is base.update and variant.variant_of == "tawac"
 
 
-# FtTPO has two policies, with settings of their own.
+# Without FtTPO, whose two policies have other settings.
 BASES = [
     name
     for name in algorithms.names()
@@ -307,14 +306,14 @@ BASES = [
 ]
 
 
-# A policy without a density has a meaning for these alone.
+# Only these accept a policy without a density.
 WITHOUT_DENSITY = ("td3_bc", "spot")
 
 
 @pytest.mark.parametrize("name", [name for name in BASES if name not in WITHOUT_DENSITY])
-def test_a_deterministic_policy_is_refused_where_a_density_is_needed(name):
+def test_a_deterministic_policy_is_an_error_if_a_density_is_needed(name):
     algorithm = algorithms.get(name)
-    with pytest.raises(ValueError, match=r"has no meaning here.*deterministic policy has none"):
+    with pytest.raises(ValueError, match=r"cannot be used here.*deterministic policy has none"):
         algorithm.check(algorithm.config(policy="deterministic"))
 
 
@@ -328,8 +327,8 @@ def test_a_deterministic_policy_is_refused_where_a_density_is_needed(name):
         if policy != "deterministic" or name in WITHOUT_DENSITY
     ],
 )
-def test_every_family_with_every_algorithm(name, policy):
-    """Metrics and state are finite after an update of every pair that has a meaning."""
+def test_every_algorithm_works_with_every_family(name, policy):
+    """Metrics and state are finite after one update, for every valid pair."""
     algorithm = algorithms.get(name)
     regressed = policy == "sparse_q_gaussian" and name not in (
         *WITHOUT_DENSITY,

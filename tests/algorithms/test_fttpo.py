@@ -1,4 +1,4 @@
-"""FtTPO's known answers: the width the actor must learn, and regions it must never touch."""
+"""FtTPO on problems with known answers: the optimal half-width, and actions to exclude."""
 
 import dataclasses
 
@@ -19,19 +19,19 @@ from fat2thin.distributions.divergences import optimal_half_width
 from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
 
 BEST_RATIO = 3.2579
-NO_WIDTH = Linear(jax.random.key(0), 8, 1)  # the closed-form actor has none of its own
-NO_CRITIC = TwinCritic(jax.random.key(0), 2, 1, (2,))  # these losses do not ask it
+NO_WIDTH = Linear(jax.random.key(0), 8, 1)  # the closed-form actor does not use it
+NO_CRITIC = TwinCritic(jax.random.key(0), 2, 1, (2,))  # these losses do not use it
 
 
 def narrow_proposal(key, size=1):
-    """A proposal whose scale varies with the state, and whose band is far from the box's edge."""
+    """Return a proposal network whose scale depends on the state, far from the edge of the box."""
     network = PolicyNetwork(key, 2, size, (8,))
     heads = jnp.full(size, -6.0), network.centre.weight / 4.0
     return eqx.tree_at(lambda n: (n.log_scale.bias, n.centre.weight), network, heads)
 
 
 def learn_width(config, network, observation, steps, rate):
-    """Adam on the actor's width alone, the proposal held still."""
+    """Train only the actor's width with Adam; the proposal is fixed."""
     loss = fttpo.ACTOR_LOSSES[config.actor_loss]
     fat = proposal_policy(network, config)
 
@@ -44,7 +44,7 @@ def learn_width(config, network, observation, steps, rate):
                 rows = loss(Scene(thin, fat, NO_CRITIC, observation, key), config)
                 return jnp.mean(rows), {}
 
-            # The step shrinks, so that the noise of sampled losses averages out.
+            # The learning rate falls, so that the noise of sampled losses averages out.
             shrinking = rate / (1.0 + 10.0 * count / steps)
             return descend(learner, objective, config, shrinking)[0], None
 
@@ -53,12 +53,12 @@ def learn_width(config, network, observation, steps, rate):
     return run(start(Linear(jax.random.key(9), 8, network.centre.bias.shape[0]))).network
 
 
-# Only what is sampled needs many states, to average its noise.
+# The sampled loss needs many states to average out its noise.
 @pytest.mark.parametrize(
     ("kind", "rows", "tolerance"), [("exact", 64, 0.04), ("sampled", 256, 0.12)]
 )
-def test_learned_half_width_is_the_exact_solution(kind, rows, tolerance):
-    """r(s) = k* gamma(s) at every state where the box does not bind ."""
+def test_the_learned_half_width_is_the_exact_solution(kind, rows, tolerance):
+    """r(s) = k* gamma(s) in every state where the box does not bind."""
     config = FtTPOConfig(actor_loss=kind, proposal_scale_low=1e-4, half_width_low=1e-4)
     network = narrow_proposal(jax.random.key(0), size=2)
     observation = jax.random.normal(jax.random.key(1), (rows, 2))
@@ -66,7 +66,7 @@ def test_learned_half_width_is_the_exact_solution(kind, rows, tolerance):
     thin = actor_policy(network, width, config)(observation).base_dist
     fat = proposal_policy(network, config)(observation).base_dist
     gamma = np.sqrt(2.0) * np.asarray(fat.scale)
-    # The box binds nowhere, and states must differ in scale for the test to mean anything.
+    # The box binds nowhere, and the scale differs between states.
     assert np.all(np.abs(fat.loc) + 1.2 * BEST_RATIO * gamma < 1.0)
     assert np.max(gamma) > 1.5 * np.min(gamma)
     ratio = np.asarray(thin.half_width) / gamma
@@ -74,7 +74,7 @@ def test_learned_half_width_is_the_exact_solution(kind, rows, tolerance):
     np.testing.assert_allclose(np.median(ratio), BEST_RATIO, rtol=tolerance / 10.0)
 
 
-def test_closed_form_actor_is_the_exact_solution():
+def test_the_closed_form_half_width_is_the_exact_solution():
     config = FtTPOConfig(actor_loss="closed_form")
     network = narrow_proposal(jax.random.key(0))
     observation = jax.random.normal(jax.random.key(1), (64, 2))
@@ -104,14 +104,14 @@ def test_the_closed_form_half_width_keeps_its_bounds():
     np.testing.assert_allclose(widths, expected, rtol=1e-4)
 
 
-def test_student_proposal_of_one_degree_is_the_cauchy():
+def test_a_student_t_proposal_with_one_degree_of_freedom_is_the_cauchy():
     config = FtTPOConfig(actor_loss="closed_form", proposal_family="student_t")
     np.testing.assert_allclose(fttpo.half_width_ratio(config), BEST_RATIO, rtol=1e-4)
     plain = FtTPOConfig(actor_loss="closed_form")
     np.testing.assert_allclose(fttpo.half_width_ratio(plain), optimal_half_width(0.0, 2.0))
 
 
-def test_exact_loss_is_the_closed_form_divergence():
+def test_the_exact_loss_equals_the_closed_form_divergence():
     config = FtTPOConfig()
     network = narrow_proposal(jax.random.key(0), size=3)
     observation = jax.random.normal(jax.random.key(1), (8, 2))
@@ -125,7 +125,7 @@ def test_exact_loss_is_the_closed_form_divergence():
 
 
 def constant_policy(log_spread):
-    """A policy network that says centre 0 and this log spread everywhere."""
+    """Return a policy network with centre 0 and this log spread for every observation."""
     network = PolicyNetwork(jax.random.key(0), 2, 1, (4,))
     network = jax.tree.map(jnp.zeros_like, network)
     return eqx.tree_at(lambda n: n.log_scale.bias, network, jnp.full(1, log_spread))
@@ -133,11 +133,11 @@ def constant_policy(log_spread):
 
 @pytest.mark.parametrize(
     ("shift", "expected"),
-    # As published: 2.8539 sqrt(s). With the mass alone repaired: the bound, (1.5)^(1/3).
+    # As published: 2.8539 sqrt(s). With only the mass corrected: the bound, (1.5)^(1/3).
     [(0.0, 2.8539 * 0.1), (-np.log(2.0) / 2.0, 1.1447)],
-    ids=["published", "normaliser repaired"],
+    ids=["published", "normaliser corrected"],
 )
-def test_published_actor_settles_where_the_algebra_says(shift, expected):
+def test_the_published_actor_converges_to_the_derived_half_width(shift, expected):
     observation = jnp.zeros((512, 2))
     fat = heavy_policy(constant_policy(np.log(0.01)))
 
@@ -158,15 +158,15 @@ def test_published_actor_settles_where_the_algebra_says(shift, expected):
     np.testing.assert_allclose(actor(observation[:1]).half_width, expected, rtol=0.03)
 
 
-def test_published_weights_have_a_floor_and_a_ceiling():
-    """max(0, 1 + A / tau), but never below 1e-8 nor above 1e4."""
+def test_published_weights_have_lower_and_upper_bounds():
+    """1 + A / tau, clipped to between 1e-8 and 1e4."""
     advantage = np.array([-3.0, -0.5, -0.25, 0.0, 2.0, 1e5])
     found = floored_weight(jnp.asarray(advantage, jnp.float32), 0.5)
     np.testing.assert_allclose(found, [1e-8, 1e-8, 0.5, 1.0, 5.0, 1e4], rtol=1e-6)
 
 
-def test_the_published_spot_loss_divides_by_the_value_with_its_sign():
-    """-Q / V(s) - tau log proposal: where V(s) is negative the actor goes down on Q."""
+def test_the_published_spot_loss_divides_by_the_signed_value():
+    """-Q / V(s) - tau log proposal: where V(s) is negative, the actor minimises Q."""
     observation, baseline = jnp.zeros((4, 2)), jnp.array([-2.0, 0.5, 1.0, -0.1])
     thin, fat = sparse_policy(constant_policy(-6.0)), heavy_policy(constant_policy(-2.0))
     critic = TwinCritic(jax.random.key(4), 2, 1, (4,))
@@ -183,7 +183,7 @@ def test_the_published_spot_loss_divides_by_the_value_with_its_sign():
 
 
 def train(config, problem, logged, steps):
-    """Plain updates on one fixed log, rows drawn with replacement."""
+    """Train on a fixed log, with rows drawn with replacement; return the policy."""
 
     @jax.jit
     def run(state):
@@ -213,8 +213,8 @@ LOSSES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOSSES)
-def test_best_action_in_a_gap_of_the_data(kind):
-    """No logged dose lies near the best, and the forbidden ones get probability 0.0."""
+def test_the_best_action_is_found_in_a_gap_of_the_data(kind):
+    """No logged action is near the best; bad actions get a probability of exactly 0."""
     rng = np.random.default_rng(0)
     action = rng.uniform(-1.0, 1.0, (4_000, 1))
     action = jnp.asarray(action[np.abs(action[:, 0] - 0.2) > 0.1])
@@ -225,8 +225,8 @@ def test_best_action_in_a_gap_of_the_data(kind):
     policy = train(config, problem, logged, 2_500)
     observation = jnp.ones(2)
     np.testing.assert_allclose(policy.act(observation), 0.2, atol=0.15)
-    forbidden = jnp.array([[-1.0], [-0.6], [-0.5], [0.9], [1.0]])
-    density = jnp.exp(policy(observation).log_prob(forbidden))
+    bad = jnp.array([[-1.0], [-0.6], [-0.5], [0.9], [1.0]])
+    density = jnp.exp(policy(observation).log_prob(bad))
     assert np.all(np.asarray(density) == 0.0)
     base = policy(observation).base_dist
     assert base.cdf(jnp.array([-0.5]))[0] == 0.0
@@ -234,15 +234,15 @@ def test_best_action_in_a_gap_of_the_data(kind):
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_a_band_that_must_be_avoided_depends_on_the_state(kind):
-    """Half of the patients die of what saves the others; nobody gets the lethal half, ever."""
+def test_state_dependent_bad_actions_get_zero_probability(kind):
+    """The good half of the actions depends on the state; the other half has zero probability."""
     rng = np.random.default_rng(1)
     side = rng.choice([-1.0, 1.0], 4_000)
     action = rng.uniform(-1.0, 1.0, 4_000)
     reward = np.where(side * action < 0.0, -5.0, 1.0 - 4.0 * (side * action - 0.5) ** 2)
     observation = jnp.asarray(np.stack([side, np.ones_like(side)], axis=1))
     logged = bandit(observation, jnp.asarray(action)[:, None], jnp.asarray(reward))
-    # The environment's units are not half-ranges: the box is +-100.
+    # The box is +-100, so that units differ from half-ranges.
     problem = Problem(2, (-100.0,), (100.0,), 0.9)
     config = FtTPOConfig(learning_rate=1e-3, temperature=0.1, actor_loss=kind, hidden=(32, 32))
     policy = train(config, problem, logged, 2_500)
@@ -250,12 +250,12 @@ def test_a_band_that_must_be_avoided_depends_on_the_state(kind):
     low, high = policy.support(patients)
     assert high[0, 0] < 0.0 < low[1, 0]
     base = policy(patients).base_dist
-    lethal = jnp.array([1.0 - base.cdf(jnp.zeros((2, 1)))[0, 0], base.cdf(jnp.zeros((2, 1)))[1, 0]])
-    assert np.all(np.asarray(lethal) == 0.0)
+    mass = jnp.array([1.0 - base.cdf(jnp.zeros((2, 1)))[0, 0], base.cdf(jnp.zeros((2, 1)))[1, 0]])
+    assert np.all(np.asarray(mass) == 0.0)
     np.testing.assert_allclose(policy.act(patients)[:, 0], [-50.0, 50.0], atol=15.0)
 
 
-def test_the_actors_loss_teaches_the_proposal_nothing():
+def test_the_actors_loss_has_no_gradient_for_the_proposal():
     network, width = narrow_proposal(jax.random.key(0)), Linear(jax.random.key(2), 8, 1)
     observation = jax.random.normal(jax.random.key(1), (4, 2))
     config = FtTPOConfig()
@@ -287,7 +287,7 @@ def test_the_actors_loss_teaches_the_proposal_nothing():
         ({"proposal_family": "beta", "proposal_index": 1.5}, "proposal_index=1.5 has no effect"),
         ({"proposal_family": "beta", "actor_loss": "closed_form"}, "closed_form"),
         ({"published": True, "box": "clip"}, "box='clip' has no effect: published=True"),
-        ({"published": True, "actor_loss": "greedy"}, "published=True knows actor_loss"),
+        ({"published": True, "actor_loss": "greedy"}, "published=True supports only actor_loss"),
         ({"actor_loss": "best"}, "actor_loss must be one of"),
         ({"hidden": ()}, "hidden"),
         ({"proposal_scale_low": 20.0}, "proposal_scale_low"),
@@ -296,6 +296,6 @@ def test_the_actors_loss_teaches_the_proposal_nothing():
         ({"proposal_family": "squashed_gaussian", "box": "clip"}, "box='clip'"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings, message):
+def test_settings_out_of_range_are_errors(settings, message):
     with pytest.raises(ValueError, match=message):
         check(FtTPOConfig(**settings))

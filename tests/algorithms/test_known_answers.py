@@ -1,4 +1,4 @@
-"""Every algorithm on the puzzle: each reaches the answers that its method can reach."""
+"""Every algorithm on a small problem with known answers (`puzzle`)."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from puzzle import CLUSTERS, FORK, LAST, OBSERVATIONS, PEAK, PROBLEM, solve
 RIGHT = {CLUSTERS: 0.5, PEAK: 0.3, FORK: 0.5, LAST: 0.5}
 CLONED = {CLUSTERS: 0.0, PEAK: 0.0, FORK: 0.0, LAST: -0.3}
 
-# Settings, and the states where the answer must be right.
+# Settings, and the expected action in each state that the method can solve.
 METHODS = {
     "fttpo": ({"temperature": 0.1}, RIGHT),
     "tawac": ({"temperature": 0.1}, RIGHT),
@@ -21,7 +21,8 @@ METHODS = {
     "xql": ({"temperature": 0.1, "value_temperature": 0.2}, RIGHT),
     "inac": ({"temperature": 0.05}, RIGHT),
     "sparse_reverse_kl": ({"temperature": 0.1}, RIGHT),
-    # Its pull is towards the mean of the log, and Q is free between the clusters: no stitching.
+    # Its penalty pulls towards the mean logged action, and Q is not constrained between the
+    # clusters: it does not stitch.
     "td3_bc": ({}, {CLUSTERS: 0.5, PEAK: 0.3}),
     "spot": (
         {"support_weight": 3.0, "vae_beta": 0.05, "vae_steps": 3_000, "vae_hidden": (32, 32)}
@@ -35,8 +36,8 @@ METHODS = {
     "tawac-ht": ({"temperature": 0.1}, RIGHT),
     "rar": ({"temperature": 0.1}, RIGHT),
 }
-# These stand for all: the contract holds every algorithm to the numbers that its
-# first updates gave, so the others cannot change unseen. That they learn is among the slow tests.
+# The others are slow tests: test_contract.py compares the first updates of every algorithm with
+# stored numbers, so that changes are noticed.
 QUICK = ("fttpo", "tawac", "iql", "sql", "bc")
 LONG = ("rar", "fttpo-greedy")
 STEPS = 3_000
@@ -63,24 +64,24 @@ def marks(name):
     "name",
     [pytest.param(name, marks=marks(name)) for name in METHODS],
 )
-def test_it_reaches_the_known_answers(name):
+def test_every_algorithm_learns_the_known_answers(name):
     settings, expected = METHODS[name]
     found = answers(learn(name, **settings))
     for state, answer in expected.items():
         np.testing.assert_allclose(found[state], answer, atol=0.15, err_msg=f"state {state}")
 
 
-def test_no_algorithm_is_left_out():
-    """The stand-ins that other tests register are not ours."""
+def test_every_algorithm_has_known_answers():
+    """Except those that other tests register."""
     ours = {name for name in algorithms.names() if not name.startswith("stand_in")}
     assert ours == {*METHODS}
 
 
 @pytest.mark.slow
-def test_a_low_expectile_does_not_stitch():
+def test_iql_with_a_low_expectile_does_not_stitch():
     """The 0.7 expectile of LAST is 0.37, worth 0.33 at FORK, which is less than 0.4.
 
-    The weights of the two actions there are as e^(0.068 / temperature) to 1: 31 to 1 at 0.02.
+    The ratio of the weights of the two actions is e^(0.068 / temperature): 31 at 0.02.
     """
     found = answers(learn("iql", temperature=0.02, expectile=0.7))
     np.testing.assert_allclose(found[FORK], -0.5, atol=0.15)
@@ -91,15 +92,15 @@ def test_a_low_expectile_does_not_stitch():
 @pytest.mark.parametrize(
     "name", ["fttpo", "sparse_reverse_kl", pytest.param("rar", marks=pytest.mark.long)]
 )
-def test_sparse_policies_give_exactly_nothing_to_the_bad_cluster(name):
+def test_sparse_policies_give_zero_probability_to_the_bad_cluster(name):
     policy = learn(name, temperature=0.1)
     density = jnp.exp(policy(OBSERVATIONS[CLUSTERS]).log_prob(jnp.full((1,), -0.5)))
     assert density == 0.0
 
 
 @pytest.mark.slow
-def test_published_spot_stays_what_it_was():
-    """Nothing in its policy's loss depends on the policy."""
+def test_the_published_spot_policy_never_changes():
+    """The policy's loss does not depend on the policy."""
     settings = {"vae_steps": 100, "vae_hidden": (8,), "published": True}
     algorithm = algorithms.get("spot")
     config = algorithm.config(hidden=(32, 32), **settings)
@@ -110,7 +111,7 @@ def test_published_spot_stays_what_it_was():
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_published_reverse_kl_is_entropy_maximisation():
-    """The band grows to its bound, whatever the log says: (1.5 e^0)^(1/3) = 1.1447."""
+def test_the_published_reverse_kl_maximises_entropy():
+    """The band grows to its bound for any log: (1.5 e^0)^(1/3) = 1.1447."""
     policy = learn("sparse_reverse_kl", temperature=0.1, published=True)
     np.testing.assert_allclose(policy(OBSERVATIONS).half_width, 1.1447, rtol=1e-3)

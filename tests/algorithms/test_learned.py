@@ -1,4 +1,4 @@
-"""The critics and the value of a state are those that its own update reports on."""
+"""`Algorithm.critics` and `Algorithm.value` return the networks whose metrics `update` reports."""
 
 import functools
 
@@ -32,7 +32,7 @@ def make_batch():
 
 @functools.cache
 def example(name):
-    """A state whose networks all differ, and what an update that moves nothing reports of it."""
+    """Return a state with random networks, its metrics at a learning rate of 0, and the config."""
     algorithm = algorithms.get(name)
     small = {"vae_hidden": (4,)} if name == "spot" else {}
     config = algorithm.config(hidden=(4,), **small)
@@ -62,7 +62,7 @@ def advantage_of(name, batch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_critics_that_learn(name):
+def test_critics_are_the_online_critics(name):
     state, reported, _ = example(name)
     if "q_mean" not in reported:
         assert algorithms.get(name).critics is None
@@ -77,9 +77,9 @@ def test_the_critics_that_learn(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_advantage_is_the_smaller_q_less_the_value(name):
+def test_the_value_and_the_smaller_q_give_the_advantage(name):
     _, reported, _ = example(name)
-    # A value without a loss is not learned: AWAC's is a mean of Q.
+    # Without a loss there is no value network: AWAC's value is a mean of Q.
     if not {"q_mean", "value_loss"} <= {*reported}:
         assert algorithms.get(name).value is None
         return
@@ -90,14 +90,14 @@ def test_the_advantage_is_the_smaller_q_less_the_value(name):
     np.testing.assert_allclose(
         np.mean(advantage), np.mean(smaller) - reported["v_mean"], rtol=1e-4, atol=1e-5
     )
-    # Rows differ in the same way: what is left is one value a state.
+    # Another action changes the advantage by the change of Q: the value depends on the state.
     again = advantage_of(name, batch._replace(action=-batch.action))
     other = np.min(np.asarray(critics_of(name)(batch.observation, -batch.action)), axis=0)
     np.testing.assert_allclose(again - advantage, other - smaller, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fttpo", "tawac-ht"])
-def test_a_published_form_has_critics_and_a_value_of_its_own(name):
+def test_a_published_form_returns_its_own_critics_and_value(name):
     algorithm, batch = algorithms.get(name), make_batch()
     config = algorithm.config(hidden=(4,), published=True)
     state = algorithm.init(jax.random.key(0), PROBLEM, config)

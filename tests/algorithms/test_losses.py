@@ -1,4 +1,4 @@
-"""Losses against tables worked by hand, loops in Python, and what their minimisers are known as."""
+"""Losses compared with results by hand, loops in Python, and their known minimisers."""
 
 import functools
 import math
@@ -37,7 +37,7 @@ def wide():
 
 
 def slope_at(loss, prediction):
-    """Derivative of the mean over `DRAWS` of `loss(draws, prediction)`, at one prediction."""
+    """Return the derivative of the mean of `loss(DRAWS, prediction)` at a constant prediction."""
     targets = jnp.asarray(DRAWS)
 
     def mean(constant):
@@ -46,7 +46,7 @@ def slope_at(loss, prediction):
     return jax.jit(jax.grad(mean))(jnp.asarray(prediction))
 
 
-def test_losses_by_hand():
+def test_losses_match_results_by_hand():
     assert half_squared_error(jnp.asarray(3.0), jnp.asarray(1.0)) == 2.0
     np.testing.assert_allclose(
         temporal_difference_target(jnp.asarray(1.0), jnp.asarray(1.0), 0.9, jnp.asarray(2.0)), 2.8
@@ -57,7 +57,7 @@ def test_losses_by_hand():
     # Errors 0.5 and 3 with the limit at 1: 0.125, and 0.5 + 1 * (3 - 1).
     assert twin_huber_loss(jnp.array([2.5, -1.0]), jnp.asarray(2.0), 1.0) == (0.125 + 2.5) / 2
     np.testing.assert_allclose(expectile_loss(jnp.array([-2.0, 0.0, 3.0]), 0.75), [1.0, 0.0, 6.75])
-    # z = 0, log 2, and 5 cut at log 4: e^z - z - 1, the last two halved by the shift in row three.
+    # z = 0, log 2, and 5 clipped to log 4 (twice): e^z - z - 1, halved by the shift in row three.
     np.testing.assert_allclose(
         gumbel_loss(
             jnp.array([0.0, 2.0 * math.log(2.0), 10.0, 10.0]),
@@ -74,7 +74,7 @@ def test_losses_by_hand():
     )
 
 
-def test_losses_are_those_of_a_loop():
+def test_losses_match_a_python_loop():
     rng = np.random.default_rng(1)
     rows = 50
     values, target, prediction = rng.normal(0, 2, (3, rows))
@@ -114,7 +114,7 @@ def test_losses_are_those_of_a_loop():
             )
 
 
-def test_huber_is_scipys():
+def test_the_huber_loss_matches_scipy():
     error = np.linspace(-4.0, 4.0, 81)
     values = jnp.asarray(np.stack([error, 2.0 * error]) + 0.5, jnp.float32)
     for limit in (0.3, 1.0, 20.0):
@@ -124,7 +124,7 @@ def test_huber_is_scipys():
 
 
 @pytest.mark.parametrize("expectile", [0.1, 0.5, 0.7, 0.95])
-def test_the_best_constant_under_the_expectile_loss_is_the_expectile(wide, expectile):
+def test_the_minimiser_of_the_expectile_loss_is_the_expectile(wide, expectile):
     """The loss is convex, so the minimiser is where its slope is zero."""
     best = scipy.stats.expectile(DRAWS, expectile)
     np.testing.assert_allclose(
@@ -134,7 +134,7 @@ def test_the_best_constant_under_the_expectile_loss_is_the_expectile(wide, expec
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0, 10.0])
 @pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_the_best_constant_under_the_gumbel_loss_is_the_soft_maximum(wide, temperature, shift):
+def test_the_minimiser_of_the_gumbel_loss_is_the_soft_maximum(wide, temperature, shift):
     best = temperature * (scipy.special.logsumexp(DRAWS / temperature) - math.log(DRAWS.size))
     *_, second, first = np.sort((DRAWS - best) / temperature)
 
@@ -145,12 +145,12 @@ def test_the_best_constant_under_the_gumbel_loss_is_the_soft_maximum(wide, tempe
         return slope_at(loss, best)
 
     np.testing.assert_allclose(slope(first + 0.1), 0.0, atol=1e-12)
-    # A clip that binds takes away what the largest draw had pulled with.
+    # A clip that binds removes the gradient of the largest draw.
     lost = (np.exp(first) - 1.0) / temperature / DRAWS.size * np.exp(-shift)
     np.testing.assert_allclose(slope((first + second) / 2.0), lost, rtol=1e-9)
 
 
-def test_the_shift_of_the_gumbel_loss_only_scales_it(wide):
+def test_the_shift_only_scales_the_gumbel_loss(wide):
     residual = jnp.linspace(-5.0, 5.0, 21)
     plain = gumbel_loss(residual, 0.8, 4.0, jnp.zeros(21))
     for shift in (-1.0, 2.5):
@@ -171,11 +171,12 @@ def test_large_residuals_do_not_overflow_the_gumbel_loss():
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 5.0])
-def test_the_sparse_value_is_where_the_density_ratio_has_mean_one(wide, temperature):
-    """The best of sum p q - alpha sum p (p / mu - 1) over distributions p, by SLSQP (Xu et al.
+def test_the_minimiser_of_the_sparse_value_loss_has_a_mean_density_ratio_of_one(wide, temperature):
+    """Compared with the maximum of sum p q - alpha sum p (p / mu - 1) over distributions p.
 
-    2023, f(x) = x - 1). With v the loss's minimiser, the best p is mu [1 + (q - v) / (2 alpha)]_+,
-    and the best value alpha (least loss - 1), which is v + alpha times the ratio's variance.
+    The maximum is found by SLSQP (Xu et al. 2023, f(x) = x - 1). With v the minimiser of the loss,
+    the best p is mu [1 + (q - v) / (2 alpha)]_+. The best value is alpha (least loss - 1), which is
+    v + alpha times the variance of the ratio.
     """
     rng = np.random.default_rng(2)
     q, behaviour = rng.normal(0.0, 1.0, 6), rng.dirichlet(np.full(6, 2.0))
@@ -206,7 +207,7 @@ def test_the_sparse_value_is_where_the_density_ratio_has_mean_one(wide, temperat
     np.testing.assert_allclose(temperature * (least.fun - 1.0), -solution.fun, rtol=1e-8)
     variance = behaviour @ ratio**2 - 1.0
     np.testing.assert_allclose(least.x + temperature * variance, -solution.fun, rtol=1e-6)
-    # Both kinds occur: actions that are dropped, and temperatures at which none is.
+    # Low temperatures drop actions, the highest drops none.
     assert np.any(ratio == 0.0) == (temperature < 5.0)
 
 
@@ -217,7 +218,7 @@ def plain_exp_q(x, index):
 
 
 def floor_of(index, floor):
-    """Where exp_q falls to the floor, by root finding."""
+    """Return where exp_q equals the floor, by root finding."""
     below = -50.0 if index == 1.0 else -1.0 / (1.0 - index)
     return scipy.optimize.brentq(
         lambda x: plain_exp_q(x, index) - floor, below, 1.0, xtol=1e-15, rtol=1e-14
@@ -236,7 +237,7 @@ def log_weight_and_slope(scaled, index, floor):
 
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("floor", [0.01, 0.3])
-def test_log_weight_is_the_logarithm_and_below_the_floor_its_tangent(wide, index, floor):
+def test_log_weight_is_the_logarithm_and_its_tangent_below_the_floor(wide, index, floor):
     edge, step = floor_of(index, floor), 1e-8
     above = np.linspace(edge + 1e-3, 6.0, 50)
     around = edge + step * np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -253,11 +254,11 @@ def test_log_weight_is_the_logarithm_and_below_the_floor_its_tangent(wide, index
     logarithm = np.log(plain_exp_q(np.array([edge, edge + step]), index))
     np.testing.assert_allclose(slopes, np.diff(logarithm)[0] / step, rtol=1e-3)
 
-    # Below, a straight line of that slope, far into where the weight itself is zero.
+    # Below, a straight line of that slope, also where the weight itself is zero.
     line = math.log(floor) + slopes[0] * (below - edge)
     np.testing.assert_allclose(at_below, line, rtol=1e-3)
 
-    # The derivative is that of finite differences, and positive on either side.
+    # The derivative matches finite differences, and is positive on both sides.
     for shift in (-0.1, 0.1):
         probes = edge + shift + 1e-6 * np.linspace(-1.0, 1.0, points.size)
         value, slope = log_weight_and_slope(jnp.asarray(probes), index, floor)
@@ -272,8 +273,8 @@ def test_log_weight_of_a_large_advantage_is_finite():
     np.testing.assert_allclose(slope, 1.0, rtol=1e-5)
 
 
-def test_shapes_that_do_not_match_are_refused():
-    """A row too many would broadcast without a word and train on nonsense."""
+def test_shapes_that_do_not_match_are_errors():
+    """Otherwise they would be broadcast silently."""
     with pytest.raises(jaxtyping.TypeCheckError):
         half_squared_error(jnp.zeros(3), jnp.zeros((3, 1)))
     with pytest.raises(jaxtyping.TypeCheckError):
@@ -284,7 +285,7 @@ def test_shapes_that_do_not_match_are_refused():
         sparse_value_loss(jnp.zeros(3), jnp.zeros((1, 3)), 1.0)
 
 
-def test_weights_are_zero_exactly_below_the_threshold():
+def test_weights_are_exactly_zero_below_the_threshold():
     """C21: w = 0 iff A <= -tau / (1 - q_w); for q_w = 0 w is max(0, 1 + A / tau)."""
     temperature = 0.5
     advantages = jnp.array([-2.0, -0.5001, -0.5, -0.4999, 0.0, 1.0])
@@ -300,7 +301,7 @@ def test_weights_are_zero_exactly_below_the_threshold():
     assert weigh(jnp.asarray(1e9), 1e-3, 0.0, 1e4) == 1e4
 
 
-def test_a_zero_weight_drops_even_an_impossible_action():
+def test_a_zero_weight_drops_an_action_with_zero_density():
     value, slope = jax.value_and_grad(lambda x: weighted_regression(jnp.asarray(0.0), x))(-jnp.inf)
     assert value == 0.0
     assert slope == 0.0

@@ -1,4 +1,4 @@
-"""What updates are made of: the rule for actions outside a band, Adam's step, TD3's targets."""
+"""Building blocks of updates: actions outside a band, Adam steps, TD3's smoothed targets."""
 
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ def policy_of(family):
 
 
 class Regressed(NamedTuple):
-    """What becomes of `ACTION` by either rule, and what of the policy it is judged by."""
+    """Results of both rules for `ACTION`, and what the tests need to know of the policy."""
 
     box: str
     actions: dict[str, jax.Array]
@@ -97,7 +97,7 @@ def inside_rows(regressed):
     )
 
 
-def test_without_a_rule_logged_actions_are_what_they_are():
+def test_without_a_rule_logged_actions_are_unchanged():
     action = jnp.asarray(ACTION)
     policy = policy_of(Sparse(0.0))
     key = jax.random.key(0)
@@ -107,7 +107,7 @@ def test_without_a_rule_logged_actions_are_what_they_are():
 @pytest.mark.parametrize("rule", ["replace", "project"])
 def test_only_actions_outside_the_support_are_changed_and_no_gradient_flows(regressed, rule):
     inside = inside_rows(regressed)
-    # The case is worth its name only with both kinds of rows.
+    # Both kinds of rows must occur.
     assert 5 < np.sum(inside) < ROWS - 5
     np.testing.assert_array_equal(regressed.found_inside, inside)
     actions = regressed.actions[rule]
@@ -118,15 +118,15 @@ def test_only_actions_outside_the_support_are_changed_and_no_gradient_flows(regr
     assert np.all(np.isfinite(regressed.log_densities[rule]))
 
 
-def test_what_is_regressed_on_lies_in_the_support(regressed):
+def test_regressed_actions_lie_in_the_support(regressed):
     low, high = regressed.support
     for rule, actions in regressed.actions.items():
-        # Samples of a band that the box has yet to cut may lie beyond the box.
+        # With box="clip", samples of the band may lie outside the box.
         if rule == "project" or regressed.box == "inside":
             assert np.all((low <= actions) & (actions <= high))
 
 
-def test_project_is_the_nearest_point_of_nine_tenths_of_the_band(regressed):
+def test_project_takes_the_nearest_point_of_the_middle_90_percent_of_the_band(regressed):
     outside = ~inside_rows(regressed)
     low, high = regressed.support
     width = high - low
@@ -135,7 +135,7 @@ def test_project_is_the_nearest_point_of_nine_tenths_of_the_band(regressed):
     np.testing.assert_allclose(actions[outside], expected[outside], rtol=1e-5, atol=1e-6)
 
 
-def test_replace_is_the_nearest_of_a_hundred_samples(regressed):
+def test_replace_takes_the_nearest_of_a_hundred_samples(regressed):
     samples = np.asarray(regressed.samples)
     for row in np.flatnonzero(~inside_rows(regressed)):
         best, shortest = None, np.inf
@@ -147,7 +147,7 @@ def test_replace_is_the_nearest_of_a_hundred_samples(regressed):
 
 
 @pytest.mark.parametrize("steps", [1, 7])
-def test_the_cosine_is_that_of_optax(steps):
+def test_the_cosine_decay_matches_optax(steps):
     learner = start(Linear(jax.random.key(0), 1, 1))
     schedule = optax.cosine_decay_schedule(0.3, steps)
     for count in (0, 1, 3, 7, 50):
@@ -158,7 +158,7 @@ def test_the_cosine_is_that_of_optax(steps):
     assert cosine_decay(learner, 0.3, None) == 0.3
 
 
-def test_keep_if_takes_all_of_one_or_all_of_the_other():
+def test_keep_if_returns_either_tree_as_a_whole():
     new, old = ((jnp.full(3, number), {"b": jnp.asarray(number)}) for number in (1.0, 2.0))
     for due, chosen in ((True, 1.0), (False, 2.0)):
         kept = keep_if(jnp.asarray(due), new, old)
@@ -166,8 +166,8 @@ def test_keep_if_takes_all_of_one_or_all_of_the_other():
         assert all(np.all(np.asarray(leaf) == chosen) for leaf in jax.tree.leaves(kept))
 
 
-def test_a_step_is_adams():
-    """Five steps on a regression with a minimum of its own, beside optax.adam."""
+def test_a_step_matches_optax_adam():
+    """Five steps of a linear regression."""
     network = Linear(jax.random.key(0), 3, 2)
 
     def loss(layer):
@@ -202,7 +202,7 @@ def test_a_step_is_adams():
 
 
 def numpy_critic(critic, index, action):
-    """One critic's values at `OBSERVATION`, in float64."""
+    """Return one critic's values at `OBSERVATION`, in float64."""
     member = jax.tree.map(lambda leaf: np.asarray(leaf[index], float), critic.members)
     x = np.concatenate([np.asarray(OBSERVATION, float), action], axis=1)
     for layer in member.trunk.layers:
@@ -218,7 +218,7 @@ def critic():
 next_value = eqx.filter_jit(smoothed_next_value)
 
 
-def test_without_noise_the_next_value_is_that_of_the_policys_action(critic):
+def test_without_noise_the_next_value_is_q_of_the_policys_action(critic):
     policy = policy_of(Deterministic())
     config = SmoothedTargetConfig(target_noise=0.0)
     observation = jnp.asarray(OBSERVATION)
@@ -230,7 +230,7 @@ def test_without_noise_the_next_value_is_that_of_the_policys_action(critic):
 
 
 def identity_critic():
-    """Twins that say the action itself: relu(a + 10) - 10."""
+    """Return critics whose value is the action: relu(a + 10) - 10."""
     blank = jax.tree.map(jnp.zeros_like, TwinCritic(jax.random.key(0), 1, 1, (1,)))
     layer, head = blank.members.trunk.layers[0], blank.members.head
     return eqx.tree_at(
@@ -251,8 +251,8 @@ def identity_critic():
 
 
 @pytest.mark.parametrize(("centre", "deviation", "limit"), [(0.1, 0.2, 0.3), (0.8, 0.4, 0.5)])
-def test_the_noise_is_gaussian_cut_at_its_limit_and_the_action_at_the_box(centre, deviation, limit):
-    """A normal cut at the limit has two atoms; the box takes what lies beyond 1."""
+def test_target_noise_is_a_clipped_gaussian_and_actions_stay_in_the_box(centre, deviation, limit):
+    """A clipped normal has an atom at each limit; the box clips what lies beyond 1."""
     network = jax.tree.map(jnp.zeros_like, PolicyNetwork(jax.random.key(0), 1, 1, (1,)))
     network = eqx.tree_at(lambda net: net.centre.bias, network, jnp.array([np.arctanh(centre)]))
     config = SmoothedTargetConfig(target_noise=deviation, noise_clip=limit)
@@ -278,8 +278,8 @@ def test_the_noise_is_gaussian_cut_at_its_limit_and_the_action_at_the_box(centre
     assert result.pvalue > 1e-4
 
 
-def test_the_scaled_values_gradient_takes_the_mean_size_as_a_constant(critic):
-    """Finite differences of mean Q1, over mean |Q1| where it stands."""
+def test_the_gradient_of_the_scaled_value_treats_mean_abs_q_as_a_constant(critic):
+    """Finite differences of mean Q1, divided by mean |Q1| at the given actions."""
     value, gradient = jax.jit(
         jax.value_and_grad(lambda action: scaled_value(critic, jnp.asarray(OBSERVATION), action))
     )(jnp.asarray(ACTION))
@@ -300,14 +300,14 @@ def test_the_scaled_values_gradient_takes_the_mean_size_as_a_constant(critic):
 
 
 @pytest.mark.parametrize("rule", OUTSIDE_RULES)
-def test_actions_at_the_very_ends_of_a_band_never_break_the_loss(rule):
-    """Ends that a policy names and ends that its density knows may differ by rounding."""
+def test_the_loss_is_finite_for_actions_at_the_ends_of_a_band(rule):
+    """The ends of the support and of the density may differ by rounding."""
     config = BCConfig(hidden=(8,), policy="sparse_q_gaussian", outside_support=rule)
     learner = start_policy(jax.random.key(3), PROBLEM, config)
     policy = learned_policy(learner.network, config)
     observation = jax.random.normal(jax.random.key(4), (4_000, 3))
     low, high = eqx.filter_jit(policy.support)(observation)
-    # Half of the rows at an end of the first coordinate, the other in the middle.
+    # The first coordinate is at one of the ends, the second in the middle.
     action = jnp.stack([jnp.where(observation[:, 0] > 0.0, high[:, 0], low[:, 0]),
                         (low[:, 1] + high[:, 1]) / 2.0], axis=-1)  # fmt: skip
     rows = jnp.ones(len(action))
@@ -319,15 +319,15 @@ def test_actions_at_the_very_ends_of_a_band_never_break_the_loss(rule):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(moved.network))
 
 
-def test_an_action_without_density_sits_an_update_out(monkeypatch):
-    """As if it had not been in the batch, but for the number that the mean is divided by."""
+def test_an_action_with_zero_density_is_left_out_of_the_update(monkeypatch):
+    """As if it were not in the batch, except that the mean still divides by all rows."""
     config = BCConfig(hidden=(8,), policy="sparse_q_gaussian", outside_support="project")
     learner = start_policy(jax.random.key(3), PROBLEM, config)
     low, high = learned_policy(learner.network, config).support(jnp.asarray(OBSERVATION))
     outside = np.arange(ROWS) % 3 == 0
     middle = (low + high) / 2.0
     beyond = jnp.where(outside[:, None], high + 0.1, middle)
-    # What a rounding error would do to some rows, done to them on purpose.
+    # Leave some actions outside the band, as rounding errors could.
     monkeypatch.setattr(parts, "regressed_action", lambda policy, observation, action, *_: action)
 
     @jax.jit
@@ -342,8 +342,8 @@ def test_an_action_without_density_sits_an_update_out(monkeypatch):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other), found, expected)
 
 
-def test_the_density_decides_who_is_outside_and_not_the_box_around_it():
-    """Corners of the box around the published ellipsoid have no density."""
+def test_actions_with_zero_density_inside_the_bounding_box_are_replaced():
+    """The density is zero at the corners of the published ellipsoid's bounding box."""
     network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
     policy = sparse_policy(network)
     observation = jnp.asarray(OBSERVATION)

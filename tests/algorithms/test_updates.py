@@ -1,8 +1,7 @@
-"""One update of each algorithm against NumPy: losses and weights row by row, gradients, targets.
+"""One update of each algorithm compared with NumPy: losses, weights, gradients and targets.
 
-Adam's first moment is a tenth of the gradient after the first update, so the moments show what each
-loss was differentiated by. The learning rate is large: a value taken before its network's step
-differs from one taken after it.
+After the first update, Adam's first moment is a tenth of the gradient, so it shows the gradient of
+each loss. The learning rate is large, so that a network's outputs before and after its step differ.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ ROW = make_batch()
 
 
 class Update(NamedTuple):
-    """The states before and after one update, in float64, and what it reported."""
+    """The states before and after one update, in float64, and its metrics."""
 
     before: Any
     after: Any
@@ -59,7 +58,7 @@ def update(name, **settings):
 
 
 def calm(part):
-    """Scales within their bounds and bands within the box: clipping and sliding have no effect."""
+    """Put scales within their bounds and bands within the box, so that nothing is clipped."""
     if isinstance(part, Learner):
         return part._replace(network=calm(part.network))
     if isinstance(part, PolicyNetwork):
@@ -76,7 +75,7 @@ def assert_rows(found, expected):
 
 
 def assert_gradient(done, learner, loss):
-    """The gradient is that of `loss(network)` along a random direction, by finite differences."""
+    """Check the gradient of `loss(network)` along a random direction by finite differences."""
     before, after = getattr(done.before, learner).network, getattr(done.after, learner)
     rng = np.random.default_rng(5)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), before)
@@ -93,7 +92,7 @@ def assert_gradient(done, learner, loss):
 
 
 def assert_critics(done, next_value, error=lambda gap: gap**2 / 2.0):
-    """Both critics learn r + gamma next value, and their targets follow what they have become."""
+    """Check the critics' loss for r + gamma next value, its gradient, and the target update."""
     goal = ROW.reward + PROBLEM.discount * ROW.continuation * next_value
 
     def rows(critic):
@@ -110,7 +109,7 @@ def assert_followed(before, online, after):
 
 
 def assert_value(done, rows):
-    """V goes down the mean of `rows(V(s))`."""
+    """Check that V minimises the mean of `rows(V(s))`."""
 
     def rows_of(value):
         return rows(scalar(value, ROW.observation))
@@ -124,13 +123,13 @@ def towards(target):
 
 
 def assert_policy(done, rows, learner="actor", metric="actor_loss"):
-    """A policy goes down the mean of `rows(policy)`."""
+    """Check that a policy minimises the mean of `rows(policy)`."""
     assert_rows(done.metrics[metric], rows(getattr(done.before, learner).network))
     assert_gradient(done, learner, lambda policy: np.mean(rows(policy)))
 
 
 def assert_regression(done, weight):
-    """The policy goes down the mean of -weight log density, the weight being a constant."""
+    """Check that the policy minimises the mean of -weight log density, with constant weight."""
     assert np.ptp(weight) > 0.1
     assert_rows(done.metrics["weight_mean"], weight)
     assert_policy(done, lambda policy: -weight * joint(log_squashed(policy, ROW.action)))
@@ -146,19 +145,19 @@ def advantage_after(done):
 
 
 def heads(policy, observation=ROW.observation):
-    """The centre before it is squashed, and the scale."""
+    """Return the centre before squashing, and the scale."""
     layers = policy.trunk.layers
     centre = network(layers, policy.centre, observation)
     return centre, np.exp(network(layers, policy.log_scale, observation))
 
 
 def joint(log_densities):
-    """Of all coordinates together."""
+    """Return the sum over coordinates."""
     return np.sum(log_densities, axis=-1)
 
 
 def log_squashed(policy, action, observation=ROW.observation):
-    """Of a squashed Gaussian, coordinate by coordinate."""
+    """Return the log density of a squashed Gaussian, per coordinate."""
     centre, scale = heads(policy, observation)
     inner = np.arctanh(action)
     normal = -(((inner - centre) / scale) ** 2) / 2.0 - np.log(np.sqrt(2.0 * np.pi) * scale)
@@ -166,19 +165,19 @@ def log_squashed(policy, action, observation=ROW.observation):
 
 
 def log_heavy(policy, action):
-    """Of a q-Gaussian with index 2: a Cauchy of sqrt(2) times the scale."""
+    """Return the log density of a q-Gaussian with index 2: a Cauchy of sqrt(2) times the scale."""
     centre, scale = heads(policy)
     width = np.sqrt(2.0) * scale
     return -np.log(np.pi * width * (1.0 + ((action - np.tanh(centre)) / width) ** 2))
 
 
 def log_sparse(action, centre, half_width):
-    """Of a sparse q-Gaussian with index 0, a parabola."""
+    """Return the log density of a sparse q-Gaussian with index 0, a parabola."""
     return np.log(0.75 / half_width * (1.0 - ((action - centre) / half_width) ** 2))
 
 
 def squashed_sample(policy, observation, key):
-    """An action of a squashed Gaussian, and its log density."""
+    """Return a sample of a squashed Gaussian, and its log density."""
     noise = np.asarray(jax.random.normal(key, (ROWS, 2)), float)
     centre, scale = heads(policy, observation)
     action = np.tanh(centre + scale * noise)
@@ -186,17 +185,17 @@ def squashed_sample(policy, observation, key):
 
 
 def standard_sample(key, index, shape=()):
-    """Of q-Gaussians with location 0 and scale 1."""
+    """Return samples of q-Gaussians with location 0 and scale 1."""
     return np.asarray(QGaussian(jnp.zeros((ROWS, 2)), 1.0, index).sample(key, shape), float)
 
 
 def sparse_sample(centre, half_width, key, shape=()):
-    """Of sparse q-Gaussians with index 0, whose scale is the half-width over sqrt(2)."""
+    """Return samples of sparse q-Gaussians with index 0, of scale half-width / sqrt(2)."""
     return centre + half_width / np.sqrt(2.0) * standard_sample(key, 0.0, shape)
 
 
 class FtTPO:
-    """The quantities of an update of FtTPO in NumPy; the band lies inside the box."""
+    """One update of FtTPO, and its quantities in NumPy, for a band inside the box."""
 
     def __init__(self, name="fttpo", log_proposal=log_heavy, **settings):
         self.done, self.log_proposal = update(name, **settings), log_proposal
@@ -209,11 +208,11 @@ class FtTPO:
         return np.tanh(centre), half_width
 
     def new_band(self, width):
-        """Upon the proposal's new features."""
+        """Return the band for the updated proposal."""
         return self.band(self.done.after.proposal.network, width, ROW.observation)
 
     def sample(self, policy, observation, key):
-        """An action of the actor or of a heavy-tailed proposal, as they were before the update."""
+        """Return a sample of the actor or the heavy-tailed proposal before the update."""
         proposal, width = self.done.before.proposal.network, self.done.before.width.network
         if policy == "actor":
             return sparse_sample(*self.band(proposal, width, observation), key)
@@ -221,7 +220,7 @@ class FtTPO:
         return np.clip(np.tanh(centre) + scale * standard_sample(key, 2.0), -1.0, 1.0)
 
     def values(self, values, action=ROW.action):
-        """V and both Q: three networks, the first of them blind to the action."""
+        """Return V and both Q; the input of V has zeros in place of the action."""
         blind, seen = (
             np.concatenate([ROW.observation, of], axis=1) for of in (np.zeros_like(action), action)
         )
@@ -229,14 +228,14 @@ class FtTPO:
         return scalar(value, blind), np.stack([scalar(one, seen) for one in critics])
 
     def smallest(self, action):
-        """The smaller of the new critics' values."""
+        """Return the smaller of the updated critics' values."""
         return np.min(self.values(self.done.after.values.network, action)[1], axis=0)
 
     def log_new_proposal(self, action):
         return self.log_proposal(self.done.after.proposal.network, action)
 
     def divergence(self, width):
-        """KL(actor || proposal) in each state, by Gauss-Legendre quadrature."""
+        """Return KL(actor || proposal) in each state, by Gauss-Legendre quadrature."""
         centre, half_width = self.new_band(width)
         nodes, weights = (of[:, None, None] for of in np.polynomial.legendre.leggauss(200))
         action = centre + half_width * nodes
@@ -244,7 +243,7 @@ class FtTPO:
         return joint(np.sum(weights * 0.75 * (1.0 - nodes**2) * log_ratio, axis=0))
 
     def assert_update(self, actor_rows, value_under="actor", critic_under="actor"):
-        """Value, critics and proposal as the paper has them, the width down `actor_rows(width)`."""
+        """Check value, critics and proposal, and that the width minimises `actor_rows(width)`."""
         done, target = self.done, self.done.before.target_critic
         here = self.sample(value_under, ROW.observation, self.value_key)
         following = self.sample(critic_under, ROW.next_observation, self.critic_key)
@@ -274,18 +273,18 @@ class FtTPO:
         assert_policy(done, actor_rows, "width")
 
 
-def test_fttpo_judges_value_and_critics_under_the_policies_it_was_told():
+def test_fttpo_value_and_critics_evaluate_the_configured_policies():
     under = {"value_under": "proposal", "critic_under": "actor"}
     method = FtTPO(**under)
     method.assert_update(method.divergence, **under)
 
 
-def test_fttpo_with_a_squashed_proposal_takes_its_centre_squashed():
+def test_fttpo_with_a_squashed_proposal_uses_the_squashed_centre():
     method = FtTPO("fttpo-sg", log_squashed)
     method.assert_update(method.divergence)
 
 
-def test_fttpo_spot_goes_up_on_q_and_stays_with_the_proposal():
+def test_fttpo_spot_maximises_q_close_to_the_proposal():
     method = FtTPO("fttpo-spot")
     width = method.done.before.width.network
     action = sparse_sample(*method.new_band(width), method.actor_key)
@@ -313,7 +312,7 @@ def test_fttpo_greedy_learns_from_its_best_samples():
     method.assert_update(rows)
 
 
-def test_tawac_drops_bad_actions_under_its_own_value():
+def test_tawac_drops_actions_below_the_threshold():
     done = update("tawac")
     before, (value_key, critic_key, _) = done.before, jax.random.split(KEY, 3)
     actor, target = before.actor.network, before.target_critic
@@ -327,7 +326,7 @@ def test_tawac_drops_bad_actions_under_its_own_value():
 
 
 @pytest.mark.parametrize("weights", ["exponential", "batch_softmax"])
-def test_awac_takes_the_mean_over_different_samples_as_the_value(weights):
+def test_the_value_in_awac_is_the_mean_q_of_several_samples(weights):
     done = update("awac", value_samples=3, weights=weights)
     before, (critic_key, value_key, _) = done.before, jax.random.split(KEY, 3)
     actor, critic = before.actor.network, done.after.critic.network
@@ -341,7 +340,7 @@ def test_awac_takes_the_mean_over_different_samples_as_the_value(weights):
     assert_regression(done, weight if weights == "exponential" else weight / np.mean(weight))
 
 
-def test_iql_learns_an_expectile_and_weighs_by_the_slow_critics():
+def test_iql_learns_an_expectile_and_weights_from_the_target_critics():
     done = update("iql", expectile=0.8)
     logged = smaller(done.before.target_critic, ROW.observation, ROW.action)
     assert_value(done, lambda value: np.where(logged < value, 0.2, 0.8) * (logged - value) ** 2)
@@ -351,7 +350,7 @@ def test_iql_learns_an_expectile_and_weighs_by_the_slow_critics():
     assert_regression(done, np.minimum(np.exp(3.0 * advantage), 100.0))
 
 
-def test_sql_learns_the_value_of_sparse_weights():
+def test_sql_learns_the_sparse_value_and_weights():
     done = update("sql", temperature=0.3)
     logged = smaller(done.before.target_critic, ROW.observation, ROW.action)
 
@@ -402,7 +401,7 @@ def test_xql_takes_the_soft_maximum_over_random_actions_too():
     assert_rest_of_xql(done)
 
 
-def test_published_xql_is_an_expectile_over_one_random_action_too():
+def test_published_xql_is_an_expectile_over_logged_and_random_actions():
     done = update("xql", published=True, huber_limit=0.5)
     watched = watched_values(done, jax.random.split(KEY)[0], 1)
 
@@ -413,7 +412,7 @@ def test_published_xql_is_an_expectile_over_one_random_action_too():
     assert_rest_of_xql(done)
 
 
-def test_inac_takes_the_behaviours_probability_out_of_the_weights():
+def test_inac_divides_the_weights_by_the_behaviours_density():
     done = update("inac", temperature=2.0, weight_limit=10.0)
     before, (value_key, critic_key, _) = done.before, jax.random.split(KEY, 3)
 
@@ -437,8 +436,8 @@ def centre_of(policy, observation=ROW.observation):
     return np.tanh(heads(policy, observation)[0])
 
 
-def assert_climbs(done, next_key, actor_rows):
-    """TD3's critics under a smoothed target policy; the policy up the first critic's value."""
+def assert_td3_update(done, next_key, actor_rows):
+    """Check TD3's critics with a smoothed target policy, and the policy's loss."""
     before, after = done.before, done.after
     noise = 0.2 * np.asarray(jax.random.normal(jax.random.split(next_key)[1], (ROWS, 2)), float)
     following = centre_of(before.target_actor, ROW.next_observation) + np.clip(noise, -0.5, 0.5)
@@ -458,13 +457,13 @@ def assert_climbs(done, next_key, actor_rows):
     assert_gradient(done, "actor", loss)
 
 
-def test_td3_bc_climbs_the_first_critic_near_the_log():
+def test_td3_bc_maximises_the_first_critic_close_to_logged_actions():
     done = update("td3_bc", delay=1, q_weight=1.0)
     next_key, _ = jax.random.split(KEY)
-    assert_climbs(done, next_key, lambda policy: (centre_of(policy) - ROW.action) ** 2)
+    assert_td3_update(done, next_key, lambda policy: (centre_of(policy) - ROW.action) ** 2)
 
 
-def test_spot_climbs_the_first_critic_within_the_models_support():
+def test_spot_maximises_the_first_critic_within_the_support_of_the_model():
     done = update("spot", delay=1, actor_dropout=0.0, vae_hidden=(4,), vae_beta=0.4)
     next_key, _, model_key, _ = jax.random.split(KEY, 4)
     model, noise = done.before.density.network, jax.random.normal(model_key, (ROWS, 4))
@@ -481,10 +480,10 @@ def test_spot_climbs_the_first_critic_within_the_models_support():
         errors = np.mean((decoded - action) ** 2, axis=1) + 0.4 * np.mean(divergence, axis=1)
         return 0.1 * errors
 
-    assert_climbs(done, next_key, rows)
+    assert_td3_update(done, next_key, rows)
 
 
-def test_sparse_reverse_kl_judges_its_own_samples():
+def test_sparse_reverse_kl_scores_the_policys_own_samples():
     done = update("sparse_reverse_kl", temperature=1.0, weight_floor=0.3)
     before, (value_key, critic_key, actor_key) = done.before, jax.random.split(KEY, 3)
     target = before.target_critic
@@ -509,7 +508,7 @@ def test_sparse_reverse_kl_judges_its_own_samples():
         centre, half_width = band(policy)
         action = sparse_sample(centre, half_width, actor_key)
         scaled = smaller(done.after.critic.network, ROW.observation, action) - baseline
-        # log(1 + x), below the floor its tangent at x = -0.7.
+        # log(1 + x); below the floor, its tangent at x = -0.7.
         kept = np.log(np.maximum(1.0 + scaled, 0.3))
         log_weight = np.where(scaled < -0.7, np.log(0.3) + (scaled + 0.7) / 0.3, kept)
         behaviour = log_heavy(done.after.behaviour.network, action)

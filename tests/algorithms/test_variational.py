@@ -1,4 +1,4 @@
-"""The autoencoder against a loop in NumPy, NumPyro's divergence, and actions of two kinds."""
+"""SPOT's autoencoder: compared with NumPy and NumPyro, and trained on two clusters of actions."""
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ ROWS = 6
 
 @pytest.fixture(scope="module")
 def problem():
-    """A small model with biases, so that none can be left out unseen, and rows to apply it to."""
+    """Return a small model with nonzero biases, observations and actions."""
     random = np.random.default_rng(0)
     model = VariationalAutoencoder(jax.random.key(0), 3, 2, 4, (5,))
     model = jax.tree.map(
@@ -33,7 +33,7 @@ def numpy_heads(trunk, heads, x):
     return [x @ np.asarray(head.weight).T + np.asarray(head.bias) for head in heads]
 
 
-def test_the_bound_is_that_of_a_loop(problem):
+def test_the_bound_matches_a_numpy_loop(problem):
     model, observation, action = problem
     key = jax.random.key(5)
     bound = eqx.filter_jit(model.bound)(observation, action, key)
@@ -45,30 +45,30 @@ def test_the_bound_is_that_of_a_loop(problem):
         )
     )
     for row in range(ROWS):
-        seen, done = np.asarray(observation[row]), np.asarray(action[row])
+        state, done = np.asarray(observation[row]), np.asarray(action[row])
         mean, log_deviation = numpy_heads(
             model.encoder, (model.latent_mean, model.latent_log_deviation),
-            np.concatenate([seen, done]),
+            np.concatenate([state, done]),
         )  # fmt: skip
         latent = mean + np.exp(log_deviation) * noise[row]
-        (raw,) = numpy_heads(model.decoder, (model.action,), np.concatenate([seen, latent]))
+        (raw,) = numpy_heads(model.decoder, (model.action,), np.concatenate([state, latent]))
         error = sum((np.tanh(raw[i]) - done[i]) ** 2 for i in range(2)) / 2
         np.testing.assert_allclose(bound.reconstruction[row], error, rtol=1e-4, atol=1e-6)
         closest = divergence(mean, np.exp(log_deviation))
         np.testing.assert_allclose(bound.divergence[row], closest, rtol=1e-4, atol=1e-6)
 
 
-def test_the_latent_deviation_stays_within_bounds(problem):
+def test_the_latent_log_deviation_stays_within_bounds(problem):
     model, observation, action = problem
     for bias, bound in ((-50.0, -4.0), (50.0, 15.0)):
         moved = eqx.tree_at(lambda m: m.latent_log_deviation.bias, model, jnp.full(4, bias))
         np.testing.assert_array_equal(moved.encode(observation, action)[1], bound)
 
 
-def test_actions_of_two_kinds_are_told_apart():
-    """Half of the actions are near 0.8, half near -0.8: the best single answer is off by 0.64.
+def test_the_autoencoder_learns_two_clusters_of_actions():
+    """Half of the actions are near 0.8, half near -0.8: a constant has a squared error of 0.64.
 
-    What is decoded from the prior alone is of both kinds as well.
+    Samples decoded from the prior are in both clusters, too.
     """
     keys = jax.random.split(jax.random.key(0), 4)
     sign = jnp.where(jnp.arange(64) % 2 == 0, 1.0, -1.0)[:, None]

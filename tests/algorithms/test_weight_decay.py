@@ -1,4 +1,4 @@
-"""Weight decay is AdamW's, and every network of every algorithm has it."""
+"""Weight decay is that of AdamW, and applies to every network of every algorithm."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def make_batch(seed=0):
 
 
 def steps(config, rate=None, count=5):
-    """So many steps of a network towards other rewards each, and the losses they went down."""
+    """Take `count` steps, each on other data; return first and last network, and the losses."""
     learner = start(ScalarNetwork(jax.random.key(0), 2, (4,)))
 
     def loss_on(batch):
@@ -61,14 +61,14 @@ def assert_close(found, expected, **tolerance):
 
 @pytest.mark.parametrize("decay", [0.0, 0.1, 3.0])
 @pytest.mark.parametrize("beta_2", [0.999, 0.9])
-def test_it_is_adamw(decay, beta_2):
+def test_steps_match_optax_adamw(decay, beta_2):
     config = LearningConfig(learning_rate=RATE, adam_beta_2=beta_2, weight_decay=decay)
     first, found, losses = steps(config)
     expected = by_optax(optax.adamw(RATE, b2=beta_2, weight_decay=decay), first, losses)
     assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_it_goes_with_the_learning_rate_that_is_given():
+def test_the_decay_is_scaled_by_the_given_learning_rate():
     config = LearningConfig(learning_rate=1.0, weight_decay=3.0)
     first, found, losses = steps(config, rate=RATE)
     assert_close(found, by_optax(optax.adamw(RATE, weight_decay=3.0), first, losses), rtol=1e-5)
@@ -76,7 +76,7 @@ def test_it_goes_with_the_learning_rate_that_is_given():
     assert_close(still, first, rtol=0.0)
 
 
-def test_none_is_plain_adam_known_now_or_traced():
+def test_zero_decay_is_plain_adam_static_or_traced():
     config = LearningConfig(learning_rate=RATE)
     first, found, losses = steps(config)
     assert_close(found, by_optax(optax.adam(RATE), first, losses), rtol=1e-5, atol=1e-7)
@@ -102,7 +102,7 @@ def learners(state):
     ],
 )
 def test_every_network_decays(name):
-    """With a decay of 1 / rate nothing is left but Adam's first step, which is the rate at most."""
+    """With a decay of 1 / rate only Adam's first step remains, which is at most the rate."""
     algorithm = algorithms.get(name)
     fields = {field.name for field in dataclasses.fields(algorithm.config)}
     settings = {"delay": 1, "vae_hidden": (4,), "vae_learning_rate": RATE}
@@ -132,6 +132,6 @@ def test_every_network_decays(name):
 
 
 @pytest.mark.parametrize("decay", [-1.0, np.nan, np.inf])
-def test_a_decay_that_cannot_be_is_named(decay):
+def test_an_invalid_decay_is_an_error(decay):
     with pytest.raises(ValueError, match="weight_decay"):
         check_learning(LearningConfig(weight_decay=decay))

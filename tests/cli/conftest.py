@@ -1,3 +1,3 @@
-"""Tests here run on the tiny world."""
+"""Fixtures: the tests of the command line run on the tiny world."""
 
 from tiny_world import tiny_world, without_type_checks  # noqa: F401

@@ -26,7 +26,7 @@ def output(arguments, capsys):
     return capsys.readouterr().out
 
 
-def test_info_by_name_and_by_file_say_the_same(tmp_path, capsys):
+def test_info_by_name_and_by_file_agree(tmp_path, capsys):
     path = tmp_path / "log.npz"
     made = output(["make", "treatment/cubic", path, "--seed", "3"], capsys)
     assert made.splitlines() == [str(path), "1,200 rows in 50 episodes"]
@@ -37,11 +37,11 @@ def test_info_by_name_and_by_file_say_the_same(tmp_path, capsys):
     assert data.load("treatment/cubic", 3).sha256 in by_file
 
 
-def test_check_ends_with_0_where_all_is_well(capsys):
+def test_check_exits_with_0_without_errors(capsys):
     assert output(["check", "treatment/quadratic"], capsys) == "0 errors, 0 warnings\n"
 
 
-def test_check_ends_with_1_where_something_is_wrong(capsys, monkeypatch):
+def test_check_exits_with_1_after_errors(capsys, monkeypatch):
     finding = Finding("other_unit", "action[0]", 3, (1, 2, 4), "leaves the box", "Correct it.")
     monkeypatch.setattr("fat2thin.data.checks.check", lambda _: Report(errors=(finding,)))
     with pytest.raises(SystemExit) as end:
@@ -50,14 +50,14 @@ def test_check_ends_with_1_where_something_is_wrong(capsys, monkeypatch):
     assert "error   other_unit: action[0] leaves the box (row 1, 2, 4)" in capsys.readouterr().out
 
 
-def test_check_of_a_file_that_is_no_log_ends_with_a_line(tmp_path):
+def test_check_of_an_invalid_log_is_a_one_line_error(tmp_path):
     rows = {"observation": np.ones((3, 2)), "action": np.zeros((3, 1)), "terminal": np.zeros(3)}
     np.savez(tmp_path / "log.npz", reward=np.array([1, np.nan, 1]), **rows)
     with pytest.raises(SystemExit, match=r"fat2thin: .*log\.npz: 'reward' .*row 1"):
         main(["data", "check", str(tmp_path / "log.npz")])
 
 
-def test_the_program_warns_in_one_line(monkeypatch):
+def test_warnings_are_printed_on_one_line(monkeypatch):
     monkeypatch.setattr("fat2thin.engine.compilation_cache.use", lambda: None)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(sys, "argv", ["fat2thin", "data", "check", "treatment/quadratic"])
@@ -68,7 +68,7 @@ def test_the_program_warns_in_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", sorted(writers.FORMATS))
-def test_there_and_back_again(suffix, tmp_path, capsys):
+def test_converting_there_and_back_keeps_the_arrays(suffix, tmp_path, capsys):
     first, between, last = (tmp_path / name for name in ("a.npz", f"b{suffix}", "c.npz"))
     output(["make", "treatment/cubic", first, "--seed", "1"], capsys)
     lines = output(["convert", first, between], capsys).splitlines()
@@ -79,18 +79,18 @@ def test_there_and_back_again(suffix, tmp_path, capsys):
         np.testing.assert_array_equal(arrays[0][name], arrays[1][name])
 
 
-def test_nothing_is_overwritten_unasked(tmp_path, capsys):
+def test_files_are_overwritten_only_on_request(tmp_path, capsys):
     path = tmp_path / "log.npz"
     arguments = ["make", "treatment/cubic", path]
     output(arguments, capsys)
     before = hashlib.sha256(path.read_bytes()).digest()
-    with pytest.raises(SystemExit, match=r"fat2thin: .*log\.npz is there already; --overwrite"):
+    with pytest.raises(SystemExit, match=r"fat2thin: .*log\.npz exists; --overwrite"):
         output([*arguments, "--seed", "1"], capsys)
     assert hashlib.sha256(path.read_bytes()).digest() == before
     output([*arguments, "--seed", "1", "--overwrite"], capsys)
     assert data.load(str(path)).sha256 == data.load("treatment/cubic", 1).sha256
     (tmp_path / "other.toml").touch()
-    with pytest.raises(SystemExit, match=r"other\.toml is there already"):
+    with pytest.raises(SystemExit, match=r"other\.toml exists"):
         output(["make", "treatment/cubic", tmp_path / "other.csv"], capsys)
 
 
@@ -99,32 +99,35 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
     [
         (["info", "treatment/cubc"], "did you mean 'treatment/cubic'"),
         (["check", "nowhere.npz"], "nowhere.npz"),
-        (["make", "treatment/cubic", "log.xlsx"], "there are .npz, .csv, .parquet, .hdf5"),
+        (["make", "treatment/cubic", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
         (
             ["convert", "treatment/cubic", "folder/there/is/none.npz"],
-            "there is no folder folder/there/is",
+            "folder folder/there/is does not exist",
         ),
-        (["make", "nowhere.npz", "log.npz"], "nowhere.npz is not made by us"),
+        (["make", "nowhere.npz", "log.npz"], "nowhere.npz cannot be created, only read"),
         (["make", "treatment/cubc", "log.npz"], "did you mean 'treatment/cubic'"),
-        (["make", "Hoper", "log.npz"], "Gymnasium's has a version at its end, as Hopper-v5"),
+        (["make", "Hoper", "log.npz"], "Gymnasium task ends with a version, as in Hopper-v5"),
         (["make", "Nowhere-v0", "log.npz"], "Gymnasium cannot make 'Nowhere-v0'"),
-        (["make", "treatment/cubic", "log.npz", "--rows", "9"], "for which --rows means nothing"),
-        (["make", "treatment/cubic", "x.npz", "--policy", "uniform"], "--policy means nothing"),
-        (["make", "treatment/cubic", "x.npz", "--way", "centre"], "--way means nothing"),
-        (["make", "treatment/cubic", "x.npz", "--discount", "1"], "--discount means nothing"),
-        (["make", "Pendulum-v1", "log.xlsx"], "there are .npz, .csv, .parquet, .hdf5"),
-        (["make", "Pendulum-v1", "none/log.npz"], "there is no folder none"),
+        (
+            ["make", "treatment/cubic", "log.npz", "--rows", "9"],
+            "--rows has no effect for treatment/",
+        ),
+        (["make", "treatment/cubic", "x.npz", "--policy", "uniform"], "--policy has no effect"),
+        (["make", "treatment/cubic", "x.npz", "--way", "centre"], "--way has no effect"),
+        (["make", "treatment/cubic", "x.npz", "--discount", "1"], "--discount has no effect"),
+        (["make", "Pendulum-v1", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
+        (["make", "Pendulum-v1", "none/log.npz"], "folder none does not exist"),
         (["make", "Pendulum-v1", "log.npz", "--rows", "0"], "rows must be at least 1, not 0"),
         (["make", "Pendulum-v1", "log.npz", "--seed", "-1"], "the seed must lie in"),
         (["make", "Pendulum-v1", "log.npz", "--discount", "2"], "the discount must lie in"),
         (["make", "Pendulum-v1", "log.npz", "--policy", "none"], "none holds no run"),
-        (["make", "Pendulum-v1", "log.npz", "--way", "centre"], "--way is for the policy of a run"),
-        (["make", "Pendulum-v1", "minari/pendulum"], "'pendulum' is no id of Minari's"),
-        (["convert", "treatment/cubic", "minari/a/../b-v0"], "is no id of Minari's"),
-        (["make", COUNTDOWN, "minari/log-v0"], "Register it with an entry_point in words"),
+        (["make", "Pendulum-v1", "log.npz", "--way", "centre"], "--way needs the policy of a run"),
+        (["make", "Pendulum-v1", "minari/pendulum"], "'pendulum' is not a Minari id"),
+        (["convert", "treatment/cubic", "minari/a/../b-v0"], "is not a Minari id"),
+        (["make", COUNTDOWN, "minari/log-v0"], "Register the task with a text entry_point"),
     ],
 )
-def test_mistakes_end_with_one_line(arguments, message, tmp_path, monkeypatch):
+def test_a_user_error_is_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr("fat2thin.envs.record.Environments", None)
@@ -144,7 +147,7 @@ def test_help_lists_the_formats(capsys):
     assert all(suffix in text for suffix in writers.FORMATS)
 
 
-def test_convert_never_replaces_what_describes_its_source(tmp_path, capsys):
+def test_convert_never_replaces_the_description_of_its_source(tmp_path, capsys):
     source = tmp_path / "log.csv"
     output(["make", "treatment/cubic", source], capsys)
     before = (tmp_path / "log.toml").read_text()
@@ -155,7 +158,7 @@ def test_convert_never_replaces_what_describes_its_source(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def recorded():
-    """25 steps of the countdown, from Python."""
+    """Return 25 recorded steps of the countdown task."""
     task = describe(COUNTDOWN)
     return record(task, uniform(task, 3), 25, 3, discount=0.9, workers=0)
 
@@ -170,19 +173,19 @@ def test_a_task_is_recorded_in_every_format(recorded, suffix, tmp_path, capfd):
     lines = capfd.readouterr().out.splitlines()
     assert lines[:-1] == [str(place) for place in writers.places(path)]
     episodes = recorded.episode_start.size
-    assert re.fullmatch(rf"25 rows in {episodes} episodes, [\d,]+ rows a second", lines[-1])
+    assert re.fullmatch(rf"25 rows in {episodes} episodes, [\d,]+ rows per second", lines[-1])
     found = data.load(str(path))
     for name in recorded.arrays:
         np.testing.assert_array_equal(getattr(found, name), getattr(recorded, name))
     assert found.sha256 == recorded.sha256 or suffix != ".npz"
 
 
-def test_a_recording_is_not_overwritten_unasked(recorded, tmp_path, monkeypatch):
+def test_a_recording_overwrites_files_only_on_request(recorded, tmp_path, monkeypatch):
     path = tmp_path / "log.npz"
     path.write_text("mine")
     with monkeypatch.context() as patch:
         patch.setattr("fat2thin.envs.record.Environments", None)
-        with pytest.raises(SystemExit, match=r"log\.npz is there already; --overwrite replaces it"):
+        with pytest.raises(SystemExit, match=r"log\.npz exists; --overwrite replaces it"):
             main(["data", *MAKE, str(path)])
         (tmp_path / "folder.npz").mkdir()
         with pytest.raises(SystemExit, match=r"folder\.npz is a folder: choose another name"):
@@ -192,7 +195,7 @@ def test_a_recording_is_not_overwritten_unasked(recorded, tmp_path, monkeypatch)
     assert data.load(str(path)).sha256 == recorded.sha256
 
 
-def test_a_task_that_fails_ends_with_one_line(tmp_path, monkeypatch):
+def test_a_failing_task_is_a_one_line_error(tmp_path, monkeypatch):
     def fails(*_, **__):
         raise TaskFailed("the pump is empty")
 
@@ -214,7 +217,7 @@ def untrained(recorded, tmp_path_factory):
 
 @pytest.fixture
 def run(untrained, monkeypatch):
-    """What the folder `RUN` holds: a run on the countdown."""
+    """Return the run on the countdown task that the folder `RUN` holds."""
     monkeypatch.setattr("fat2thin.training.load", {RUN: untrained}.__getitem__)
     return untrained
 
@@ -234,7 +237,7 @@ def test_the_policy_of_a_run_is_recorded(run, way, tmp_path):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6)
 
 
-def test_a_run_that_cannot_act_in_the_task_is_refused(run, tmp_path, monkeypatch):
+def test_a_run_of_another_task_is_an_error(run, tmp_path, monkeypatch):
     monkeypatch.setattr("fat2thin.envs.record.Environments", None)
 
     def refused(task, match):
@@ -243,7 +246,7 @@ def test_a_run_that_cannot_act_in_the_task_is_refused(run, tmp_path, monkeypatch
         assert not list(tmp_path.iterdir())
 
     refused(
-        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: name the right task"
+        "Pendulum-v1", "has observations of size 3, the run in runs/x has 2: give the right task"
     )
     countdown = describe(COUNTDOWN)
     for changes, match in (
@@ -264,7 +267,7 @@ def minari_folder(tmp_path, monkeypatch):
     return tmp_path / "datasets"
 
 
-def test_a_recording_for_minari(minari_folder, capfd):
+def test_a_recording_is_written_as_a_minari_data_set(minari_folder, capfd):
     arguments = ["make", "Pendulum-v1", PENDULUM, "--rows", "210"]
     printed = output(arguments, capfd).splitlines()
     assert printed[0] == str(minari_folder / "own" / "pendulum" / "uniform-v0")
@@ -273,7 +276,7 @@ def test_a_recording_for_minari(minari_folder, capfd):
     expected = record(task, uniform(task), 210, workers=0)
     found = data.load(PENDULUM)
     assert found.sha256 == expected.sha256
-    with pytest.raises(SystemExit, match="uniform-v0 is there already; --overwrite replaces it"):
+    with pytest.raises(SystemExit, match="uniform-v0 exists; --overwrite replaces it"):
         output([*arguments, "--seed", "1"], capfd)
     output([*arguments, "--seed", "1", "--overwrite"], capfd)
     assert data.load(PENDULUM).sha256 == record(task, uniform(task, 1), 210, 1, workers=0).sha256
@@ -293,7 +296,7 @@ def test_a_recording_for_minari(minari_folder, capfd):
     environment.close()
 
 
-def test_converting_to_minari_and_back(minari_folder, tmp_path, capsys):
+def test_converting_to_minari_and_back_keeps_the_hash(minari_folder, tmp_path, capsys):
     output(["convert", "treatment/quadratic", "minari/own-v0"], capsys)
     assert data.load("minari/own-v0").sha256 == data.load("treatment/quadratic").sha256
     output(["convert", "minari/own-v0", tmp_path / "back.npz"], capsys)
@@ -305,14 +308,14 @@ def test_converting_to_minari_and_back(minari_folder, tmp_path, capsys):
     environment.close()
 
 
-def test_what_is_no_data_set_is_not_replaced(minari_folder):
+def test_a_folder_that_is_not_a_data_set_is_not_replaced(minari_folder):
     (minari_folder / "own-v0" / "other-v0").mkdir(parents=True)
-    with pytest.raises(SystemExit, match="own-v0 is there and is no data set of Minari's"):
+    with pytest.raises(SystemExit, match="own-v0 exists and is not a Minari data set"):
         main(["data", "make", "treatment/cubic", "minari/own-v0", "--overwrite"])
     assert (minari_folder / "own-v0" / "other-v0").is_dir()
 
 
-def test_a_path_in_a_folder_called_minari_is_a_path(tmp_path, monkeypatch, capsys):
+def test_a_path_in_a_folder_called_minari_is_not_a_minari_id(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "minari").mkdir()
     output(["make", "treatment/cubic", "minari/log.npz"], capsys)
@@ -320,7 +323,7 @@ def test_a_path_in_a_folder_called_minari_is_a_path(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".toml", ".npz", ".hdf5", ".h5"])
-def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path, suffix, no_hang):
+def test_pipes_and_devices_are_errors_without_blocking(tmp_path, suffix, no_hang):
     pipe, endless = tmp_path / f"pipe{suffix}", tmp_path / f"endless{suffix}"
     os.mkfifo(pipe)
     endless.symlink_to("/dev/zero")
@@ -332,8 +335,8 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path, suffix, no_hang
         main(["data", "info", "/dev/zero"])
 
 
-def test_parts_of_a_log_that_are_no_files_are_refused_at_once(tmp_path, no_hang):
-    """The TOML beside a table, a table that a TOML names, the metadata of Minari's."""
+def test_pipes_as_parts_of_a_log_are_errors_without_blocking(tmp_path, no_hang):
+    """The TOML of a table, a table named by a TOML, the metadata of a Minari data set."""
     (tmp_path / "a.csv").write_text("who,reward\n")
     os.mkfifo(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_text(
@@ -349,28 +352,28 @@ def test_parts_of_a_log_that_are_no_files_are_refused_at_once(tmp_path, no_hang)
             main(["data", "info", str(tmp_path / source)])
 
 
-def test_a_link_to_a_file_is_as_good_as_the_file(tmp_path, capsys):
+def test_a_link_to_a_log_is_read(tmp_path, capsys):
     output(["make", "treatment/cubic", tmp_path / "log.npz"], capsys)
     (tmp_path / "link.npz").symlink_to("log.npz")
     assert "1,200 rows" in output(["info", tmp_path / "link.npz"], capsys)
 
 
-def test_arrays_of_more_columns_than_a_log_may_have_are_refused(tmp_path):
+def test_too_many_columns_are_an_error(tmp_path):
     rows = {"action": np.zeros((2, 1)), "reward": np.zeros(2), "terminal": np.array([0, 1])}
     np.savez_compressed(tmp_path / "log.npz", observation=np.zeros((2, 2**15 + 1)), **rows)
-    with pytest.raises(SystemExit, match=r"'observation' has 32,769 columns; 32,768 are read"):
+    with pytest.raises(SystemExit, match=r"'observation' has 32,769 columns; the limit is 32,768"):
         main(["data", "info", str(tmp_path / "log.npz")])
 
 
-def test_names_in_files_and_of_files_are_shown_and_not_obeyed(tmp_path, capsys):
+def test_control_characters_in_names_are_escaped(tmp_path, capsys):
     hostile = "\x1b]0;owned\x07\x9b2J\u202e"
     path = tmp_path / f"log{hostile}.csv"
     path.write_text(f'episode,"obs{hostile}\nfat2thin: all is well",reward,dose\n1,2,3,4\n')
     with pytest.raises(SystemExit) as end:
         main(["data", "info", str(path)])
-    told = str(end.value.code)
-    assert told.replace("\n", "").isprintable() and r"obs\u001b]0;owned" in told
-    assert "\nfat2thin: all is well" not in told
+    message = str(end.value.code)
+    assert message.replace("\n", "").isprintable() and r"obs\u001b]0;owned" in message
+    assert "\nfat2thin: all is well" not in message
     toml = path.with_suffix(".toml")
     toml.write_text(
         'episode = "episode"\nobservation = ["o"]\naction = ["dose"]\nreward = "reward"\n'
@@ -378,8 +381,8 @@ def test_names_in_files_and_of_files_are_shown_and_not_obeyed(tmp_path, capsys):
     )
     with pytest.raises(SystemExit) as end:
         main(["data", "check", str(toml)])
-    told = str(end.value.code)
-    assert told.isprintable() and "Its columns are episode, obs" in told
+    message = str(end.value.code)
+    assert message.isprintable() and "Its columns are episode, obs" in message
     named = tmp_path / f"log{hostile}.npz"
     assert output(["make", "treatment/cubic", named], capsys).replace("\n", "").isprintable()
     for command in ("info", "check"):

@@ -1,4 +1,4 @@
-"""Commands about many runs, as they are typed."""
+"""The commands for many runs: sweep, reproduce, claims and report."""
 
 import json
 import re
@@ -28,13 +28,13 @@ REPORT = ["--report-seeds", "2"]
 GRID = ["--grid", "learning_rate=1e-3,1e-2"]
 
 
-def said(arguments, capsys):
+def output(arguments, capsys):
     main([str(argument) for argument in arguments])
     return capsys.readouterr().out
 
 
 def refused(arguments):
-    """What is told of a mistake: one line, and no more."""
+    """Return the message of a user error; check that it is one line."""
     with pytest.raises(SystemExit) as end:
         main([str(argument) for argument in arguments])
     assert end.value.code.startswith("fat2thin: ")
@@ -42,7 +42,7 @@ def refused(arguments):
     return end.value.code
 
 
-# Reading what was typed
+# Reading arguments
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def refused(arguments):
         ("__import__('os')", "__import__('os')"),
     ],
 )  # fmt: skip
-def test_values_are_read_as_python_or_stay_text(text, value):
+def test_values_are_python_literals_or_text(text, value):
     found = read_value(text)
     assert found == value
     assert type(found) is type(value)
@@ -70,7 +70,7 @@ def test_values_are_read_as_python_or_stay_text(text, value):
         ("name=", ("name", "")),
     ],
 )
-def test_settings_are_a_name_and_a_value(text, setting):
+def test_a_setting_is_a_name_and_a_value(text, setting):
     assert read_setting(text) == setting
 
 
@@ -86,12 +86,12 @@ def test_seeds_are_a_count_or_a_list(text, seeds):
     assert read_options(TrainOptions(seeds=text))["seeds"] == seeds
 
 
-# A sweep, and a page of its runs
+# A sweep and the report of its runs
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_references():
-    """What the task's reference rows are is measured in thousands of episodes, and tested there."""
+    """Skip the reference rows, which take thousands of episodes and are tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "known_references", lambda run: {})
         yield
@@ -104,17 +104,17 @@ def swept(tmp_path_factory):
     return folder
 
 
-def test_a_sweep_tells_what_it_tried_took_and_cost(swept, capsys, monkeypatch):
-    """Again, from what is there; two settings, two evaluations, two episodes of 24 steps."""
+def test_a_sweep_prints_its_settings_its_choice_and_its_cost(swept, capsys, monkeypatch):
+    """Reads finished runs; two settings, two evaluations, two episodes of 24 steps each."""
     monkeypatch.setattr("fat2thin.experiments.plan.execute_together", None)
-    text = said([*SWEEP, *GRID, *REPORT, "--out", swept], capsys)
+    text = output([*SWEEP, *GRID, *REPORT, "--out", swept], capsys)
     assert "bc on treatment/quadratic, 2 settings, seeds 0, 4 steps" in text
-    chosen = re.search(r"^chosen: (learning_rate=\S+)$", text, re.MULTILINE)[1]
+    chosen = re.search(r"^selected: (learning_rate=\S+)$", text, re.MULTILINE)[1]
     kept = json.loads((swept / "sweep.json").read_text())
     assert chosen == f"learning_rate={kept['chosen']['learning_rate']:g}"
     assert "192 steps in the environment" in text
-    assert "reported on seeds 1, 2, which chose nothing" in text
-    assert text.endswith(f"kept in {swept}\n")
+    assert "reported on seeds 1, 2, not used for selection" in text
+    assert text.endswith(f"saved in {swept}\n")
     assert sorted(path.name for path in (swept / "selection").iterdir()) == [
         "learning_rate=0.001", "learning_rate=0.01",
     ]  # fmt: skip
@@ -131,20 +131,20 @@ def test_a_sweep_reports_on_the_seeds_after_those_that_chose(swept):
     [
         (["--grid", "learning_rate"], "a grid is written NAME=VALUE"),
         (["--grid", "rate=1,2"], "no setting 'rate'"),
-        ([*GRID, "--report-seeds", "0,1"], "seeds 0 would choose the setting and report on it"),
+        ([*GRID, "--report-seeds", "0,1"], "seeds 0 would both select the setting and report it"),
         ([*GRID, "--set", "hidden"], "a setting is written NAME=VALUE, got 'hidden'"),
         ([*GRID, "--set", "hidden=(8,)"], "hidden is set twice, to (4,) and (8,): set it once"),
         ([*GRID, "--grid", "learning_rate=1"], "the grid names learning_rate twice"),
         (["--grid", "hidden=(8,),(4,)"], "hidden is given by --set and by --grid"),
     ],
 )
-def test_a_mistake_in_a_sweep_is_one_line(more, message, tmp_path):
+def test_a_user_error_in_a_sweep_is_one_line(more, message, tmp_path):
     assert message in refused([*SWEEP, *more, "--out", tmp_path / "new"])
     assert not (tmp_path / "new").exists()
 
 
-def test_a_grid_drops_what_its_values_leave_without_effect(monkeypatch, capsys, tmp_path):
-    """The log is small and noisy: FtTPO would keep 0.3 of the mass, which is for one of two."""
+def test_a_grid_drops_settings_that_have_no_effect(monkeypatch, capsys, tmp_path):
+    """Settings for small, noisy logs have kept_mass=0.3, which only one of the two losses uses."""
     seen = []
     monkeypatch.setattr(
         sweep, "run_sweeps", lambda sweeps, root: seen.append(sweeps["."]) or sys.exit(0)
@@ -160,28 +160,28 @@ def test_a_grid_drops_what_its_values_leave_without_effect(monkeypatch, capsys, 
     for spec in specs:
         assert (spec.config.hidden, spec.config.weight_decay) == ((8, 8), 3.0)
         assert spec.settings_from == "small" and spec.standardise
-    told = capsys.readouterr().out
-    assert "(weight_decay=3.0, learning_rate=0.0003, kept_mass=0.3, standardise=True, " in told
-    assert told.endswith(" Left out where a given setting rules them out: kept_mass=0.3.\n")
+    printed = capsys.readouterr().out
+    assert "(weight_decay=3.0, learning_rate=0.0003, kept_mass=0.3, standardise=True, " in printed
+    assert printed.endswith(" Not used, because a given setting rules them out: kept_mass=0.3.\n")
 
 
-def test_a_page_has_all_runs_below_a_folder(swept, tmp_path, capsys):
+def test_a_report_contains_all_runs_below_a_folder(swept, tmp_path, capsys):
     page = tmp_path / "deeper" / "page.html"
     assert re.fullmatch(
         rf"{re.escape(str(page))}: 3 runs, \d+\.\d MB\n",
-        said(["report", swept, "--out", page], capsys),
+        output(["report", swept, "--out", page], capsys),
     )
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_a_page_shows_claims(swept, tmp_path, capsys):
+def test_a_report_shows_claims(swept, tmp_path, capsys):
     finding = Evidence(
         False, Interval(1.0, float("nan"), float("nan")), "eggs of hares; above 1", 2
     )
     verdict = Verdict(Claim("C99", "Hares are hatched.", "", None), "does not hold", finding, None)
     (tmp_path / "claims.json").write_text(to_json([verdict], ""))
     folder = swept / "selection" / "learning_rate=0.01"
-    said(
+    output(
         ["report", folder, "--out", tmp_path / "page.html", "--claims", tmp_path / "claims.json"],
         capsys,
     )
@@ -190,18 +190,18 @@ def test_a_page_shows_claims(swept, tmp_path, capsys):
     assert "eggs of hares" in page
 
 
-def test_a_page_of_nothing_is_refused(tmp_path):
-    told = refused(["report", tmp_path, "--out", tmp_path / "page.html"])
-    assert told == f"fat2thin: no finished run is in or below {tmp_path}"
+def test_a_report_without_runs_is_an_error(tmp_path):
+    message = refused(["report", tmp_path, "--out", tmp_path / "page.html"])
+    assert message == f"fat2thin: no finished run in or below {tmp_path}"
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_page_with_claims_that_are_not_there_is_refused(swept, tmp_path):
-    told = refused(["report", swept, "--out", tmp_path / "a.html", "--claims", tmp_path / "b.json"])
-    assert "b.json" in told
+def test_a_report_with_a_missing_claims_file_is_an_error(swept, tmp_path):
+    arguments = ["report", swept, "--out", tmp_path / "a.html", "--claims", tmp_path / "b.json"]
+    assert "b.json" in refused(arguments)
 
 
-def test_unfinished_runs_are_not_shown(swept, tmp_path):
+def test_unfinished_runs_are_left_out_of_the_report(swept, tmp_path):
     about = json.loads((swept / "selection" / "learning_rate=0.01" / "run.json").read_text())
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "status": "running"}))
@@ -209,7 +209,7 @@ def test_unfinished_runs_are_not_shown(swept, tmp_path):
     assert run_folders(tmp_path / "run") == []
 
 
-def test_runs_are_found_wherever_their_folder_lies(swept, tmp_path):
+def test_a_run_is_found_in_a_folder_called_checkpoints(swept, tmp_path):
     home = tmp_path / "checkpoints"
     home.mkdir()
     (home / "out").symlink_to(swept / "selection" / "learning_rate=0.01")
@@ -219,12 +219,12 @@ def test_runs_are_found_wherever_their_folder_lies(swept, tmp_path):
 # Claims
 
 
-def test_claims_of_an_empty_folder(tmp_path, capsys, monkeypatch):
+def test_claims_of_an_empty_folder_are_not_run(tmp_path, capsys, monkeypatch):
     quick = [claim for claim in claims_table.CLAIMS if claim.name not in ("C22", "C23", "C24")]
     monkeypatch.setattr(claims_table, "CLAIMS", quick)
     folder, page, file = tmp_path / "small", tmp_path / "claims.md", tmp_path / "claims.json"
     folder.mkdir()
-    text = said(["claims", folder, "--markdown", page, "--json", file], capsys)
+    text = output(["claims", folder, "--markdown", page, "--json", file], capsys)
     assert re.search(r"^C1 +not run ", text, re.MULTILINE)
     assert re.search(r"^C21 +holds ", text, re.MULTILINE)
     assert text.endswith("not run: 22, holds: 1\n")
@@ -236,20 +236,20 @@ def test_claims_of_an_empty_folder(tmp_path, capsys, monkeypatch):
     assert [*folder.iterdir()] == []
 
 
-def test_claims_of_no_folder_are_refused(tmp_path):
-    assert "nowhere is no folder" in refused(["claims", tmp_path / "nowhere"])
+def test_claims_of_a_missing_folder_are_an_error(tmp_path):
+    assert "nowhere is not a folder" in refused(["claims", tmp_path / "nowhere"])
 
 
 # Presets
 
 
-def test_presets_and_scales_that_can_be_typed_are_those_there_are():
+def test_the_options_list_every_preset_and_scale():
     assert get_args(Preset) == reproduction.NAMES
     assert {*get_args(ScaleName)} == {*SCALES}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (["fig33"], "fig33"),
         (["fig3", "--scale", "huge"], "huge"),
@@ -257,14 +257,14 @@ def test_presets_and_scales_that_can_be_typed_are_those_there_are():
         ([], "required"),
     ],
 )
-def test_the_parser_refuses_what_there_is_not(wrong, told, capsys):
+def test_unknown_presets_scales_and_sources_are_errors(wrong, message, capsys):
     with pytest.raises(SystemExit) as end:
         main(["reproduce", *wrong])
     assert end.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_preset_is_carried_out_as_asked(tmp_path, capsys, monkeypatch):
+def test_a_preset_runs_with_the_given_options(tmp_path, capsys, monkeypatch):
     seen = []
 
     def carry_out(name, asked, root):
@@ -275,25 +275,25 @@ def test_a_preset_is_carried_out_as_asked(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(reproduction, "reproduce", carry_out)
     options = ["--scale", "smoke", "--data", "d4rl", "--seeds", "3", "--steps", "7"]
-    text = said(["reproduce", "fig3", *options, "--out", tmp_path], capsys)
+    text = output(["reproduce", "fig3", *options, "--out", tmp_path], capsys)
     ((name, asked, root),) = seen
     assert (name, root) == ("fig3", tmp_path)
     assert (asked.scale, asked.source, asked.seeds, asked.steps) == (SCALES["smoke"], "d4rl", 3, 7)
     assert "a title" in text and "\na.png\n" in text
-    assert text.endswith(f"kept in {tmp_path}\n")
+    assert text.endswith(f"saved in {tmp_path}\n")
 
 
-def test_a_preset_is_kept_by_its_scale(capsys, monkeypatch):
+def test_the_default_folder_of_a_preset_is_named_after_its_scale(capsys, monkeypatch):
     seen = []
     nothing = SimpleNamespace(tables=[], pictures=[])
     monkeypatch.setattr(reproduction, "reproduce", lambda *given: seen.append(given) or nothing)
-    assert said(["reproduce", "fig1"], capsys).endswith("kept in reproduction/small\n")
+    assert output(["reproduce", "fig1"], capsys).endswith("saved in reproduction/small\n")
     assert seen[0][2].as_posix() == "reproduction/small"
 
 
-def test_missing_data_are_one_line(tmp_path, monkeypatch):
+def test_missing_data_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
-    told = refused(["reproduce", "fig5", "--scale", "smoke", "--out", tmp_path / "new"])
-    assert "halfcheetah-medium-expert.hdf5" in told
-    assert "FAT2THIN_DATA" in told
+    message = refused(["reproduce", "fig5", "--scale", "smoke", "--out", tmp_path / "new"])
+    assert "halfcheetah-medium-expert.hdf5" in message
+    assert "FAT2THIN_DATA" in message
     assert not (tmp_path / "new").exists()

@@ -38,7 +38,7 @@ def test_train_show_and_evaluate(folder, capsys):
     for row in ("actor_sampled", "proposal_centre", "nothing", "loss", "reward"):
         assert re.search(rf"^{row} ", shown, re.MULTILINE)
     judged = output(["evaluate", folder, "--episodes", "7"], capsys)
-    assert "7 fresh episodes a seed (draw 0)" in judged
+    assert "7 fresh episodes per seed (draw 0)" in judged
     assert load(folder).spec.config.noise == 0.5
     again = output([*TRAIN, "--seeds", "2", "--out", folder, "--set", "noise=0.5"], capsys)
     assert "6 steps" not in again and again == shown
@@ -98,7 +98,7 @@ def test_seeds_are_a_count_or_a_list(seeds, expected, monkeypatch):
         ],
     ],
 )
-def test_lists_may_be_given_in_several_parts(repeated, monkeypatch):
+def test_list_options_may_be_repeated(repeated, monkeypatch):
     seen = []
     monkeypatch.setattr(training, "execute", lambda spec, *_: seen.append(spec) or sys.exit(0))
     with pytest.raises(SystemExit):
@@ -109,14 +109,14 @@ def test_lists_may_be_given_in_several_parts(repeated, monkeypatch):
 
 
 def every_command(registered):
-    """The functions behind all commands, those of groups of commands among them."""
+    """Yield the functions of all commands, including those of command groups."""
     for command in registered._subcommands.values():
         target = command.target
         yield from every_command(target) if isinstance(target, SubcommandApp) else [target]
 
 
-def test_options_that_take_several_values_are_those_that_are_merged():
-    """The parser knows them by their type; what is joined before it runs, by name."""
+def test_exactly_the_options_with_several_values_are_merged():
+    """The parser knows these options by type, `merge_repeated` by name."""
     several, one = set(), set()
     for command in [*every_command(app), TrainOptions, CommandOptions]:
         kinds = typing.get_type_hints(command)
@@ -131,7 +131,7 @@ def test_options_that_take_several_values_are_those_that_are_merged():
     assert not several & one
 
 
-def test_what_follows_two_dashes_is_left_as_it_is():
+def test_arguments_after_two_dashes_are_unchanged():
     assert merge_repeated(["show", "--follow", "--", "--follow"]) == [
         "show", "--follow", "--", "--follow",
     ]  # fmt: skip
@@ -154,14 +154,14 @@ def test_what_follows_two_dashes_is_left_as_it_is():
         ([*TRAIN, "--seeds", "0"], "seeds must be"),
         (["show", "nowhere"], "nowhere holds no run"),
         (["show", "nowhere", "--follow"], "nowhere holds no run"),
-        (["show", "here", "there", "--follow"], "with --follow no more than one"),
-        (["show"], "show wants a run folder"),
+        (["show", "here", "there", "--follow"], "exactly one with --follow"),
+        (["show"], "show needs a run folder"),
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["settings", "stand_on"], "no algorithm is called 'stand_on'"),
         (["published", "stand_on"], "no settings of 'stand_on' are known"),
     ],
 )
-def test_a_mistake_is_one_line_and_a_status(arguments, message):
+def test_a_user_error_is_one_line_and_a_status(arguments, message):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert message in end.value.code
@@ -174,8 +174,8 @@ def test_divergence_is_one_line_and_a_status(folder):
         main([*TRAIN, "--set", "learning_rate=1e30", "--out", folder])
 
 
-def test_a_seed_that_stopped_is_told_with_the_run(folder, capsys):
-    """Seed 1 breaks at its third update; the other goes on, and is what the tables are of."""
+def test_a_stopped_seed_is_shown_with_the_run(folder, capsys):
+    """Seed 1 breaks at its third update; the tables show the other seed, which continues."""
     first = training.execute(training.make_spec("stand_in", "tiny/own", steps=1, seeds=2))
     bad = f"bad_identity={float(first.states.identity[1])}"
     output([*TRAIN, "--seeds", "2", "--out", folder, "--set", bad, "bad_update=2"], capsys)
@@ -186,7 +186,7 @@ def test_a_seed_that_stopped_is_told_with_the_run(folder, capsys):
     assert "finished, 1 of 2 seeds stopped" in output(["show", folder, folder], capsys)
 
 
-def test_another_run_in_the_folder_is_one_line(folder, capsys):
+def test_another_run_in_the_folder_is_a_one_line_error(folder, capsys):
     output([*TRAIN, "--out", folder], capsys)
     with pytest.raises(SystemExit, match=r"holds another run \(seeds: "):
         main([*TRAIN, "--out", folder, "--seeds", "3"])
@@ -207,7 +207,7 @@ def test_help_explains_the_options(capsys):
 
 
 class Terminal:
-    """A standard error that says it is a terminal."""
+    """A standard error that claims to be a terminal."""
 
     def __init__(self):
         self.text = ""
@@ -219,10 +219,10 @@ class Terminal:
         self.text += text
 
     def flush(self):
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
 
-def test_a_terminal_gets_a_bar(monkeypatch):
+def test_a_terminal_shows_a_progress_bar(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -238,8 +238,8 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     assert re.search(r"[\d,]+ steps/s, 0:00 left, actor 10.00", terminal.text)
 
 
-def test_speed_leaves_out_the_first_chunk(monkeypatch, capsys):
-    """Chunk one compiles for 50 s; then 100 steps take 10 s: 10 a second, 80 s for the last 800."""
+def test_the_speed_excludes_the_first_chunk(monkeypatch, capsys):
+    """Chunk one compiles for 50 s; then 100 steps take 10 s: 10 steps/s, 80 s for the last 800."""
     times = iter([50.0, 60.0, 70.0])
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
     with progress.Lines() as shown:
@@ -253,6 +253,6 @@ def test_speed_leaves_out_the_first_chunk(monkeypatch, capsys):
 def test_a_table_that_cannot_be_read_is_a_plain_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("episode,obs,dose,reward\n1,0.5,0.1,1.0\n")
-    for name, message in (("log.csv", "must be said in log.toml"), ("no.csv", r"no\.csv")):
+    for name, message in (("log.csv", "log.toml next to it must describe"), ("no.csv", r"no\.csv")):
         with pytest.raises(SystemExit, match=message):
             main(["train", "stand_in", name, "--steps", "1"])

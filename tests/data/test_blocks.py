@@ -8,7 +8,7 @@ from fat2thin.data.dataset import blocks, extremes, not_finite, rows_where
     ("shape", "lengths"),
     [((10,), [4, 4, 2]), ((5, 2), [2, 2, 1]), ((3, 9), [1, 1, 1]), ((2, 0), [2]), ((0, 3), [])],
 )
-def test_blocks_hold_so_many_numbers_and_at_least_a_row(shape, lengths, monkeypatch):
+def test_a_block_has_a_fixed_number_of_cells_and_at_least_one_row(shape, lengths, monkeypatch):
     monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", 4)
     found = list(blocks(np.zeros(shape)))
     assert [part.stop - part.start for part in found] == lengths
@@ -18,7 +18,7 @@ def test_blocks_hold_so_many_numbers_and_at_least_a_row(shape, lengths, monkeypa
 
 
 @pytest.mark.parametrize("cells", [1, 5, 1000])
-def test_rows_are_found_across_blocks(cells, monkeypatch):
+def test_matching_rows_are_found_in_all_blocks(cells, monkeypatch):
     monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
     array = np.zeros((6, 3))
     array[1, 2], array[4, 0] = np.nan, np.inf
@@ -29,7 +29,7 @@ def test_rows_are_found_across_blocks(cells, monkeypatch):
     assert rows_where(np.less, array, other).tolist() == [False, False, False, True, False, False]
 
 
-def test_extremes_of_small_integers_do_not_wrap_round():
+def test_extremes_of_small_integers_do_not_overflow():
     found = extremes(np.array([[-128, 1], [127, 2]], np.int8))
     assert (found.high - found.low).tolist() == [255, 1]
     assert [part.tolist() for part in extremes(np.array([3.0, -1.0]))] == [[-1], [3]]

@@ -14,7 +14,7 @@ ENDS = np.cumsum(LENGTHS) - 1
 
 
 def clean() -> RawLog:
-    """Four episodes that truly end, numbers of ordinary size, actions all over the box."""
+    """Four episodes with true ends, ordinary magnitudes, and actions all over the box."""
     draw = np.random.default_rng(0)
     observation = draw.normal(size=(ROWS, 3))
     following = np.concatenate([observation[1:], draw.normal(size=(1, 3))])
@@ -41,7 +41,7 @@ def without_ends() -> RawLog:
 
 
 def repeated() -> RawLog:
-    """The first episode again at the end of the log."""
+    """The clean log with its first episode repeated at the end."""
     again = {
         field: np.concatenate([array, array[:6]]) for field, array in clean()._asdict().items()
     }
@@ -157,7 +157,7 @@ def with_observations(column: int, factor: float, shift: float = 0.0) -> RawLog:
         ("constant", with_observations(1, 1.0, 1.7e9)),
     ],
 )
-def test_odd_observations(code, log):
+def test_odd_observation_columns_are_warned_about(code, log):
     report = check(log, BOX)
     assert report.codes == (code,)
     assert (report.warnings[0].column, report.warnings[0].count) == ("observation[1]", 1)
@@ -173,14 +173,14 @@ def test_a_bad_row_does_not_hide_or_cause_other_findings(row):
     assert report.errors[1].rows == (12,)
 
 
-def test_a_log_of_nothing_but_gaps():
+def test_a_log_without_a_finite_reward_has_one_finding():
     assert check(changed("reward", slice(None), np.nan), BOX).codes == ("not_finite",)
 
 
-def test_a_time_limit_explains_that_nothing_ends():
+def test_episodes_of_equal_length_need_no_true_end():
     last = np.isin(np.arange(ROWS), [6, 13, 20])
     log = clean()._replace(terminal=np.zeros(ROWS, bool), cut=last, next_observation=None)
-    assert check(log, BOX).codes == (), "three of seven rows and a last one, cut at three"
+    assert check(log, BOX).codes == (), "three episodes of seven rows and a last one of three"
     later = np.isin(np.arange(ROWS), [6, 14, 20])
     assert check(log._replace(cut=later), BOX).codes == ("no_end",)
     one = check(log._replace(cut=np.zeros(ROWS, bool)), BOX)
@@ -188,13 +188,13 @@ def test_a_time_limit_explains_that_nothing_ends():
     assert "the only episode stops" in str(one)
 
 
-def test_without_a_box_nothing_is_said_about_it():
+def test_without_a_box_actions_are_not_checked_against_one():
     assert check(scaled("action", np.s_[:], 1000.0)).codes == ()
     codes = check(clean(), Box((1.0, 0.0), (-1.0, 10.0), 0.9)).codes
     assert codes == ("box",)
 
 
-def test_the_order_of_a_table():
+def test_the_order_of_episodes_and_times_is_checked():
     episode = np.repeat(["a", "b", "c", "d"], LENGTHS)
     time = np.concatenate([np.arange(length) for length in LENGTHS])
     assert check(clean(), BOX, Order(episode, time)).codes == ()
@@ -209,7 +209,7 @@ def test_the_order_of_a_table():
     assert check(clean(), BOX, Order(episode, dates)).codes == ()
 
 
-def test_a_thousand_findings_are_one_line():
+def test_a_thousand_constant_columns_are_one_finding():
     wide = np.zeros((ROWS, 1000))
     report = check(clean()._replace(observation=wide, next_observation=wide), BOX)
     assert report.codes == ("constant",)
@@ -218,18 +218,17 @@ def test_a_thousand_findings_are_one_line():
     assert len(str(report).splitlines()) == 3
 
 
-def test_how_a_report_reads():
+def test_the_text_of_a_report():
     text = str(check(changed("reward", slice(2, 9), np.nan), BOX))
     first, second, third = text.splitlines()
     assert first == "1 error, 0 warnings"
     assert second == (
-        "error   not_finite: reward is not a number, or infinite, in 7 of 24 rows "
-        "(row 2, 3, 4, 5, 6, …)"
+        "error   not_finite: reward is NaN or infinite in 7 of 24 rows (row 2, 3, 4, 5, 6, …)"
     )
     assert third.startswith("    Fill the gaps")
 
 
-def test_signed_zeros_are_the_same_number():
+def test_signed_zeros_are_equal():
     log = clean()._replace(next_observation=None)
     arrays = {field: np.concatenate([array, array[:6]]) for field, array in log._asdict().items()
               if array is not None}  # fmt: skip
@@ -237,19 +236,19 @@ def test_signed_zeros_are_the_same_number():
     assert check(RawLog(**arrays), BOX).warnings[0].rows[0] == 24
 
 
-def test_a_data_set_is_looked_at_with_its_own_box():
+def test_a_data_set_is_checked_against_its_own_box():
     dataset = assemble("x", clean(), BOX)
     wide = dataclasses.replace(dataset, action_low=(-1e3, 0.0), action_high=(1e3, 10.0))
     assert check(wide).codes == ("narrow_actions",)
 
 
-def test_a_box_beyond_a_quarter_of_its_width_on_one_side_is_wide():
-    """Doses from 0 to 1 in a box of ±1, and what the rule says at its threshold."""
+def test_a_box_with_over_a_quarter_untried_on_one_side_is_too_wide():
+    """Doses from 0 to 1 in a box of ±1, and both sides of the threshold."""
     log = clean()
     doses = np.stack([np.linspace(0.0, 1.0, ROWS), np.linspace(0.0, 10.0, ROWS)], axis=1)
     (finding,) = check(log._replace(action=doses), BOX).warnings
     assert str(finding).startswith(
-        "wide_box: action[0] was never below 0, and 50 % of the box from -1 to 1 lies there\n    A "
+        "wide_box: action[0] is never below 0, but 50 % of the box from -1 to 1 lies there\n    A "
     )
     for high, codes in ((7.5, ()), (7.4, ("wide_box",))):
         some = np.stack([np.linspace(-1, 1, ROWS), np.linspace(0.0, high, ROWS)], axis=1)
@@ -257,4 +256,4 @@ def test_a_box_beyond_a_quarter_of_its_width_on_one_side_is_wide():
     both = np.stack([np.linspace(-0.4, 0.4, ROWS), np.linspace(3, 4, ROWS)], axis=1)
     below, above = check(log._replace(action=both), BOX).warnings
     assert below.column == above.column == "action[0], action[1]"
-    assert "never above 4, and 60 % of the box from 0 to 10 lies there (action[1])" in str(above)
+    assert "never above 4, but 60 % of the box from 0 to 10 lies there (action[1])" in str(above)

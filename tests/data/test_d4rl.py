@@ -1,4 +1,4 @@
-"""Files of D4RL's layout; what they must give is worked by hand on seven rows."""
+"""Files with D4RL's layout, compared with seven rows worked out by hand."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from fat2thin import data
 from fat2thin.data import Box, DataFileError, read_hdf5
 from fat2thin.data.formats import d4rl
 
-# Rows 0 to 2 meet a time limit, rows 3 and 4 truly end, the file stops in the third episode.
+# Rows 0 to 2 stop at a time limit, rows 3 and 4 at a true end; the file stops in episode 3.
 LOG = {
     "observations": np.array([[0.0], [10], [20], [30], [40], [50], [60]]),
     "actions": np.array([[-1.0], [0.5], [0], [1], [0], [0], [0]], np.float32),
@@ -33,7 +33,7 @@ def write(path, without=(), attributes=UNIT, **changes):
     return path
 
 
-def test_the_flat_layout_without_next_observations(tmp_path):
+def test_without_next_observations_the_row_below_is_used(tmp_path):
     dataset = read_hdf5(write(tmp_path / "log.hdf5", without=["next_observations"]))
     np.testing.assert_array_equal(dataset.observation, [[0], [10], [30], [40], [50]])
     np.testing.assert_array_equal(dataset.next_observation, [[10], [20], [40], [40], [60]])
@@ -52,12 +52,12 @@ def test_next_observations_keep_every_row(tmp_path):
     np.testing.assert_array_equal(dataset.episode_start, [0, 3, 5])
 
 
-def test_without_timeouts_cuts_are_where_observations_do_not_go_on(tmp_path):
+def test_without_timeouts_episodes_are_cut_where_observations_do_not_match(tmp_path):
     path = write(tmp_path / "log.hdf5", without=["timeouts"])
     assert read_hdf5(path).sha256 == read_hdf5(write(tmp_path / "whole.hdf5")).sha256
 
 
-def test_without_both_only_ends_end_episodes_and_a_warning_says_so(tmp_path):
+def test_without_timeouts_and_next_observations_only_true_ends_end_episodes(tmp_path):
     path = write(tmp_path / "log.hdf5", without=["timeouts", "next_observations"])
     with pytest.warns(UserWarning, match="log.hdf5 has neither 'timeouts' nor 'next_observations'"):
         dataset = read_hdf5(path)
@@ -74,7 +74,7 @@ def test_flags_of_other_types(tmp_path, dtype, shape):
     assert read_hdf5(write(tmp_path / "other.hdf5", **changed)).sha256 == plain.sha256
 
 
-def test_the_groups_of_version_2_are_not_looked_at(tmp_path):
+def test_the_groups_of_version_2_are_ignored(tmp_path):
     plain = read_hdf5(write(tmp_path / "log.hdf5"))
     path = write(tmp_path / "v2.hdf5")
     with h5py.File(path, "a") as file:
@@ -97,9 +97,12 @@ def test_the_groups_of_version_2_are_not_looked_at(tmp_path):
         ),
         (
             {"rewards": np.array([0, 1, 2, np.nan, 4, np.inf, 6])},
-            r"'rewards' is NaN.* 2 times \(first in row 3",
+            r"'rewards' is NaN.* in 2 cells \(first in row 3",
         ),
-        ({"observations": 1e300 * LOG["observations"]}, r"beyond 32 bits 6 times \(first in row 1"),
+        (
+            {"observations": 1e300 * LOG["observations"]},
+            r"beyond float32 in 6 .* row 1",
+        ),
         (
             {"terminals": np.array([0, 0, 0.5, 0, 1, 0, 0])},
             r"'terminals' must hold 0 or 1 \(no or yes\), not 0.5 \(first in row 2",
@@ -122,18 +125,18 @@ def test_a_missing_array_is_named(tmp_path, field):
         read_hdf5(write(tmp_path / "log.hdf5", without=[field]))
 
 
-def test_a_log_without_a_usable_row_is_the_files_fault(tmp_path):
+def test_a_log_without_a_usable_row_is_an_error_about_the_file(tmp_path):
     path = write(
         tmp_path / "log.hdf5",
         without=["next_observations"],
         terminals=np.zeros(7),
         timeouts=np.ones(7),
     )
-    with pytest.raises(DataFileError, match=r"log.hdf5: holds no usable log: .*two rows"):
+    with pytest.raises(DataFileError, match=r"log.hdf5: has no usable log: .*two rows"):
         read_hdf5(path)
 
 
-def test_the_box_of_the_file_and_the_callers(tmp_path):
+def test_the_box_of_the_caller_overrides_that_of_the_file(tmp_path):
     attributes = {"action_low": [-4.0], "action_high": 5.0, "discount": 0.5}
     path = write(tmp_path / "log.hdf5", attributes=attributes, actions=4 * LOG["actions"])
     dataset = read_hdf5(path)
@@ -145,7 +148,7 @@ def test_the_box_of_the_file_and_the_callers(tmp_path):
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"action_low": -1.0}, "'action_low' is there without its other end"),
+        ({"action_low": -1.0}, "'action_low' is given without the other end"),
         ({"action_low": [-1, -1], "action_high": 1}, "'action_low' must be one finite number or 1"),
         ({"action_low": -1, "action_high": np.inf}, "'action_high' must be one finite number"),
         ({"action_low": 2.0, "action_high": 1.0}, r"'action_low' \[2.0\] must lie below"),
@@ -160,12 +163,12 @@ def test_a_wrong_box_is_named(tmp_path, attributes, message):
 
 def test_a_box_of_another_size_is_refused(tmp_path):
     path = write(tmp_path / "log.hdf5")
-    with pytest.raises(DataFileError, match="'actions' has 1 coordinates and the action box 2"):
+    with pytest.raises(DataFileError, match="'actions' has 1 dimensions and the action box 2"):
         read_hdf5(path, box=Box((-1.0, -1.0), (1.0, 1.0), 0.9))
 
 
-def test_rounding_to_32_bits_does_not_leave_the_box(tmp_path):
-    # 0.1 in 32 bits lies above 0.1 in 64, and -0.7 in 32 bits above -0.7: the other edge holds.
+def test_rounding_to_float32_does_not_leave_the_box(tmp_path):
+    # In float32, 0.1 and -0.7 are above their float64 values: only the upper end needs clipping.
     actions = np.array([[0.1], [0.05], [-0.7], [0], [0], [0], [0]])
     attributes = {"action_low": -0.7, "action_high": 0.1}
     dataset = read_hdf5(write(tmp_path / "log.hdf5", attributes=attributes, actions=actions))
@@ -183,7 +186,7 @@ def test_rounding_to_32_bits_does_not_leave_the_box(tmp_path):
         ("regenerated/hopper-medium", "hopper-medium.hdf5"),
     ],
 )
-def test_names_are_files_of_the_chosen_folder(tmp_path, monkeypatch, name, file):
+def test_names_are_found_in_the_chosen_folder(tmp_path, monkeypatch, name, file):
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
     expected = read_hdf5(write(tmp_path / file))
     dataset = data.load(name)
@@ -200,21 +203,19 @@ def test_names_are_files_of_the_chosen_folder(tmp_path, monkeypatch, name, file)
         ("d4rl/pen-human-v1", "pen-human-v1.hdf5", False),
     ],
 )
-def test_data_sets_of_d4rl_have_its_box(tmp_path, monkeypatch, name, file, by_path):
-    """Its files do not state the box; the logged actions may stay far from its ends."""
+def test_d4rl_data_sets_have_a_unit_box(tmp_path, monkeypatch, name, file, by_path):
+    """D4RL files do not contain the box, and the logged actions may not reach its ends."""
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
     path = write(tmp_path / file, attributes={}, actions=LOG["actions"] / 4)
     assert (data.load(name).action_low, data.load(name).action_high) == ((-1.0,), (1.0,))
     if by_path:
         assert data.load(str(path)).action_low == (-1.0,)
     else:
-        with pytest.warns(
-            UserWarning, match=r"does not say its action box: .* \[-0.25\] to \[0.25\]"
-        ):
+        with pytest.warns(UserWarning, match=r"has no action box: .* \[-0.25\] to \[0.25\]"):
             assert data.load(str(path)).action_low == (-0.25,)
 
 
-def test_without_a_chosen_folder_the_cache_of_d4rl_comes_first(tmp_path, monkeypatch):
+def test_by_default_the_cache_of_d4rl_comes_first(tmp_path, monkeypatch):
     monkeypatch.delenv("FAT2THIN_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -233,7 +234,7 @@ def test_without_a_chosen_folder_the_cache_of_d4rl_comes_first(tmp_path, monkeyp
         ("regenerated/hopper-medium", "Roll out policies .* Hopper-v5.*observations, actions"),
     ],
 )
-def test_a_missing_file_says_where_and_how(tmp_path, monkeypatch, name, message):
+def test_the_error_about_a_missing_file_says_how_to_get_it(tmp_path, monkeypatch, name, message):
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
     with pytest.raises(DataFileError, match=f"{tmp_path}.*{name}.*{message}.*FAT2THIN_DATA"):
         data.load(name)
@@ -246,7 +247,7 @@ def test_a_name_is_one_word(name):
 
 
 @pytest.mark.parametrize("suffix", [".hdf5", ".h5", ".HDF5"])
-def test_paths(tmp_path, suffix):
+def test_paths_of_both_suffixes_are_loaded(tmp_path, suffix):
     path = write(tmp_path / f"log{suffix}")
     dataset = data.load(str(path))
     assert (dataset.name, dataset.rows) == (str(path), 7)
@@ -257,9 +258,9 @@ def test_a_suffix_has_one_reader(tmp_path, monkeypatch):
     dataset = read_hdf5(write(tmp_path / "log.hdf5"))
     data.register_suffix(".log", lambda path, seed: dataclasses.replace(dataset, name=path))
     assert data.load("folder/x.LOG").name == "folder/x.LOG"
-    with pytest.raises(ValueError, match=r"paths that end in \.log have a reader already"):
+    with pytest.raises(ValueError, match=r"paths that end in \.log already have a reader"):
         data.register_suffix(".log", lambda path, seed: dataset)
-    with pytest.raises(ValueError, match="starts with a dot and is in lower case"):
+    with pytest.raises(ValueError, match="start with a dot and be lower case"):
         data.register_suffix("Log", lambda path, seed: dataset)
     with pytest.raises(ValueError, match=r"no data set is called 'x.lug'.*\.npz.*\.log"):
         data.load("x.lug")
@@ -279,13 +280,15 @@ def test_a_propensity_is_a_probability(tmp_path, value):
         read_hdf5(path)
 
 
-def test_every_array_that_is_not_finite_is_named_at_once(tmp_path):
+def test_one_error_names_every_array_that_is_not_finite(tmp_path):
     reward = np.where(np.arange(7) == 4, np.nan, 0.0)
     chance = np.where(np.arange(7) > 1, np.inf, 0.5)
     path = write(tmp_path / "log.hdf5", rewards=reward, propensities=chance)
     with pytest.raises(DataFileError) as caught:
         read_hdf5(path)
-    said = str(caught.value).splitlines()
-    assert len(said) == 2
-    assert "'rewards' is NaN, infinite or beyond 32 bits 1 times (first in row 4" in said[0]
-    assert "'propensities' is NaN, infinite or beyond 32 bits 5 times (first in row 2" in said[1]
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert "'rewards' is NaN, infinite or beyond float32 in 1 cell (first in row 4" in lines[0]
+    assert (
+        "'propensities' is NaN, infinite or beyond float32 in 5 cells (first in row 2" in lines[1]
+    )

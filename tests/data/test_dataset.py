@@ -25,7 +25,7 @@ def make(**changes) -> Dataset:
     return Dataset(**{"name": "test", "discount": 0.9, **box, **ARRAYS, **changes})
 
 
-def test_sizes():
+def test_sizes_of_a_data_set():
     dataset = make()
     assert (dataset.rows, dataset.observation_size, dataset.action_size) == (4, 3, 1)
 
@@ -41,7 +41,7 @@ def test_the_hash_changes_with_every_array():
     assert len(hashes) == len(ARRAYS) + 3
 
 
-def test_the_hash_is_of_the_documented_bytes():
+def test_the_hash_covers_the_documented_bytes():
     digest = hashlib.sha256()
     headers = {
         "observation": b'["observation", "<f4", [4, 3]]\n',
@@ -89,7 +89,7 @@ def test_the_hash_depends_on_the_type(dtype):
     ("changes", "message"),
     [
         ({"propensity": np.ones((4, 1))}, r"propensity must have shape \(rows,\) = \(4,\), not"),
-        ({"propensity": [0.5, np.nan, 1, 1]}, "propensity is not finite 1 times, first in row 1"),
+        ({"propensity": [0.5, np.nan, 1, 1]}, "propensity is not finite in 1 cell, first in row 1"),
         ({"propensity": [0.5, 0, 1, 1]}, "propensity must be above 0 and at most 1"),
         ({"propensity": [0.5, 0.5, 1.5, 1]}, "propensity must be above 0 and at most 1"),
         ({"propensity": ["a"] * 4}, "propensity must hold numbers"),
@@ -98,27 +98,27 @@ def test_the_hash_depends_on_the_type(dtype):
         ({"action": np.zeros(4)}, r"observation and action must have shapes"),
         ({"action": np.zeros((3, 1))}, r"action must have shape \(rows, action\) = \(4, 1\)"),
         ({"next_observation": np.zeros((4, 2))}, "next_observation must have shape"),
-        ({"reward": np.array([1, np.nan, np.inf, 0])}, "reward is not finite 2 times.* row 1"),
-        ({"observation": np.full((4, 3), np.inf)}, "observation is not finite 12 times"),
+        ({"reward": np.array([1, np.nan, np.inf, 0])}, "reward is not finite in 2 cells.* row 1"),
+        ({"observation": np.full((4, 3), np.inf)}, "observation is not finite in 12 cells"),
         ({"reward": np.array(["a"] * 4)}, "reward must hold numbers"),
         ({"continuation": np.array([1.0, 2, 1, 1])}, "continuation must lie between 0 and 1"),
         ({"discount": 1.5}, r"discount must lie in \[0, 1\]"),
-        ({"action": np.array([[0.0], [0], [2], [0]])}, "action leaves the box in 1 rows.* row 2"),
-        ({"action_low": (-1.0, -1.0)}, "each of 1 coordinates, got 2 and 1"),
+        ({"action": np.array([[0.0], [0], [2], [0]])}, "action leaves the box in 1 row,.* row 2"),
+        ({"action_low": (-1.0, -1.0)}, "each of 1 action dimensions, got 2 and 1"),
         ({"action_low": (1.0,)}, "low below high"),
         ({"action_high": (np.inf,)}, "must be finite"),
-        ({"episode_start": np.array([1, 2])}, "episode_start must be rising"),
-        ({"episode_start": np.array([0, 2, 2])}, "episode_start must be rising"),
-        ({"episode_start": np.array([0, 4])}, "episode_start must be rising"),
-        ({"episode_start": np.array([0.0, 2.0])}, "episode_start must be rising"),
+        ({"episode_start": np.array([1, 2])}, "episode_start must be increasing"),
+        ({"episode_start": np.array([0, 2, 2])}, "episode_start must be increasing"),
+        ({"episode_start": np.array([0, 4])}, "episode_start must be increasing"),
+        ({"episode_start": np.array([0.0, 2.0])}, "episode_start must be increasing"),
     ],
 )
-def test_what_cannot_be_a_log_is_refused(changes, message):
+def test_invalid_arrays_and_boxes_are_refused(changes, message):
     with pytest.raises(ValueError, match=f"data set 'test': .*{message}"):
         make(**changes)
 
 
-def test_the_treatment_log_is_the_tasks_own():
+def test_the_treatment_log_is_the_log_of_the_task():
     dataset = data.load("treatment/quadratic", seed=5)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 0), 0)
     log = treatment.log(key, treatment.by_name("treatment/quadratic"))
@@ -128,29 +128,29 @@ def test_the_treatment_log_is_the_tasks_own():
     assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-1.0,), (1.0,), 0.9)
 
 
-def test_one_log_a_seed():
+def test_each_seed_has_its_own_log():
     hashes = [data.load("treatment/cubic", seed).sha256 for seed in (0, 1, 0)]
     assert hashes[0] == hashes[2] != hashes[1]
     assert data.reader("treatment/cubic").one_a_seed
 
 
 @pytest.mark.parametrize("name", ["treatment/cubc", "hospital/x", ""])
-def test_a_wrong_name_lists_the_right_ones(name):
+def test_the_error_about_an_unknown_name_lists_the_known_ones(name):
     with pytest.raises(ValueError, match=r"no data set is called .*treatment/quadratic-fixed"):
         data.load(name)
 
 
-def test_the_closest_name_comes_first():
+def test_the_error_about_an_unknown_name_suggests_the_closest():
     with pytest.raises(ValueError, match=r"did you mean 'treatment/cubic'\?"):
         data.load("treatment/cubc")
 
 
-def test_a_reader_from_outside(monkeypatch):
+def test_a_registered_reader_is_used(monkeypatch):
     monkeypatch.setattr(readers_module, "_READERS", dict(readers_module._READERS))
     data.register_reader(
         Reader("hospital/", lambda name, seed: dataclasses.replace(make(), name=name))
     )
     assert data.load("hospital/2024").name == "hospital/2024"
     assert "hospital/..." in data.names()
-    with pytest.raises(ValueError, match="a reader already"):
+    with pytest.raises(ValueError, match="already have a reader"):
         data.register_reader(Reader("hospital/", lambda name, seed: make()))

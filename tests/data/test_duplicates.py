@@ -1,4 +1,4 @@
-"""Repeated rows against a slow loop over Python's own tuples."""
+"""Repeated rows, compared with a slow loop over Python tuples."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ tables = st.lists(
 
 
 @given(rows=tables, dtype=st.sampled_from([np.float32, np.float64]))
-def test_what_a_slow_loop_finds(rows, dtype):
+def test_repeated_rows_agree_with_a_slow_loop(rows, dtype):
     table = np.array(rows, dtype)
     arrays = [table[:, :2], table[:, 2]]
     assert repeated_rows(arrays).tolist() == slowly(arrays)
@@ -34,19 +34,19 @@ def test_what_a_slow_loop_finds(rows, dtype):
 
 @pytest.mark.parametrize("cells", [1, 7, 10**6])
 @pytest.mark.parametrize("different", [1, 2, 5])
-def test_rows_of_one_hash_are_told_apart(cells, different, monkeypatch):
+def test_different_rows_with_one_hash_are_distinguished(cells, different, monkeypatch):
     monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
     monkeypatch.setattr(
         checks, "_hashes", lambda tables: np.arange(len(tables[0]), dtype=np.uint64) % different
     )
     table = np.random.default_rng(0).integers(4, size=(200, 2)).astype(np.float64)
-    # Equal rows must have one hash; those of one hash need not be equal.
+    # Equal rows have equal hashes, but not the other way round.
     table[:, 0] = np.arange(200) % different
     for arrays in ([table], [table[:, 1], table[:, :1]]):
         assert repeated_rows(arrays).tolist() == slowly(arrays)
 
 
-def test_a_file_joined_to_itself():
+def test_a_file_joined_to_itself_is_all_repeats():
     half = np.random.default_rng(0).normal(size=(500, 7)).astype(np.float32)
     assert repeated_rows([np.concatenate([half, half])]).tolist() == [False] * 500 + [True] * 500
 

@@ -1,6 +1,6 @@
-"""Damaged and hostile files, by the hundred: a data set or a DataFileError, and nothing else.
+"""Fuzzing with damaged and hostile files: reading gives a data set or a DataFileError.
 
-Files are read in a child process, whose memory has a limit and whose crash is seen. Run by hand:
+Files are read in a child process with a memory limit, so that a crash is noticed. Run by hand:
 python tests/data/test_fuzz_arrays.py SEED COUNT KIND...
 """
 
@@ -23,11 +23,11 @@ import pytest
 
 ROWS, OBSERVATION, ACTION = 12, 3, 2
 MEMORY_LIMIT = 2**22
-"""What a reader may take, in bytes; the files hold less than a thousandth of it."""
+"""Memory limit of a reader in bytes; the files are smaller than a thousandth of it."""
 MOST_MEMORY = 2**26
-"""By how much the child may grow: the limit, and what the interpreter keeps for itself."""
+"""Largest growth of the child's memory: the limit plus overhead of the interpreter."""
 SECONDS = 20
-"""How long one file may take before it counts as a hang: some thousand times the usual."""
+"""Time after which reading a file counts as a hang: about a thousand times the usual."""
 NUMBERS = (0, 1, 2, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 
 
@@ -83,7 +83,7 @@ def truncate(data: bytearray, rng: np.random.Generator) -> bytearray:
 
 
 def overwrite_number(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """A size, count or address of 1 to 8 bytes becomes an extreme one."""
+    """Replace a size, count or address of 1 to 8 bytes by an extreme value."""
     width = int(rng.choice([1, 2, 4, 8]))
     number = int(NUMBERS[rng.integers(len(NUMBERS))]) % 2 ** (8 * width)
     place = int(rng.integers(0, len(data) - width))
@@ -92,7 +92,7 @@ def overwrite_number(data: bytearray, rng: np.random.Generator) -> bytearray:
 
 
 def move_bytes(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """A piece of the file is copied over another, as when blocks of a disk are mixed up."""
+    """Copy a piece of the file over another, like mixed-up disk blocks."""
     width = int(rng.integers(1, 65))
     source, place = (int(start) for start in rng.integers(0, len(data) - width, 2))
     data[place : place + width] = data[source : source + width]
@@ -100,7 +100,7 @@ def move_bytes(data: bytearray, rng: np.random.Generator) -> bytearray:
 
 
 def edit_header(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """Words of a header change: another shape, another type, another name."""
+    """Change words of a header: shape, type or name."""
     words = {
         b"(12, 3)": (b"(-2, 3)", b"(12, 9)", b"(3, 12)", b"(99999)", b"(12,,3)"),
         b"(12, 2)": (b"(12, 0)", b"(0, 02)", b"(1 , 2)"),
@@ -125,7 +125,7 @@ def edit_header(data: bytearray, rng: np.random.Generator) -> bytearray:
 
 
 def edit_member(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """A member of a valid zip is damaged before it is packed, so that its checksum is right."""
+    """Damage a member of a valid zip before compression, so that its checksum is right."""
     if not data.startswith(b"PK"):
         return overwrite_number(flip_bits(data, rng), rng)
     out = io.BytesIO()
@@ -149,7 +149,7 @@ def mutants(kind: str, seed: int, count: int) -> Iterator[bytes]:
 
 
 def outcome(path: Path) -> str:
-    """What reading a file came to: "read", "refused", or a complaint."""
+    """Return the outcome of reading a file: "read", "refused", or what went wrong."""
     from fat2thin import data
 
     read = data.read_npz if path.suffix == ".npz" else data.read_hdf5
@@ -174,7 +174,7 @@ def ring(*_):
 
 
 def report(kind: str, seed: int, count: int) -> dict:
-    """Read every mutant: how often it came to what, and by how many bytes the process grew."""
+    """Read every mutant; return the counts of outcomes and the growth of memory in bytes."""
     counts: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"mutant.{'npz' if kind.startswith('npz') else 'hdf5'}"
@@ -183,7 +183,7 @@ def report(kind: str, seed: int, count: int) -> dict:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number, mutant in enumerate(mutants(kind, seed, count)):
             path.write_bytes(mutant)
-            # A crash leaves no report: this line says which mutant it was.
+            # Identifies the mutant if the process crashes.
             print(kind, number, file=sys.stderr)
             signal.alarm(SECONDS)
             what = outcome(path)
@@ -194,12 +194,12 @@ def report(kind: str, seed: int, count: int) -> dict:
 
 
 def child(seed: int, count: int, *kinds: str) -> None:
-    """The reports of these kinds, as JSON, on the standard output."""
-    from fat2thin import data  # noqa: F401 (its memory is not the readers')
+    """Print the reports of these kinds as JSON."""
+    from fat2thin import data  # noqa: F401 (so that its memory does not count)
 
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", message=".*only .* ends its episodes")
-    warnings.filterwarnings("ignore", message=".*does not say its action box")
+    warnings.filterwarnings("ignore", message=".*only .* ends episodes")
+    warnings.filterwarnings("ignore", message=".*has no action box")
     signal.signal(signal.SIGALRM, ring)
     print(json.dumps({kind: report(kind, seed, count) for kind in kinds}))
 
@@ -212,7 +212,7 @@ def check(kinds: Iterable[str], seed: int, count: int, seconds: int) -> None:
         counts = found["counts"]
         assert set(counts) == {"read", "refused"}, (kind, counts)
         assert sum(counts.values()) == count
-        # Much of the damage is to be seen, or the mutations do nothing.
+        # If too few files are refused, the mutations do nothing.
         assert counts["refused"] > count / 10, (kind, counts)
         assert found["grown"] < MOST_MEMORY, kind
 

@@ -1,4 +1,4 @@
-"""Plain arrays are what h5py reads; whatever leads out of a file, or lies, is refused."""
+"""Plain HDF5 arrays are read as by h5py; external references and false sizes are refused."""
 
 import itertools
 import tracemalloc
@@ -52,7 +52,7 @@ def test_every_type_and_storage_is_read_as_h5py_reads_it(tmp_path, libver):
             np.testing.assert_array_equal(array, plain[field][()].astype(np.float32), field)
 
 
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="a file has one name here")
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
 def test_the_file_that_was_checked_is_the_one_that_is_read(tmp_path):
     path = written(tmp_path / "x.hdf5", field=np.arange(3.0))
     with opened_path(path) as checked:
@@ -63,7 +63,7 @@ def test_the_file_that_was_checked_is_the_one_that_is_read(tmp_path):
         assert checked.stat().st_ino != path.stat().st_ino
 
 
-def test_a_compact_array(tmp_path):
+def test_a_compact_array_is_read(tmp_path):
     path = tmp_path / "compact.hdf5"
     with h5py.File(path, "w") as file:
         how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -74,7 +74,7 @@ def test_a_compact_array(tmp_path):
     np.testing.assert_array_equal(read(path), [1, 2, 3])
 
 
-def test_more_than_a_block_is_read_whole(tmp_path):
+def test_arrays_larger_than_a_block_are_read(tmp_path):
     numbers = np.arange(2_000_001.0)
     path = written(tmp_path / "long.hdf5", field=numbers)
     np.testing.assert_array_equal(read(path), numbers.astype(np.float32))
@@ -157,9 +157,9 @@ def one_number(file, folder):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (external_link, "is a link, which may lead out of the file"),
+        (external_link, "is a link, which may point outside the file"),
         (soft_link, "is a link"),
-        (external_storage, "keeps its numbers in other files"),
+        (external_storage, "stores its numbers in other files"),
         (virtual_array, "is a virtual array"),
         (lists, "holds objects, .*not plain numbers"),
         (references, "holds objects, .*not plain numbers"),
@@ -167,21 +167,21 @@ def one_number(file, folder):
         (pairs, "holds objects, .*not plain numbers"),
         (complex_numbers, "holds objects, .*not plain numbers"),
         (group, "is a group or a type, not an array"),
-        (other_filter, r"is packed by filter 32000 \(lzf\), not by gzip"),
-        (checksum_filter, "is packed by filter 3"),
+        (other_filter, r"is compressed by filter 32000 \(lzf\), not by gzip"),
+        (checksum_filter, "is compressed by filter 3"),
         (nothing, "is empty"),
         (one_number, "is a single number"),
     ],
 )
-def test_what_is_no_plain_array_is_refused(tmp_path, make, message):
+def test_anything_but_a_plain_array_is_refused(tmp_path, make, message):
     path = tmp_path / "hostile.hdf5"
     with h5py.File(path, "w") as file:
         make(file, tmp_path)
-    with pytest.raises(DataFileError, match=f"hostile.hdf5: 'field' {message}.*Save it anew"):
+    with pytest.raises(DataFileError, match=f"hostile.hdf5: 'field' {message}.*Save it again"):
         read(path)
 
 
-def test_declared_memory_is_refused_before_it_is_taken(tmp_path):
+def test_declared_memory_is_refused_before_it_is_allocated(tmp_path):
     path = tmp_path / "sparse.hdf5"
     with h5py.File(path, "w") as file:
         file.create_dataset("chunked", (2**33,), "f4", chunks=(2**10,))
@@ -197,7 +197,7 @@ def test_declared_memory_is_refused_before_it_is_taken(tmp_path):
     assert peak < 2**20
 
 
-def test_the_limit_is_for_all_arrays_together(tmp_path):
+def test_the_memory_limit_covers_all_arrays_together(tmp_path):
     path = written(tmp_path / "two.hdf5", a=np.zeros(100), b=np.zeros(100))
     with open_hdf5(path, memory_limit=1599) as file:
         file.read("a")
@@ -210,54 +210,54 @@ def test_an_array_that_was_never_written_is_refused(tmp_path, storage):
     path = tmp_path / "unwritten.hdf5"
     with h5py.File(path, "w") as file:
         file.create_dataset("field", (64,), "f4", **storage)
-    with pytest.raises(DataFileError, match="cut short or was never written: 0 of"):
+    with pytest.raises(DataFileError, match="truncated or was never written: 0 of"):
         read(path)
 
 
 @pytest.mark.parametrize("size", [2**24, 60])
-def test_a_chunk_unpacks_to_what_it_must(tmp_path, size):
+def test_a_chunk_must_decompress_to_its_declared_size(tmp_path, size):
     path = tmp_path / "bomb.hdf5"
     with h5py.File(path, "w") as file:
         stored = file.create_dataset("field", (2**14,), "f4", chunks=(2**14,), compression="gzip")
         stored.id.write_direct_chunk((0,), zlib.compress(bytes(size)))
     tracemalloc.start()
-    with pytest.raises(DataFileError, match=r"unpacks to other than 65536 bytes|60 of 65,536"):
+    with pytest.raises(DataFileError, match=r"does not decompress to 65536 bytes|60 of 65,536"):
         read(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2**20
 
 
-def test_a_chunk_larger_than_what_it_holds_is_refused(tmp_path):
+def test_a_chunk_larger_than_its_declared_size_is_refused(tmp_path):
     path = tmp_path / "large.hdf5"
     with h5py.File(path, "w") as file:
         stored = file.create_dataset("field", (4,), "f4", chunks=(4,), compression="gzip")
         stored.id.write_direct_chunk((0,), bytes(1000))
-    with pytest.raises(DataFileError, match="a chunk of 1000 bytes that must be 16"):
+    with pytest.raises(DataFileError, match="a chunk of 1000 bytes instead of 16"):
         read(path)
 
 
-def test_a_truncated_file_says_so(tmp_path):
+def test_a_truncated_file_is_refused(tmp_path):
     path = written(tmp_path / "short.hdf5", field=np.zeros(1000))
     path.write_bytes(path.read_bytes()[:-500])
     with pytest.raises(DataFileError, match=r"short.hdf5: is truncated.*write the file again"):
         read(path)
 
 
-def test_what_is_no_hdf5_file_says_so(tmp_path):
+def test_a_file_that_is_not_hdf5_is_refused(tmp_path):
     path = tmp_path / "text.hdf5"
     path.write_text("observations")
     with pytest.raises(DataFileError, match="is not an HDF5 file"):
         read(path)
 
 
-def test_there_must_be_a_file(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent.hdf5"):
         with pytest.raises(DataFileError, match=r"there is no such file|is a folder"):
             read(path)
 
 
-def test_settings(tmp_path):
+def test_settings_are_small_numeric_attributes(tmp_path):
     path = written(tmp_path / "settings.hdf5")
     with h5py.File(path, "a") as file:
         file.attrs.update(low=[-2, -3], one=0.5, text="high", large=np.zeros(5000))
@@ -271,8 +271,8 @@ def test_settings(tmp_path):
             file.setting("large")
 
 
-def test_a_small_file_of_very_many_chunks_is_refused_at_once(tmp_path):
-    """Their corners alone would not fit into memory."""
+def test_a_small_file_with_very_many_chunks_is_refused_quickly(tmp_path):
+    """The corners of the chunks alone would not fit into memory."""
     path = tmp_path / "many.hdf5"
     with h5py.File(path, "w") as file:
         file.create_dataset("field", shape=(2_500_000_000, 1), chunks=(1, 1), dtype="f4")

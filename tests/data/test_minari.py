@@ -1,4 +1,4 @@
-"""Minari's layout written by hand, as its versions 0.4 and 0.5 do; two episodes worked by hand."""
+"""Minari's layouts of versions 0.4 and 0.5, written without Minari: two episodes by hand."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from fat2thin.data import Box, DataFileError, Dataset, read_minari
 from fat2thin.data.formats import minari
 from fat2thin.data.writers import save_minari
 
-# Episode 0 meets a time limit, episode 1 truly ends; the last observations are no row's start.
+# Episode 0 stops at a time limit, episode 1 at a true end. Each has one more observation.
 EPISODES = [
     {
         "observations": np.array([[0.0, 1], [10, 11], [20, 21]]),
@@ -43,7 +43,7 @@ ACTION_SPACE = box_space((1,), -2, 3, "float32")
 
 
 def write(folder, episodes=EPISODES, **changes):
-    """A data set as Minari 0.5 writes it, some of its metadata exchanged or (None) left out."""
+    """Write a data set as Minari 0.5 does, with metadata replaced or (None) omitted."""
     about = {
         "total_episodes": len(episodes),
         "total_steps": sum(len(episode["rewards"]) for episode in episodes),
@@ -77,7 +77,7 @@ def change(folder):
 
 
 def one(**arrays):
-    """A data set of episode 1 alone, some of its arrays exchanged."""
+    """A data set of only episode 1, with some arrays replaced."""
     return [{**EPISODES[1], **arrays}]
 
 
@@ -92,13 +92,13 @@ def check_example(dataset):
     assert dataset.observation.dtype == np.float32
 
 
-def test_the_layout_with_a_metadata_file(tmp_path):
+def test_the_layout_with_a_metadata_file_is_read(tmp_path):
     dataset = read_minari(write(tmp_path / "log-v0"))
     check_example(dataset)
     assert dataset.name == str(tmp_path / "log-v0")
 
 
-def test_the_older_layout_with_attributes(tmp_path):
+def test_the_older_layout_with_attributes_is_read(tmp_path):
     write_arrays(tmp_path / "log-v0")
     with change(tmp_path / "log-v0") as file:
         file.attrs["observation_space"] = json.dumps(box_space())
@@ -107,19 +107,19 @@ def test_the_older_layout_with_attributes(tmp_path):
     check_example(read_minari(tmp_path / "log-v0"))
 
 
-def test_an_episode_that_is_merely_over_is_cut(tmp_path):
+def test_an_episode_without_a_flag_at_its_end_is_cut(tmp_path):
     unflagged = {**EPISODES[0], "truncations": np.array([False, False])}
     check_example(read_minari(write(tmp_path / "log-v0", [unflagged, EPISODES[1]])))
 
 
-def test_episodes_come_in_the_order_of_their_numbers(tmp_path):
+def test_episodes_are_in_numerical_order(tmp_path):
     episodes = [{**EPISODES[1], "rewards": np.array([float(number)])} for number in range(12)]
     dataset = read_minari(write(tmp_path / "log-v0", episodes))
     np.testing.assert_array_equal(dataset.reward, range(12))
     np.testing.assert_array_equal(dataset.episode_start, range(12))
 
 
-def test_parts_of_an_observation_stand_as_gymnasium_flattens_them(tmp_path):
+def test_parts_of_an_observation_are_in_gymnasiums_order(tmp_path):
     rng = np.random.default_rng(0)
     shapes = {"goal": (2,), "arm/angle": (), "state": (2, 2)}
     parts = {name: rng.normal(size=(2, *shape)) for name, shape in shapes.items()}
@@ -167,10 +167,10 @@ def test_parts_of_an_observation_stand_as_gymnasium_flattens_them(tmp_path):
             {"type": "Tuple", "subspaces": [box_space((8, 8, 1), 0, 255, "uint8")]},
             "'observations/_index_0' holds images",
         ),
-        ({"type": "Dict", "subspaces": {}}, "'observation_space' is no space.*nothing in it"),
-        ({"type": "Box", "dtype": "float32"}, "'observation_space' is no space.*shape"),
-        ({"type": "Box", "dtype": "f4", "shape": [-2]}, "'observation_space' is no space.*-2"),
-        ([], "'observation_space' is no space"),
+        ({"type": "Dict", "subspaces": {}}, "'observation_space' is not a space.*it is empty"),
+        ({"type": "Box", "dtype": "float32"}, "'observation_space' is not a space.*shape"),
+        ({"type": "Box", "dtype": "f4", "shape": [-2]}, "'observation_space' is not a space.*-2"),
+        ([], "'observation_space' is not a space"),
     ],
 )
 def test_an_observation_that_is_not_numbers_is_refused(tmp_path, space, message):
@@ -183,7 +183,7 @@ def test_an_observation_that_is_not_numbers_is_refused(tmp_path, space, message)
     [
         ({"type": "Discrete", "n": 4, "start": 0}, "is a Discrete: .*continuous actions"),
         (box_space((1,), 0, 5, "int64"), "is a Box of int64: .*continuous actions"),
-        ({**ACTION_SPACE, "low": -2}, r"is no space.*must have shape \(1,\)"),
+        ({**ACTION_SPACE, "low": -2}, r"is not a space.*must have shape \(1,\)"),
         (
             box_space((1,), -1, INFINITY),
             r"has an infinite action_high: \[inf\]. Read it with .*box",
@@ -196,7 +196,7 @@ def test_actions_need_a_box(tmp_path, space, message):
 
 
 @pytest.mark.parametrize("space", [json.dumps(box_space((1,))), None])
-def test_the_callers_box_is_the_way_out(tmp_path, space):
+def test_the_box_of_the_caller_replaces_a_missing_one(tmp_path, space):
     folder = write(tmp_path / "log-v0", action_space=space, observation_space=None)
     with pytest.raises(DataFileError, match=r"'action_space' .*Read it with .*read_minari"):
         read_minari(folder)
@@ -240,7 +240,7 @@ def test_a_missing_array_is_named(tmp_path, field):
         (np.zeros(3), "'episode_1' is an array or a type, not a group"),
     ],
 )
-def test_an_episode_is_a_group_of_this_file(tmp_path, put, message):
+def test_an_episode_must_be_a_group_of_the_same_file(tmp_path, put, message):
     with change(write(tmp_path / "log-v0")) as file:
         del file["episode_1"]
         file["episode_1"] = put
@@ -248,7 +248,7 @@ def test_an_episode_is_a_group_of_this_file(tmp_path, put, message):
         read_minari(tmp_path / "log-v0")
 
 
-def test_an_array_is_no_link(tmp_path):
+def test_an_array_that_is_a_link_is_refused(tmp_path):
     with change(write(tmp_path / "log-v0")) as file:
         del file["episode_1/actions"]
         file["episode_1/actions"] = h5py.ExternalLink("other.hdf5", "/x")
@@ -256,7 +256,7 @@ def test_an_array_is_no_link(tmp_path):
         read_minari(tmp_path / "log-v0")
 
 
-def test_the_memory_limit_holds_for_all_episodes_together(tmp_path):
+def test_the_memory_limit_covers_all_episodes_together(tmp_path):
     folder = write(tmp_path / "log-v0", EPISODES[:1] * 20)
     # Observations of 20 episodes, twice, as float64: 20 * 2 * 3 * 2 * 8 bytes.
     with pytest.raises(DataFileError, match="the limit is 1,900"):
@@ -267,44 +267,44 @@ def test_the_memory_limit_holds_for_all_episodes_together(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"total_episodes": 3}, "holds 2 episodes up to episode_1, and must hold 3"),
+        ({"total_episodes": 3}, "has 2 episodes up to episode_1, but must have 3"),
         ({"total_episodes": "2"}, "'total_episodes' must be a number, not str"),
         ({"discount": 1.5}, r"'discount' must be one number in \[0, 1\]"),
         ({"discount": [0.9]}, "'discount' must be a number, not list"),
         ({"action_space": ACTION_SPACE}, "'action_space' must be a text of JSON, not dict"),
-        ({"action_space": "Box(-1, 1)"}, "'action_space' is no space"),
-        ({"data_format": "arrow"}, "'data_format' is 'arrow', and only 'hdf5' is read"),
+        ({"action_space": "Box(-1, 1)"}, "'action_space' is not a space"),
+        ({"data_format": "arrow"}, "'data_format' is 'arrow', but only 'hdf5' is supported"),
     ],
 )
-def test_wrong_metadata_are_named(tmp_path, changes, message):
+def test_errors_name_the_wrong_metadata(tmp_path, changes, message):
     with pytest.raises(DataFileError, match=message):
         read_minari(write(tmp_path / "log-v0", **changes))
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_metadata_that_are_no_json_object(tmp_path, text):
+def test_metadata_must_be_a_json_object(tmp_path, text):
     folder = write(tmp_path / "log-v0")
     (folder / "data" / "metadata.json").write_bytes(text)
-    with pytest.raises(DataFileError, match=r"metadata\.json: is no JSON"):
+    with pytest.raises(DataFileError, match=r"metadata\.json: is not (a )?JSON"):
         read_minari(folder)
 
 
 @pytest.mark.parametrize("value", [5, np.array(["{}"], object), np.bytes_(b"x" * 9)])
-def test_older_metadata_are_texts(tmp_path, value):
+def test_metadata_of_the_older_layout_must_be_text(tmp_path, value):
     write_arrays(tmp_path / "log-v0")
     with change(tmp_path / "log-v0") as file:
         file.attrs["observation_space"] = value
-    with pytest.raises(DataFileError, match=r"'observation_space' is (not one text|no space)"):
+    with pytest.raises(DataFileError, match=r"'observation_space' is not a (text|space)"):
         read_minari(tmp_path / "log-v0")
 
 
-def test_a_file_without_episodes(tmp_path):
-    with pytest.raises(DataFileError, match="holds no episodes"):
+def test_a_file_without_episodes_is_refused(tmp_path):
+    with pytest.raises(DataFileError, match="has no episodes"):
         read_minari(write(tmp_path / "log-v0", []))
 
 
 @pytest.mark.parametrize("identifier", ["mujoco/hopper/medium-v0", "hopper-medium-v0"])
-def test_names_are_folders_below_minaris_own(tmp_path, monkeypatch, identifier):
+def test_names_are_found_in_minaris_folder(tmp_path, monkeypatch, identifier):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     write(tmp_path / identifier)
     dataset = data.load(f"minari/{identifier}")
@@ -314,14 +314,14 @@ def test_names_are_folders_below_minaris_own(tmp_path, monkeypatch, identifier):
     assert (by_path.name, by_path.sha256) == (str(tmp_path / identifier), dataset.sha256)
 
 
-def test_without_a_chosen_folder_the_one_at_home(tmp_path, monkeypatch):
+def test_the_default_folder_is_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("MINARI_DATASETS_PATH", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     write(tmp_path / ".minari" / "datasets" / "hopper-medium-v0")
     assert minari.find("minari/hopper-medium-v0").parent == tmp_path / ".minari" / "datasets"
 
 
-def test_a_missing_data_set_says_where_and_how(tmp_path, monkeypatch):
+def test_the_error_about_a_missing_data_set_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     message = (
         f"{tmp_path}/a/b-v0: .*'minari/a/b-v0'.*`minari download a/b-v0`.*MINARI_DATASETS_PATH"
@@ -331,13 +331,13 @@ def test_a_missing_data_set_says_where_and_how(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["minari/", "minari/../x-v0", "minari/a//b-v0", "minari/.x-v0"])
-def test_a_name_is_words_between_slashes(name):
+def test_a_name_must_be_words_separated_by_slashes(name):
     with pytest.raises(ValueError, match="no data set is called"):
         data.load(name)
 
 
 def test_a_kind_of_folder_has_one_reader():
-    with pytest.raises(ValueError, match=r"hold data/main_data\.hdf5 have a reader already"):
+    with pytest.raises(ValueError, match=r"contain data/main_data\.hdf5 already have a reader"):
         data.register_folder("data/main_data.hdf5", lambda path, seed: None)
 
 
@@ -360,7 +360,7 @@ def example(**changes) -> Dataset:
 @pytest.mark.parametrize(
     "dataset", [example(), data.load("treatment/cubic", 3)], ids=lambda d: d.name
 )
-def test_what_was_written_is_read_again(tmp_path, monkeypatch, dataset):
+def test_a_written_data_set_is_read_back(tmp_path, monkeypatch, dataset):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     folder = save_minari(dataset, tmp_path, "own/doses/log-v0")
     assert folder == tmp_path / "own" / "doses" / "log-v0"
@@ -370,7 +370,7 @@ def test_what_was_written_is_read_again(tmp_path, monkeypatch, dataset):
     assert data.load("minari/own/doses/log-v0").sha256 == dataset.sha256
 
 
-def test_what_is_written(tmp_path):
+def test_the_written_files(tmp_path):
     folder = save_minari(example(), tmp_path, "log-v0")
     with h5py.File(folder / "data" / "main_data.hdf5") as file:
         assert set(file) == {"episode_0", "episode_1"}
@@ -390,12 +390,15 @@ def test_what_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"next_observation": example().observation}, "after row 0 the episode goes on with anoth"),
+        (
+            {"next_observation": example().observation},
+            "next_observation of row 0 is not the",
+        ),
         ({"continuation": np.array([0, 1, 0], np.float32)}, "a true end inside an episode"),
         ({"continuation": np.array([1, 0.5, 0], np.float32)}, "between 0 and 1"),
     ],
 )
-def test_what_minari_cannot_hold_is_refused(tmp_path, changes, message):
+def test_data_that_minari_cannot_store_is_refused(tmp_path, changes, message):
     with pytest.raises(ValueError, match=f"'example'.*{message}"):
         save_minari(example(**changes), tmp_path, "log-v0")
     assert not list(tmp_path.iterdir())
@@ -403,18 +406,18 @@ def test_what_minari_cannot_hold_is_refused(tmp_path, changes, message):
 
 @pytest.mark.parametrize("identifier", ["log", "../log-v0", "/log-v0", "a/.b/log-v0", "log-v0/"])
 def test_a_wrong_id_is_refused(tmp_path, identifier):
-    with pytest.raises(ValueError, match="is no id of Minari's"):
+    with pytest.raises(ValueError, match="is not a Minari id"):
         save_minari(example(), tmp_path, identifier)
 
 
-def test_an_old_data_set_is_kept(tmp_path):
+def test_an_existing_data_set_is_kept(tmp_path):
     save_minari(example(), tmp_path, "log-v0")
-    with pytest.raises(FileExistsError, match="log-v0 is there already"):
+    with pytest.raises(FileExistsError, match="log-v0 exists"):
         save_minari(example(discount=0.5), tmp_path, "log-v0")
     assert read_minari(tmp_path / "log-v0").discount == 0.9
 
 
-def test_what_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def full(_):
         raise OSError("no space left")
 
@@ -424,7 +427,7 @@ def test_what_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_minaris_own_reader_opens_it(tmp_path, monkeypatch):
+def test_the_minari_package_opens_a_written_data_set(tmp_path, monkeypatch):
     package = pytest.importorskip("minari", reason="the extra minari is not installed")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     specification = gymnasium.spec("Pendulum-v1")
@@ -443,9 +446,9 @@ def test_minaris_own_reader_opens_it(tmp_path, monkeypatch):
     assert [episode.truncations.tolist() for episode in opened] == [[False, True], [False]]
 
 
-def test_propensities_are_not_lost_in_silence(tmp_path):
+def test_propensities_are_refused_not_dropped(tmp_path):
     log = data.load("treatment/cubic")
     known = dataclasses.replace(log, propensity=np.ones(log.rows, np.float32))
-    with pytest.raises(ValueError, match="Minari has no place for propensities"):
+    with pytest.raises(ValueError, match="Minari cannot store propensities"):
         save_minari(known, tmp_path, "own/doses/log-v0")
     assert not list(tmp_path.iterdir())

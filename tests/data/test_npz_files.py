@@ -1,4 +1,4 @@
-"""Plain arrays are what NumPy reads; objects, lies and bombs are refused before they cost."""
+"""Plain arrays are read as by NumPy; objects, false sizes and zip bombs are refused early."""
 
 import dataclasses
 import io
@@ -18,7 +18,7 @@ from fat2thin.data.formats.npz import open_npz
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "neorl2"
 TYPES = ("f2", "<f4", ">f4", "f8", ">f8", "i1", "u1", "i2", ">u4", "i8", "u8", "?")
-# Rows 0 to 2 meet a time limit, rows 3 and 4 truly end, the file stops in the third episode.
+# Rows 0 to 2 stop at a time limit, rows 3 and 4 at a true end; the file stops in episode 3.
 LOG = {
     "observation": np.array([[0.0], [10], [20], [30], [40], [50], [60]]),
     "action": np.array([[-1.0], [0.5], [0], [1], [0], [0], [0]], np.float32),
@@ -45,7 +45,7 @@ def write(path, without=(), **changes):
 
 
 def member(array=None, header=None) -> bytes:
-    """An .npy of an array, or of a header and no numbers."""
+    """Return an .npy of an array, or of a header without numbers."""
     if header is not None:
         text = header.encode() + b"\n"
         return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
@@ -67,7 +67,7 @@ def read_field(path, **options):
 
 
 def peak_memory(path, message, **options) -> int:
-    """Bytes taken while a file is refused."""
+    """Return the peak memory in bytes while a file is refused."""
     tracemalloc.start()
     with pytest.raises(DataFileError, match=message):
         read_field(path, **options)
@@ -96,7 +96,7 @@ def test_every_type_and_order_is_read_as_numpy_reads_it(tmp_path, order, shape):
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_versions_of_the_header(tmp_path, version):
+def test_all_versions_of_the_header_are_read(tmp_path, version):
     contents = io.BytesIO()
     np.lib.format.write_array(contents, np.arange(3.0), version)
     with open_npz(archive(tmp_path / "x.npz", {"x.npy": contents.getvalue()})) as file:
@@ -114,7 +114,7 @@ def test_an_array_is_never_in_memory_in_two_types(tmp_path):
     assert peak < array.nbytes + 2**23
 
 
-def test_our_names(tmp_path):
+def test_a_file_with_fat2thin_names_is_read(tmp_path):
     dataset = read_npz(write(tmp_path / "log.npz"))
     np.testing.assert_array_equal(dataset.observation, LOG["observation"])
     np.testing.assert_array_equal(dataset.next_observation, LOG["next_observation"])
@@ -141,7 +141,7 @@ def test_without_next_observations_the_last_row_of_a_cut_episode_is_dropped(tmp_
         (["cut"], {}),
     ],
 )
-def test_the_same_episodes_in_other_words(tmp_path, names, without, extra):
+def test_equivalent_marks_of_episodes_give_the_same_data_set(tmp_path, names, without, extra):
     plain = read_npz(write(tmp_path / "log.npz"))
     arrays = {name: array for name, array in {**LOG, **extra}.items() if name not in without}
     renamed = {names.get(name, name): array for name, array in arrays.items()}
@@ -151,7 +151,7 @@ def test_the_same_episodes_in_other_words(tmp_path, names, without, extra):
     assert whole.sha256 == plain.sha256
 
 
-def test_neither_cuts_nor_next_observations_is_worth_a_warning(tmp_path):
+def test_neither_cuts_nor_next_observations_is_a_warning(tmp_path):
     path = write(tmp_path / "log.npz", without=["cut", "next_observation"])
     with pytest.warns(UserWarning, match="has neither 'cut' nor 'next_observation'"):
         assert read_npz(path).rows == 6
@@ -160,8 +160,11 @@ def test_neither_cuts_nor_next_observations_is_worth_a_warning(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"episode_start": np.array([0, 5, 3])}, "'episode_start' must hold rising row numbers"),
-        ({"episode_start": np.array([1, 3])}, "'episode_start' must hold rising"),
+        (
+            {"episode_start": np.array([0, 5, 3])},
+            "'episode_start' must hold increasing row",
+        ),
+        ({"episode_start": np.array([1, 3])}, "'episode_start' must hold increasing"),
         ({"episode_start": np.array([0, 7])}, "'episode_start' must hold .* stay below 7"),
         ({"episode_start": np.array([0, 2.5])}, "'episode_start' must hold"),
         ({"episode_start": np.array([0, np.nan])}, r"'episode_start' is NaN.*first in row 1"),
@@ -184,7 +187,7 @@ def test_a_missing_array_is_named(tmp_path, field):
         read_npz(write(tmp_path / "log.npz", without=[field]))
 
 
-def test_the_box_of_the_file_and_the_callers(tmp_path):
+def test_the_box_of_the_caller_overrides_that_of_the_file(tmp_path):
     path = write(tmp_path / "log.npz", action_low=[-2.0], action_high=[3.0], discount=0.5)
     dataset = data.load(str(path))
     assert (dataset.action_low, dataset.action_high, dataset.discount) == ((-2.0,), (3.0,), 0.5)
@@ -194,7 +197,7 @@ def test_the_box_of_the_file_and_the_callers(tmp_path):
 
 def test_a_box_with_one_end_is_refused(tmp_path):
     path = write(tmp_path / "log.npz", without=["action_high"])
-    with pytest.raises(DataFileError, match="'action_low' is there without its other end"):
+    with pytest.raises(DataFileError, match="'action_low' is given without the other end"):
         read_npz(path)
 
 
@@ -204,8 +207,8 @@ DOSES = np.array([[0.25, 30], [0.75, 10], [0.5, 20], [0.5, 20], [1, 20], [0, 20]
 
 @pytest.mark.parametrize("names", [{}, NEORL2], ids=["ours", "NeoRL-2"])
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
-def test_a_box_that_nobody_states_is_that_of_the_logged_actions(tmp_path, names, suffix):
-    """Doses from 0 to 1 once had a box of ±1, and a policy could give negative ones."""
+def test_a_missing_box_is_the_range_of_the_logged_actions(tmp_path, names, suffix):
+    """Regression: doses from 0 to 1 got a box of ±1, which allows negative doses."""
     path = tmp_path / f"doses{suffix}"
     if suffix == ".npz":
         arrays = {name: array for name, array in LOG.items() if name not in NO_BOX}
@@ -217,41 +220,41 @@ def test_a_box_that_nobody_states_is_that_of_the_logged_actions(tmp_path, names,
                 file[f"{name}s"] = LOG[name]
             file["actions"] = DOSES
     with pytest.warns(
-        UserWarning, match=r"not say its action box: .* \[0, 10\] to \[1, 30\]\."
-    ) as told:
+        UserWarning, match=r"has no action box: .* \[0, 10\] to \[1, 30\]\."
+    ) as caught:
         dataset = data.load(str(path))
     assert (dataset.action_low, dataset.action_high) == ((0.0, 10.0), (1.0, 30.0))
-    (warning,) = told
+    (warning,) = caught
     assert str(warning.message).endswith("in the file as action_low and action_high")
     assert check(dataset).codes == ("at_edge", "at_edge")
-    # The box of the caller needs no warning.
+    # With a box from the caller there is no warning.
     read = read_npz if suffix == ".npz" else read_hdf5
     assert read(path, box=Box((0.0, 0.0), (2.0, 40.0), 0.9)).action_high == (2.0, 40.0)
 
 
-def test_a_box_cannot_be_taken_from_actions_that_never_change(tmp_path):
+def test_constant_actions_give_no_box(tmp_path):
     action = np.stack([np.linspace(0, 1, 7), np.full(7, 2.0)], axis=1)
     path = write(tmp_path / "log.npz", without=NO_BOX, action=action)
     with pytest.raises(
-        DataFileError, match=r"'action' never changes, .* no action box \(coord.* 1\)"
+        DataFileError, match=r"'action' never changes in dimension 1, .* no action box"
     ):
         read_npz(path)
 
 
 @pytest.mark.parametrize("name", ["Simglucose-high-100000-train", "Pipeline-val", "DMSD-train"])
-def test_files_of_neorl2_have_the_box_of_their_tasks(tmp_path, name):
+def test_neorl2_files_have_a_unit_box(tmp_path, name):
     arrays = {NEORL2.get(name, name): array for name, array in LOG.items() if name not in NO_BOX}
     np.savez(tmp_path / f"{name}.npz", **{**arrays, "action": DOSES[:, :1]})
     dataset = read_npz(tmp_path / f"{name}.npz")
     assert (dataset.action_low, dataset.action_high) == ((-1.0,), (1.0,))
-    # Another file's arrays may have the same names.
+    # Other files may use the same array names.
     (tmp_path / f"{name}.npz").rename(tmp_path / "my-train.npz")
-    with pytest.warns(UserWarning, match="does not say its action box"):
+    with pytest.warns(UserWarning, match="has no action box"):
         assert read_npz(tmp_path / "my-train.npz").action_low == (0.0,)
 
 
 @pytest.mark.parametrize("start", [np.int32, np.int64])
-def test_a_saved_data_set_comes_back_with_its_hash(tmp_path, start):
+def test_a_saved_data_set_is_read_back_with_the_same_hash(tmp_path, start):
     plain = read_npz(write(tmp_path / "log.npz"))
     dataset = dataclasses.replace(
         plain,
@@ -270,20 +273,20 @@ def test_a_saved_data_set_comes_back_with_its_hash(tmp_path, start):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"propensity": np.full(7, 0.5)}, "propensity is float64, and files keep float32"),
-        ({"reward": np.arange(7.0)}, "reward is float64, and files keep float32"),
-        ({"continuation": np.full(7, 0.5, np.float32)}, "continuation lies between 0 and 1"),
-        ({"episode_start": np.array([0, 3])}, "an episode goes on after a true end"),
+        ({"propensity": np.full(7, 0.5)}, "propensity is float64, but files store float32"),
+        ({"reward": np.arange(7.0)}, "reward is float64, but files store float32"),
+        ({"continuation": np.full(7, 0.5, np.float32)}, "continuations lie between 0 and 1"),
+        ({"episode_start": np.array([0, 3])}, "an episode continues after a true end"),
     ],
 )
-def test_what_would_not_come_back_is_not_saved(tmp_path, changes, message):
+def test_data_that_cannot_be_read_back_is_not_saved(tmp_path, changes, message):
     dataset = dataclasses.replace(read_npz(write(tmp_path / "log.npz")), **changes)
     with pytest.raises(ValueError, match=message):
         save_npz(dataset, tmp_path / "saved.npz")
     assert not (tmp_path / "saved.npz").exists()
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     dataset = read_npz(write(tmp_path / "log.npz"))
     save_npz(dataset, tmp_path / "saved.npz")
     before = (tmp_path / "saved.npz").read_bytes()
@@ -299,7 +302,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 class Trap:
-    """Unpickled, it would leave a mark."""
+    """An object that creates a file when it is unpickled."""
 
     def __reduce__(self):
         return (exec, ("raise SystemExit('a pickle was loaded')",))
@@ -317,7 +320,7 @@ def test_objects_are_refused_and_never_loaded(tmp_path):
     "array",
     [np.zeros(3, "c8"), np.zeros(3, "U2"), np.zeros(3, "M8[s]"), np.zeros(3, [("a", "f4")])],
 )
-def test_what_is_no_number_is_refused(tmp_path, array):
+def test_arrays_without_numbers_are_refused(tmp_path, array):
     np.savez(tmp_path / "other.npz", field=array)
     with pytest.raises(DataFileError, match="'field' does not hold plain numbers"):
         read_field(tmp_path / "other.npz")
@@ -340,15 +343,15 @@ def test_a_header_that_numpy_does_not_write_is_refused(tmp_path, header):
         read_field(path)
 
 
-def test_a_small_file_that_declares_32_gigabytes(tmp_path):
+def test_a_small_file_that_declares_32_gigabytes_is_refused(tmp_path):
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (8589934592,), }"
     path = archive(tmp_path / "lie.npz", {"field.npy": member(header=header)})
     assert path.stat().st_size < 300
-    message = r"is truncated: its shape needs 34,359,738,368 bytes, and 0 are there"
+    message = r"is truncated: its shape needs 34,359,738,368 bytes, the file has 0"
     assert peak_memory(path, message) < 2**20
 
 
-def test_a_zip_that_agrees_with_the_lie(tmp_path):
+def test_a_false_size_in_header_and_zip_is_refused(tmp_path):
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000,), }"
     contents = member(header=header)
     path = archive(tmp_path / "lie.npz", {"field.npy": contents})
@@ -359,14 +362,14 @@ def test_a_zip_that_agrees_with_the_lie(tmp_path):
     assert peak_memory(path, "more than deflate can make") < 2**20
 
 
-def test_a_bomb_of_zeros_is_held_to_the_limit(tmp_path):
+def test_a_zip_bomb_is_stopped_by_the_memory_limit(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", field=np.zeros(2**23, np.float32))
     assert (tmp_path / "bomb.npz").stat().st_size < 2**16
     message = r"'field' with shape .* 33,554,432 bytes; the limit is 1,048,576.*memory_limit"
     assert peak_memory(tmp_path / "bomb.npz", message, memory_limit=2**20) < 2**20
 
 
-def test_the_limit_is_for_all_arrays_together(tmp_path):
+def test_the_memory_limit_covers_all_arrays_together(tmp_path):
     np.savez(tmp_path / "two.npz", a=np.zeros(100), b=np.zeros(100))
     with open_npz(tmp_path / "two.npz", memory_limit=1599) as file:
         file.read("a")
@@ -376,30 +379,30 @@ def test_the_limit_is_for_all_arrays_together(tmp_path):
 
 def test_a_very_long_directory_is_refused(tmp_path):
     path = archive(tmp_path / "long.npz", {f"{number:060000}": b"" for number in range(20)})
-    with pytest.raises(DataFileError, match="directory of the archive takes more than"):
+    with pytest.raises(DataFileError, match="directory of the archive has more than"):
         read_field(path)
 
 
 @pytest.mark.parametrize("name", ["/etc/x.npy", "../x.npy", "a/../../x.npy", "..\\x.npy", "C:x"])
-def test_names_that_lead_out_are_refused(tmp_path, name):
+def test_member_names_outside_the_archive_are_refused(tmp_path, name):
     path = archive(tmp_path / "names.npz", {name: member(np.zeros(3))})
     with pytest.raises(DataFileError, match="leads out of the archive"):
         read_field(path)
 
 
-def test_a_member_twice_is_refused(tmp_path):
+def test_a_duplicate_member_is_refused(tmp_path):
     duplicate = pytest.warns(UserWarning, match="Duplicate name")
     with duplicate, zipfile.ZipFile(tmp_path / "twice.npz", "w") as file:
         for _ in range(2):
             file.writestr("field.npy", member(np.zeros(3)))
-    with pytest.raises(DataFileError, match=r"'field.npy' is there twice"):
+    with pytest.raises(DataFileError, match=r"'field.npy' occurs twice"):
         read_field(tmp_path / "twice.npz")
 
 
-def test_other_ways_of_packing_are_refused(tmp_path):
+def test_other_compression_methods_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "bz2.npz", "w", zipfile.ZIP_BZIP2) as file:
         file.writestr("field.npy", member(np.zeros(3)))
-    with pytest.raises(DataFileError, match="is packed by method 12, not by deflate"):
+    with pytest.raises(DataFileError, match="is compressed by method 12, not deflate"):
         read_field(tmp_path / "bz2.npz")
 
 
@@ -412,7 +415,7 @@ def test_an_encrypted_member_is_refused(tmp_path):
         read_field(tmp_path / "secret.npz")
 
 
-def test_damage_is_seen_by_the_checksum(tmp_path):
+def test_the_checksum_reveals_damage(tmp_path):
     np.savez(tmp_path / "x.npz", field=np.arange(1000.0))
     raw = bytearray((tmp_path / "x.npz").read_bytes())
     raw[5000] ^= 1
@@ -422,20 +425,20 @@ def test_damage_is_seen_by_the_checksum(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 10, 500, -1])
-def test_a_truncated_file_says_so(tmp_path, keep):
+def test_a_truncated_file_is_refused(tmp_path, keep):
     path = write(tmp_path / "log.npz")
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataFileError, match=r"log.npz: is truncated, or no .npz file"):
+    with pytest.raises(DataFileError, match=r"log.npz: is truncated, or not an .npz file"):
         read_npz(path)
 
 
-def test_a_truncated_array_says_so(tmp_path):
+def test_a_truncated_array_is_refused(tmp_path):
     path = archive(tmp_path / "x.npz", {"field.npy": member(np.arange(10.0))[:-8]})
-    with pytest.raises(DataFileError, match="truncated: its shape needs 80 bytes, and 72 are"):
+    with pytest.raises(DataFileError, match="truncated: its shape needs 80 bytes, the file has 72"):
         read_field(path)
 
 
-def test_there_must_be_a_file(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent.npz"):
         with pytest.raises(DataFileError, match=r"there is no such file|is a folder"):
             read_npz(path)
@@ -445,11 +448,11 @@ def test_there_must_be_a_file(tmp_path):
 def insulin() -> Path:
     path = REAL / "Simglucose-high-20000-val.npz"
     if not path.exists():
-        pytest.skip("needs NeoRL-2's insulin log in shared/data/neorl2 beside the repository")
+        pytest.skip("needs NeoRL-2's insulin log in shared/data/neorl2 next to the repository")
     return path
 
 
-def test_a_real_log(insulin):
+def test_a_real_log_is_read(insulin):
     dataset = read_npz(insulin)
     with np.load(insulin, allow_pickle=False) as plain:
         np.testing.assert_array_equal(dataset.observation, plain["obs"])
@@ -459,19 +462,19 @@ def test_a_real_log(insulin):
         np.testing.assert_array_equal(dataset.continuation, 1 - plain["done"])
         ends = np.flatnonzero(plain["done"] + plain["truncated"])
     np.testing.assert_array_equal(dataset.episode_start, [0, *(ends[:-1] + 1)])
-    # What the publisher says of the file: 20,018 steps in 62 episodes, 480 steps at the most.
+    # According to its publisher: 20,018 steps in 62 episodes of at most 480 steps.
     assert (dataset.rows, len(dataset.episode_start)) == (20_018, 62)
     assert np.diff(dataset.episode_start).max() == 480
 
 
-def test_a_real_log_has_its_cuts_in_its_next_observations(insulin, tmp_path):
+def test_the_cuts_of_a_real_log_follow_from_its_next_observations(insulin, tmp_path):
     with np.load(insulin, allow_pickle=False) as plain:
         kept = {name: plain[name] for name in plain if name != "truncated"}
-    np.savez(tmp_path / insulin.name, **kept)  # its name tells the action box
+    np.savez(tmp_path / insulin.name, **kept)  # its name implies the action box
     assert read_npz(tmp_path / insulin.name).sha256 == read_npz(insulin).sha256
 
 
-def test_a_real_log_is_saved_and_read(insulin, tmp_path):
+def test_a_real_log_is_saved_and_read_back(insulin, tmp_path):
     dataset: Dataset = read_npz(insulin)
     save_npz(dataset, tmp_path / "saved.npz")
     assert read_npz(tmp_path / "saved.npz").sha256 == dataset.sha256

@@ -27,7 +27,7 @@ from fat2thin.data.scaling import (
 
 
 def log(*episodes: list[float], name: str = "x", **changes) -> Dataset:
-    """A log with these rewards; each observation says which row of the log it was."""
+    """A log with these rewards; each observation is the row number."""
     lengths = [len(episode) for episode in episodes]
     rows = sum(lengths)
     number = np.arange(rows, dtype=np.float32)
@@ -46,7 +46,7 @@ def log(*episodes: list[float], name: str = "x", **changes) -> Dataset:
     return Dataset(**(values | changes))
 
 
-# Made into a log inside the test: checking types there draws random numbers.
+# Built inside the test, because type checking draws random numbers.
 rewards = st.lists(
     st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=6), min_size=2, max_size=8
 )
@@ -57,7 +57,7 @@ HAND = log([1, 2, 4], [8], [-1, 1], [3, 4])
 
 
 def as_episodes(dataset: Dataset) -> list[bytes]:
-    """Every episode as the bytes of its rows, by a loop."""
+    """Return each episode as the bytes of its rows, by a loop."""
     ends = [*dataset.episode_start[1:].tolist(), dataset.rows]
     columns = ("observation", "action", "reward", "next_observation", "continuation")
     return [
@@ -66,19 +66,19 @@ def as_episodes(dataset: Dataset) -> list[bytes]:
     ]
 
 
-def test_lengths_and_returns_of_a_table_worked_by_hand():
+def test_episode_lengths_and_returns_by_hand():
     assert episode_lengths(HAND).tolist() == [3, 1, 2, 2]
     assert episode_returns(HAND).tolist() == [7, 8, 0, 7]
     assert episode_returns(HAND, discount=0.5).tolist() == [3, 8, -0.5, 5]
     assert episode_returns(HAND, discount=0.0).tolist() == [1, 8, -1, 3]
 
 
-def test_returns_are_summed_in_double_precision():
+def test_returns_are_summed_in_float64():
     assert episode_returns(log([float(2**24), 1.0, 1.0, 1.0])).tolist() == [2**24 + 3]
 
 
 @given(rewards, shares, seeds)
-def test_both_parts_of_a_split_are_the_whole(episodes, share, seed):
+def test_the_parts_of_a_split_make_up_the_whole(episodes, share, seed):
     dataset = log(*episodes)
     parts = split(dataset, share, seed)
     assert all(part.episode_start.size >= 1 for part in parts)
@@ -88,7 +88,7 @@ def test_both_parts_of_a_split_are_the_whole(episodes, share, seed):
 
 
 @given(rewards, shares, seeds)
-def test_a_split_misses_the_share_by_half_an_episode_or_for_want_of_one(episodes, share, seed):
+def test_a_split_is_off_by_at_most_half_an_episode_if_it_can_be(episodes, share, seed):
     dataset = log(*episodes)
     part, rest = split(dataset, share, seed)
     missed = abs(part.rows - share * dataset.rows)
@@ -96,7 +96,7 @@ def test_a_split_misses_the_share_by_half_an_episode_or_for_want_of_one(episodes
     assert missed <= episode_lengths(dataset).max() / 2 or nothing_else
 
 
-def test_a_split_depends_on_the_seed_alone():
+def test_a_split_depends_only_on_the_seed():
     many = log(*[[float(number)] for number in range(40)])
     firsts = [split(many, 0.5, seed)[0] for seed in (0, 0, 1)]
     assert firsts[0].rows == 20
@@ -107,7 +107,7 @@ def test_a_split_depends_on_the_seed_alone():
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
-def test_a_share_must_leave_something(share):
+def test_a_share_must_be_between_0_and_1(share):
     with pytest.raises(ValueError, match=r"a share must lie in \(0, 1\), got"):
         split(HAND, share, 0)
 
@@ -118,7 +118,7 @@ def test_one_episode_cannot_be_split():
 
 
 @given(rewards, seeds, st.data())
-def test_a_subsample_has_its_episodes_from_the_log(episodes, seed, data):
+def test_the_episodes_of_a_subsample_come_from_the_log(episodes, seed, data):
     dataset = log(*episodes)
     count = data.draw(st.integers(1, dataset.episode_start.size))
     part = subsample(dataset, episodes=count, seed=seed)
@@ -148,14 +148,14 @@ def test_a_subsample_by_share_of_rows():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either"),
-        ({"episodes": 1, "share": 0.5}, "either"),
-        ({"episodes": 0}, "has 4 episodes, 0 cannot"),
-        ({"episodes": 5}, "has 4 episodes, 5 cannot"),
+        ({}, "exactly one"),
+        ({"episodes": 1, "share": 0.5}, "exactly one"),
+        ({"episodes": 0}, "has 4 episodes, cannot draw 0"),
+        ({"episodes": 5}, "has 4 episodes, cannot draw 5"),
         ({"share": 0.0}, r"\(0, 1\]"),
     ],
 )
-def test_a_subsample_that_cannot_be(arguments, message):
+def test_an_impossible_subsample_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         subsample(HAND, seed=0, **arguments)
 
@@ -177,7 +177,7 @@ def test_the_best_episodes_by_hand(share, rewards):
 
 
 @given(rewards, shares)
-def test_no_episode_left_out_is_better(episodes, share):
+def test_no_omitted_episode_is_better(episodes, share):
     dataset = log(*episodes)
     kept = episode_returns(best_episodes(dataset, share))
     everything = sorted(episode_returns(dataset).tolist(), reverse=True)
@@ -208,13 +208,13 @@ def test_concatenation_by_hand():
         ),
     ],
 )
-def test_different_logs_cannot_be_one(changes, message):
-    with pytest.raises(ValueError, match=f"'x' and 'y' cannot be one: {message}"):
+def test_different_logs_cannot_be_joined(changes, message):
+    with pytest.raises(ValueError, match=f"'x' and 'y' cannot be joined: {message}"):
         concatenate([HAND, log([1, 2], name="y", **changes)])
 
 
-def test_nothing_cannot_be_concatenated():
-    with pytest.raises(ValueError, match="nothing to concatenate"):
+def test_an_empty_list_cannot_be_concatenated():
+    with pytest.raises(ValueError, match="no data sets to concatenate"):
         concatenate([])
 
 
@@ -241,7 +241,7 @@ def test_standardised_columns_have_mean_0_and_deviation_1(episodes):
             assert np.std(column, dtype=np.float64) == pytest.approx(1, rel=1e-5)
 
 
-def test_a_large_mean_does_not_eat_the_digits():
+def test_a_large_mean_does_not_cost_precision():
     number = np.array([0.0, 1, 2, 3], np.float32)
     observation = np.stack([number + 2**23, number], axis=1)
     dataset = log([1] * 4, observation=observation)
@@ -269,7 +269,7 @@ def test_rewards_are_shifted_before_they_are_scaled():
     "scales",
     [Scales(standardisation(HAND)), Scales(reward=RewardScaling(shift=-1.0, factor=1 / 3))],
 )
-def test_scales_survive_a_file(scales):
+def test_scales_survive_a_json_round_trip(scales):
     written = json.dumps(scales.to_json())
     assert Scales.from_json(json.loads(written)) == scales
 
@@ -282,22 +282,22 @@ def test_scales_survive_a_file(scales):
         (lambda: Standardisation((np.nan,), (1.0,)), "must be finite"),
         (lambda: RewardScaling(factor=0.0), "finite and positive"),
         (lambda: RewardScaling(shift=np.inf), "must be finite"),
-        (lambda: Standardisation((0.0,), (1.0,)).apply(HAND), "2 columns.* for 1"),
+        (lambda: Standardisation((0.0,), (1.0,)).apply(HAND), "2 observation columns.* for 1"),
     ],
 )
-def test_scales_that_cannot_be(make, message):
+def test_invalid_scales_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 def with_chances(*chances: float, **changes) -> Dataset:
-    """HAND, or the first episodes of it, with these propensities."""
+    """HAND, or its first episodes, with these propensities."""
     return dataclasses.replace(HAND, propensity=np.array(chances, np.float32), **changes)
 
 
 def test_propensities_stay_with_their_episodes():
     dataset = with_chances(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-    # Observations say which row of the log they were.
+    # Observations are row numbers.
     chance = {float(row): np.float32((row + 1) / 10) for row in range(8)}
     parts = [
         *split(dataset, 0.5, seed=0),
@@ -320,13 +320,13 @@ def test_propensities_stay_with_their_episodes():
 def test_logs_with_and_without_propensities_are_not_joined():
     known = with_chances(*[0.5] * 8, name="known")
     for pair in ([known, HAND], [HAND, known]):
-        with pytest.raises(ValueError, match="cannot be one: 'x' has no propensity"):
+        with pytest.raises(ValueError, match="cannot be joined: 'x' has no propensity"):
             concatenate(pair)
     assert concatenate([HAND, dataclasses.replace(known, propensity=None)]).rows == 16
 
 
 def every_return(rewards, discount, lengths):
-    """All discounted sums of sequences of these rewards, by enumeration."""
+    """Enumerate the discounted sums of all sequences of these rewards."""
     return [
         sum(discount**time * reward for time, reward in enumerate(sequence))
         for length in lengths
@@ -340,7 +340,7 @@ REWARDS = [(-3.0, -0.5), (-3.0,), (0.25, 2.0), (-1.0, 0.5, 2.0), (0.0, 2.0), (-2
 @pytest.mark.parametrize("rewards", REWARDS)
 @pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("ends", [False, True])
-def test_reachable_returns_are_those_of_every_sequence_of_rewards(rewards, discount, ends):
+def test_reachable_returns_bound_every_sequence_of_rewards(rewards, discount, ends):
     continuation = np.ones(len(rewards))
     continuation[-1] -= ends
     made = log(list(rewards), discount=discount, continuation=continuation)
@@ -350,7 +350,7 @@ def test_reachable_returns_are_those_of_every_sequence_of_rewards(rewards, disco
         found = reachable_returns(made, horizon=horizon)
         np.testing.assert_allclose(found, (min(possible), max(possible)), rtol=1e-12)
     if discount < 1.0:
-        # After 400 steps nothing is left to add.
+        # After 400 steps the remaining sum is negligible.
         np.testing.assert_allclose(
             reachable_returns(made), reachable_returns(made, horizon=400), rtol=1e-12
         )
@@ -369,7 +369,7 @@ INFINITY = float("inf")
         ([1, 2], (INFINITY, INFINITY), (1, INFINITY)),
     ],
 )
-def test_without_discount_and_horizon_returns_reach_as_far_as_rewards_lead(
+def test_without_discount_and_horizon_reachable_returns_can_be_infinite(
     rewards, endless, with_ends
 ):
     made = log(rewards, discount=1.0)
@@ -377,16 +377,16 @@ def test_without_discount_and_horizon_returns_reach_as_far_as_rewards_lead(
     assert reachable_returns(dataclasses.replace(made, continuation=[1, 0])) == with_ends
 
 
-def test_parts_of_a_log_reach_what_the_whole_does():
+def test_parts_of_a_log_have_the_reachable_returns_of_the_whole():
     held_out = log([5, 1], [-2, 0], continuation=[1, 0, 1, 1])
     whole = reachable_returns(concatenate([HAND, held_out]))
     assert reachable_returns(HAND, held_out) == reachable_returns(held_out, HAND) == whole
     assert whole == (-4.0, 16.0) and str(whole) == "[-4, 16]"
-    # What is not certain to go on can end, too.
+    # A continuation between 0 and 1 also allows an early end.
     unsure = log([-2, -1], continuation=[1, 0.5])
     assert reachable_returns(unsure) == (-4.0, -1.0)
 
 
-def test_a_horizon_has_a_step():
-    with pytest.raises(ValueError, match="at least one step, got 0"):
+def test_a_horizon_of_0_is_refused():
+    with pytest.raises(ValueError, match="horizon must be at least 1, got 0"):
         reachable_returns(HAND, horizon=0)

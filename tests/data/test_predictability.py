@@ -1,4 +1,4 @@
-"""How much of the next observation a log explains, against systems where that is known."""
+"""Predictability of logs, compared with systems where it is known."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ EPISODES, LENGTH = 200, 20
 
 
 def linear_log(noise, episodes=EPISODES, seed=0):
-    """Observations that are drawn anew at every step, and next ones s' = B s + C a + noise."""
+    """A log of independent observations s, with next observations s' = B s + C a + noise."""
     rng = np.random.default_rng(seed)
     rows = episodes * LENGTH
     observation, action = rng.normal(size=(rows, 3)), rng.uniform(-2.0, 2.0, size=(rows, 2))
@@ -34,11 +34,11 @@ def linear_log(noise, episodes=EPISODES, seed=0):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1.0, 2.0])
-def test_the_share_is_that_of_a_linear_system(noise):
+def test_the_predictability_of_a_linear_system_is_exact(noise):
     assert predictability(linear_log(noise)) == pytest.approx(1.0 / (1.0 + noise**2), abs=0.02)
 
 
-def test_pure_chance_explains_nothing_and_is_noisy():
+def test_a_random_log_is_unpredictable_and_noisy():
     log = linear_log(1.0)
     chance = np.random.default_rng(1).normal(size=log.next_observation.shape)
     log = dataclasses.replace(log, next_observation=chance)
@@ -47,13 +47,13 @@ def test_pure_chance_explains_nothing_and_is_noisy():
     assert not is_noisy(linear_log(0.5))
 
 
-def test_products_of_state_and_action_are_seen():
+def test_products_of_state_and_action_are_explained():
     log = linear_log(0.0)
     product = log.observation * log.action[:, :1]
     assert predictability(dataclasses.replace(log, next_observation=product)) > 0.99
 
 
-def test_units_and_the_box_do_not_matter():
+def test_predictability_does_not_depend_on_units_or_the_box():
     log = linear_log(1.0)
     scaled = dataclasses.replace(
         log,
@@ -66,13 +66,13 @@ def test_units_and_the_box_do_not_matter():
     assert predictability(scaled) == pytest.approx(predictability(log), abs=1e-6)
 
 
-def test_what_is_fitted_is_not_what_is_judged():
-    # With as many features as rows a fit to itself would be perfect.
+def test_the_fit_is_evaluated_on_other_episodes():
+    # With as many features as rows, the error on the fitted rows would be 0.
     log = linear_log(1e6, episodes=2)
     assert predictability(log) < 0.2
 
 
-def test_columns_that_never_change_do_not_count():
+def test_constant_columns_do_not_count():
     log = linear_log(1.0)
     still = np.ones((log.rows, 1))
     wider = dataclasses.replace(
@@ -86,14 +86,14 @@ def test_columns_that_never_change_do_not_count():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 40])
-def test_a_log_of_one_episode_is_judged_by_its_halves(rows):
+def test_a_log_of_one_episode_is_split_in_halves(rows):
     log = linear_log(0.5, episodes=2)
     fields = {name: getattr(log, name)[:rows] for name in log.row_arrays}
     short = dataclasses.replace(log, episode_start=np.array([0]), **fields)
     assert 0.0 <= predictability(short) <= 1.0
 
 
-def test_the_treatment_task_is_noisy_by_its_own_equations():
-    # Half of an observation's variance and more is noise that the next one has none of.
+def test_the_treatment_log_is_noisy():
+    # Over half of an observation's variance is noise that is independent of the next one's.
     share = predictability(data.load("treatment/quadratic"))
     assert 0.2 < share < NOISY

@@ -1,4 +1,4 @@
-"""What ends mean: the table below is worked by hand, the property test against a slow loop."""
+"""Assembling of raw logs, compared with results by hand and with a slow loop."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from fat2thin.data import Box, RawLog, assemble
 
 BOX = Box((-1.0,), (1.0,), 0.9)
 YES, NO = True, False
-# Three episodes: rows 0 to 2 meet a time limit, rows 3 and 4 truly end, the file stops in the last.
+# Three episodes: a time limit after row 2, a true end at row 4, and the file stops in the last.
 OBSERVATION = np.array([[0.0], [10], [20], [30], [40], [50], [60]])
 NEXT = np.array([[10.0], [20], [25], [40], [45], [60], [70]])
 TERMINAL = np.array([NO, NO, NO, NO, YES, NO, NO])
@@ -22,7 +22,7 @@ def log(terminal=TERMINAL, cut=CUT, following=None, observation=OBSERVATION) -> 
     return RawLog(observation, action, np.arange(rows), terminal, cut, following)
 
 
-def test_without_next_observations():
+def test_without_next_observations_the_row_below_is_used():
     dataset = assemble("log", log(), BOX)
     np.testing.assert_array_equal(dataset.observation, [[0], [10], [30], [40], [50]])
     np.testing.assert_array_equal(dataset.next_observation, [[10], [20], [40], [40], [60]])
@@ -46,7 +46,7 @@ def test_propensities_stay_with_their_rows(reuse):
 
 
 @pytest.mark.parametrize("cells", [1, 3, 10**6])
-def test_rows_that_close_up_are_those_that_are_taken(cells, monkeypatch):
+def test_reusing_the_arrays_gives_the_same_rows(cells, monkeypatch):
     monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
     draw = np.random.default_rng(0)
     observation = draw.normal(size=(40, 3)).astype(np.float32)
@@ -68,24 +68,24 @@ def test_with_next_observations_no_row_is_lost():
 
 
 @pytest.mark.parametrize("following", [None, NEXT], ids=["without next", "with next"])
-def test_an_end_at_the_time_limit_is_an_end(following):
+def test_a_true_end_at_the_time_limit_counts_as_a_true_end(following):
     plain = assemble("log", log(following=following), BOX)
     both = assemble("log", log(cut=CUT | TERMINAL, following=following), BOX)
     assert plain.sha256 == both.sha256
 
 
-def test_an_episode_of_one_cut_row_leaves_nothing():
+def test_an_episode_of_one_cut_row_is_dropped():
     dataset = assemble("log", log(cut=np.array([NO, NO, YES, YES, NO, NO, NO])), BOX)
     np.testing.assert_array_equal(dataset.observation, [[0], [10], [40], [50]])
     np.testing.assert_array_equal(dataset.episode_start, [0, 2, 3])
 
 
-def test_a_log_of_nothing_but_cut_rows_is_refused():
+def test_a_log_of_only_cut_rows_is_refused():
     with pytest.raises(ValueError, match="no row has a next observation"):
         assemble("log", log(terminal=np.zeros(7, bool), cut=np.ones(7, bool)), BOX)
 
 
-def test_the_log_is_left_as_it_was():
+def test_the_raw_log_is_not_modified():
     terminal, cut, observation = TERMINAL.copy(), CUT.copy(), OBSERVATION.astype(np.float32)
     assemble("log", log(terminal, cut, None, observation), BOX)
     np.testing.assert_array_equal(terminal, TERMINAL)
@@ -94,7 +94,7 @@ def test_the_log_is_left_as_it_was():
 
 
 def slowly(raw: RawLog) -> list[tuple]:
-    """Rows as (episode, observation, next observation, continuation), one after the other."""
+    """Return the rows as (episode, observation, next observation, continuation), by a loop."""
     rows, episode = [], 0
     count = len(raw.reward)
     for row in range(count):
@@ -118,7 +118,7 @@ def slowly(raw: RawLog) -> list[tuple]:
     flags=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12),
     stored=st.booleans(),
 )
-def test_any_log_is_what_a_slow_loop_makes_of_it(flags, stored):
+def test_any_log_agrees_with_a_slow_loop(flags, stored):
     terminal, cut = np.array(flags).T
     observation = np.arange(len(flags), dtype=np.float32)[:, None]
     raw = log(terminal, cut, observation + 0.5 if stored else None, observation)

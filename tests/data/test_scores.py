@@ -20,11 +20,11 @@ from fat2thin.data import normalised_score
         ("regenerated/hopper-medium", 1607.0138475, 50),
     ],
 )
-def test_scores(task, returns, score):
+def test_normalised_scores(task, returns, score):
     np.testing.assert_allclose(normalised_score(task, returns), score, atol=1e-9)
 
 
-def test_scores_keep_the_shape_and_go_beyond_100():
+def test_scores_keep_the_shape_and_can_exceed_100():
     scores = normalised_score("d4rl/walker2d-medium-v2", np.array([[1.629008], [9182.970992]]))
     np.testing.assert_allclose(scores, [[0], [200]], atol=1e-9)
 
@@ -40,6 +40,6 @@ def test_scores_keep_the_shape_and_go_beyond_100():
         "log.npz",
     ],
 )
-def test_a_task_without_reference_says_which_have_one(task):
+def test_the_error_about_a_task_without_reference_lists_those_with_one(task):
     with pytest.raises(ValueError, match=f"known for '{task}'.*halfcheetah, hopper, walker2d, ant"):
         normalised_score(task, 1.0)

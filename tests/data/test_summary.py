@@ -9,7 +9,7 @@ from fat2thin.data.summary import histogram_text, summarise
 
 
 def by_hand() -> Dataset:
-    """Three episodes, returns 3, 5 and 1; the second one truly ends."""
+    """Three episodes with returns 3, 5 and 1; only the second has a true end."""
     observation = np.array([[0, 4], [1, 4], [2, 4], [3, 4], [4, 4]], np.float32)
     return Dataset(
         name="hand",
@@ -25,7 +25,7 @@ def by_hand() -> Dataset:
     )
 
 
-def test_a_summary_worked_by_hand():
+def test_a_summary_by_hand():
     found = summarise(by_hand())
     assert (found.name, found.rows, found.episodes) == ("hand", 5, 3)
     assert found.lengths == (1, 2.0, 2)
@@ -42,7 +42,7 @@ def test_a_summary_worked_by_hand():
     assert action.histogram == (2, *[0] * 7, 1, 0, 1, *[0] * 4, 1)
 
 
-def test_columns_lie_where_numpy_says():
+def test_quantiles_and_histograms_agree_with_numpy():
     dataset = data.load("treatment/cubic", 3)
     found = summarise(dataset)
     for number, column in enumerate(found.observations):
@@ -71,13 +71,13 @@ def test_the_text_of_a_summary():
     assert constant.split() == ["[1]", "4", "4", "4", "4", "4", "yes"]
 
 
-def test_propensities_have_a_line():
+def test_known_propensities_are_shown():
     dataset = dataclasses.replace(by_hand(), propensity=np.array([0.5, 0.25, 1, 0.125, 0.75]))
     assert "propensity  0.125 to 1" in str(summarise(dataset)).splitlines()
     assert "propensity" not in str(summarise(by_hand()))
 
 
-def test_many_columns_are_counted_not_listed():
+def test_only_the_first_of_many_columns_are_listed():
     wide = np.arange(5 * 40, dtype=np.float32).reshape(5, 40)
     text = str(summarise(dataclasses.replace(by_hand(), observation=wide, next_observation=wide)))
     assert "observations: 40 columns, 0 of them constant" in text
@@ -94,5 +94,5 @@ def test_many_columns_are_counted_not_listed():
         ((1, 1), "██"),
     ],
 )
-def test_histograms_as_blocks(counts, text):
+def test_histograms_are_drawn_as_blocks(counts, text):
     assert histogram_text(counts) == text

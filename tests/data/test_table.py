@@ -1,4 +1,4 @@
-"""Logs in tables: one small log in every shape, refusals one by one, random logs, damage."""
+"""CSV and Parquet logs: one log in all layouts, errors, random logs and damaged files."""
 
 import csv
 import dataclasses
@@ -31,7 +31,7 @@ z,0,5.5,6,0.25,6,no
 z,1,6.5,7,0.75,7,yes""".splitlines()
 WHOLE = "\n".join([HEADER, *LOG]) + "\n"
 
-# The same log by hand. Row y,1 is missing: nobody knows what came after it.
+# The same log by hand, without row y,1, whose next observation is unknown.
 BY_HAND = Dataset(
     name="by hand",
     observation=np.array([[0.5, 1], [1.5, 2], [2.5, 3], [3.5, 4], [5.5, 6], [6.5, 7]], "f4"),
@@ -114,20 +114,20 @@ def load(path: Path) -> Dataset:
         WHOLE.replace("\n", ",not a number\n"),
     ],
 )
-def test_csv(tmp_path, text):
+def test_csv_files_are_read(tmp_path, text):
     write_csv(tmp_path, text)
     assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
     assert load(tmp_path / "log.csv").sha256 == BY_HAND.sha256
 
 
-def test_line_ends_in_cells_where_pieces_end(tmp_path, small_pieces):
+def test_line_ends_in_cells_at_the_end_of_a_block(tmp_path, small_pieces):
     rows = [f'"a\nb",{row},{row},0,0,0,no' for row in range(100)]
     write_csv(tmp_path, "\n".join([HEADER, *rows]))
     dataset = load(write_toml(tmp_path))
     np.testing.assert_array_equal(dataset.observation[:, 0], np.arange(99))
 
 
-def test_csv_in_small_pieces(tmp_path, small_pieces):
+def test_csv_files_are_read_in_small_blocks(tmp_path, small_pieces):
     write_csv(tmp_path)
     batches = list(table_files.open_table(tmp_path / "log.csv").batches(("who",)))
     assert len(batches) > 2
@@ -145,7 +145,7 @@ def test_csv_in_small_pieces(tmp_path, small_pieces):
         {"time": pa.timestamp("us", "UTC"), "obs_b": pa.uint64()},
     ],
 )
-def test_parquet(tmp_path, types, small_pieces):
+def test_parquet_files_are_read(tmp_path, types, small_pieces):
     typed = {name: pa.array(values) for name, values in columns().items()}
     for name, type_ in types.items():
         if pa.types.is_dictionary(type_):
@@ -159,14 +159,14 @@ def test_parquet(tmp_path, types, small_pieces):
     assert load(tmp_path / "log.parquet").sha256 == BY_HAND.sha256
 
 
-def test_text_in_dictionaries(tmp_path):
+def test_dictionary_encoded_text_is_read(tmp_path):
     flags = pa.array([" Yes" if end else "no" for end in columns()["end"]]).dictionary_encode()
     write_parquet(tmp_path, {**columns(), "end": flags})
     assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
 
 
 def other_order(lines: list[str]) -> str:
-    """The same rows with the columns the other way round."""
+    """The same rows with the columns in reverse order."""
     return "\n".join(",".join(reversed(line.split(","))) for line in [HEADER, *lines])
 
 
@@ -175,8 +175,8 @@ def other_order(lines: list[str]) -> str:
     ['["files/a.csv", "files/b.parquet", "files/c.csv"]', '"files/[abc].*"', '"files"', '"*/*"'],
 )
 @pytest.mark.parametrize("cuts", [(3, 5), (1, 4), (2, 6)], ids=str)
-def test_several_files(tmp_path, files, cuts):
-    """Where an episode is divided, its name is the same below the end of one file."""
+def test_an_episode_can_continue_in_the_next_file(tmp_path, files, cuts):
+    """The next file starts with the label at the end of the previous one."""
     folder = tmp_path / "files"
     folder.mkdir()
     first, second = cuts
@@ -186,8 +186,8 @@ def test_several_files(tmp_path, files, cuts):
     assert load(write_toml(tmp_path, files=files)).sha256 == BY_HAND.sha256
 
 
-def test_files_may_use_the_same_labels(tmp_path):
-    """Two files that number their episodes anew have four episodes, not two in pieces."""
+def test_files_may_use_the_same_episode_labels(tmp_path):
+    """Two files that both number their episodes from 1 have four episodes, not two."""
     text = f"{HEADER}\n1,0,0,0,0,1,no\n1,1,1,1,0,2,yes\n2,0,2,2,0,3,no\n2,1,3,3,0,4,yes\n"
     write_csv(tmp_path, text, "a.csv")
     write_csv(tmp_path, text, "b.csv")
@@ -195,7 +195,7 @@ def test_files_may_use_the_same_labels(tmp_path):
     np.testing.assert_array_equal(dataset.episode_start, [0, 2, 4, 6])
 
 
-def test_an_ended_episode_does_not_go_on_in_the_next_file(tmp_path):
+def test_an_ended_episode_does_not_continue_in_the_next_file(tmp_path):
     text = f"{HEADER}\n1,0,0,0,0,1,no\n1,1,1,1,0,2,yes\n"
     write_csv(tmp_path, text, "a.csv")
     write_csv(tmp_path, text, "b.csv")
@@ -203,24 +203,24 @@ def test_an_ended_episode_does_not_go_on_in_the_next_file(tmp_path):
     np.testing.assert_array_equal(dataset.episode_start, [0, 2])
 
 
-def test_an_episode_of_the_file_before_must_go_on_in_time(tmp_path):
+def test_time_must_increase_where_an_episode_continues_in_the_next_file(tmp_path):
     text = f"{HEADER}\n1,0,0,0,0,1,no\n1,1,1,1,0,2,no\n"
     write_csv(tmp_path, text, "a.csv")
     write_csv(tmp_path, text, "b.csv")
-    with pytest.raises(DataFileError, match=r"b.csv: 'time' does not rise .*: row 1 \(line 2\)"):
+    with pytest.raises(DataFileError, match=r"b.csv: 'time' does not incr.*: row 1 \(line 2\)"):
         load(write_toml(tmp_path, files='["a.csv", "b.csv"]'))
 
 
-def test_without_a_column_of_episodes(tmp_path, small_pieces):
-    """Ends divide the rows, and so do files; here y is stopped by its file."""
+def test_without_an_episode_column_ends_and_files_separate_episodes(tmp_path, small_pieces):
+    """Here episode y stops at the end of its file."""
     write_csv(tmp_path, "\n".join([HEADER, *LOG[:5]]), "a.csv")
     write_csv(tmp_path, "\n".join([HEADER, *LOG[5:]]), "b.csv")
     toml = write_toml(tmp_path, files='["a.csv", "b.csv"]', episode=None)
     assert load(toml).sha256 == BY_HAND.sha256
 
 
-def test_a_column_of_cuts(tmp_path):
-    """The time limit after row 2 of one patient begins a new episode, whose row is dropped."""
+def test_a_cut_starts_a_new_episode(tmp_path):
+    """After the time limit at row 2, the patient's last row is an episode and is dropped."""
     text = "obs_a,act,reward,over,limit\n1,0,0,no,no\n2,0,0,no,yes\n3,0,0,no,no\n4,0,0,yes,no\n"
     write_csv(tmp_path, text)
     toml = write_toml(tmp_path, episode=None, time=None, end='"over"', cut='"limit"')
@@ -246,12 +246,12 @@ def test_propensities_are_kept(tmp_path):
     toml = write_toml(tmp_path, propensity='"chance"')
     np.testing.assert_array_equal(read_table(toml)[0].propensity, np.arange(1, 8) / 8)
     dataset = load(toml)
-    # The fifth row is y,1, which no data set has.
+    # The fifth row, y,1, is dropped.
     np.testing.assert_array_equal(dataset.propensity, np.array([1, 2, 3, 4, 6, 7]) / 8)
     assert dataclasses.replace(dataset, propensity=None).sha256 == BY_HAND.sha256
 
 
-def test_a_column_can_serve_twice(tmp_path):
+def test_a_column_can_have_two_roles(tmp_path):
     write_csv(tmp_path)
     write_parquet(tmp_path, columns())
     for files in ('"log.csv"', '"log.parquet"'):
@@ -261,23 +261,23 @@ def test_a_column_can_serve_twice(tmp_path):
 
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1 / 3, 0.7, 1e-3, 123.456])
 def test_an_action_at_the_end_of_the_box_is_inside(tmp_path, bound):
-    """In float32, 0.1 is above 0.1."""
+    """The float32 number nearest to 0.1 is above 0.1."""
     write_csv(tmp_path, f"{HEADER}\n1,0,0,0,{bound!r},0,no\n1,1,0,0,{-bound!r},0,yes\n")
     dataset = load(write_toml(tmp_path, action_low=repr(-bound), action_high=repr(bound)))
     np.testing.assert_allclose(dataset.action[:, 0], [bound, -bound], rtol=1.2e-7)
 
 
-def test_dates_in_text_order_the_rows(tmp_path):
+def test_times_can_be_dates_in_text(tmp_path):
     dates = ["2024-05-31 23:00", "2024-05-31 23:30", "2024-06-01 00:00"]
     rows = [f"1,{date},0,0,0,0,no" for date in dates]
     write_csv(tmp_path, "\n".join([HEADER, *rows]))
     assert load(write_toml(tmp_path)).rows == 2
     write_csv(tmp_path, "\n".join([HEADER, *reversed(rows)]))
-    with pytest.raises(DataFileError, match=r"'time' does not rise .* row 2 \(line 3\), row 3"):
+    with pytest.raises(DataFileError, match=r"'time' does not increase .* row 2 \(line 3\), row 3"):
         load(write_toml(tmp_path))
 
 
-def test_the_example(tmp_path):
+def test_the_example_is_read(tmp_path):
     dataset = load(EXAMPLES / "own_log.toml")
     with (EXAMPLES / "own_log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -306,7 +306,7 @@ REFUSED_TEXTS = {
     ),
     "bare decimal comma": (
         with_cell(2, "obs_a", "1,5"),
-        r"row 2 \(line 3\) has 8 cells, the header has 7\. A comma inside a number",
+        r"row 2 \(line 3\) has 8 cells, the header has 7\. A comma in a number",
     ),
     "too few cells": (WHOLE + "z,3", r"row 8 \(line 9\) has 2 cells, the header has 7"),
     "blank": (with_cell(4, "reward", ""), r"'reward' has no value: row 4 \(line 5\)\. Fill in"),
@@ -314,24 +314,27 @@ REFUSED_TEXTS = {
     "text": (with_cell(7, "act", "2 mg"), r"'act' has '2 mg', which is not a number: row 7 "),
     "missing": (with_cell(1, "act", "NA"), r"'act' has 'NA', which is not a number: row 1 "),
     "underscore": (with_cell(1, "act", "1_0"), r"'act' has '1_0', which is not a number"),
-    "not a number": (with_cell(3, "obs_b", "nan"), r"'obs_b' has nan, which is no .* row 3 "),
-    "infinite": (with_cell(3, "obs_b", "-inf"), r"'obs_b' has -inf, which is no finite"),
-    "too large": (with_cell(3, "obs_b", "1e39"), r"'obs_b' has 1e\+39, which is no finite float32"),
+    "not a number": (with_cell(3, "obs_b", "nan"), r"'obs_b' has nan, which is not .* row 3 "),
+    "infinite": (with_cell(3, "obs_b", "-inf"), r"'obs_b' has -inf, which is not a finite"),
+    "too large": (with_cell(3, "obs_b", "1e39"), r"'obs_b' has 1e\+39, which is not .* float32"),
     "no flag": (with_cell(3, "end", "maybe"), r"'end' has 'maybe', which is neither .* row 3 "),
     "blank label": (with_cell(3, "who", ""), r"'who' has no value: row 3 \(line 4\)"),
-    "back again": (
+    "resumed episode": (
         "\n".join([HEADER, *LOG[:3], *LOG[5:], *LOG[1:2]]),
-        r"'who' comes back to episode 'x', left after row 3 \(line 4\): row 6 \(line 7\)\. Sort",
+        r"'who' returns to episode 'x', which stopped at row 3 \(line 4\): row 6 \(line 7\)\. Sort",
     ),
     "after the end": (
         with_cell(1, "end", "yes"),
-        r"'who' goes on with episode 'x' below the row that ended it: row 2 \(line 3\)",
+        r"'who' continues episode 'x' below the row that ended it: row 2 \(line 3\)",
     ),
-    "time falls": (with_cell(3, "time", "1"), r"'time' does not rise .*: row 3 \(line 4\)\. Sort"),
-    "no time": (with_cell(3, "time", "soon"), r"'time' has 'soon', not a number or a date"),
+    "decreasing time": (
+        with_cell(3, "time", "1"),
+        r"'time' does not increase .*: row 3 \(line 4\)\. Sort",
+    ),
+    "no time": (with_cell(3, "time", "soon"), r"'time' has 'soon', which is not a number or date"),
     "two kinds of time": (
         with_cell(3, "time", "2024-05-31"),
-        r"'time' has '2024-05-31', .* not written as .*: row 3 \(line 4\)",
+        r"'time' has '2024-05-31', .* in the format of .*: row 3 \(line 4\)",
     ),
     "outside the box": (
         with_cell(2, "act", "1.5"),
@@ -345,7 +348,7 @@ REFUSED_TEXTS = {
         with_cell(5, "act", "?").replace("x,0", '"v\n\nw",0'),
         r"'act' has '\?', which is not a number: row 5 \(line 8\)",
     ),
-    "semicolons": (WHOLE.replace(",", ";"), "columns are separated by ';'. Save it with commas"),
+    "semicolons": (WHOLE.replace(",", ";"), "columns are separated by ';'. Separate columns by"),
     "tabs": (WHOLE.replace(",", "\t"), r"its columns are separated by '\\t'"),
     "no header": ("1,0,0.5,1,0,1,0\n", "its first line holds numbers. The first line"),
     "empty": ("", "log.csv: is empty. The first line of a CSV file must name its columns"),
@@ -357,25 +360,27 @@ REFUSED_TEXTS = {
     ),
     "unknown column": (
         WHOLE.replace("reward", "Rewards"),
-        r"no column 'reward', which log.toml names as reward \(did you mean 'Rewards'\?\)\. "
+        r"no column 'reward', which log.toml gives as reward \(did you mean 'Rewards'\?\)\. "
         "Its columns are who, time, obs_a, obs_b, act, Rewards, end",
     ),
-    "no such beginning": (WHOLE.replace("obs_", "s_"), r"no column 'obs_\*', which log.toml names"),
+    "no such prefix": (WHOLE.replace("obs_", "s_"), r"no column 'obs_\*', which log.toml gives"),
     "open quote": (with_cell(2, "who", '"x'), "log.csv: "),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED_TEXTS)
-def test_refused_csv(tmp_path, case):
+def test_invalid_csv_files_are_refused(tmp_path, case):
     text, message = REFUSED_TEXTS[case]
     write_csv(tmp_path, text)
     with pytest.raises(DataFileError, match=message):
         load(write_toml(tmp_path))
 
 
-@pytest.mark.parametrize("case", ["text", "blank", "back again", "after the end", "time falls"])
-def test_the_place_does_not_depend_on_the_pieces(tmp_path, case, small_pieces):
-    test_refused_csv(tmp_path, case)
+@pytest.mark.parametrize(
+    "case", ["text", "blank", "resumed episode", "after the end", "decreasing time"]
+)
+def test_the_reported_place_does_not_depend_on_block_size(tmp_path, case, small_pieces):
+    test_invalid_csv_files_are_refused(tmp_path, case)
 
 
 @pytest.mark.parametrize(
@@ -386,13 +391,13 @@ def test_the_place_does_not_depend_on_the_pieces(tmp_path, case, small_pieces):
         (WHOLE.replace("y", "ü").encode("latin-1"), "is not UTF-8 text"),
     ],
 )
-def test_refused_encodings(tmp_path, content, message):
+def test_other_encodings_are_refused(tmp_path, content, message):
     (tmp_path / "log.csv").write_bytes(content)
     with pytest.raises(DataFileError, match=message):
         load(write_toml(tmp_path))
 
 
-def test_a_damaged_column_that_nobody_needs_does_no_harm(tmp_path):
+def test_damage_in_an_unused_column_is_ignored(tmp_path):
     content = WHOLE.replace("\n", ",ü\n").replace("end,ü", "end,note").encode("latin-1")
     (tmp_path / "log.csv").write_bytes(content)
     assert load(write_toml(tmp_path)).sha256 == BY_HAND.sha256
@@ -415,16 +420,18 @@ REFUSED_TABLES = {
     ),
     "list": (
         lambda: replaced(obs_a=[[1.0, 2.0]] * 7),
-        r"'obs_a' holds several values a row \(list<.*\. Give each of them a column of its own",
+        r"'obs_a' holds several values per row \(list<.*\. Give each value its own column",
     ),
-    "struct": (lambda: replaced(act=[{"a": 1}] * 7), "'act' holds several values a row"),
+    "struct": (lambda: replaced(act=[{"a": 1}] * 7), "'act' holds several values per row"),
     "text": (lambda: replaced(act=["0"] * 7), r"'act' holds text \(string\)\. Write it as numbers"),
     "object": (lambda: replaced(act=[b"\x80"] * 7), "'act' holds binary, which cannot be"),
     "date": (
         lambda: replaced(act=pa.array([0] * 7, pa.timestamp("us"))),
         r"'act' holds timestamp\[us\], which cannot be read as a number",
     ),
-    "time falls": (lambda: replaced(time=[2, 1, 0, 0, 1, 0, 1]), "'time' does not rise.*row 2, "),
+    "decreasing time": (
+        lambda: replaced(time=[2, 1, 0, 0, 1, 0, 1]), "'time' does not increase.*row 2, "
+    ),
     "no rows": (
         lambda: {name: pa.array(cells)[:0] for name, cells in columns().items()},
         "log.toml: its files have no rows",
@@ -433,19 +440,19 @@ REFUSED_TABLES = {
 
 
 @pytest.mark.parametrize("case", REFUSED_TABLES)
-def test_refused_parquet(tmp_path, case):
+def test_invalid_parquet_files_are_refused(tmp_path, case):
     table, message = REFUSED_TABLES[case]
     write_parquet(tmp_path, table())
     with pytest.raises(DataFileError, match=message):
         load(write_toml(tmp_path))
 
 
-@pytest.mark.parametrize("said", [3, 8])
-def test_a_parquet_file_that_miscounts_its_rows(tmp_path, said):
+@pytest.mark.parametrize("declared", [3, 8])
+def test_a_parquet_file_with_a_wrong_number_of_rows_is_refused(tmp_path, declared):
     file = table_files.open_table(write_parquet(tmp_path, columns()))
     assert file.row_bound == 7
-    file.row_bound = said
-    with pytest.raises(DataFileError, match=f"it says that it has {said} rows, and has not"):
+    file.row_bound = declared
+    with pytest.raises(DataFileError, match=f"does not have the {declared} rows that it declares"):
         list(file.batches(("act",)))
 
 
@@ -456,17 +463,17 @@ def test_a_propensity_is_a_probability(tmp_path, value):
         load(write_toml(tmp_path, propensity='"chance"'))
 
 
-def test_files_with_unequal_columns(tmp_path):
+def test_files_with_different_columns_are_refused(tmp_path):
     write_csv(tmp_path, WHOLE, "a.csv")
     write_csv(tmp_path, WHOLE.replace("\n", ",1\n").replace("end,1", "end,obs_c"), "b.csv")
     with pytest.raises(
-        DataFileError, match=r"b.csv: its columns of observation are not .*a.csv: .* has obs_c"
+        DataFileError, match=r"b.csv: its observation columns differ .*a.csv: .* has obs_c"
     ):
         load(write_toml(tmp_path, files='["a.csv", "b.csv"]'))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_table_without_toml_gets_one_to_start_from(tmp_path, suffix):
+def test_the_error_about_a_missing_toml_contains_a_draft(tmp_path, suffix):
     usual = {"who": "episode", "act": "action", "end": "done"}
     if suffix == "csv":
         header = ",".join(usual.get(name, name) for name in HEADER.split(","))
@@ -475,7 +482,7 @@ def test_a_table_without_toml_gets_one_to_start_from(tmp_path, suffix):
         path = write_parquet(
             tmp_path, {usual.get(name, name): cells for name, cells in columns().items()}
         )
-    with pytest.raises(DataFileError, match=r"must be said in log\.toml beside it") as error:
+    with pytest.raises(DataFileError, match=r"log\.toml next to it must describe") as error:
         load(path)
     starter = str(error.value).partition("\n\n")[2].replace("0.99", "0.9")
     (tmp_path / "log.toml").write_text(starter)
@@ -483,8 +490,8 @@ def test_a_table_without_toml_gets_one_to_start_from(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_the_box_to_start_from_is_that_of_the_logged_doses(tmp_path, suffix):
-    """It was ±1, so that pasted as it was a policy could give negative doses."""
+def test_the_box_of_the_draft_is_the_range_of_the_logged_doses(tmp_path, suffix):
+    """Regression: the draft had a box of ±1, which allows negative doses."""
     cells = {
         "patient": ["A", "A", "B", "B"], "obs_level": [7.5, 6.5, 9.0, 9.5],
         "dose_a": [0.1, 0.7, 0.3, 1.0], "dose_b": [250, 40, 40, 90], "reward": [-1, -2, -3, -4],
@@ -502,7 +509,7 @@ def test_the_box_to_start_from_is_that_of_the_logged_doses(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("doses", [["much", "little"], ["", "1"], []])
-def test_a_box_that_cannot_be_observed_is_refused_until_it_is_written(tmp_path, doses):
+def test_an_unknown_box_in_the_draft_must_be_filled_in(tmp_path, doses):
     rows = "".join(f"A,1.0,{dose},-1\n" for dose in doses)
     path = tmp_path / "doses.csv"
     path.write_text(f"patient,obs_level,dose,reward\n{rows}")
@@ -515,16 +522,16 @@ def test_a_box_that_cannot_be_observed_is_refused_until_it_is_written(tmp_path, 
         load(path)
 
 
-def test_a_toml_beside_may_describe_other_files(tmp_path):
+def test_a_toml_of_the_same_name_that_describes_other_files_is_refused(tmp_path):
     write_csv(tmp_path)
     write_csv(tmp_path, name="other.csv")
     write_toml(tmp_path, files='["log.csv", "other.csv"]')
-    with pytest.raises(DataFileError, match=r"log.toml beside it describes other files\. Load "):
+    with pytest.raises(DataFileError, match=r"log.toml next to it describes other files\. Load "):
         load(tmp_path / "log.csv")
 
 
 @pytest.mark.parametrize("name", ["no.csv", "no.parquet", "no.toml"])
-def test_a_path_that_leads_nowhere(tmp_path, name):
+def test_a_missing_file_is_refused(tmp_path, name):
     with pytest.raises(DataFileError, match=f"{name}: there is no such file"):
         load(tmp_path / name)
 
@@ -538,8 +545,8 @@ EPISODES = st.lists(
 
 @settings(max_examples=40)
 @given(episodes=EPISODES, dialect=st.sampled_from(["unix", "excel"]))
-def test_what_is_written_is_read(tmp_path_factory, episodes, dialect):
-    """Row by row, in plain Python: each step with the observation of the step after it."""
+def test_random_logs_are_read_as_by_a_plain_loop(tmp_path_factory, episodes, dialect):
+    """The oracle pairs each step with the next observation, row by row."""
     folder = tmp_path_factory.mktemp("random")
     rows, expected, starts = [], [], []
     for label, (steps, ended) in enumerate(episodes):
@@ -589,7 +596,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
-def test_damage_is_noticed_or_harmless(tmp_path, name):
+def test_damage_is_detected_or_harmless(tmp_path, name):
     write_csv(tmp_path)
     write_parquet(tmp_path, columns())
     content = (tmp_path / name).read_bytes()
@@ -623,9 +630,9 @@ print(peak() - before, sum(array.nbytes for array in raw if array is not None))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
-def test_memory(tmp_path):
-    """At most 1.3 times the arrays, beside what Arrow keeps whatever the size of the file."""
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of the peak differs elsewhere")
+def test_reading_takes_little_more_memory_than_the_arrays(tmp_path):
+    """At most 1.3 times the arrays, plus a constant for Arrow."""
     rng = np.random.default_rng(0)
     for name, rows in (("few", 1_000), ("many", 200_000)):
         table = {f"obs_{number}": rng.normal(size=rows) for number in range(17)}
@@ -642,7 +649,7 @@ def test_memory(tmp_path):
     assert rise < 1.3 * arrays + 16e6
 
 
-def test_files_that_all_call_their_episode_1_are_episodes_of_their_own(tmp_path):
+def test_single_episode_files_with_the_same_label_are_separate_episodes(tmp_path):
     for number in (1, 2):
         rows = [f"1,{number}.{row},0,0,0.5,1,no" for row in range(3)]
         (tmp_path / f"{number}.csv").write_text(
@@ -654,7 +661,7 @@ def test_files_that_all_call_their_episode_1_are_episodes_of_their_own(tmp_path)
     np.testing.assert_allclose(dataset.next_observation[:, 0], [1.1, 1.2, 2.1, 2.2])
 
 
-def test_a_label_that_is_not_a_number_is_missing(tmp_path):
+def test_a_nan_label_is_a_missing_value(tmp_path):
     columns = {"who": [1.0, 1.0, float("nan"), float("nan")], "obs_a": [1.0] * 4, "act": [0.0] * 4,
                "obs_b": [1.0] * 4, "reward": [0.0] * 4}  # fmt: skip
     parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
@@ -663,7 +670,7 @@ def test_a_label_that_is_not_a_number_is_missing(tmp_path):
         data.load(str(path))
 
 
-def test_more_rows_than_memory_holds_are_refused_before_any_is_taken(tmp_path, monkeypatch):
+def test_more_rows_than_fit_in_memory_are_refused_before_reading(tmp_path, monkeypatch):
     monkeypatch.setattr("fat2thin.data.formats.table.default_limit", lambda: 100)
     columns = {"who": [1] * 9, "obs_a": [1.0] * 9, "obs_b": [1.0] * 9, "act": [0.0] * 9,
                "reward": [0.0] * 9}  # fmt: skip
@@ -673,46 +680,46 @@ def test_more_rows_than_memory_holds_are_refused_before_any_is_taken(tmp_path, m
         data.load(str(path))
 
 
-def test_every_wrong_column_is_named_at_once(tmp_path):
+def test_one_error_names_every_invalid_column(tmp_path):
     lines = ["x,0,,1,-1,1,no", "x,1,1.5,nan,0,2,no", "x,2,2.5,3,7,3,yes"]
     write_csv(tmp_path, "\n".join([HEADER, *lines]))
     with pytest.raises(DataFileError) as caught:
         load(write_toml(tmp_path))
-    said = str(caught.value).splitlines()
-    assert len(said) == 3
-    for line, column, row in zip(said, ("obs_a", "obs_b", "act"), (1, 2, 3), strict=True):
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    for line, column, row in zip(lines, ("obs_a", "obs_b", "act"), (1, 2, 3), strict=True):
         assert f"'{column}'" in line and f"row {row} (line {row + 1})" in line
 
 
-def test_of_many_wrong_columns_the_first_are_named(tmp_path):
+def test_of_many_invalid_columns_only_the_first_are_named(tmp_path):
     names = [f"obs_{number}" for number in range(20)]
     header = ",".join(["who", "act", "reward", *names])
     write_csv(tmp_path, f"{header}\nx,0,0{',?' * 20}\n")
     with pytest.raises(DataFileError) as caught:
         load(write_toml(tmp_path, time=None, end=None))
-    assert str(caught.value).splitlines()[8:] == ["And 12 more of this kind."]
+    assert str(caught.value).splitlines()[8:] == ["And 12 more."]
 
 
-def test_more_columns_than_a_log_may_have_are_refused_before_arrow_sees_them(tmp_path, monkeypatch):
-    """A million columns of a CSV file ended the process: std::bad_alloc."""
+def test_too_many_columns_are_refused_before_arrow_reads_them(tmp_path, monkeypatch):
+    """Regression: a CSV file of a million columns crashed the process (std::bad_alloc)."""
     monkeypatch.setattr(table_files.arrow_csv, "open_csv", lambda *_: pytest.fail("it was read"))
-    for count, told in [(2**15 + 1, "has 32,769 columns; 32,768 are read at most"),
-                        (10**6, "longer than 4,194,304 letters")]:  # fmt: skip
+    for count, message in [(2**15 + 1, "has 32,769 columns; the limit is 32,768"),
+                           (10**6, "longer than 4,194,304 characters")]:  # fmt: skip
         names = ",".join(f"o{number}" for number in range(count))
         path = write_csv(tmp_path, f"{names}\n{','.join(['0'] * count)}\n")
-        with pytest.raises(DataFileError, match=told):
+        with pytest.raises(DataFileError, match=message):
             data.load(str(path))
 
 
 @pytest.mark.parametrize("line", ["x" * 2**23, '"' + "x" * 2**23, '"\n",' * 2**22])
-def test_a_header_that_never_ends_is_not_read_to_its_end(tmp_path, line):
+def test_a_very_long_header_is_not_read_to_its_end(tmp_path, line):
     path = write_csv(tmp_path, line)
     with pytest.raises(DataFileError, match=r"log\.csv: .*(longer|larger) than"):
         data.load(str(path))
 
 
-def test_a_wide_parquet_file_is_opened_a_few_times(tmp_path, monkeypatch):
-    """To open it takes the longer the more columns it has, and it was opened for each."""
+def test_a_wide_parquet_file_is_opened_only_a_few_times(tmp_path, monkeypatch):
+    """Opening takes longer the more columns there are; it used to be opened once per column."""
     names = [f"obs_{number}" for number in range(300)]
     columns = {"who": [0, 0], "act": [0.0, 0.0], "reward": [0.0, 0.0], "end": [False, True]}
     columns |= {name: [1.0, 2.0] for name in names}
@@ -729,9 +736,9 @@ def test_a_wide_parquet_file_is_opened_a_few_times(tmp_path, monkeypatch):
     assert len(opened) < 10
 
 
-def test_a_parquet_file_that_lists_too_much_is_refused(tmp_path, monkeypatch):
+def test_a_parquet_file_with_too_many_columns_in_its_footer_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "_LONGEST_PARQUET_LIST", 100)
     columns = {f"o{number}": [1.0] for number in range(200)}
     parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
-    with pytest.raises(DataFileError, match="lists more than 100 columns or groups of rows"):
+    with pytest.raises(DataFileError, match="has more than 100 columns or row groups"):
         data.load(str(tmp_path / "log.parquet"))

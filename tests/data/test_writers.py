@@ -15,7 +15,7 @@ ROW_ARRAYS = ("observation", "action", "reward", "next_observation", "continuati
 
 
 def small(**changes) -> Dataset:
-    """Two episodes: one is cut, one truly ends. The thirds have no short decimal expansion."""
+    """Two episodes: one cut, one with a true end. Thirds have no short decimal expansion."""
     thirds = (np.arange(10, dtype=np.float32) / 3).reshape(5, 2)
     values = {
         "name": "small",
@@ -42,7 +42,7 @@ def small(**changes) -> Dataset:
     ],
     ids=lambda d: d.name,
 )
-def test_what_was_written_is_read_again(dataset, suffix, tmp_path):
+def test_a_written_data_set_is_read_back(dataset, suffix, tmp_path):
     path = tmp_path / f"log{suffix}"
     written = writers.write(dataset, path)
     assert written == writers.places(path)
@@ -56,18 +56,18 @@ def test_what_was_written_is_read_again(dataset, suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_tables_written_in_parts_are_the_same_rows(suffix, tmp_path, monkeypatch):
+def test_a_table_written_in_parts_has_the_same_rows(suffix, tmp_path, monkeypatch):
     dataset = data.load("treatment/cubic", 3)
     monkeypatch.setattr(writers, "ROWS_AT_ONCE", 500)
     path, _ = writers.write(dataset, tmp_path / f"log{suffix}")
     assert data.load(str(path)).sha256 == dataset.sha256
 
 
-def test_csv_as_the_standard_library_reads_it(tmp_path):
-    path, beside = writers.write(small(), tmp_path / "log.csv")
+def test_a_csv_is_readable_by_the_standard_library(tmp_path):
+    path, toml = writers.write(small(), tmp_path / "log.csv")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    about = tomllib.loads(beside.read_text())
+    about = tomllib.loads(toml.read_text())
     assert about == {
         "files": ["log.csv"],
         "episode": "episode",
@@ -95,9 +95,9 @@ def test_csv_as_the_standard_library_reads_it(tmp_path):
 
 
 def test_parquet_keeps_the_types(tmp_path):
-    path, beside = writers.write(small(), tmp_path / "log.parquet")
+    path, toml = writers.write(small(), tmp_path / "log.parquet")
     table = pyarrow.parquet.read_table(path)
-    assert tomllib.loads(beside.read_text())["files"] == ["log.parquet"]
+    assert tomllib.loads(toml.read_text())["files"] == ["log.parquet"]
     assert [str(table.schema.field(name).type) for name in ("action_1", "end", "time")] == [
         "float", "bool", "int64",
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_parquet_keeps_the_types(tmp_path):
     )
 
 
-def test_hdf5_has_the_names_of_d4rl(tmp_path):
+def test_hdf5_files_use_the_names_of_d4rl(tmp_path):
     (path,) = writers.write(small(), tmp_path / "log.hdf5")
     with h5py.File(path) as file:
         assert set(file) == {
@@ -120,7 +120,7 @@ def test_hdf5_has_the_names_of_d4rl(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", sorted(writers.FORMATS))
-def test_a_file_that_cannot_be_finished_leaves_the_old_one(suffix, tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(suffix, tmp_path, monkeypatch):
     path = tmp_path / f"log{suffix}"
     writers.write(small(), path)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(suffix, tmp_path, mon
         ([1, 0, 1, 1, 0], "a true end inside an episode, in row 1"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused(suffix, continuation, message, tmp_path):
+def test_data_that_a_format_cannot_store_is_refused(suffix, continuation, message, tmp_path):
     dataset = small(continuation=np.array(continuation, np.float32))
     with pytest.raises(ValueError, match=f"'small' has {message}"):
         writers.write(dataset, tmp_path / f"log{suffix}")
@@ -150,6 +150,6 @@ def test_what_a_format_cannot_hold_is_refused(suffix, continuation, message, tmp
 
 
 @pytest.mark.parametrize("name", ["log", "log.xlsx", "log.csv.gz"])
-def test_a_wrong_suffix_lists_the_right_ones(name, tmp_path):
-    with pytest.raises(ValueError, match=r"there are \.npz, \.csv, \.parquet, \.hdf5"):
+def test_the_error_about_a_wrong_suffix_lists_the_right_ones(name, tmp_path):
+    with pytest.raises(ValueError, match=r"must be one of \.npz, \.csv, \.parquet, \.hdf5"):
         writers.write(small(), tmp_path / name)

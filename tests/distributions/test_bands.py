@@ -1,4 +1,4 @@
-"""Best bands against a grid search over an independent divergence, and against mass formulas."""
+"""Tests of the band widths against a numerical minimum of the KL and formulas for the mass."""
 
 import itertools
 
@@ -14,12 +14,12 @@ from fat2thin.distributions import QGaussian
 from fat2thin.distributions.divergences import band_nodes, half_width_for_mass, optimal_half_width
 
 
-def test_constant_of_the_paper_pair():
+def test_optimal_half_width_for_the_indices_of_the_paper():
     np.testing.assert_allclose(optimal_half_width(0.0, 2.0), 3.2579 * np.sqrt(2.0), rtol=2e-5)
 
 
 @pytest.mark.parametrize(("sparse", "heavy"), [(0.0, 1.5), (-3.0, 2.0), (0.5, 2.5), (0.0, 1.0)])
-def test_it_minimises_the_registered_divergence(sparse, heavy):
+def test_optimal_half_width_minimises_the_registered_kl(sparse, heavy):
     with jax.enable_x64(True):
 
         @jax.jit
@@ -35,8 +35,8 @@ def test_it_minimises_the_registered_divergence(sparse, heavy):
 
 @pytest.mark.parametrize("sparse", [-20.0, 0.0, 0.9, 0.9999])
 @pytest.mark.parametrize("heavy", [1.0, 1.0 + 1e-9, 2.0, 2.9, 2.95, 2.99, 2.999999, 3.0 - 2**-51])
-def test_it_is_right_up_to_an_index_of_three(sparse, heavy):
-    """At the best width E[1 / (1 + (q - 1) y^2 / 2)] = (3 - q) / 2, here by SciPy over log t."""
+def test_optimal_half_width_is_accurate_up_to_index_three(sparse, heavy):
+    """At the best width E[1 / (1 + (q - 1) y^2 / 2)] = (3 - q) / 2, integrated here by SciPy."""
     exponent, width = 1.0 / (1.0 - sparse), optimal_half_width(sparse, heavy)
 
     def integral(function):
@@ -59,13 +59,13 @@ def test_it_is_right_up_to_an_index_of_three(sparse, heavy):
     np.testing.assert_allclose(found / integral(lambda _: 1.0), expected, rtol=1e-9)
 
 
-def test_widths_near_an_index_of_three():
-    """With a flat band of index 0: (3 pi / 2) / (3 - q) to leading order."""
+def test_optimal_half_width_near_index_three():
+    """For sparse index 0 it is (3 pi / 2) / (3 - q) to leading order."""
     np.testing.assert_allclose(optimal_half_width(0.0, 2.99), 471.14367, rtol=1e-7)
     np.testing.assert_allclose(optimal_half_width(0.0, 3.0 - 1e-9), 1.5e9 * np.pi, rtol=1e-6)
 
 
-def test_mass_of_the_band():
+def test_half_width_for_mass_contains_the_mass():
     """For a Cauchy of scale sqrt(2) sigma the mass in +-r is (2 / pi) atan(r / (sqrt(2) sigma))."""
     for mass in (0.1, 0.5, 0.81, 0.99):
         width = half_width_for_mass(mass, 2.0)
@@ -75,8 +75,8 @@ def test_mass_of_the_band():
         np.testing.assert_allclose(QGaussian(0.0, 1.0, index).cdf(width), 0.8, rtol=1e-5)
 
 
-def test_nodes_integrate_moments_exactly():
-    """E[t^2] = 1 / (2 e + 3) for the density (1 - t^2)^e: q = 0 has 1/5."""
+def test_band_nodes_integrate_moments_exactly():
+    """E[t^2] = 1 / (2 e + 3) for the density (1 - t^2)^e, which is 1/5 for q = 0."""
     for index in (-3.0, 0.0, 0.5):
         nodes, weights = band_nodes(index)
         exponent = 1.0 / (1.0 - index)
@@ -93,6 +93,6 @@ def test_nodes_integrate_moments_exactly():
         lambda: half_width_for_mass(1.0, 2.0),
     ],
 )
-def test_values_out_of_range_are_refused(call):
-    with pytest.raises(ValueError, match="must lie"):
+def test_out_of_range_values_raise(call):
+    with pytest.raises(ValueError, match="must be"):
         call()

@@ -1,4 +1,4 @@
-"""Oracles: SciPy's Beta law, quadrature, finite differences."""
+"""Tests of BoxBeta against SciPy's Beta distribution, quadrature and finite differences."""
 
 import functools
 
@@ -15,7 +15,7 @@ from fat2thin.distributions.beta import BoxBeta
 from fat2thin.distributions.q_math import gamma_entropy, log_beta
 
 DTYPES = ["float32", "float64"]
-# For programs that draw samples, which take long to compile.
+# Programs that draw samples take long to compile.
 SLOW_DTYPES = ["float32", pytest.param("float64", marks=pytest.mark.slow)]
 FALSE_ALARM = 1e-7
 CONCENTRATIONS = st.floats(0.05, 200.0)
@@ -43,7 +43,7 @@ def sample_with_log_prob(distribution, key, count):
 
 
 def box_beta(*parameters):
-    """Without NumPyro's checks, which are slow one distribution at a time."""
+    """Return a BoxBeta without NumPyro's parameter checks, which are slow."""
     return BoxBeta(*parameters, validate_args=False)
 
 
@@ -58,7 +58,7 @@ def scipy_beta(concentration1, concentration0, low, high):
     box=BOXES,
     position=st.floats(1e-4, 1.0 - 1e-4),
 )
-def test_density_and_cdf_are_scipys(concentration1, concentration0, box, position):
+def test_density_and_cdf_match_scipy(concentration1, concentration0, box, position):
     low, width = box
     high = low + width
     value = low + width * position
@@ -67,7 +67,7 @@ def test_density_and_cdf_are_scipys(concentration1, concentration0, box, positio
         log_density = log_prob(distribution, value)
         share, slope = cdf_and_slope(distribution, jnp.asarray(value))
     oracle = scipy_beta(concentration1, concentration0, low, high)
-    # Around the edge of a distant box the action has digits to lose.
+    # In a box far from 0 the action is rounded more coarsely.
     lost = 1e-14 * (abs(low) / width + 1.0) * max(concentration1, concentration0, 1.0) / 1e-4
     np.testing.assert_allclose(log_density, oracle.logpdf(value), rtol=1e-9, atol=1e-9 + lost)
     np.testing.assert_allclose(share, oracle.cdf(value), rtol=1e-7, atol=1e-9 + lost)
@@ -81,7 +81,7 @@ def test_density_and_cdf_are_scipys(concentration1, concentration0, box, positio
     box=BOXES,
     share=st.floats(1e-6, 1.0 - 1e-6),
 )
-def test_icdf_is_scipys(concentration1, concentration0, box, share):
+def test_icdf_matches_scipy(concentration1, concentration0, box, share):
     low, width = box
     with jax.enable_x64(True):
         distribution = box_beta(concentration1, concentration0, low, low + width)
@@ -89,14 +89,14 @@ def test_icdf_is_scipys(concentration1, concentration0, box, share):
     oracle = scipy_beta(concentration1, concentration0, low, low + width)
     expected = oracle.ppf(share)
     np.testing.assert_allclose(value, expected, rtol=1e-13, atol=2e-10 * width)
-    # Close to an edge SciPy's density is taken at an action that has lost its digits.
+    # Close to an edge, rounding of the action dominates SciPy's density.
     if min(expected - low, low + width - expected) > 1e-4 * width:
         np.testing.assert_allclose(slope, 1.0 / oracle.pdf(expected), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_icdf_keeps_relative_precision_at_both_edges(dtype):
-    # On [0, 1] a quantile may be as small as 1e-30; by symmetry the distance to 1 is as exact.
+    # On [0, 1] a quantile may be as small as 1e-30; mirrored, the distance to the high edge is.
     concentration1 = np.array([0.1, 0.1, 0.5, 2.0, 30.0], dtype)
     shares = np.array([1e-3, 0.4, 1e-6, 1e-6, 1e-6], dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -113,7 +113,7 @@ def test_icdf_keeps_relative_precision_at_both_edges(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_float32_and_float64_icdf_invert_the_cdf(dtype):
+def test_icdf_inverts_the_cdf(dtype):
     grid = np.array([0.05, 0.5, 1.0, 2.0, 20.0, 500.0], dtype)
     shares = np.array([1e-5, 0.01, 0.3, 0.5, 0.7, 0.99], dtype)
     concentration1, concentration0, share = np.meshgrid(grid, grid, shares, indexing="ij")
@@ -133,7 +133,7 @@ def test_float32_and_float64_icdf_invert_the_cdf(dtype):
         part.astype(np.float64) for part in (share, concentration1, concentration0)
     )
     oracle = stats.beta(first, second)
-    # What the incomplete Beta function loses in float32, and what the action does by rounding.
+    # Allow for the error of the incomplete Beta function and for rounding of the action.
     epsilon = float(np.finfo(dtype).eps)
     error = {"float32": 5e-6 + 5e-7 * (first + second), "float64": 1e-11}[dtype]
     clear = (value > 1e-30) & (value < 1.0)
@@ -160,7 +160,7 @@ def test_cdf_and_icdf_at_the_ends(dtype):
             assert np.all(np.asarray(slopes[2:]) == 0.0)
 
 
-def test_cdf_and_icdf_differentiate_in_value_and_box_and_refuse_concentrations():
+def test_cdf_and_icdf_are_differentiable_except_in_the_concentrations():
     def functions(point, low, high):
         distribution = box_beta(2.0, 3.5, low, high)
         return jnp.stack([distribution.cdf(point), distribution.icdf(point / 4.0)])
@@ -188,7 +188,7 @@ def test_cdf_and_icdf_differentiate_in_value_and_box_and_refuse_concentrations()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gamma_functions_are_scipys(dtype):
+def test_gamma_functions_match_scipy(dtype):
     grid = np.array([1e-4, 0.05, 0.5, 1.0, 7.9, 8.1, 15.9, 16.1, 300.0, 1e4, 1e6], dtype)
     first, second = np.meshgrid(grid, grid)
     tolerance = {"float32": 4e-6, "float64": 1e-13}[dtype]
@@ -196,7 +196,7 @@ def test_gamma_functions_are_scipys(dtype):
         beta = jax.jit(log_beta)(jnp.asarray(first), jnp.asarray(second))
         entropy = jax.jit(gamma_entropy)(jnp.asarray(grid))
     expected = special.betaln(first.astype(np.float64), second.astype(np.float64))
-    # SciPy takes the difference of log-Gamma functions, and has their rounding.
+    # SciPy subtracts log-Gamma functions and has their rounding error.
     rounding = 1e-15 * np.abs(special.gammaln(first.astype(np.float64) + second))
     error = np.abs(np.asarray(beta, np.float64) - expected)
     assert np.all(error < tolerance * (1.0 + np.abs(expected)) + rounding)
@@ -206,7 +206,7 @@ def test_gamma_functions_are_scipys(dtype):
 
 @settings(max_examples=60)
 @given(concentration1=CONCENTRATIONS, concentration0=CONCENTRATIONS, box=BOXES)
-def test_moments_and_entropy_are_scipys(concentration1, concentration0, box):
+def test_moments_and_entropy_match_scipy(concentration1, concentration0, box):
     low, width = box
     with jax.enable_x64(True):
         mean, variance, entropy = _moments(
@@ -261,12 +261,12 @@ def test_mode_is_where_the_density_peaks(concentration1, concentration0, expecte
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("box", [(-1.0, 1.0), (0.0, 1.0), (0.1, 0.3), (-100.0, 250.0)])
-def test_edges_are_finite_and_clamped_as_stated(box, dtype):
+def test_log_prob_at_the_edges_is_finite_and_clamped_as_documented(box, dtype):
     low, high = (np.asarray(edge, dtype) for edge in box)
     epsilon = float(np.finfo(dtype).eps)
     wide = np.asarray(1e3, dtype)
     points = [low, np.nextafter(low, high), high, np.nextafter(high, low), (low + high) / 2]
-    # Compiled code takes a subnormal number for zero: next to zero comes the smallest normal one.
+    # Compiled code flushes subnormal numbers to zero: use the smallest normal one next to zero.
     before_low = np.nextafter(low, -wide) if low else -np.finfo(dtype).tiny
     points += [before_low, np.nextafter(high, wide), low - wide, high + wide]
 
@@ -320,7 +320,7 @@ def test_samples_and_quantiles_stay_in_the_box(dtype):
 
 
 @pytest.mark.parametrize("dtype", SLOW_DTYPES)
-def test_samples_follow_the_law(dtype):
+def test_samples_follow_scipys_distribution(dtype):
     concentration1, concentration0 = np.array([0.3, 2.0, 40.0]), np.array([0.6, 3.0, 9.0])
     with jax.enable_x64(dtype == "float64"):
         distribution = box_beta(concentration1, concentration0, -1.0, 3.0)
@@ -340,7 +340,7 @@ def test_samples_follow_the_law(dtype):
         )
 
 
-def test_path_derivatives_are_those_of_the_moments():
+def test_mean_pathwise_derivatives_match_those_of_the_mean():
     # d mean / d c1 = c0 / (c1 + c0)², d mean / d c0 = -c1 / (c1 + c0)², times the width.
     first, second = np.array([0.5, 2.0, 30.0]), np.array([0.8, 3.0, 10.0])
 
@@ -354,7 +354,7 @@ def test_path_derivatives_are_those_of_the_moments():
     assert np.all(np.abs(slopes.mean(axis=0) - expected) < error)
 
 
-def test_box_path_derivatives_match_finite_differences():
+def test_pathwise_derivatives_in_the_box_match_finite_differences():
     def draws(box):
         value, own = box_beta(2.0, 3.0, *box).sample_with_log_prob(jax.random.key(3), (32,))
         return jnp.stack([value, own])
@@ -371,7 +371,7 @@ def test_box_path_derivatives_match_finite_differences():
 # Shapes, transformations, errors
 
 
-def test_transformations_take_the_distribution_as_an_argument():
+def test_jit_grad_and_vmap_accept_the_distribution_as_an_argument():
     high = np.array([1.0, 2.0, 3.0])
     concentration1 = np.array([[2.0], [0.7]])
     distribution = BoxBeta(concentration1, 3.0, -1.0, high)
@@ -425,13 +425,13 @@ def test_support_is_the_box():
         ({"low": 1.0}, "invalid low and high parameters"),
     ],
 )
-def test_bad_parameters_are_named(change, message):
+def test_errors_name_the_invalid_parameter(change, message):
     arguments = {"concentration1": 2.0, "concentration0": 2.0, "low": -1.0, "high": 1.0} | change
     with pytest.raises(ValueError, match=message):
         BoxBeta(**arguments, validate_args=True)
     BoxBeta(**arguments, validate_args=False)
 
 
-def test_shapes_that_do_not_broadcast_are_named():
+def test_errors_list_shapes_that_do_not_broadcast():
     with pytest.raises(ValueError, match=r"concentration1 \(2,\).*high \(3,\)"):
         BoxBeta(np.ones(2), 1.0, -1.0, np.ones(3), validate_args=False)

@@ -1,4 +1,4 @@
-"""The family under the conformance kit: ours pass, the published forms and planted errors fail."""
+"""Run the conformance kit: our distributions pass, published forms and injected errors fail."""
 
 import math
 
@@ -35,7 +35,7 @@ FACTOR = jnp.array([[1.0, 0.0, 0.0], [0.9, 1.1, 0.0], [0.0, 0.1, 0.7]])
 
 
 def grid(indices, scales):
-    """Every index with every scale: one distribution, batch shape (indices, scales)."""
+    """Return one distribution with every pair of index and scale, batch shape (indices, scales)."""
     return QGaussian(0.0, jnp.asarray(scales), jnp.asarray(indices)[:, None])
 
 
@@ -43,7 +43,7 @@ def result(report, name):
     return next(check for check in report.checks if check.name == name)
 
 
-def test_a_sample_of_the_grid_passes_and_offers_everything():
+def test_a_subset_of_the_grid_passes_and_skips_no_check():
     report = check_distribution(grid(QUICK_INDICES, QUICK_SCALES), KEY, samples=SAMPLES)
     report.raise_if_failed()
     assert {check.status for check in report.checks} == {"pass"}
@@ -59,7 +59,7 @@ def test_the_grid_passes_in_float32():
 @pytest.mark.long
 def test_the_grid_passes_in_float64_up_to_2_95():
     with jax.enable_x64(True):
-        # Above 2.5 the law leaves the range of float32, so there is no precision to compare.
+        # Above 2.5 values leave the range of float32, so the precisions cannot be compared.
         report = check_distribution(
             grid((*ALL_INDICES, *BEYOND_FLOAT32), ALL_SCALES), KEY, skip=["precision"]
         )
@@ -124,7 +124,7 @@ def test_the_authors_proposal_has_mass_root_two_in_one_dimension():
     assert result(report, "mass").measured == pytest.approx(math.sqrt(2.0) - 1.0, abs=0.05)
 
 
-def test_the_authors_proposal_has_no_mass_in_three_dimensions():
+def test_the_mass_of_the_authors_proposal_diverges_in_three_dimensions():
     distribution = AuthorsProposal(jnp.zeros(3), jnp.ones(3))
     report = check_distribution(distribution, KEY, samples=SAMPLES)
     assert {"mass", "samples"} <= set(report.failures)
@@ -163,14 +163,14 @@ class ScaleForVariance(QGaussian):
     ],
     ids=["WrongNormaliser", "WrongSamplerIndex", "ScaleForVariance"],
 )
-def test_planted_errors_fail_their_own_checks(family, scale, expected):
+def test_injected_errors_fail_only_their_own_checks(family, scale, expected):
     distribution = family(0.0, scale, jnp.array([1.0, 2.0]))
     report = check_distribution(distribution, KEY, samples=SAMPLES, skip=["icdf", "precision"])
     assert report.failures == expected
 
 
 @pytest.mark.slow
-def test_a_sampler_of_a_wider_sparse_law_leaves_the_support():
+def test_samples_of_a_wider_sparse_distribution_fail_the_support_check():
     report = check_distribution(
         WrongSamplerIndex(0.0, 1.0, 0.0), KEY, samples=SAMPLES, skip=["cdf", "icdf", "precision"]
     )

@@ -1,4 +1,4 @@
-"""KL divergences against SciPy's quadrature and known constants; estimators against their bias."""
+"""Tests of the KL divergences against SciPy's quadrature, and of the estimators' bias."""
 
 import itertools
 
@@ -22,7 +22,7 @@ from oracles import scipy_twin
 
 
 def integrated_kl(first, second):
-    """KL by adaptive quadrature of SciPy's densities, cut at quantiles of the first."""
+    """Return the KL by adaptive quadrature of SciPy's densities, cut at quantiles of the first."""
     cuts = [first.ppf(p) for p in (0.0, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1 - 1e-4, 1.0)]
 
     def integrand(x):
@@ -33,7 +33,7 @@ def integrated_kl(first, second):
     return sum(scipy.integrate.quad(integrand, a, b, limit=200)[0] for a, b in pieces)
 
 
-def test_closed_form_has_the_spec_constants():
+def test_closed_form_has_the_documented_minimum():
     with jax.enable_x64(True):
         best = scipy.optimize.minimize_scalar(
             lambda k: float(kl_sparse_cauchy(k, 1.0)), bounds=(1.0, 10.0), options={"xatol": 1e-9}
@@ -45,7 +45,7 @@ def test_closed_form_has_the_spec_constants():
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_closed_form_is_the_integral(wide):
+def test_closed_form_equals_the_integral(wide):
     ratios = np.array([1e-3, 0.04, 0.29, 0.31, 1.0, 3.0, 50.0, 1e4])
     expected = [
         integrated_kl(scipy_twin(0, k / np.sqrt(2), 0.0), scipy_twin(0, 1 / np.sqrt(2), 2.0))
@@ -81,7 +81,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_quadrature_is_scipys_integral(wide):
+def test_quadrature_matches_scipy(wide):
     first, second = (np.array(parameters).T for parameters in zip(*PAIRS, strict=True))
     expected = [integrated_kl(scipy_twin(*p), scipy_twin(*r)) for p, r in PAIRS]
     with jax.enable_x64(wide):
@@ -90,13 +90,13 @@ def test_quadrature_is_scipys_integral(wide):
     np.testing.assert_allclose(values, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_divergence_from_itself_is_zero():
+def test_kl_of_a_distribution_with_itself_is_zero():
     indices = jnp.array([-20.0, -1.0, 0.0, 0.5, 0.99, 1.0, 1.5, 2.0, 2.5])
     values = kl_divergence(QGaussian(0.3, 2.0, indices), QGaussian(0.3, 2.0, indices))
     np.testing.assert_allclose(values, 0.0, atol=1e-4)
 
 
-def test_infinite_where_not_covered_or_divergent():
+def test_kl_is_infinite_where_not_covered_or_divergent():
     assert kl_divergence(QGaussian(0.0, 1.0, 0.0), QGaussian(0.0, 0.9, 0.0)) == jnp.inf
     assert kl_divergence(QGaussian(0.0, 1.0, 2.0), QGaussian(0.0, 9.0, 0.0)) == jnp.inf
     assert kl_divergence(QGaussian(0.0, 1.0, 5 / 3), Normal(0.0, 1.0)) == jnp.inf
@@ -104,7 +104,7 @@ def test_infinite_where_not_covered_or_divergent():
     assert np.isfinite(kl_divergence(QGaussian(0.0, 1.0, 2.0), QGaussian(0.0, 1.0, 1.01)))
 
 
-def test_registry_knows_the_relatives():
+def test_registered_kl_accepts_normal_cauchy_and_student_t():
     sparse = QGaussian(0.1, 0.5, 0.0)
     expected = {
         Normal(0.0, 2.0): scipy_twin(0.0, 2.0, 1.0),
@@ -119,7 +119,7 @@ def test_registry_knows_the_relatives():
     np.testing.assert_allclose(reverse, integrated_kl(*twins), rtol=1e-4)
 
 
-def test_numbers_pick_the_closed_form_only_with_a_common_centre():
+def test_closed_form_is_used_only_with_a_common_centre():
     centred = kl_divergence(QGaussian(0.5, 1.0, 0.0), QGaussian(0.5, 1.0, 2.0))
     np.testing.assert_allclose(centred, kl_sparse_cauchy(1.0, 1.0), rtol=1e-6)
     offset = kl_divergence(QGaussian(0.5, 1.0, 0.0), QGaussian(0.0, 1.0, 2.0))
@@ -127,14 +127,14 @@ def test_numbers_pick_the_closed_form_only_with_a_common_centre():
     np.testing.assert_allclose(offset, integrated_kl(*twins), rtol=1e-5)
 
 
-def test_products_of_coordinates_add_up():
+def test_kl_of_products_is_the_sum_over_coordinates():
     sparse = QGaussian(jnp.zeros(3), jnp.array([0.5, 1.0, 2.0]), 0.0)
     heavy = QGaussian(jnp.zeros(3), 1.0, 2.0)
     total = kl_divergence(sparse.to_event(1), heavy.to_event(1))
     np.testing.assert_allclose(total, jnp.sum(kl_divergence(sparse, heavy)), rtol=1e-6)
 
 
-def test_squashed_gaussian_covers_only_its_box():
+def test_kl_to_a_squashed_gaussian_is_infinite_outside_its_box():
     squashed = SquashedGaussian(0.2, 0.5, -1.0, 1.0)
     inside = QGaussian(0.1, 0.3, 0.0)
     twin = scipy_twin(0.1, 0.3, 0.0)
@@ -149,7 +149,7 @@ def test_squashed_gaussian_covers_only_its_box():
     assert kl_divergence(QGaussian(0.8, 0.3, 0.0), squashed) == jnp.inf
 
 
-def test_gradients_of_the_quadrature_are_finite_differences():
+def test_gradients_of_the_quadrature_match_finite_differences():
     def divergence(loc, scale, index, other_scale):
         return kl_divergence(QGaussian(loc, scale, index), QGaussian(0.0, other_scale, 2.0))
 
@@ -172,7 +172,7 @@ def test_expectation_of_the_square_is_the_variance():
     np.testing.assert_allclose(values, distribution.variance, rtol=1e-4)
 
 
-def test_plain_estimator_is_unbiased_and_k3_is_not():
+def test_monte_carlo_kl_is_unbiased_and_k3_is_biased():
     """E[k3] = KL - (1 - M) with M the mass of r inside the support of p."""
     half_width, samples = 2.3009, 400_000
     sparse = QGaussian(0.0, half_width / np.sqrt(2.0), 0.0)
@@ -180,7 +180,7 @@ def test_plain_estimator_is_unbiased_and_k3_is_not():
     exact = kl_sparse_cauchy(half_width, 1.0)
     covered = 2.0 / np.pi * np.arctan(half_width)
     plain = monte_carlo_kl(jax.random.key(0), sparse, cauchy, samples)
-    # Standard deviation of one term is 0.24 here (spec 1.6): five standard errors.
+    # The standard deviation of one term is 0.24 here; allow five standard errors.
     np.testing.assert_allclose(plain, exact, atol=5 * 0.24 / np.sqrt(samples))
     k3 = monte_carlo_k3(jax.random.key(1), sparse, cauchy, samples)
     np.testing.assert_allclose(k3, exact - (1.0 - covered), atol=0.01)

@@ -1,4 +1,4 @@
-"""Oracles: the Gamma formulas of the density, SciPy's laws, quadrature, finite differences."""
+"""Tests of the multivariate q-Gaussian against Gamma formulas, SciPy and finite differences."""
 
 import functools
 
@@ -62,7 +62,7 @@ def gamma_log_normaliser(index, dimension):
 
 
 def formula_log_density(value, loc, sigma, index):
-    """exp_q(-m² / 2) / Z from its definition, in float64; the points must lie inside."""
+    """Return log(exp_q(-m² / 2) / Z) by its definition in float64, for points in the support."""
     difference = np.asarray(value, np.float64) - loc
     mahalanobis = np.sum(difference * np.linalg.solve(sigma, difference.T).T, axis=-1)
     kernel = np.log(1.0 - (1.0 - index) * mahalanobis / 2.0) / (1.0 - index)
@@ -75,7 +75,7 @@ def formula_log_density(value, loc, sigma, index):
 
 @settings(max_examples=80)
 @given(index=st.floats(-20.0, 0.99), dimension=st.integers(1, 7))
-def test_normaliser_and_entropy_follow_the_gamma_formulas(index, dimension):
+def test_normaliser_and_entropy_match_the_gamma_formulas(index, dimension):
     exponent = 1.0 / (1.0 - index)
     with jax.enable_x64(True):
         value, entropy = log_normaliser_and_entropy(jnp.float64(index), dimension)
@@ -91,8 +91,8 @@ def test_float32_normaliser_and_its_slope_stay_smooth_towards_the_gaussian(dimen
     gap = 1.0 - index.astype(np.float64)
     both = functools.partial(log_normaliser_and_entropy, dimension=dimension)
     (value, entropy), (slope, _) = jax.jvp(both, (jnp.asarray(index),), (jnp.ones(4),))
-    # log Z = n/2 log(2 pi) - h n (n + 2) / 8 + O(h²), expanded from the Gamma formula; the
-    # entropy falls twice as fast.
+    # log Z = n/2 log(2 pi) - h n (n + 2) / 8 + O(h²), from the Gamma formula. The entropy falls
+    # twice as fast.
     drop = dimension * (dimension + 2) / 8
     expected = dimension / 2 * np.log(2 * np.pi) - gap * drop
     assert np.all(np.abs(value - expected) < 3e-6 + dimension**3 * gap**2)
@@ -108,7 +108,7 @@ def test_float32_normaliser_and_its_slope_stay_smooth_towards_the_gaussian(dimen
     spread=st.floats(1e-4, 1e4),
     seed=st.integers(0, 10**6),
 )
-def test_log_prob_is_the_definition_for_full_and_diagonal_scale(index, shrink, spread, seed):
+def test_log_prob_matches_the_definition_for_full_and_diagonal_scale(index, shrink, spread, seed):
     rng = np.random.default_rng(seed)
     lower = spread * (np.tril(rng.normal(size=(3, 3)), -1) + np.diag(rng.uniform(0.5, 2.0, 3)))
     loc = rng.normal(size=3)
@@ -134,7 +134,7 @@ def test_log_prob_is_the_definition_for_full_and_diagonal_scale(index, shrink, s
         (0.5, stats.beta(3, 3, loc=-2, scale=4)),
     ],
 )
-def test_one_dimension_is_a_law_scipy_knows(index, density, dtype):
+def test_one_dimension_matches_scipy(index, density, dtype):
     low, high = density.support()
     points = np.linspace(0.95 * low, 0.95 * high, 31)
     with jax.enable_x64(dtype == "float64"):
@@ -155,7 +155,7 @@ def test_mass_is_one(dimension):
     with jax.enable_x64(True):
         density = np.exp(log_prob(standard(index, dimension), points))
     mass = weights @ (sphere * r ** (dimension - 1) * density) * radius / 2.0
-    # The rule converges slowly where the density jumps at the edge, as it nearly does at -20.
+    # The quadrature converges slowly where the density nearly jumps at the edge (index -20).
     np.testing.assert_allclose(mass, 1.0, atol=2e-3)
     np.testing.assert_allclose(mass[2:], 1.0, atol=1e-9)
 
@@ -176,7 +176,7 @@ def test_mass_of_a_tilted_ellipse_is_one():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dimension", [1, 2, 3, 6])
-def test_samples_follow_the_law(dimension, dtype):
+def test_samples_follow_scipys_radial_and_marginal_distributions(dimension, dtype):
     indices = np.array([-20.0, 0.0, 0.7, 0.999])
     with jax.enable_x64(dtype == "float64"):
         distribution = standard(indices, dimension)
@@ -217,7 +217,7 @@ def test_moments_match_samples(scale):
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_sample_with_log_prob_is_the_density_of_the_sample(dimension):
+def test_sample_with_log_prob_matches_the_density_of_the_sample(dimension):
     indices = np.array([-20.0, 0.0, 0.5, 0.99, 1.0 - 1e-6])
     loc, lower = CENTRE[:dimension], LOWER[:dimension, :dimension]
     sigma = lower @ lower.T
@@ -235,7 +235,7 @@ def test_sample_with_log_prob_is_the_density_of_the_sample(dimension):
     for column, index in enumerate(indices[:-1]):
         points = np.asarray(value[:, column])
         whitened = np.linalg.solve(lower, (points - loc).T)
-        # What the sample itself has lost at the edge, the log density from the draw has not.
+        # At the edge the rounded sample has lost digits that the log density still has.
         clear = 1.0 - (1.0 - index) * np.sum(whitened**2, axis=0) / 2.0 > 1e-9
         expected = formula_log_density(points[clear], loc, sigma, index)
         np.testing.assert_allclose(own[clear, column], expected, rtol=1e-5, atol=1e-5)
@@ -243,7 +243,7 @@ def test_sample_with_log_prob_is_the_density_of_the_sample(dimension):
     np.testing.assert_allclose(own[:, -1], gaussian, rtol=1e-3, atol=1e-3)
 
 
-def test_float32_log_density_from_the_draw_survives_the_edge():
+def test_float32_sample_with_log_prob_is_accurate_near_the_edge():
     # With e = 1/21 most of the mass is near the surface; E[-log p] is the entropy.
     distribution = standard(-20.0, 6)
     own = sample_with_log_prob(distribution, jax.random.key(0), 100_000)[1]
@@ -256,7 +256,7 @@ def test_float32_log_density_from_the_draw_survives_the_edge():
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_sample_path_derivatives_match_finite_differences(dimension):
+def test_pathwise_derivatives_match_finite_differences(dimension):
     index = np.array([-5.0, 0.0, 0.9, 0.99999])
     strict_lower = np.tril(np.ones((dimension, dimension)), -1)
     step = 1e-6
@@ -282,7 +282,7 @@ def test_sample_path_derivatives_match_finite_differences(dimension):
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_float32_path_derivative_in_the_index_is_that_of_the_variance(dimension):
+def test_float32_pathwise_derivative_in_the_index_matches_the_variance(dimension):
     # E[x_1²] = 2 / ((n + 2) h + 2), so d/dq E[x_1²] = 2 (n + 2) / ((n + 2) h + 2)².
     index = np.float32(1.0) - np.array([1.0, 0.1, 1e-3, 1e-6], np.float32)
 
@@ -299,13 +299,13 @@ def test_float32_path_derivative_in_the_index_is_that_of_the_variance(dimension)
     expected = 2.0 * (dimension + 2) / ((dimension + 2) * gap + 2.0) ** 2
     deviation = slopes.std(axis=0)
     assert np.all(np.abs(slopes.mean(axis=0) - expected) < 6.0 * deviation / np.sqrt(50_000))
-    # A sampler that is only right in law has a derivative that blows up towards 1.
+    # A correct sampler that is not smooth in the index has derivatives that diverge towards 1.
     assert np.all(deviation < 20.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", ["scale_tril", "scale_diag"])
-def test_own_samples_are_never_outside_by_rounding(scale, dtype):
+def test_rounding_never_moves_samples_outside_the_support(scale, dtype):
     parameter = LOWER if scale == "scale_tril" else np.diag(LOWER)
 
     @jax.jit
@@ -326,12 +326,12 @@ def test_own_samples_are_never_outside_by_rounding(scale, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", ["scale_tril", "scale_diag"])
-def test_edges_are_safe(scale, dtype):
+def test_density_and_gradients_at_the_edges(scale, dtype):
     parameter = LOWER if scale == "scale_tril" else np.diag(LOWER)
     lower = LOWER if scale == "scale_tril" else np.diag(np.diag(LOWER))
     direction = np.array([0.6, 0.0, -0.8])
     epsilon = float(np.finfo(dtype).eps)
-    # The last one is so far out that its square overflows.
+    # The square of the last factor overflows.
     far = 10.0 * float(np.sqrt(np.finfo(dtype).max))
     factors = np.array([0, 0.5, 0.999, 1 - 4 * epsilon, 1, 1 + 200 * epsilon, 1.01, 50.0, far])
 
@@ -442,7 +442,7 @@ def test_batches_broadcast():
 
 
 @pytest.mark.parametrize("scale", ["scale_tril", "scale_diag"])
-def test_transformations_take_the_distribution_as_an_argument(scale):
+def test_jit_grad_and_vmap_accept_the_distribution_as_an_argument(scale):
     parameter = LOWER if scale == "scale_tril" else np.diag(LOWER)
     sigma = LOWER @ LOWER.T if scale == "scale_tril" else np.diag(np.diag(LOWER) ** 2)
     value = CENTRE + 0.1
@@ -483,12 +483,12 @@ def test_transformations_take_the_distribution_as_an_argument(scale):
     [
         (1.0, r"MultivariateNormal"),
         (1.5, r"changes with the dimension.*multivariate_student_t"),
-        (5.0 / 3.0, r"no such density exists.*multivariate_student_t"),
-        (2.0, r"1 \+ 2/n = 1\.66667 and above no such density exists"),
+        (5.0 / 3.0, r"no density exists.*multivariate_student_t"),
+        (2.0, r"1 \+ 2/n = 1\.66667 or above no density exists"),
         ([0.0, 2.0, np.nan], r"got 2 in n = 3"),
     ],
 )
-def test_a_known_index_from_one_up_is_always_an_error(index, message, validate_args):
+def test_a_concrete_index_of_one_or_above_always_raises(index, message, validate_args):
     known = np.asarray(index)
     with pytest.raises(ValueError, match=message):
         standard(known, 3, validate_args=validate_args)
@@ -497,7 +497,7 @@ def test_a_known_index_from_one_up_is_always_an_error(index, message, validate_a
         traced(jnp.zeros(3))
 
 
-def test_a_traced_index_from_one_up_gives_nan():
+def test_a_traced_index_of_one_or_above_gives_nan():
     @jax.jit
     def everything(index):
         distribution = standard(index, 2)
@@ -525,7 +525,7 @@ def test_a_traced_index_from_one_up_gives_nan():
         ({"entropic_index": -np.inf}, "entropic_index"),
     ],
 )
-def test_bad_parameters_are_named(change, name):
+def test_errors_name_the_invalid_parameter(change, name):
     arguments = {"loc": np.zeros(2), "entropic_index": 0.0, "scale_diag": np.ones(2)} | change
     with pytest.raises(ValueError, match=f"invalid {name} parameter"):
         MultivariateQGaussian(**arguments, validate_args=True)
@@ -544,13 +544,13 @@ def test_bad_parameters_are_named(change, name):
         ({"loc": np.zeros(2), "scale_tril": np.eye(2), "scale_diag": 1.0}, "exactly one"),
     ],
 )
-def test_shapes_that_do_not_fit_are_named(arguments, message):
+def test_errors_list_shapes_that_do_not_match(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultivariateQGaussian(entropic_index=0.0, **arguments, validate_args=False)
 
 
-def test_a_value_of_another_dimension_is_an_error():
-    with pytest.raises(ValueError, match="3 coordinates"):
+def test_a_value_of_the_wrong_dimension_raises():
+    with pytest.raises(ValueError, match=r"must have length 3, got shape \(5, 1\)"):
         standard(0.0, 3).log_prob(np.zeros((5, 1)))
 
 
@@ -558,7 +558,7 @@ def test_a_value_of_another_dimension_is_an_error():
 
 
 @pytest.mark.parametrize("index", [1.05, 1.5, 5.0 / 3.0, 2.0, 2.5])
-def test_student_t_by_index_has_q_gaussian_marginals(index):
+def test_multivariate_student_t_has_q_gaussian_marginals(index):
     with jax.enable_x64(True):
         distribution = multivariate_student_t(CENTRE, LOWER, index, validate_args=False)
         degrees_of_freedom, factor = (float(part) for part in student_t_parameters(index))
@@ -589,7 +589,7 @@ def test_student_t_by_index_has_q_gaussian_marginals(index):
     assert stats.kstest(projected, marginal.cdf).pvalue > FALSE_ALARM
 
 
-def test_student_t_takes_a_batch_of_indices_and_refuses_others():
+def test_multivariate_student_t_accepts_a_batch_of_indices_between_one_and_three():
     distribution = multivariate_student_t(np.zeros(2), np.eye(2), np.array([1.5, 2.0, 2.5]))
     assert distribution.batch_shape == (3,)
     np.testing.assert_allclose(distribution.df, [3.0, 1.0, 1.0 / 3.0], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""QGaussian against SciPy's laws, the Gamma formulas, and finite differences."""
+"""Tests of QGaussian against SciPy's distributions, the Gamma formulas and finite differences."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ LEVEL = 1e-6
 
 
 def gamma_formula(index):
-    """log Z of spec table 1.2 by log-Gamma functions, in float64, away from 1."""
+    """Return log Z by the textbook formula with log-Gamma functions in float64, away from 1."""
     distance = abs(1.0 - index)
     exponent = 1.0 / distance
     low, high = (exponent + 1, exponent + 1.5) if index < 1 else (exponent - 0.5, exponent)
@@ -31,7 +31,7 @@ def gamma_formula(index):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_normaliser_is_the_gamma_formula(wide):
+def test_normaliser_matches_the_gamma_formula(wide):
     indices = np.array([*SPARSE, *HEAVY], np.float32)
     with jax.enable_x64(wide):
         values = log_normaliser(jnp.asarray(indices.astype(float)))
@@ -39,13 +39,13 @@ def test_normaliser_is_the_gamma_formula(wide):
     np.testing.assert_allclose(values, expected, atol=1e-12 if wide else 1e-6)
 
 
-def test_normaliser_constants_of_the_spec():
+def test_normaliser_at_known_indices():
     constants = {0.0: 4.0 * np.sqrt(2.0) / 3.0, 1.0: np.sqrt(2 * np.pi), 2.0: np.sqrt(2.0) * np.pi}
     for index, constant in constants.items():
         np.testing.assert_allclose(jnp.exp(log_normaliser(index)), constant, rtol=1e-6)
 
 
-def test_entropy_constants_of_the_spec():
+def test_entropy_at_known_indices():
     half_width = 0.7
     sparse = QGaussian(0.0, half_width / np.sqrt(2.0), 0.0)
     np.testing.assert_allclose(sparse.entropy(), np.log(half_width) + 5 / 3 - np.log(3), rtol=1e-5)
@@ -56,7 +56,7 @@ def test_entropy_constants_of_the_spec():
 @pytest.mark.parametrize("function", [log_normaliser, entropy_excess])
 @pytest.mark.parametrize("wide", [False, True])
 def test_value_and_slope_are_smooth_across_one(function, wide):
-    """The integral of the slope is the value: no step or kink where the series takes over."""
+    """The integral of the slope is the value: no step or kink where the series is switched on."""
     with jax.enable_x64(wide):
         indices = jnp.asarray(1.0 + np.linspace(-0.12, 0.12, 49))
         values = np.asarray(function(indices), float)
@@ -65,15 +65,15 @@ def test_value_and_slope_are_smooth_across_one(function, wide):
     np.testing.assert_allclose(values - values[0], integrated, atol=1e-7 if wide else 1e-5)
 
 
-def test_known_slope_of_the_normaliser_at_one():
+def test_slope_of_the_normaliser_at_one():
     """d log Z / dq = E[y^4] / 8 = 3/8 at q = 1: exp_q(-x) = exp(-x)(1 + (q - 1) x^2 / 2)."""
     np.testing.assert_allclose(jax.grad(log_normaliser)(1.0), 0.375, rtol=1e-5)
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_density_cdf_and_icdf_are_scipys(wide):
-    """In float32 the outer percents are left to float64: next to the edge of a sparse support the
-    result is as sensitive as its distance to the edge is small.
+def test_density_cdf_and_icdf_match_scipy(wide):
+    """The outer percents are tested in float64 only: close to the edge of a sparse support the
+    result is too sensitive to rounding in float32.
     """
     indices = np.array([*SPARSE, *NEAR_ONE, *HEAVY], np.float32).astype(float)
     loc, scale = 0.3125, 2.0
@@ -93,7 +93,7 @@ def test_density_cdf_and_icdf_are_scipys(wide):
         close = {"rtol": tolerance, "atol": 1e-12, "err_msg": f"index {indices[column]}"}
         np.testing.assert_allclose(np.exp(log_density[:, column]), twin.pdf(at), **close)
         np.testing.assert_allclose(cumulative[:, column], twin.cdf(at), **close)
-        # A quantile is judged by the share it stands for: the density may be tiny there.
+        # Compare probabilities, not quantiles: the density may be tiny there.
         np.testing.assert_allclose(twin.cdf(quantiles[:, column]), shares, **close)
 
 
@@ -117,7 +117,7 @@ def test_uniform_and_semicircle_limits():
     np.testing.assert_allclose(jnp.exp(wide.log_prob(x)), 0.25, rtol=1e-4)
 
 
-def test_samples_follow_scipys_law():
+def test_samples_follow_scipys_distribution():
     indices = np.array([*SPARSE, *NEAR_ONE, *HEAVY])
     values = QGaussian(-1.0, 0.5, jnp.asarray(indices)).sample(jax.random.key(7), (40_000,))
     for index, column in zip(indices, np.asarray(values, float).T, strict=True):
@@ -127,8 +127,8 @@ def test_samples_follow_scipys_law():
 
 @pytest.mark.parametrize("name", ["loc", "scale", "entropic_index"])
 @pytest.mark.parametrize("quantity", ["sample", "log_prob"])
-def test_derivatives_are_finite_differences(quantity, name):
-    """Sample and density move with each parameter as finite differences say, across index 1."""
+def test_derivatives_match_finite_differences(quantity, name):
+    """Derivatives of samples and densities in each parameter, across index 1."""
     indices = np.array([-3.0, 0.0, 0.95, 1.0, 1.05, 1.5, 2.0])
     points = np.linspace(-0.6, 0.9, 16)[:, None]
     step = 1e-5
@@ -148,7 +148,7 @@ def test_derivatives_are_finite_differences(quantity, name):
     np.testing.assert_allclose(derivative, difference, rtol=1e-4, atol=1e-6)
 
 
-def test_own_log_density():
+def test_sample_with_log_prob_matches_log_prob():
     distribution = QGaussian(0.3, 2.0, jnp.array([-20.0, 0.0, 0.999, 1.0, 1.5, 2.5]))
     values, log_density = distribution.sample_with_log_prob(jax.random.key(5), (20_000,))
     np.testing.assert_array_equal(values, distribution.sample(jax.random.key(5), (20_000,)))
@@ -158,8 +158,8 @@ def test_own_log_density():
 
 
 @pytest.mark.parametrize("index", [-1.0, 0.0, 0.5, 2.0])
-def test_own_log_density_moves_only_with_the_scale(index):
-    """Along the path d/dloc = 0 and d/dlog scale = -1 (spec 1.5)."""
+def test_log_density_of_a_reparametrised_sample_depends_only_on_the_scale(index):
+    """Along the sample path d/dloc = 0 and d/dlog scale = -1."""
 
     def total(loc, log_scale):
         distribution = QGaussian(loc, jnp.exp(log_scale), index)
@@ -169,7 +169,7 @@ def test_own_log_density_moves_only_with_the_scale(index):
     np.testing.assert_allclose(jax.grad(total, 1)(0.3, -1.0), -1.0, rtol=1e-6)
 
 
-def test_no_sample_leaves_the_support_however_narrow():
+def test_samples_stay_in_the_support_even_if_it_is_narrow():
     loc, scale, index = jnp.meshgrid(
         jnp.array([0.0, 0.3, 1000.0, -1e6]),
         jnp.array([1e-4, 1.0, 1e4]),
@@ -184,7 +184,7 @@ def test_no_sample_leaves_the_support_however_narrow():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_edges_are_safe(dtype):
+def test_density_and_gradients_at_the_edges(dtype):
     with jax.enable_x64(dtype is np.float64):
         index, loc = np.meshgrid(np.array([-20.0, -1.0, 0.0, 0.5, 0.99], dtype), dtype([0.0, 0.7]))
         parameters = (jnp.asarray(loc), jnp.full_like(loc, 0.3), jnp.asarray(index))
@@ -210,7 +210,7 @@ def test_edges_are_safe(dtype):
             assert np.all(np.asarray(slopes(points)) == 0.0)
 
 
-def test_huge_values_have_the_power_law():
+def test_huge_values_follow_the_power_law():
     indices = np.array([1.0 + 1e-4, 1.5, 2.0, 2.5], np.float32)
     values = np.array([1e18, 1e30, 3e38, -3e38], np.float32)[:, None]
     distribution = QGaussian(0.5, 1e-3, indices)
@@ -227,7 +227,7 @@ def test_gaussian_far_out_is_minus_infinity_not_nan():
     assert np.isfinite(slope)
 
 
-def test_heaviest_samples_saturate_and_stay_finite():
+def test_samples_that_would_overflow_are_finite():
     with jax.enable_x64(True):
         distribution = QGaussian(0.0, 1e4, 2.995)
 
@@ -253,7 +253,7 @@ def test_moments_where_they_exist():
     np.testing.assert_array_equal(distribution.mode, 0.5)
 
 
-def test_support_is_a_real_constraint():
+def test_support_is_a_numpyro_constraint():
     sparse = QGaussian(1.0, 2.0, 0.0)
     np.testing.assert_allclose(sparse.support.lower_bound, 1.0 - 2.0 * np.sqrt(2.0), rtol=1e-6)
     np.testing.assert_allclose(sparse.half_width, 2.0 * np.sqrt(2.0), rtol=1e-6)
@@ -267,7 +267,7 @@ def test_support_is_a_real_constraint():
     assert traced == [numpyro_distributions.constraints.real]
 
 
-def test_cdf_derivatives_and_the_refused_one():
+def test_cdf_is_differentiable_except_in_the_index():
     distribution = QGaussian(0.3, 2.0, 0.5)
     x = jnp.float32(1.1)
     slope = jax.grad(lambda v, m, s: QGaussian(m, s, 0.5).cdf(v), (0, 1, 2))(x, 0.3, 2.0)
@@ -289,7 +289,7 @@ def test_quantiles_at_and_beyond_the_ends():
     np.testing.assert_array_equal(sparse.cdf(jnp.array([-1e9, 1e9])), [0.0, 1.0])
 
 
-def test_a_sweep_over_the_index_is_one_program():
+def test_a_sweep_over_the_index_compiles_once():
     compilations = []
 
     @jax.jit
@@ -331,12 +331,12 @@ def test_batches_events_and_pytrees():
         ((0.0, np.nan, 0.0), "scale"),
     ],
 )
-def test_bad_parameters_are_named(parameters, name):
+def test_errors_name_the_invalid_parameter(parameters, name):
     with pytest.raises(ValueError, match=name):
         QGaussian(*parameters, validate_args=True)
 
 
-def test_shapes_that_do_not_broadcast_are_named():
+def test_errors_list_shapes_that_do_not_broadcast():
     with pytest.raises(ValueError, match=r"loc \(2,\), scale \(3,\)"):
         QGaussian(jnp.zeros(2), jnp.ones(3), 0.0)
 
@@ -348,8 +348,8 @@ def test_shapes_that_do_not_broadcast_are_named():
     loc=st.floats(-10.0, 10.0),
     share=st.floats(0.001, 0.999),
 )
-def test_family_properties(index, scale, loc, share):
-    """Symmetry, scale equivariance, and quantile and cdf undoing each other, for any parameters."""
+def test_symmetry_scaling_and_inverse_cdf(index, scale, loc, share):
+    """Symmetry, scale equivariance, and icdf as the inverse of cdf, for any parameters."""
     with jax.enable_x64(True):
         distribution = QGaussian(loc, scale, index)
         quantile = distribution.icdf(share)

@@ -1,4 +1,4 @@
-"""exp_q and log_q against mpmath-free closed forms, and their ratios against high precision."""
+"""Tests of exp_q and log_q against closed forms, and of their ratios in extended precision."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ INDICES = (-20.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5)
 
 
 def textbook_exp_q(x, index):
-    """The definition, in extended precision, away from q = 1."""
+    """Return exp_q by its definition in extended precision, away from q = 1."""
     base = np.longdouble(1.0) + (1.0 - np.longdouble(index)) * np.longdouble(x)
     if base <= 0.0:
         return 0.0 if index < 1.0 else np.inf
@@ -21,19 +21,19 @@ def textbook_exp_q(x, index):
 
 
 @pytest.mark.parametrize("index", [i for i in INDICES if i != 1.0])
-def test_exp_q_is_its_definition(index):
+def test_exp_q_matches_its_definition(index):
     with jax.enable_x64(True):
         for x in np.linspace(-3.0, 3.0, 61):
             np.testing.assert_allclose(exp_q(x, index), textbook_exp_q(x, index), rtol=1e-12)
 
 
-def test_exp_0_is_the_clipped_line():
+def test_exp_q_at_index_zero_is_the_clipped_line():
     x = jnp.linspace(-3.0, 3.0, 101)
     np.testing.assert_allclose(exp_q(x, 0.0), np.maximum(0.0, 1.0 + np.asarray(x)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("index", [-3.0, 0.0, 0.5])
-def test_exp_q_is_exactly_zero_from_its_threshold_down(index):
+def test_exp_q_is_exactly_zero_at_and_below_its_threshold(index):
     threshold = -1.0 / (1.0 - index)
     values = exp_q(jnp.array([threshold, threshold - 1e-3, -100.0]), index)
     assert np.all(np.asarray(values) == 0.0)
@@ -48,7 +48,7 @@ def test_exp_q_diverges_above_one():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e-7, -1e-7, 1e-4, -1e-4, 0.05, -0.05])
-def test_derivative_in_the_index_crosses_one(offset):
+def test_derivative_in_the_index_is_accurate_around_one(offset):
     """d exp_q(x) / dq = exp(x) x^2 / 2 at q = 1 (expand (1 + hx)^(1/h) in h = 1 - q)."""
     x, index = 0.8, 1.0 + offset
     slope = jax.grad(exp_q, 1)(jnp.float32(x), jnp.float32(index))
@@ -77,7 +77,7 @@ def test_log_q_at_and_below_zero():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_ratios_agree_with_extended_precision(dtype):
+def test_ratios_match_extended_precision(dtype):
     around_switches = [0.2499, 0.2501, 0.41418, 0.99, 1.01]
     magnitudes = np.concatenate([np.logspace(-8, -0.01, 200), around_switches])
     x = np.concatenate([-magnitudes[magnitudes < 0.99], magnitudes]).astype(dtype)
@@ -89,7 +89,7 @@ def test_ratios_agree_with_extended_precision(dtype):
             log_expm1_ratio(x), np.log(np.expm1(exact) / exact), rtol=0, atol=tolerance
         )
         slope = jax.vmap(jax.grad(log1p_ratio))(jnp.asarray(x))
-        # Below this the textbook derivative itself cancels, even in extended precision.
+        # For smaller x the textbook derivative cancels, even in extended precision.
         resolved = np.abs(x) > 0.02
         textbook = (exact / (1.0 + exact) - np.log1p(exact)) / exact**2
         np.testing.assert_allclose(
@@ -105,7 +105,7 @@ def test_log_expm1_ratio_does_not_overflow():
     np.testing.assert_allclose(log_expm1_ratio(-1000.0), -np.log(1000.0), rtol=1e-6)
 
 
-def test_polynomial_is_numpys():
+def test_polynomial_matches_numpy():
     coefficients = (1.0, -2.0, 0.5, 3.0)
     x = np.linspace(-2.0, 2.0, 9)
     expected = np.polynomial.polynomial.polyval(x, coefficients)

@@ -1,4 +1,4 @@
-"""Oracles: SciPy's normal law with a change of variables, quadrature, finite differences."""
+"""Tests of SquashedGaussian against SciPy's normal distribution and finite differences."""
 
 import functools
 import itertools
@@ -35,17 +35,17 @@ def sample_with_log_prob(distribution, key, count):
 
 
 def squashed(loc, scale, low, high):
-    """Without NumPyro's checks, which are slow one distribution at a time."""
+    """Return a SquashedGaussian without NumPyro's parameter checks, which are slow."""
     return SquashedGaussian(loc, scale, low, high, validate_args=False)
 
 
 def log_slope(x):
-    """log(1 - tanh(x)²), stable."""
+    """Return log(1 - tanh(x)²) by a numerically stable formula."""
     return 2.0 * (np.log(2.0) - np.abs(x) - np.log1p(np.exp(-2.0 * np.abs(x))))
 
 
 def quadrature(loc, scale):
-    """Mean, variance and entropy on [-1, 1] by SciPy's adaptive rule, cut where either bends."""
+    """Return mean, variance and entropy on [-1, 1] by SciPy's adaptive quadrature in pieces."""
     corners = [0.0, -9.0, 9.0, *((x - loc) / scale for x in (-20, -3, -1, 0, 1, 3, 20))]
     cuts = np.unique(np.clip(corners, -12.0, 12.0))
 
@@ -72,7 +72,7 @@ def quadrature(loc, scale):
     box=BOXES,
     normalised=st.floats(-0.9999, 0.9999),
 )
-def test_log_prob_is_the_change_of_variables(loc, scale, box, normalised):
+def test_log_prob_matches_the_change_of_variables(loc, scale, box, normalised):
     middle, half = box
     value = middle + half * normalised
     low, high = middle - half, middle + half
@@ -80,14 +80,14 @@ def test_log_prob_is_the_change_of_variables(loc, scale, box, normalised):
         actual = log_prob(squashed(loc, scale, low, high), value)
     x = np.arctanh(normalised)
     expected = stats.norm.logpdf(x, loc, scale) - np.log(1.0 - normalised**2) - np.log(half)
-    # Around the middle of a distant box the action has digits to lose.
+    # In a box far from 0 the action is rounded more coarsely.
     lost = 1e-15 * (abs(middle) / half + 1.0) / (1.0 - abs(normalised))
     error = 10.0 * lost * (1.0 + (1.0 + abs(x - loc)) / scale**2)
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-10 + error)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 0.3, 3.0])
-def test_float32_agrees_with_the_change_of_variables(scale):
+def test_float32_log_prob_matches_the_change_of_variables(scale):
     deviations = np.linspace(-3.0, 3.0, 41)
     value = np.tanh(scale * deviations).astype(np.float32)
     value = value[np.abs(value) < 0.9999]
@@ -112,7 +112,7 @@ def test_mass_is_one_and_the_slope_of_the_cdf_is_the_density(loc, scale):
     mass = integrate.simpson(density * 4.0 * np.exp(log_slope(x)), x=x)
     np.testing.assert_allclose(mass, 1.0, atol=1e-9)
     np.testing.assert_allclose(slope, density[inside], rtol=1e-8, atol=1e-12)
-    # Next to an edge of the box the action itself has lost digits of x.
+    # Close to an edge of the box, rounding of the action loses digits of x.
     expected = stats.norm.cdf(np.arctanh((value[inside] - 1.0) / 4.0), loc, scale)
     np.testing.assert_allclose(share, expected, atol=1e-5)
 
@@ -124,7 +124,7 @@ def test_mass_is_one_and_the_slope_of_the_cdf_is_the_density(loc, scale):
     box=BOXES,
     share=st.floats(1e-6, 1.0 - 1e-6),
 )
-def test_icdf_is_that_of_the_gaussian_and_inverts_cdf(loc, scale, box, share):
+def test_icdf_matches_scipy_and_inverts_the_cdf(loc, scale, box, share):
     middle, half = box
     low, high = middle - half, middle + half
     with jax.enable_x64(True):
@@ -183,7 +183,7 @@ def test_cdf_and_icdf_derivatives_match_finite_differences():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_moments_and_entropy_have_the_stated_error(dtype):
+def test_moments_and_entropy_have_the_documented_error(dtype):
     loc, scale = np.meshgrid([0.0, 0.3, -1.0, 3.0, -7.0, 10.0], [1e-3, 0.05, 0.5, 1.0, 2.3, 10.0])
     loc, scale = loc.astype(dtype).ravel(), scale.astype(dtype).ravel()
     with jax.enable_x64(dtype == "float64"):
@@ -196,15 +196,15 @@ def test_moments_and_entropy_have_the_stated_error(dtype):
     assert np.all(error < np.add(stated, 2e-13))
 
 
-def test_moments_beyond_the_stated_range():
-    # loc far in saturation and a scale far above the box: the law is two atoms and what is between.
+def test_moments_beyond_the_documented_range():
+    # A saturated loc or a huge scale puts nearly all mass at the two edges.
     with jax.enable_x64(True):
         for loc, scale in [(30.0, 2.0), (-25.0, 5.0), (4.0, 100.0), (0.0, 1e4)]:
             actual = moments(squashed(loc, scale, -1.0, 1.0))
             np.testing.assert_allclose(actual, quadrature(loc, scale), rtol=1e-9, atol=1e-11)
 
 
-def test_moments_scale_with_the_box_and_differentiate():
+def test_moments_scale_with_the_box_and_are_differentiable():
     with jax.enable_x64(True):
         unit = moments(squashed(0.4, 0.8, -1.0, 1.0))
         moved = moments(squashed(0.4, 0.8, 2.0, 12.0))
@@ -225,12 +225,12 @@ def test_moments_scale_with_the_box_and_differentiate():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("box", [(-1.0, 1.0), (0.0, 1.0), (0.1, 0.3), (-100.0, 250.0)])
-def test_edges_are_finite_and_clamped_as_stated(box, dtype):
+def test_log_prob_at_the_edges_is_finite_and_clamped_as_documented(box, dtype):
     low, high = (np.asarray(edge, dtype) for edge in box)
     epsilon = float(np.finfo(dtype).eps)
     wide = np.asarray(1e3, dtype)
     points = [low, np.nextafter(low, high), high, np.nextafter(high, low), (low + high) / 2]
-    # Compiled code takes a subnormal number for zero: next to zero comes the smallest normal one.
+    # Compiled code flushes subnormal numbers to zero: use the smallest normal one next to zero.
     before_low = np.nextafter(low, -wide) if low else -np.finfo(dtype).tiny
     points += [before_low, np.nextafter(high, wide), low - wide, high + wide]
 
@@ -278,8 +278,8 @@ def test_samples_and_quantiles_stay_in_the_box(dtype):
 # Samples
 
 
-def test_an_action_that_saturates_moves_with_the_end_of_its_box():
-    """Also where rounding carries it beyond that end and it is clipped."""
+def test_gradient_of_a_saturated_action_follows_the_edge_of_its_box():
+    """This includes actions that rounding moves past the edge and that are clipped."""
     rng = np.random.default_rng(0)
     low = rng.uniform(-100.0, 100.0, 2_000).astype(np.float32)
     high = (low + rng.uniform(0.1, 50.0, 2_000)).astype(np.float32)
@@ -292,7 +292,7 @@ def test_an_action_that_saturates_moves_with_the_end_of_its_box():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_samples_follow_the_law(dtype):
+def test_samples_follow_scipys_distribution_and_the_moments(dtype):
     loc, scale = np.array([0.3, -2.0]), np.array([0.8, 1.5])
     with jax.enable_x64(dtype == "float64"):
         distribution = squashed(loc, scale, -1.0, 3.0)
@@ -302,8 +302,8 @@ def test_samples_follow_the_law(dtype):
     margin = 1.0 - float(np.finfo(dtype).eps)
     before = np.arctanh(np.clip((values - 1.0) / 2.0, -margin, margin))
     for column in range(2):
-        law = stats.norm(loc[column], scale[column])
-        assert stats.kstest(before[:, column], law.cdf).pvalue > FALSE_ALARM
+        oracle = stats.norm(loc[column], scale[column])
+        assert stats.kstest(before[:, column], oracle.cdf).pvalue > FALSE_ALARM
     # The entropy is the mean of -log p.
     assert np.all(np.abs(-own.mean(axis=0) - entropy) < 6.0 * own.std(axis=0) / np.sqrt(50_000))
     assert np.all(np.abs(values.mean(axis=0) - mean) < 6.0 * np.sqrt(variance / 50_000))
@@ -313,8 +313,8 @@ def test_samples_follow_the_law(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_log_density_from_the_draw_is_exact_where_the_action_saturates(dtype):
-    # At x ~ 40 the slope of tanh is 4 exp(-2 x) to the last digit, and the action is the edge.
+def test_sample_with_log_prob_is_accurate_where_the_action_saturates(dtype):
+    # At x ~ 40 the slope of tanh is 4 exp(-2 x) to the last digit, and the action is at the edge.
     scale = 0.5
     with jax.enable_x64(dtype == "float64"):
         distribution = squashed(jnp.asarray(40.0, dtype), scale, -1.0, 3.0)
@@ -327,7 +327,7 @@ def test_log_density_from_the_draw_is_exact_where_the_action_saturates(dtype):
     np.testing.assert_allclose(own, expected, rtol=1e-6)
 
 
-def test_sample_path_derivatives_match_finite_differences():
+def test_pathwise_derivatives_match_finite_differences():
     def draws(arguments):
         distribution = squashed(*arguments)
         value, own = distribution.sample_with_log_prob(jax.random.key(3), (32,))
@@ -348,7 +348,7 @@ def test_sample_path_derivatives_match_finite_differences():
 # Shapes, transformations, errors
 
 
-def test_transformations_take_the_distribution_as_an_argument():
+def test_jit_grad_and_vmap_accept_the_distribution_as_an_argument():
     high = np.array([1.0, 2.0, 3.0])
     distribution = SquashedGaussian(np.array([[0.1], [0.2]]), 0.5, -1.0, high)
     assert distribution.batch_shape == (2, 3)
@@ -398,19 +398,19 @@ def test_support_is_the_box():
         ({"low": np.array([0.0, 2.0])}, "invalid low and high parameters"),
     ],
 )
-def test_bad_parameters_are_named(change, message):
+def test_errors_name_the_invalid_parameter(change, message):
     arguments = {"loc": 0.0, "scale": 1.0, "low": -1.0, "high": 1.0} | change
     with pytest.raises(ValueError, match=message):
         SquashedGaussian(**arguments, validate_args=True)
     SquashedGaussian(**arguments, validate_args=False)
 
 
-def test_shapes_that_do_not_broadcast_are_named():
+def test_errors_list_shapes_that_do_not_broadcast():
     with pytest.raises(ValueError, match=r"loc \(2,\).*high \(3,\)"):
         SquashedGaussian(np.zeros(2), 1.0, -1.0, np.ones(3), validate_args=False)
 
 
-def test_a_value_outside_warns_under_validation_as_in_numpyro():
+def test_a_value_outside_the_support_warns_with_validation():
     distribution = SquashedGaussian(0.0, 1.0, validate_args=True)
     with pytest.warns(UserWarning, match="Out-of-support"):
         assert distribution.log_prob(1.5) == -np.inf

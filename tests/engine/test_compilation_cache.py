@@ -24,8 +24,8 @@ def options():
 
 
 @pytest.fixture(autouse=True)
-def nobody_chose(monkeypatch, tmp_path):
-    """No cache of JAX, none of its options in the environment; all is put back afterwards."""
+def no_cache(monkeypatch, tmp_path):
+    """Remove JAX's cache and its options from the environment; restore them afterwards."""
     before = options()
     for name in OPTIONS:
         monkeypatch.delenv(name.upper(), raising=False)
@@ -40,7 +40,7 @@ def nobody_chose(monkeypatch, tmp_path):
 
 @pytest.fixture
 def events():
-    """What JAX says of its cache."""
+    """Count the events of JAX's cache."""
     counted = Counter()
 
     def count(event, **details):
@@ -51,24 +51,24 @@ def events():
     jax.monitoring.unregister_event_listener(count)
 
 
-def test_the_second_compilation_is_a_hit(tmp_path, events):
+def test_the_second_compilation_is_a_cache_hit(tmp_path, events):
     compilation_cache.use()
     jax.config.update(SHORTEST, 0.0)
     argument = jnp.asarray([1.0, 2.0])
     events.clear()
 
-    def compile_anew():
-        # A new function each time: what JAX holds in memory of the one before does not help it.
+    def compile_again():
+        # A new function each time, so that JAX's cache in memory does not have it.
         return float(jax.jit(lambda x: jnp.sum(x**3)).lower(argument).compile()(argument))
 
-    assert compile_anew() == 9.0
+    assert compile_again() == 9.0
     assert (events["cache_misses"], events["cache_hits"]) == (1, 0)
     assert any((tmp_path / "fat2thin" / "jax").iterdir())
-    assert compile_anew() == 9.0
+    assert compile_again() == 9.0
     assert (events["cache_misses"], events["cache_hits"]) == (1, 1)
 
 
-def test_small_programs_are_kept_in_a_folder_of_the_users_own(tmp_path):
+def test_small_programs_are_kept_in_a_private_folder(tmp_path):
     compilation_cache.use()
     folder = tmp_path / "fat2thin" / "jax"
     assert options() == {FOLDER: str(folder), SHORTEST: 0.1, SMALLEST: -1}
@@ -76,7 +76,7 @@ def test_small_programs_are_kept_in_a_folder_of_the_users_own(tmp_path):
 
 
 @pytest.mark.parametrize("caches", [None, "", "relative"])
-def test_without_a_place_for_caches_it_is_in_the_home_folder(caches, tmp_path, monkeypatch):
+def test_without_a_cache_folder_the_home_folder_is_used(caches, tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     if caches is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", caches)
@@ -85,7 +85,7 @@ def test_without_a_place_for_caches_it_is_in_the_home_folder(caches, tmp_path, m
     assert options()[FOLDER] == str(tmp_path / ".cache" / "fat2thin" / "jax")
 
 
-def test_a_folder_that_somebody_chose_holds(tmp_path, monkeypatch):
+def test_a_folder_set_by_the_user_is_kept(tmp_path, monkeypatch):
     before = options()
     monkeypatch.setenv(FOLDER.upper(), "elsewhere")
     compilation_cache.use()
@@ -97,7 +97,7 @@ def test_a_folder_that_somebody_chose_holds(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_threshold_that_somebody_chose_holds(monkeypatch):
+def test_a_threshold_set_by_the_user_is_kept(monkeypatch):
     before = options()
     monkeypatch.setenv(SHORTEST.upper(), str(before[SHORTEST]))
     compilation_cache.use()
@@ -105,7 +105,7 @@ def test_a_threshold_that_somebody_chose_holds(monkeypatch):
     assert options()[SHORTEST] == before[SHORTEST]
 
 
-def test_without_a_folder_it_goes_on(tmp_path, monkeypatch, caplog):
+def test_a_folder_that_cannot_be_written_is_logged(tmp_path, monkeypatch, caplog):
     before = options()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -116,7 +116,7 @@ def test_without_a_folder_it_goes_on(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files here")
-def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, caplog):
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path, caplog):
     folder = tmp_path / "fat2thin" / "jax"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -124,10 +124,10 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, caplog):
     compilation_cache.use()
     assert options() == before
     (line,) = caplog.messages
-    assert f"others may write to {folder}" in line
+    assert f"other users can write to {folder}" in line
 
 
-def test_the_program_turns_it_on_before_jax_is_loaded(tmp_path):
+def test_the_command_line_sets_up_the_cache_before_jax_is_loaded(tmp_path):
     program = (
         "import json, sys; from fat2thin.cli import main as cli;"
         "sys.argv = ['fat2thin', 'algorithms'];"
@@ -141,7 +141,7 @@ def test_the_program_turns_it_on_before_jax_is_loaded(tmp_path):
     assert found == [str(tmp_path / "fat2thin" / "jax"), 0.1, -1]
 
 
-def test_neither_a_call_of_train_nor_of_a_command_touches_it(tmp_path, capsys):
+def test_calls_of_train_and_of_main_do_not_change_the_cache(tmp_path, capsys):
     before = options()
     main(["train", "stand_in", "bare/log", "--steps", "2", "--out", str(tmp_path / "run")])
     assert options() == before

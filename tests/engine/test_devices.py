@@ -1,6 +1,6 @@
-"""Jobs shared by several devices: the same bits as on one, simulated on a CPU.
+"""Jobs on several devices, simulated on a CPU: the same bits as on one.
 
-The number of devices is settled when JAX starts, so this file is also the program that runs there.
+The number of devices is fixed when JAX starts, so a new process runs this file as a script.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from fat2thin.evaluation.returns import register_evaluator
 from fat2thin.training import execute_together, load, make_spec
 
 LOGS = "tiny/breaking"
-"""Logs of which that of seed 3 cannot be learned from."""
+"""Logs of which the one of seed 3 makes training diverge."""
 OPTIONS = {"steps": 4, "evaluate_every": 2, "log_every": 2, "episodes": 3, "batch_size": 16}
 
 
@@ -35,7 +35,7 @@ def breaking_logs(make_dataset):
 
 
 def train(*places, **options):
-    """Two runs, of which seed 3 of the second breaks: seeds 0 and 1; seeds 0, 2 and 3."""
+    """Train seeds 0 and 1, and seeds 0, 2 and 3, of which seed 3 diverges."""
     specs = [
         make_spec(
             "bc", LOGS, seeds=seeds, settings={"hidden": (8, 8), "learning_rate": rate},
@@ -46,9 +46,9 @@ def train(*places, **options):
     execute_together(specs, places)
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="bits are promised on a CPU alone")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="equal bits are promised only on a CPU")
 def test_several_devices_give_the_same_bits(tmp_path, tiny_world, monkeypatch):
-    # Here, since the program that this file also is does not find it.
+    # Imported here, because the new process cannot find it.
     from side_by_side import assert_same_bits
 
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
@@ -74,12 +74,12 @@ def test_several_devices_give_the_same_bits(tmp_path, tiny_world, monkeypatch):
 
 
 def on_four_devices(folder):
-    """On three of them, that is: 0 and 1; 0 and 2; 3 and its copy. Then one each, in two turns."""
+    """Use three of them (0 and 1; 0 and 2; 3 and its copy), then one job each in two turns."""
     world = runpy.run_path(str(Path(__file__).parents[1] / "tiny_world.py"))
     register_reader(breaking_logs(world["make_dataset"]))
     register_evaluator("tiny/", lambda name: world["TinyTask"]())
     train(folder / "a four", folder / "b four", snapshots=[2])
-    # Compiled once, so what comes out of a chunk lies where the next one takes it.
+    # Compiled once: the outputs of a chunk are placed as the next one expects them.
     assert loop.chunk._cache_size() == 1
     os.environ[LIMIT] = "1e-9"
     train(folder / "a turns", folder / "b turns", task="none")

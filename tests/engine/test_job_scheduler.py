@@ -1,4 +1,4 @@
-"""More jobs than a device holds take turns, and nobody sees it in what they find."""
+"""More jobs than a device can hold take turns, with the same results."""
 
 import logging
 from types import SimpleNamespace
@@ -22,9 +22,9 @@ BATCH = 8
 AHEAD = 2**21 // (BATCH * (3 + 2 + 1 + 3 + 1) * 4)
 """Updates whose rows are drawn ahead."""
 DRAWN = AHEAD * BATCH * 4 * (10 + 20)
-"""Ten numbers a row, and twenty metrics."""
+"""Bytes drawn ahead: ten numbers per row, and twenty metrics."""
 JOB = 3 * STATE + BATCH * 3 * 4 + DRAWN
-"""Three states, the matrix' three rows for each row of a batch, and what is drawn ahead."""
+"""Bytes of a job: three states, three outputs per row of a batch, and rows drawn ahead."""
 OPTIONS = {
     "steps": 6, "evaluate_every": 3, "log_every": 3, "episodes": 3, "snapshots": [3],
     "batch_size": BATCH,
@@ -33,7 +33,7 @@ OPTIONS = {
 
 @pytest.fixture
 def room_for(monkeypatch):
-    """Sets the limit to what so many logs and jobs need."""
+    """Set the memory limit to what a number of logs and jobs needs."""
 
     def limit(*, logs, jobs):
         monkeypatch.setenv(LIMIT, repr((logs * LOG + jobs * JOB) / 2**30))
@@ -57,7 +57,7 @@ def assert_same_run(one, other):
     assert_same_bits(one.policy(), other.policy())
 
 
-def test_runs_in_turns_are_the_same_bits(room_for, caplog, tmp_path):
+def test_runs_in_turns_have_the_same_bits(room_for, caplog, tmp_path):
     several = specs(
         {"seeds": [3, 5], "settings": {"noise": 0.1}},
         {"seeds": [3], "settings": {"noise": 0.2}, "dataset": "bare/log"},
@@ -75,7 +75,7 @@ def test_runs_in_turns_are_the_same_bits(room_for, caplog, tmp_path):
     assert at_once[0].evaluate(4).rows == in_turns[0].evaluate(4).rows
 
 
-def test_a_seed_that_diverges_in_one_turn_stops_alone(room_for):
+def test_a_seed_that_diverges_in_one_turn_does_not_stop_others(room_for):
     identity = float(jax.random.uniform(stream_key(3, Stream.INITIAL_STATE), (3, 2))[0, 0])
     several = specs(
         {"seeds": [1]},
@@ -94,7 +94,7 @@ def test_a_seed_that_diverges_in_one_turn_stops_alone(room_for):
 
 
 @pytest.mark.parametrize("given", ["much", "0", "-1", "nan", "inf"])
-def test_a_limit_that_is_none_is_refused(monkeypatch, tmp_path, given):
+def test_an_invalid_memory_limit_is_refused(monkeypatch, tmp_path, given):
     monkeypatch.setenv(LIMIT, given)
     with pytest.raises(
         ValueError, match=rf"{LIMIT} must be a positive number of GiB, got '{given}"
@@ -112,12 +112,12 @@ def program(tiny_world):
 @pytest.mark.parametrize(
     ("logs", "jobs", "held"), [(1, 3, 3), (2, 2.99, 2), (1, 0.5, 1), (10_000, -0.5, 1)]
 )
-def test_as_many_jobs_as_fit_and_at_least_one(program, room_for, logs, jobs, held):
+def test_the_number_of_jobs_that_fit_is_at_least_one(program, room_for, logs, jobs, held):
     room_for(logs=logs, jobs=jobs)
     assert jobs_at_a_time(program, make_jobs(range(4)), logs * LOG) == held
 
 
-def test_devices_say_what_they_offer(program, monkeypatch):
+def test_the_memory_of_the_devices_is_the_default_limit(program, monkeypatch):
     jobs = make_jobs(range(4))
     monkeypatch.delenv(LIMIT, raising=False)
     assert jobs_at_a_time(program, jobs, LOG) is None
@@ -132,7 +132,7 @@ def test_devices_say_what_they_offer(program, monkeypatch):
     ("jobs", "held", "turns", "at_a_time"),
     [(10, 4, 3, 4), (10, 9, 2, 5), (10, 10, 1, 10), (10, 1, 10, 1), (7, 3, 3, 3)],
 )
-def test_turns_are_equal(program, room_for, jobs, held, turns, at_a_time):
+def test_turns_have_equal_numbers_of_jobs(program, room_for, jobs, held, turns, at_a_time):
     room_for(logs=0, jobs=held)
     made = JobScheduler(program, make_jobs(range(jobs)))
     assert (made.count, made.at_a_time) == (turns, at_a_time)

@@ -1,4 +1,4 @@
-"""The compiled loop: what a job computes depends on its seed and settings, and on nothing else."""
+"""The compiled loop: the result of a job depends only on its seed and settings."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def job(states, index):
     return jax.tree.map(lambda leaf: leaf[index], states)
 
 
-def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
+def test_a_seed_alone_has_the_same_bits_as_in_a_pack(tiny_world):
     program = make_program(tiny_world)
     pack, _ = run(
         program, make_jobs(range(10), logs=range(10)), own_data(tiny_world, range(10)), [20]
@@ -53,21 +53,21 @@ def test_a_seed_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     assert not np.array_equal(pack.weight[3], pack.weight[2])
 
 
-def test_a_job_that_is_not_active_stays_as_it_is(tiny_world):
-    """And the jobs beside it do not notice."""
+def test_an_inactive_job_keeps_its_state(tiny_world):
+    """The other jobs are not affected."""
     program, jobs = make_program(tiny_world), make_jobs([3, 4, 5])
     data, states = on_device([tiny_world.dataset()]), loop.init(jobs, program=program)
     before = jax.device_get(states)
     active = jnp.array([True, False, True])
     after, _ = loop.chunk(states, data, jobs, jnp.int32(0), active, program=program, length=20)
-    everyone, _ = run(program, jobs, data, [20])
+    all_active, _ = run(program, jobs, data, [20])
     assert_same_bits(job(after, 1), job(before, 1))
     for place in (0, 2):
-        assert_same_bits(job(after, place), job(everyone, place))
+        assert_same_bits(job(after, place), job(all_active, place))
 
 
 @pytest.mark.slow
-def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
+def test_fttpo_alone_has_the_same_bits_as_in_a_pack(tiny_world):
     fttpo = algorithms.get("fttpo")
     problem = problem_of(tiny_world.dataset())
     program = Program(fttpo, problem, fttpo.config(hidden=(8,)), 16, sequential=True)
@@ -76,7 +76,7 @@ def test_fttpo_alone_is_the_same_bits_as_in_a_pack(tiny_world):
     assert_same_bits(job(pack, 1), job(alone, 0))
 
 
-def test_side_by_side_agrees_with_one_after_the_other(tiny_world):
+def test_parallel_jobs_agree_with_sequential_ones(tiny_world):
     jobs, data = make_jobs(range(4)), on_device([tiny_world.dataset()])
     one_by_one, _ = run(make_program(tiny_world), jobs, data, [1])
     together, _ = run(make_program(tiny_world, sequential=False), jobs, data, [1])
@@ -84,7 +84,7 @@ def test_side_by_side_agrees_with_one_after_the_other(tiny_world):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_where_a_run_is_cut_does_not_matter(tiny_world):
+def test_results_do_not_depend_on_the_lengths_of_chunks(tiny_world):
     program, jobs = make_program(tiny_world), make_jobs([0, 7, 1, 2])
     data = on_device([tiny_world.dataset()])
     whole, _ = run(program, jobs, data, [20])
@@ -92,7 +92,7 @@ def test_where_a_run_is_cut_does_not_matter(tiny_world):
         assert_same_bits(whole, run(program, jobs, data, lengths)[0])
 
 
-def test_numeric_settings_are_jobs(tiny_world):
+def test_jobs_with_different_numeric_settings_equal_separate_runs(tiny_world):
     rates, noises = [0.05, 0.1, 0.3], [0.0, 0.1, 0.2]
     program, data = make_program(tiny_world), on_device([tiny_world.dataset()])
     jobs = make_jobs([4, 5], {"learning_rate": rates, "noise": noises})
@@ -103,7 +103,7 @@ def test_numeric_settings_are_jobs(tiny_world):
         assert_same_bits(job(swept, 2 * index + 1), job(separate, 0))
 
 
-def test_a_setting_means_the_same_compiled_in_or_as_a_job(tiny_world):
+def test_a_setting_has_the_same_effect_compiled_in_or_as_an_argument(tiny_world):
     data = on_device([tiny_world.dataset()])
     swept, _ = run(
         make_program(tiny_world),
@@ -163,7 +163,7 @@ def broken_jobs(place, update, seeds, broken_seed):
 
 @pytest.mark.parametrize("sequential", [True, False])
 @pytest.mark.parametrize(("place", "metric"), [(0, "loss"), (1, "reward"), (2, "state")])
-def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequential):
+def test_divergence_is_reported_at_its_update(tiny_world, place, metric, sequential):
     program, data = (
         make_program(tiny_world, sequential),
         on_device([tiny_world.dataset()]),
@@ -171,7 +171,7 @@ def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequent
     jobs = broken_jobs(place, 7, seeds=range(4), broken_seed=2)
     start, _ = run(program, jobs, data, [4])
     kept, reports = run(program, jobs, data, [4, 4])
-    # It stays where it was; the jobs beside it go on as if it were not there.
+    # The job that diverged keeps its state; the others continue unaffected.
     unbroken = make_jobs(range(4), {name: [-1.0] for name in jobs.settings})
     others, _ = run(program, unbroken, data, [4, 4])
     for place in range(4):
@@ -185,7 +185,7 @@ def test_divergence_is_found_where_it_happens(tiny_world, place, metric, sequent
 
 
 @pytest.mark.parametrize("updates", [3, 0.5])
-def test_rows_drawn_in_blocks_are_the_same(tiny_world, monkeypatch, updates):
+def test_rows_drawn_in_blocks_give_the_same_bits(tiny_world, monkeypatch, updates):
     program = dataclasses.replace(make_program(tiny_world), batch_size=11)
     data = on_device([tiny_world.dataset()])
     whole, broken = (broken_jobs(0, update, seeds=range(4), broken_seed=2) for update in (99, 7))
@@ -209,7 +209,7 @@ def test_rows_drawn_ahead_are_counted_in_bytes(tiny_world):
     assert loop.batch_bytes(program) == 11 * (3 + 2 + 1 + 3 + 1) * 4
 
 
-def test_a_broken_state_shows_in_the_next_metric(tiny_world):
+def test_a_state_that_is_not_finite_shows_in_the_next_metric(tiny_world):
     jobs = broken_jobs(2, 1, seeds=range(4), broken_seed=0)
     data = on_device([tiny_world.dataset()])
     _, (report,) = run(make_program(tiny_world), jobs, data, [4])
@@ -249,8 +249,8 @@ def test_chunks_end_at_every_stop(stops, longest, expected):
     ("score", "sound", "step"),
     [(2.0, True, 10), (3.0, True, 10), (np.nan, True, 10), (4.0, False, 10), (4.0, True, 20)],
 )
-def test_only_a_sound_and_better_state_takes_the_place_of_the_best(score, sound, step):
-    """Of equally good ones the first stays."""
+def test_only_a_finite_and_better_state_replaces_the_best(score, sound, step):
+    """Of two equally good states the first is kept."""
     before = SelectedState(jnp.zeros(2), jnp.ones(2), jnp.float32(3.0), jnp.int32(10))
     learning = jnp.full(2, 7.0)
     kept = choose(before, learning, jnp.float32(score), jnp.int32(20), jnp.asarray(sound))

@@ -1,4 +1,4 @@
-"""Many programs in one process: what is compiled is released before Linux ends the process."""
+"""Many programs in one process are released before Linux ends the process."""
 
 import sys
 
@@ -10,7 +10,7 @@ from fat2thin.engine import compilation_cache as cache
 from fat2thin.experiments.plan import PlannedRun, PlanProgress, carry_out
 from fat2thin.training import make_spec
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has such a limit")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a limit")
 
 
 def mapped():
@@ -19,7 +19,7 @@ def mapped():
 
 
 def train(batch_size):
-    """Each size of a batch is a program of its own. Return the number of mappings afterwards."""
+    """Train with a batch size, which is a program of its own; return the number of mappings."""
     fat2thin.train("stand_in", "bare/log", steps=1, batch_size=batch_size)
     return mapped()
 
@@ -38,14 +38,14 @@ def set_limit(tmp_path, monkeypatch):
 
 @pytest.fixture
 def everything(monkeypatch):
-    """Calls of `jax.clear_caches`, which would make the other tests compile again."""
+    """Record calls of `jax.clear_caches`, which would make the other tests compile again."""
     calls = []
     monkeypatch.setattr(jax, "clear_caches", lambda: calls.append("cleared"))
     return calls
 
 
 class Releases:
-    """Stands for a jitted function, and counts how often its programs were released."""
+    """A fake jitted function that counts how often its programs were released."""
 
     count = 0
 
@@ -66,7 +66,7 @@ def test_programs_above_half_of_the_limit_are_released(set_limit, everything):
     assert not everything
 
 
-def test_what_others_compiled_stays_and_what_the_loop_compiled_does_not(set_limit, tiny_world):
+def test_only_programs_of_the_loop_are_released(set_limit, tiny_world):
     traced = []
 
     @jax.jit
@@ -83,14 +83,14 @@ def test_what_others_compiled_stays_and_what_the_loop_compiled_does_not(set_limi
     assert traced == ["user"]
 
 
-def test_below_half_of_the_limit_a_program_is_shared(set_limit, tiny_world):
+def test_below_half_of_the_limit_a_program_is_reused(set_limit, tiny_world):
     set_limit(2 * train(2) + 200)
     before = len(tiny_world.traces)
     train(2)
     assert len(tiny_world.traces) == before
 
 
-def test_everything_is_released_where_that_is_not_enough(set_limit, everything, caplog):
+def test_everything_is_released_if_that_is_not_enough(set_limit, everything, caplog):
     set_limit(100)
     cache.make_room([])
     assert len(everything) == 1
@@ -98,7 +98,7 @@ def test_everything_is_released_where_that_is_not_enough(set_limit, everything, 
     assert "raise vm.max_map_count" in line
 
 
-def test_without_files_of_linux_nothing_is_released(set_limit, everything, monkeypatch, tmp_path):
+def test_nothing_is_released_on_other_systems(set_limit, everything, monkeypatch, tmp_path):
     set_limit(1)
     monkeypatch.setattr(cache, "MAPPINGS", tmp_path / "none")
     ours = Releases()
@@ -106,10 +106,10 @@ def test_without_files_of_linux_nothing_is_released(set_limit, everything, monke
     assert not everything and not ours.count
 
 
-def test_programs_of_others_above_half_of_the_limit_cause_one_release(
+def test_mappings_of_other_code_above_half_of_the_limit_cause_one_release(
     set_limit, monkeypatch, tmp_path
 ):
-    """They stay when ours are released: the next release waits for a tenth of the free ones."""
+    """They remain after a release: the next waits until a tenth of the free mappings is used."""
     monkeypatch.setattr(cache, "MAPPINGS", tmp_path / "maps")
     set_limit(1000)
     ours = Releases()
@@ -122,12 +122,12 @@ def test_programs_of_others_above_half_of_the_limit_cause_one_release(
     assert [training_starts_with(count) for count in (500, 600, 620, 640)] == [0, 1, 1, 1]
     assert [training_starts_with(count) for count in (641, 670, 676)] == [2, 2, 2]
     assert training_starts_with(677) == 3
-    # What others release counts, too.
+    # A release by other code counts too.
     assert [training_starts_with(count) for count in (300, 500, 501)] == [3, 3, 4]
 
 
 @pytest.mark.parametrize("text", [None, "", "many"])
-def test_a_limit_that_cannot_be_read_is_the_usual_one(text, monkeypatch, tmp_path):
+def test_a_limit_that_cannot_be_read_is_the_default(text, monkeypatch, tmp_path):
     if text is not None:
         (tmp_path / "limit").write_text(text)
     monkeypatch.setattr(cache, "LIMIT", tmp_path / "limit")

@@ -1,4 +1,4 @@
-"""Training as a pure function: the same as a run, under vmap, and differentiable."""
+"""Training as a pure function: it equals a run, works under vmap, and is differentiable."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def learn(log, key, algorithm="iql", steps=6, **numbers):
     )
 
 
-def test_it_is_what_a_run_computes(log):
+def test_train_computes_the_same_as_a_run(log):
     run = fat2thin.train(
         "iql", "treatment/quadratic@5", steps=6, seeds=[3], batch_size=16, log_every=3,
         evaluate_every=6, task="none", settings_from="default", **SETTINGS,
@@ -53,7 +53,7 @@ def test_numbers_below_one_are_refused(log, name):
         engine.train(seed_key(0), batch_of(log), algorithm=chosen, problem=problem, **options)
 
 
-def test_a_sweep_is_a_vmap(log):
+def test_a_sweep_under_vmap_equals_separate_training(log):
     rates = jnp.asarray([1e-3, 1e-2])
     states, _ = jax.jit(jax.vmap(lambda rate: learn(log, seed_key(0), learning_rate=rate)))(rates)
     alone, _ = jax.jit(lambda rate: learn(log, seed_key(0), learning_rate=rate))(rates[1])
@@ -61,7 +61,7 @@ def test_a_sweep_is_a_vmap(log):
         np.testing.assert_allclose(together[1], one, rtol=1e-4, atol=1e-5)
 
 
-def test_its_derivative_is_that_of_finite_differences(log):
+def test_the_derivative_agrees_with_finite_differences(log):
     def likelihood(rate):
         state, _ = learn(log, seed_key(0), "bc", steps=1, learning_rate=rate)
         chosen = algorithms.get("bc")

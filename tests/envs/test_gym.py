@@ -17,13 +17,13 @@ def test_gymnasium_accepts_the_environment(identifier):
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always")
         check_env(gymnasium.make(identifier).unwrapped)
-    # The checker remarks on unbounded observations, which Gaussian ones are.
+    # The checker warns about unbounded observations, but Gaussian ones are unbounded.
     assert len(remarks) == 2
     assert all("infinity" in str(remark.message) for remark in remarks)
 
 
 @pytest.mark.parametrize(("identifier", "name"), IDENTIFIERS.items())
-def test_an_episode_is_that_of_the_pure_functions(identifier, name):
+def test_an_episode_agrees_with_the_pure_functions(identifier, name):
     task = treatment.by_name(name)
     environment = gymnasium.make(f"fat2thin.envs.gym:{identifier}")
     first, report = environment.reset(seed=5)
@@ -48,7 +48,7 @@ def test_an_episode_is_that_of_the_pure_functions(identifier, name):
         assert truncated is (time == task.horizon - 1)
 
 
-def test_seeds_settle_episodes_and_later_resets_go_on():
+def test_a_seed_determines_this_and_later_episodes():
     environment = TreatmentEnv()
     first = [environment.reset(seed=1)[0], environment.reset()[0], environment.reset()[0]]
     again = [environment.reset(seed=1)[0], environment.reset()[0], environment.reset()[0]]
@@ -72,18 +72,18 @@ def test_spaces_and_clipping_follow_the_task():
     }
 
 
-def test_a_variant_can_be_asked_for_by_name():
+def test_a_variant_can_be_given_by_name():
     environment = gymnasium.make("fat2thin/Treatment-v0", task="treatment/quadratic-fixed-zero")
     assert environment.unwrapped.task == treatment.by_name("treatment/quadratic-fixed-zero")
 
 
-def test_registering_twice_changes_nothing():
+def test_registering_twice_has_no_effect():
     before = {identifier: gymnasium.spec(identifier) for identifier in IDENTIFIERS}
     fat2thin.envs.gym.register()
     assert {identifier: gymnasium.spec(identifier) for identifier in IDENTIFIERS} == before
 
 
-def test_misuse_is_refused():
+def test_invalid_calls_are_refused():
     with pytest.raises(gymnasium.error.ResetNeeded):
         TreatmentEnv().step(np.zeros(1, np.float32))
     with pytest.raises(ValueError, match="options"):

@@ -1,4 +1,4 @@
-"""Recorded logs, against episodes worked out by hand, Gymnasium's own loop and the policy."""
+"""Recorded logs, compared with episodes by hand, a plain Gymnasium loop and the policy."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ FIELDS = ("observation", "action", "reward", "next_observation", "continuation")
 
 
 def keys(seed):
-    """Of the resets and of whoever acts; a log of a seed stays what it is."""
+    """Return the keys of resets and of actions; they fix the log of a seed."""
     return jax.random.split(stream_key(seed, Stream.LOG))
 
 
@@ -32,7 +32,7 @@ def reset_seed(seed, episode):
     return int(jax.random.randint(key, (), 0, 2**31 - 1))
 
 
-def who_and_when(observation, episode, step):
+def episode_and_step(observation, episode, step):
     return np.stack([episode / 100, step / 10], axis=1)
 
 
@@ -42,7 +42,7 @@ def countdown():
 
 
 def by_hand(rows, seed):
-    """Steps of the episodes 0, 1, 2, ..., each counting down from its seed % 5 + 2."""
+    """Return the steps of episodes 0, 1, 2, …, each counting down from seed % 5 + 2."""
     steps, starts, episode = [], [], 0
     while len(steps) < rows:
         starts.append(len(steps))
@@ -59,10 +59,10 @@ def by_hand(rows, seed):
 
 
 @pytest.mark.parametrize("abreast", [1, 3, 50])
-def test_episodes_are_the_first_ones_by_hand(countdown, abreast):
-    told = []
+def test_the_first_episodes_are_recorded(countdown, abreast):
+    progress = []
     dataset = record(
-        countdown, who_and_when, ROWS, 7, workers=0, abreast=abreast, progress=told.append
+        countdown, episode_and_step, ROWS, 7, workers=0, abreast=abreast, progress=progress.append
     )
     expected, starts = by_hand(ROWS, 7)
     for field in FIELDS:
@@ -72,25 +72,25 @@ def test_episodes_are_the_first_ones_by_hand(countdown, abreast):
     assert {0.0, 1.0} == set(dataset.continuation[np.append(dataset.episode_start[1:], ROWS) - 1])
     assert (dataset.name, dataset.discount) == (COUNTDOWN, 0.99)
     assert (dataset.action_low, dataset.action_high) == ((-2.0, -2.0), (4.0, 4.0))
-    assert told == sorted(told) and told[-1] == ROWS
+    assert progress == sorted(progress) and progress[-1] == ROWS
 
 
-def test_nothing_is_played_beyond_the_rows_that_were_asked_for(countdown):
-    """Among the episodes are some that end and some that are cut."""
+def test_no_more_steps_are_played_than_needed(countdown):
+    """The episodes include true ends and cuts."""
     played = []
 
     def act(observation, episode, step):
         played.append((int(episode[0]), int(step[0])))
-        return who_and_when(observation, episode, step)
+        return episode_and_step(observation, episode, step)
 
     record(countdown, act, ROWS, 7, workers=0, abreast=1)
     assert len(played) == ROWS and played[-1][0] > 5
 
 
-def test_fewer_rows_are_the_first_of_more(countdown):
+def test_a_shorter_log_is_the_start_of_a_longer_one(countdown):
     expected, starts = by_hand(ROWS, 7)
     for rows in (1, 2, 9, 20):
-        dataset = record(countdown, who_and_when, rows, 7, workers=0, abreast=4)
+        dataset = record(countdown, episode_and_step, rows, 7, workers=0, abreast=4)
         for field in FIELDS:
             np.testing.assert_array_equal(getattr(dataset, field), expected[field][:rows])
         np.testing.assert_array_equal(
@@ -105,8 +105,8 @@ def test_the_rows_do_not_depend_on_the_workers(countdown, workers):
     assert record(countdown, act, 200, 3, workers=workers, abreast=5).sha256 == expected.sha256
 
 
-def test_gymnasiums_own_loop_agrees():
-    """Pendulum under the recorded actions: 200 steps, and 50 of the episode that is cut."""
+def test_a_plain_gymnasium_loop_agrees():
+    """Replay of the recorded actions in Pendulum: 200 steps, and 50 of the cut episode."""
     dataset = record("Pendulum-v1", uniform(describe("Pendulum-v1"), 5), 250, 5, workers=0)
     np.testing.assert_array_equal(dataset.episode_start, [0, 200])
     assert (dataset.continuation == 1).all()
@@ -144,13 +144,13 @@ class Linear(eqx.Module):
 
 @pytest.fixture(scope="module")
 def policy():
-    # The second observation is the seed, in thousands of millions.
+    # The second observation is the seed, which can be in the billions.
     weight = jnp.asarray([[0.2, -0.1], [1e-10, 2e-10]])
     return Policy(Linear(weight), jnp.full(2, -2.0), jnp.full(2, 4.0), Squashed())
 
 
 @pytest.mark.parametrize("way", ["sampled", "centre"])
-def test_a_policy_is_recorded_as_it_acts(countdown, policy, way):
+def test_recorded_actions_are_those_of_the_policy(countdown, policy, way):
     dataset = record(countdown, from_policy(policy, 9, way), 20, 9, workers=0, abreast=4)
     episode = np.searchsorted(dataset.episode_start, np.arange(20), side="right") - 1
     step = np.arange(20) - dataset.episode_start[episode]
@@ -162,8 +162,8 @@ def test_a_policy_is_recorded_as_it_acts(countdown, policy, way):
     assert np.unique(dataset.action[:, 0]).size == 20
 
 
-def test_what_is_outside_the_box_is_clipped_and_then_played(countdown):
-    # 0.1 is no number of float32, and the nearest one lies above it.
+def test_actions_are_clipped_to_the_box_before_they_are_played(countdown):
+    # The float32 number nearest to 0.1 is above 0.1.
     narrow = dataclasses.replace(countdown, action_high=(0.1, 4.0))
     dataset = record(narrow, lambda observation, *_: np.full((3, 2), 9.0), 6, workers=0, abreast=3)
     below = np.nextafter(np.float32(0.1), np.float32(0))
@@ -173,7 +173,7 @@ def test_what_is_outside_the_box_is_clipped_and_then_played(countdown):
 
 def test_an_episode_without_an_end_is_cut():
     task = describe(COUNTDOWN, never_ends=True)
-    dataset = record(task, who_and_when, 9, workers=0, abreast=4, name="long", discount=0.5)
+    dataset = record(task, episode_and_step, 9, workers=0, abreast=4, name="long", discount=0.5)
     np.testing.assert_array_equal(np.diff(dataset.observation[:, 0]), -1)
     np.testing.assert_array_equal(dataset.episode_start, [0])
     assert (dataset.continuation == 1).all()
@@ -191,16 +191,16 @@ def test_an_episode_without_an_end_is_cut():
         ({"task": "Nowhere-v0"}, "Gymnasium cannot make 'Nowhere-v0'"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_played(countdown, options, message):
+def test_invalid_arguments_are_refused_before_anything_is_played(countdown, options, message):
     def act(observation, episode, step):
-        pytest.fail("somebody acted")
+        pytest.fail("act was called")
 
     with pytest.raises(ValueError, match=message):
         record(**{"task": countdown, "act": act, "rows": 5, "workers": 0, **options})
 
 
-def test_what_cannot_act_is_refused(countdown, policy):
-    with pytest.raises(ValueError, match="in the ways sampled, centre, not 'boldly'"):
+def test_invalid_ways_and_actions_are_refused(countdown, policy):
+    with pytest.raises(ValueError, match="way must be one of sampled, centre, got 'boldly'"):
         from_policy(policy, 0, "boldly")
     with pytest.raises(ValueError, match=r"actions must have shape \(2, 2\), not \(2, 1\)"):
         record(countdown, lambda *_: np.zeros((2, 1)), 5, workers=0, abreast=2)

@@ -1,4 +1,4 @@
-"""Rollouts of Gymnasium tasks, against episodes worked out by hand and Gymnasium's own loop."""
+"""Rollouts of Gymnasium tasks, compared with episodes by hand and a plain Gymnasium loop."""
 
 import dataclasses
 import gc
@@ -12,12 +12,12 @@ from fat2thin.envs.rollouts import Environments, describe
 
 COUNTDOWN = "rollout_tasks:Countdown-v0"
 SEEDS = np.asarray([[4, 10], [1, 3], [6, 0]])
-"""Episodes of seed % 5 + 2 steps: 6 and 2, 3 and 5, 3 and 2; the odd ones are cut."""
+"""Episodes of seed % 5 + 2 steps: 6 and 2, 3 and 5, 3 and 2; those of odd seeds are cut."""
 LENGTHS = np.asarray([[6, 2], [3, 5], [3, 2]])
 
 
 def first_is_observation(observation, episode, step):
-    """The first action is what is left to count, within the box; the second the step."""
+    """Return actions of the remaining count, clipped to the box, and the step."""
     return np.stack([np.minimum(observation[:, 0], 4.0), step], axis=1)
 
 
@@ -30,7 +30,7 @@ def countdown():
     return describe(COUNTDOWN)
 
 
-def test_what_a_task_is(countdown):
+def test_the_description_of_a_task(countdown):
     assert countdown.observation_size == 2
     assert countdown.action_low == (-2.0, -2.0) and countdown.action_high == (4.0, 4.0)
     assert countdown.time_limit is None
@@ -38,7 +38,7 @@ def test_what_a_task_is(countdown):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_episodes_are_what_they_are_by_hand(countdown, workers):
+def test_results_agree_with_those_by_hand(countdown, workers):
     with Environments(countdown, 3, workers) as environments:
         for _ in range(2):
             found = environments.play(first_is_observation, SEEDS)
@@ -50,14 +50,14 @@ def test_episodes_are_what_they_are_by_hand(countdown, workers):
             assert found.steps_a_second > 0
 
 
-def test_what_a_task_prints_is_no_answer(capfd):
+def test_output_of_a_task_is_not_taken_as_an_answer(capfd):
     with Environments(describe(COUNTDOWN, noisy=True), 3, 2) as environments:
         found = environments.play(first_is_observation, SEEDS)
     np.testing.assert_array_equal(found.lengths, LENGTHS)
     assert "even from C" in capfd.readouterr().err
 
 
-def test_what_is_watched_is_every_step_once(countdown):
+def test_every_step_is_watched_once(countdown):
     seen = []
     with Environments(countdown, 3, 0) as environments:
         environments.play(first_is_observation, SEEDS, seen.append)
@@ -78,8 +78,8 @@ def test_what_is_watched_is_every_step_once(countdown):
         assert cut == (left == 1 and seed % 2 == 1)
 
 
-def test_gymnasiums_own_loop_agrees():
-    """A swing of the pendulum under a rule, step by step with Gymnasium alone."""
+def test_a_plain_gymnasium_loop_agrees():
+    """Pendulum under a fixed rule, step by step with Gymnasium alone."""
     seeds, limit = np.asarray([[3], [5]]), 2.0
 
     def rule(observation):
@@ -103,19 +103,19 @@ def test_gymnasiums_own_loop_agrees():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("rollout_tasks:Choice-v0", "action must be a box of numbers, it is Discrete"),
+        ("rollout_tasks:Choice-v0", "action space must be a box of numbers, but is Discrete"),
         ("rollout_tasks:Unbounded-v0", "action box must be finite"),
         ("NoSuchTask-v0", "Gymnasium cannot make 'NoSuchTask-v0'.*package.module:Name-v0"),
         ("nosuchmodule:Task-v0", "Gymnasium cannot make 'nosuchmodule:Task-v0'"),
     ],
 )
-def test_what_cannot_be_acted_in_is_refused(task, message):
+def test_unsupported_tasks_are_refused(task, message):
     with pytest.raises(ValueError, match=message):
         describe(task)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_failing_environment_is_told(workers, capfd):
+def test_a_failing_environment_is_reported(workers, capfd):
     task = describe(COUNTDOWN, fails_at=2)
     with (
         Environments(task, 3, workers) as environments,
@@ -127,14 +127,14 @@ def test_a_failing_environment_is_told(workers, capfd):
         environments.play(first_is_observation, SEEDS)
 
 
-def test_one_that_cannot_start_is_told(capfd):
+def test_an_environment_that_cannot_start_is_reported(capfd):
     task = dataclasses.replace(describe(COUNTDOWN), options={"fails_to_start": True})
     with pytest.raises(TaskFailed, match=r"no pump at all.*needs workers=0"):
         Environments(task, 3, 2)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_nothing_is_played_after_the_end(countdown, workers):
+def test_closed_environments_cannot_play(countdown, workers):
     environments = Environments(countdown, 3, workers)
     environments.close()
     environments.close()
@@ -142,7 +142,7 @@ def test_nothing_is_played_after_the_end(countdown, workers):
         environments.play(first_is_observation, SEEDS)
 
 
-def test_a_worker_that_was_killed_is_told_and_the_others_end(countdown):
+def test_a_killed_worker_is_reported_and_the_others_end(countdown):
     environments = Environments(countdown, 3, 3)
     workers = list(environments._workers)
     workers[1].kill()
@@ -152,7 +152,7 @@ def test_a_worker_that_was_killed_is_told_and_the_others_end(countdown):
     assert all(worker.poll() is not None for worker in workers)
 
 
-def test_an_interrupt_leaves_nothing_behind(countdown):
+def test_an_interrupt_ends_all_workers(countdown):
     def interrupted(observation, episode, step):
         raise KeyboardInterrupt
 
@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_nothing_behind(countdown):
     assert all(worker.poll() is not None for worker in workers)
 
 
-def test_workers_end_with_what_they_work_for(countdown):
+def test_workers_end_with_their_driver(countdown):
     environments = Environments(countdown, 3, 2)
     workers = list(environments._workers)
     del environments
@@ -180,7 +180,7 @@ def test_modules_of_the_current_folder_are_not_imported(countdown, tmp_path, mon
         )
 
 
-def test_actions_are_in_the_box_in_the_tasks_own_precision():
+def test_actions_are_clipped_in_the_precision_of_the_task():
     with Environments(describe("rollout_tasks:Precise-v0"), 1, 0) as environments:
         found = environments.play(
             lambda observation, episode, step: np.float32([[0.1]]), np.asarray([[0]])
@@ -188,7 +188,7 @@ def test_actions_are_in_the_box_in_the_tasks_own_precision():
     assert found.returns[0, 0] == 0.1 and float(np.float32(0.1)) > 0.1
 
 
-def test_a_task_without_an_end_is_told(monkeypatch):
+def test_an_endless_episode_is_an_error(monkeypatch):
     monkeypatch.setattr(rollouts, "LONGEST_EPISODE", 20)
     with (
         Environments(describe(COUNTDOWN, never_ends=True), 3, 0) as environments,
@@ -197,8 +197,8 @@ def test_a_task_without_an_end_is_told(monkeypatch):
         environments.play(first_is_observation, SEEDS)
 
 
-def test_seeds_of_another_shape_are_refused(countdown):
-    with pytest.raises(ValueError, match="at least one environment"):
+def test_seeds_of_the_wrong_shape_are_refused(countdown):
+    with pytest.raises(ValueError, match="slots must be at least 1"):
         Environments(countdown, 0)
     with Environments(countdown, 3, 0) as environments:
         for seeds in (SEEDS[:2], SEEDS[:, :0], SEEDS[:, 0]):

@@ -13,14 +13,14 @@ import scipy.stats
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 
-# Every statistical statement below has a false-alarm level of about this size, at a fixed key.
+# Approximate false-alarm level of each statistical test below, all with fixed keys.
 LEVEL = 1e-6
 DEVIATIONS = 5.0
 
 
 @pytest.fixture
 def without_type_checks(monkeypatch):
-    """As users run it: the tests' own type checks would refuse some arguments before us."""
+    """Disable the type checks of the tests, which would refuse some arguments first."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -33,7 +33,7 @@ def _constant_policy(dose, key, observation):
 
 
 def numpy_latents(latent, doses):
-    """The latent means after each dose, in the paper's own form of the hyperbolic tangent."""
+    """Return the latent means after each dose, with the paper's form of the tanh."""
     path = []
     for dose in np.asarray(doses, np.float64):
         pushed = latent + dose * np.array([1, 1, 1, 1, -1, -1, -1, -1])
@@ -51,7 +51,7 @@ def numpy_reward(kind, s, x):
 
 
 @pytest.mark.parametrize("reward", ["cubic", "quadratic"])
-def test_an_episode_is_the_numpy_loop(reward):
+def test_an_episode_agrees_with_a_numpy_loop(reward):
     task = Treatment(reward=reward, dose_low=-3.0, dose_high=2.0)
     keys = jax.random.split(jax.random.key(1), task.horizon)
     doses = np.random.default_rng(1).uniform(-3, 2, task.horizon)
@@ -86,7 +86,7 @@ def test_the_noise_has_the_covariance_of_the_episode(covariance):
     )
     error = noise.T @ noise / count - sigma
     variance = (np.outer(np.diag(sigma), np.diag(sigma)) + sigma**2) / count
-    # 36 different entries, hence a little above the usual number of deviations.
+    # 36 different entries, hence slightly more than the usual number of deviations.
     np.testing.assert_array_less(np.abs(error), (DEVIATIONS + 0.7) * np.sqrt(variance))
 
 
@@ -148,7 +148,7 @@ def test_the_fixed_covariance_of_the_task_has_full_rank():
     ("initial_state", "law"),
     [("uniform", scipy.stats.uniform(-1, 2)), ("normal", scipy.stats.norm(0, 0.5))],
 )
-def test_the_initial_latent_state(initial_state, law):
+def test_the_law_of_the_initial_latent_state(initial_state, law):
     task = Treatment(initial_state=initial_state)
     keys = jax.random.split(jax.random.key(7), 4000)
     state, observation = jax.jit(jax.vmap(lambda key: treatment.reset(key, task)))(keys)
@@ -158,13 +158,13 @@ def test_the_initial_latent_state(initial_state, law):
     assert scipy.stats.kstest(noise[:, 3], scipy.stats.norm(0, math.sqrt(0.5)).cdf).pvalue > LEVEL
 
 
-def test_the_initial_latent_state_zero():
+def test_the_initial_latent_state_can_be_zero():
     state, _ = treatment.reset(jax.random.key(0), Treatment(initial_state="zero"))
     np.testing.assert_array_equal(state.latent, np.zeros(8))
 
 
-# Returns over 24 steps, measured independently: the dose (None: uniform behaviour), the
-# mean and half a unit of its last digit. They were measured over at least 4,000 episodes.
+# Returns over 24 steps, measured independently over at least 4,000 episodes: the dose (None:
+# uniform behaviour), the mean and half a unit of its last digit.
 SPECIFIED_RETURNS = {
     "quadratic": [
         (None, -9.37, 0.005), (0.0, -0.1, 0.05), (0.2, 3.6, 0.05), (0.4, 5.14, 0.005),
@@ -179,7 +179,7 @@ SPECIFIED_RETURNS = {
 
 
 @pytest.mark.parametrize("reward", ["quadratic", "cubic"])
-def test_returns_are_the_known_ones(reward):
+def test_returns_agree_with_independent_measurements(reward):
     task = Treatment(reward=reward)
     wide = dataclasses.replace(task, dose_low=-2.0, dose_high=2.0)
     for dose, mean, rounding in SPECIFIED_RETURNS[reward]:
@@ -190,7 +190,7 @@ def test_returns_are_the_known_ones(reward):
         assert abs(float(jnp.mean(returns)) - mean) < tolerance, f"dose {dose}"
 
 
-def test_policy_variance_costs_what_the_algebra_says():
+def test_the_cost_of_policy_variance_agrees_with_algebra():
     task = Treatment(reward="quadratic", dose_low=-10.0, dose_high=10.0)
 
     def policy(deviation, key, observation):
@@ -206,7 +206,7 @@ def test_policy_variance_costs_what_the_algebra_says():
         np.testing.assert_allclose(result.measures["dose_variance"], spread**2, rtol=0.02)
 
 
-def test_vmap_is_the_loop():
+def test_vmap_agrees_with_a_loop():
     task = Treatment(reward="quadratic")
     keys = jax.random.split(jax.random.key(10), 4)
     actions = jnp.linspace(-1.5, 1.5, 4)[:, None]
@@ -223,7 +223,7 @@ def test_vmap_is_the_loop():
             np.testing.assert_allclose(one, many[patient], rtol=1e-5, atol=1e-6)
 
 
-def test_a_rollout_is_settled_by_its_key_whatever_the_number_of_episodes():
+def test_a_rollout_depends_only_on_its_key_not_on_the_number_of_episodes():
     task = Treatment(reward="quadratic")
     policy = treatment.uniform_behaviour(task)
     few = treatment.rollout(jax.random.key(11), policy, task, 3)
@@ -238,7 +238,7 @@ def test_a_rollout_is_settled_by_its_key_whatever_the_number_of_episodes():
     assert len(np.unique(many.returns)) == 17
 
 
-def test_every_policy_meets_the_same_patients_and_noise():
+def test_all_policies_get_the_same_patients_and_noise():
     task = Treatment(initial_state="zero")
 
     @jax.jit
@@ -257,7 +257,7 @@ def test_every_policy_meets_the_same_patients_and_noise():
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-def test_a_rollout_compiles_once_for_a_pytree_and_may_be_nested():
+def test_a_rollout_compiles_once_for_a_pytree_and_can_be_nested():
     task = Treatment(horizon=3)
     traces = []
 
@@ -280,7 +280,7 @@ def test_a_rollout_compiles_once_for_a_pytree_and_may_be_nested():
     np.testing.assert_allclose(nested.returns[1], high.returns, rtol=1e-5, atol=1e-6)
 
 
-def test_rates_and_moments_keep_leading_axes():
+def test_measures_keep_leading_axes():
     doses = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     over = doses > 0.5
     result = treatment.Rollout(
@@ -330,7 +330,7 @@ def test_the_log_is_consistent():
     )
 
 
-def test_the_log_is_settled_by_its_key():
+def test_the_log_depends_only_on_its_key():
     task = Treatment()
     first, again, other = (treatment.log(jax.random.key(seed), task, 5) for seed in (1, 1, 2))
     for name in first:
@@ -338,7 +338,7 @@ def test_the_log_is_settled_by_its_key():
     assert np.abs(first["action"] - other["action"]).min() > 0
 
 
-def test_limits_are_flagged_when_exceeded_and_not_when_met():
+def test_limits_are_flagged_when_exceeded_but_not_when_equalled():
     task = Treatment(dose_low=-2.0, dose_high=2.0, dose_limit=0.5, cumulative_dose_limit=1.0)
     state, _ = treatment.reset(jax.random.key(17), task)
     expected = [
@@ -355,7 +355,7 @@ def test_limits_are_flagged_when_exceeded_and_not_when_met():
         assert bool(info.cumulative_limit_exceeded) is cumulative_over
 
 
-def test_a_dose_that_is_no_number_counts_as_exceeding():
+def test_a_nan_dose_counts_as_exceeding_the_limits():
     state, _ = treatment.reset(jax.random.key(0), Treatment())
     *_, reward, info = treatment.step(
         jax.random.key(0), state, jnp.array([jnp.nan]), Treatment(reward="quadratic")
@@ -365,8 +365,8 @@ def test_a_dose_that_is_no_number_counts_as_exceeding():
     assert np.isnan(reward)
 
 
-def test_rates_of_the_uniform_behaviour_are_the_known_ones():
-    # |U(−1, 1)| is U(0, 1): above .88 with probability .12; the sum of 24, symmetric about 12.
+def test_limit_rates_of_the_uniform_behaviour_agree_with_theory():
+    # |U(−1, 1)| is U(0, 1): above .88 with probability .12. The sum of 24 is symmetric about 12.
     task = Treatment()
     result = treatment.rollout(jax.random.key(18), treatment.uniform_behaviour(task), task, 4000)
     over = int(result.dose_limit_exceeded.sum())
@@ -416,28 +416,28 @@ def test_a_dose_is_clipped_to_the_box(asked, given):
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_a_bad_setting_is_refused_by_name(field, value):
+def test_the_error_about_an_invalid_setting_names_it(field, value):
     with pytest.raises(ValueError, match=field):
         Treatment(**{field: value})
 
 
-def test_no_limit_is_a_limit():
+def test_limits_can_be_infinite():
     task = Treatment(dose_limit=math.inf, cumulative_dose_limit=math.inf)
     result = treatment.rollout(jax.random.key(0), always(1.0), task, 2)
     assert float(result.measures["dose_limit_rate"]) == 0.0
     assert float(result.measures["cumulative_limit_rate"]) == 0.0
 
 
-def test_variants_have_names():
+def test_variants_are_found_by_name():
     assert treatment.by_name("treatment/cubic") == Treatment(reward="cubic")
     assert treatment.by_name("treatment/quadratic") == Treatment(reward="quadratic")
     assert treatment.by_name("treatment/quadratic-fixed-normal") == Treatment(
         reward="quadratic", covariance="fixed", initial_state="normal"
     )
     assert len(set(treatment.VARIANTS.values())) == len(treatment.VARIANTS) == 12
-    with pytest.raises(ValueError, match="treatment/quartic") as refusal:
+    with pytest.raises(ValueError, match="treatment/quartic") as error:
         treatment.by_name("treatment/quartic")
-    assert all(name in str(refusal.value) for name in treatment.VARIANTS)
+    assert all(name in str(error.value) for name in treatment.VARIANTS)
 
 
 @pytest.mark.usefixtures("without_type_checks")

@@ -1,4 +1,4 @@
-"""Names of logs that say how many trajectories there are."""
+"""Names of treatment logs with a number of trajectories."""
 
 import numpy as np
 import pytest
@@ -29,18 +29,18 @@ def test_every_variant_has_logs_of_any_size_and_one_task(variant):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_names_nothing_is_refused_with_its_name_and_the_right_ones(name):
+def test_the_error_about_an_unknown_name_lists_the_known_ones(name):
     assert not treatment.is_name(name)
-    with pytest.raises(ValueError, match="no treatment task is called") as told:
+    with pytest.raises(ValueError, match="no treatment task is called") as error:
         treatment.by_name(name)
-    assert repr(name) in str(told.value) and "treatment/quadratic-fixed" in str(told.value)
+    assert repr(name) in str(error.value) and "treatment/quadratic-fixed" in str(error.value)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_no_log_is_read_of_what_names_nothing(name):
-    with pytest.raises(ValueError, match=r"no (data set|treatment task) is called") as told:
+def test_a_log_of_an_unknown_name_is_refused(name):
+    with pytest.raises(ValueError, match=r"no (data set|treatment task) is called") as error:
         data.load(name)
-    assert repr(name) in str(told.value)
+    assert repr(name) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_no_log_is_read_of_what_names_nothing(name):
         (f"treatment/cubic@{treatment.MOST_TRAJECTORIES}", treatment.MOST_TRAJECTORIES),
     ],
 )
-def test_the_number_behind_the_at_is_that_of_trajectories(name, count):
+def test_the_number_after_the_at_sign_is_that_of_trajectories(name, count):
     assert treatment.trajectories_of(name) == count
 
 
 @pytest.mark.parametrize("count", [0, "000", treatment.MOST_TRAJECTORIES + 1, 10**6, "9" * 5000])
-def test_a_log_of_none_or_of_too_many_is_refused_before_it_is_drawn(count):
+def test_zero_or_too_many_trajectories_are_refused_before_drawing(count):
     with pytest.raises(ValueError, match="1 to 100,000 trajectories"):
         data.load(f"treatment/cubic@{count}")
 
 
-def test_the_log_has_so_many_trajectories_of_the_task(small):
+def test_the_log_has_the_named_number_of_trajectories(small):
     task = treatment.by_name("treatment/quadratic")
     assert small.name == "treatment/quadratic@3"
     assert small.rows == 3 * task.horizon == 72
@@ -73,22 +73,22 @@ def test_the_log_has_so_many_trajectories_of_the_task(small):
 
 
 @pytest.mark.parametrize("larger", ["treatment/quadratic", "treatment/quadratic@200"])
-def test_a_larger_log_begins_with_the_smaller_one(small, larger):
+def test_a_larger_log_starts_with_the_smaller_one(small, larger):
     many = data.load(larger, 7)
     assert many.rows == 24 * treatment.trajectories_of(larger)
     for field in FIELDS:
-        # Programs of other sizes round the last digit otherwise.
+        # Programs of different sizes may round the last digit differently.
         np.testing.assert_allclose(
             getattr(many, field)[: small.rows], getattr(small, field), rtol=0, atol=5e-6,
             err_msg=field,
         )  # fmt: skip
 
 
-def test_each_seed_has_a_log_of_its_own(small):
+def test_each_seed_has_its_own_log(small):
     assert not np.array_equal(data.load("treatment/quadratic@3", 8).reward, small.reward)
 
 
-def test_policies_of_every_log_are_judged_on_its_task():
+def test_policies_are_evaluated_on_the_task_of_their_log():
     assert evaluator("treatment/quadratic-zero@25", None) == TreatmentEvaluator(
         treatment.by_name("treatment/quadratic-zero")
     )

@@ -24,9 +24,9 @@ def numpy_reward(kind, s, x):
 
 
 def numpy_expected_return(doses, latent, sigma, kind):
-    """Over the noise, by Gauss-Hermite quadrature along one direction of it at a time.
+    """Return the expected return by Gauss-Hermite quadrature along single directions of the noise.
 
-    A cubic of single components and an exponential in one direction need no more: the noise is
+    That is enough for cubics of single components and an exponential in one direction: the noise is
     split into the direction of the exponent and a remainder that enters linearly.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
@@ -73,7 +73,7 @@ def test_the_expected_reward_is_the_mean_of_the_reward(reward):
 
 
 @pytest.mark.parametrize("reward", ["cubic", "quadratic"])
-def test_the_expected_return_is_that_of_quadrature(reward):
+def test_the_expected_return_agrees_with_quadrature(reward):
     task = Treatment(reward=reward)
     doses = np.random.default_rng(1).uniform(-1, 1, task.horizon)
     start = starts(task, 1)[0]
@@ -84,7 +84,7 @@ def test_the_expected_return_is_that_of_quadrature(reward):
 
 
 def test_from_zero_the_quadratic_reward_has_a_known_best_dose():
-    # Up and down cancel in all sums, at every dose: E r = −e^(Var z / 2) x² + x, z = (s₁ + s₅)/2.
+    # Rising and falling components cancel in sums: E r = −e^(Var z / 2) x² + x, z = (s₁ + s₅)/2.
     task = treatment.by_name("treatment/quadratic-fixed-zero")
     start = starts(task, 1)[0]
     _, sigma = in_float64(start)
@@ -101,7 +101,7 @@ def test_from_zero_the_quadratic_reward_has_a_known_best_dose():
 
 def test_from_zero_the_cubic_reward_has_a_known_best_plan():
     # Components stay at ±m, where E r = (5m − 2m³)/8 is largest at m = √(5/6). The first dose can
-    # only lead to tanh 1 < m, the second reaches m, the others keep it.
+    # only reach tanh 1 < m, the second reaches m, the others keep it.
     task = treatment.by_name("treatment/cubic-zero")
     start = starts(task, 1)[0]
     best = math.sqrt(5 / 6)
@@ -115,7 +115,7 @@ def test_from_zero_the_cubic_reward_has_a_known_best_plan():
 
 
 @pytest.mark.parametrize("reward", ["cubic", "quadratic"])
-def test_the_best_plan_is_as_good_as_scipy_finds(reward):
+def test_the_best_plan_is_as_good_as_that_of_scipy(reward):
     task = Treatment(reward=reward, horizon=8, dose_low=-0.5, dose_high=1.5)
     shortfalls = []
     for start in starts(task, 3):
@@ -146,7 +146,7 @@ def measured(request):
     return request.param, rows_of(request.param)
 
 
-# As specified, with a standard error (that of 4,000 episodes where none is stated) and rounding.
+# As specified, with a standard error (of 4,000 episodes if none is stated) and rounding.
 SPECIFIED_ROWS = {
     "quadratic": {
         "uniform": (-9.37, 0.16, 0.005),
@@ -157,7 +157,7 @@ SPECIFIED_ROWS = {
 }
 
 
-def test_reference_rows_are_the_known_ones(measured):
+def test_reference_rows_agree_with_known_results(measured):
     reward, rows = measured
     assert list(rows) == ["uniform", "best constant", "myopic latent", "best latent"]
     for name, (mean, standard_error, rounding) in SPECIFIED_ROWS[reward].items():
@@ -168,15 +168,15 @@ def test_reference_rows_are_the_known_ones(measured):
     assert f"{rows['best constant'].measures['dose_mean']:.3f}" in rows["best constant"].rule
 
 
-def test_seeing_the_latent_state_and_looking_ahead_both_pay(measured):
+def test_seeing_the_latent_state_and_planning_ahead_both_help(measured):
     _, rows = measured
     means = [row.mean for row in rows.values()]
-    # All on the same patients and noise, so that even small differences in the mean are real.
+    # All use the same patients and noise, so even small differences of means are significant.
     assert means == sorted(means)
     assert means[3] > means[2] + 1
 
 
-def test_safety_rates_of_the_rows(measured):
+def test_limit_rates_of_the_reference_rows(measured):
     reward, rows = measured
     assert abs(rows["uniform"].measures["dose_limit_rate"] - 0.12) < 0.01
     assert abs(rows["uniform"].measures["dose_variance"] - 1 / 3) < 0.01

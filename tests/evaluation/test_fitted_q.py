@@ -26,11 +26,11 @@ from fat2thin.evaluation.fitted_q import (
 KEY = jax.random.key(0)
 AS_IT_IS = Scale(jnp.zeros(2), jnp.ones(2))
 ANYTHING = jnp.array([-jnp.inf, jnp.inf])
-"""For what is asked without rewards in mind."""
+"""A range of returns that excludes nothing."""
 
 
 def make_part(seed, rows=60, observation=2, action=2, repeated=1):
-    """Random rows, each so many times."""
+    """Return random rows, each `repeated` times."""
     rng = np.random.default_rng(seed)
     fields = {
         "observation": rng.normal(size=(rows, observation)),
@@ -61,7 +61,7 @@ def features_by_loops(observation, action):
 
 
 def ridge_regression(design, target, penalty):
-    """argmin |design w − target|² / n + penalty |w without its first|², by least squares."""
+    """Return argmin |design w − target|² / n + penalty |w[1:]|², by least squares."""
     length, size = design.shape
     free = np.eye(size)[1:] * np.sqrt(penalty)
     rows = np.concatenate([design / np.sqrt(length), free])
@@ -73,7 +73,7 @@ def linear_policy(observation, key=None):
     return jnp.stack([0.3 * observation[:, 0], -0.2 * observation[:, 1] + 0.1], axis=-1)
 
 
-def test_features_are_those_of_a_loop():
+def test_features_equal_those_of_a_loop():
     rows = in_numpy(make_part(0, rows=5))
     mean, deviation = np.array([1.0, -2.0]), np.array([0.5, 3.0])
     scale = Scale(jnp.asarray(mean, jnp.float32), jnp.asarray(deviation, jnp.float32))
@@ -92,7 +92,7 @@ def test_features_of_numpy_arrays_keep_their_type_and_precision():
     np.testing.assert_allclose(made, expected, rtol=1e-14)
 
 
-def test_the_scale_is_that_of_every_column_and_never_zero():
+def test_the_scale_is_per_column_and_never_zero():
     observation = np.stack([np.arange(10.0), np.full(10, 4.0)], axis=1)
     scale = scale_of(jnp.asarray(observation, jnp.float32))
     np.testing.assert_allclose(scale.mean, observation.mean(axis=0), rtol=1e-6)
@@ -100,7 +100,7 @@ def test_the_scale_is_that_of_every_column_and_never_zero():
     assert (np.asarray(scale.deviation) > 0).all()
 
 
-def test_expected_features_are_the_mean_of_draws():
+def test_expected_features_are_means_over_sampled_actions():
     observation = jnp.asarray(make_part(0, rows=4000).rows.observation)
 
     def noisy(observation, key):
@@ -109,13 +109,13 @@ def test_expected_features_are_the_mean_of_draws():
     found = np.asarray(expected_features(observation, noisy, KEY, AS_IT_IS)).mean(axis=0)
     mean = features_by_loops(np.asarray(observation), np.asarray(linear_policy(observation)))
     expected = mean.mean(axis=0)
-    # E a² = (E a)² + variance; the others are linear in the action.
+    # E a² = (E a)² + variance; the other features are linear in the action.
     expected[[7, 9]] += 0.25
     np.testing.assert_allclose(found, expected, atol=0.03)
 
 
 @pytest.mark.parametrize("repeated", [1, 3])
-def test_without_a_future_it_is_ridge_regression(repeated):
+def test_with_discount_zero_the_fit_is_ridge_regression(repeated):
     part = make_part(1, repeated=repeated)
     rows = in_numpy(part)
     found = fit(part, linear_policy, KEY, 0.0, AS_IT_IS)
@@ -124,7 +124,7 @@ def test_without_a_future_it_is_ridge_regression(repeated):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_where_everything_ends_there_is_no_future():
+def test_terminal_rows_ignore_the_next_state():
     part = make_part(1)
     over = part._replace(rows=part.rows._replace(continuation=jnp.zeros(60)))
     with_future = fit(over, linear_policy, KEY, 0.9, AS_IT_IS)
@@ -133,7 +133,7 @@ def test_where_everything_ends_there_is_no_future():
 
 
 @pytest.mark.parametrize("repeated", [1, 2])
-def test_it_is_where_fitted_q_iteration_ends(repeated):
+def test_the_fit_is_the_fixed_point_of_fitted_q_iteration(repeated):
     part = make_part(2, rows=200, repeated=repeated)
     rows, discount = in_numpy(part), 0.7
     design = features_by_loops(rows.observation, rows.action)
@@ -158,7 +158,7 @@ def quadratic_log(seed, rows=20_000):
     following = DRIFT * state + PUSH * action + NOISE * rng.normal(size=rows)
     columns = [state[:, None], action[:, None], -(state**2) - PRICE * action**2]
     columns += [following[:, None], np.ones(rows)]
-    # Enough rows, so they say, that there is hardly any ridge: it has a bias of its own.
+    # A large count of distinct rows makes the ridge, and its bias, negligible.
     return Part(Batch(*(jnp.asarray(array, jnp.float32) for array in columns)), 1e7)
 
 
@@ -170,7 +170,7 @@ def regulator(spread):
 
 
 def value_in_closed_form(state, spread):
-    """V(s) = -p s² - c."""
+    """Return V(s) = -p s² - c."""
     closed_loop = DRIFT - PUSH * GAIN
     p = (1.0 + PRICE * GAIN**2) / (1.0 - DISCOUNT * closed_loop**2)
     variance = NOISE**2 + (PUSH * spread) ** 2
@@ -189,17 +189,17 @@ def value_by_simulation(spread, episodes=20_000, steps=120):
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_the_value_of_a_linear_policy_on_a_quadratic_problem(spread):
+def test_value_of_a_linear_policy_on_a_quadratic_problem_is_known(spread):
     one, other = quadratic_log(4), quadratic_log(5)
     found = part_values(one, other, regulator(spread), KEY, DISCOUNT, ANYTHING)
     for value, states in zip(found, (one, other), strict=True):
         known = value_in_closed_form(np.asarray(states.rows.observation), spread).mean()
         np.testing.assert_allclose(value, known, rtol=0.05)
-    # The formula itself, by playing.
+    # The closed form itself is checked by simulation.
     np.testing.assert_allclose(found, value_by_simulation(spread), rtol=0.06)
 
 
-def test_a_worse_policy_has_a_smaller_value():
+def test_a_worse_policy_has_a_lower_value():
     one, other = quadratic_log(4, rows=2000), quadratic_log(5, rows=2000)
     good, bad = (
         np.asarray(part_values(one, other, act, KEY, DISCOUNT, ANYTHING))
@@ -208,7 +208,7 @@ def test_a_worse_policy_has_a_smaller_value():
     assert (good > bad + 0.5).all()
 
 
-def test_each_part_is_judged_by_what_the_other_says():
+def test_each_part_is_valued_by_the_q_of_the_other():
     one, other = make_part(6), make_part(7, rows=40)
     richer = other._replace(rows=other.rows._replace(reward=other.rows.reward + 100.0))
     by_other, by_one = part_values(one, other, linear_policy, KEY, 0.5, ANYTHING)
@@ -218,7 +218,7 @@ def test_each_part_is_judged_by_what_the_other_says():
 
 
 def bandit(key, best, noise, rows=500):
-    """r = -|a - best|² + noise, and it is over."""
+    """Return a log of one-step episodes with r = -|a - best|² + noise."""
     keys = jax.random.split(key, 3)
     observation = jax.random.normal(keys[0], (rows, 2))
     action = jax.random.uniform(keys[1], (rows, len(best)), minval=-1.0)
@@ -231,7 +231,7 @@ GRID = jnp.arange(-9, 10, 3) / 10.0
 
 
 @pytest.mark.parametrize("best", [(0.3,), (0.3, -0.6)])
-def test_the_best_constant_of_a_bandit(best):
+def test_the_best_constant_of_a_bandit_is_found(best):
     one, other = (bandit(key, best, noise=0.1) for key in jax.random.split(KEY))
     candidates = jnp.stack(jnp.meshgrid(*[GRID] * len(best)), axis=-1).reshape(-1, len(best))
     found = jax.jit(best_constant, static_argnums=3)(one, other, candidates, 0.0, ANYTHING)
@@ -239,8 +239,8 @@ def test_the_best_constant_of_a_bandit(best):
     np.testing.assert_allclose(found.value, 0.0, atol=0.03)
 
 
-def test_the_value_of_the_chosen_one_is_not_flattered():
-    """Where all actions are worth nothing, the best estimate is above zero; what is told is not."""
+def test_the_value_of_the_best_constant_is_not_biased_upwards():
+    """If all actions have value 0, the largest estimate is above 0; the returned value is not."""
 
     def of_log(key):
         one, other = (
@@ -248,24 +248,24 @@ def test_the_value_of_the_chosen_one_is_not_flattered():
             for half in jax.random.split(key)
             for part, noise in [(bandit(half, (0.0,), 0.0, 40), jax.random.fold_in(half, 9))]
         )
-        told = best_constant(one, other, GRID[:, None], 0.0, ANYTHING).value
+        found = best_constant(one, other, GRID[:, None], 0.0, ANYTHING).value
         value = functools.partial(
             part_values, one, other, key=KEY, discount=0.0, reachable=ANYTHING
         )
         estimates = jax.vmap(lambda action: value(constant(action)))(GRID[:, None])
-        return told, jnp.mean(jnp.max(estimates, axis=0))
+        return found, jnp.mean(jnp.max(estimates, axis=0))
 
-    told, flattered = jax.jit(jax.vmap(of_log))(jax.random.split(KEY, 200))
-    error = np.std(told) / np.sqrt(200)
-    assert abs(np.mean(told)) < 4.0 * error
-    assert np.mean(flattered) > 6.0 * error
+    found, biased = jax.jit(jax.vmap(of_log))(jax.random.split(KEY, 200))
+    error = np.std(found) / np.sqrt(200)
+    assert abs(np.mean(found)) < 4.0 * error
+    assert np.mean(biased) > 6.0 * error
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 60])
-def test_systems_are_solved_as_numpy_does(size):
+def test_linear_systems_are_solved_like_numpy(size):
     rng = np.random.default_rng(size)
     matrix, right = rng.normal(size=(size, size)), rng.normal(size=size)
-    # The first pivot is zero where there is another to take.
+    # The first pivot is zero, so that rows must be exchanged.
     matrix[0, 0] = 0.0 if size > 1 else 1.0
     found = solve(jnp.asarray(matrix, jnp.float32), jnp.asarray(right, jnp.float32))
     wanted = np.linalg.solve(matrix, right)
@@ -273,8 +273,8 @@ def test_systems_are_solved_as_numpy_does(size):
 
 
 @pytest.mark.parametrize("discount", [0.5, 0.9, 0.99])
-def test_a_value_at_the_end_of_what_rewards_allow_is_estimable(discount):
-    """Where every reward is the same, the value is known, and is both ends of the range."""
+def test_a_value_at_the_end_of_the_range_of_returns_is_estimable(discount):
+    """If all rewards are equal, the value is known, and equals both ends of the range."""
     one, other = (make_part(seed) for seed in (6, 7))
     alike = [
         part._replace(rows=part.rows._replace(reward=jnp.ones(60), continuation=jnp.ones(60)))
@@ -285,7 +285,7 @@ def test_a_value_at_the_end_of_what_rewards_allow_is_estimable(discount):
     np.testing.assert_array_equal(found, [known, known])
 
 
-def test_a_value_outside_what_rewards_allow_is_not_estimable():
+def test_a_value_outside_the_range_of_returns_is_not_estimable():
     one, other = make_part(6), make_part(7)
     values = np.asarray(part_values(one, other, linear_policy, KEY, 0.9, ANYTHING))
     first, second = np.sort(values)
@@ -301,11 +301,11 @@ def test_a_value_outside_what_rewards_allow_is_not_estimable():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_constant_that_is_not_estimable_never_wins():
+def test_a_constant_without_an_estimable_value_is_never_chosen():
     one, other = (bandit(key, (0.3,), noise=0.1) for key in jax.random.split(KEY))
     value = functools.partial(part_values, one, other, key=KEY, discount=0.0, reachable=ANYTHING)
     estimates = np.asarray([value(constant(action)) for action in GRID[:, None]])
-    # The best two would be worth more than rewards allow.
+    # The estimates of the best two lie above the range.
     order = np.argsort(estimates.max(axis=1))
     most = (estimates.max(axis=1)[order[-3]] + estimates.max(axis=1)[order[-2]]) / 2.0
     found = best_constant(one, other, GRID[:, None], 0.0, jnp.array([-np.inf, most]))

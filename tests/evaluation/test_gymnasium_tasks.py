@@ -1,4 +1,4 @@
-"""Policies judged on Gymnasium tasks, against episodes that can be worked out by hand."""
+"""Evaluation on Gymnasium tasks, against episodes that can be worked out by hand."""
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ EPISODES = 7
 
 
 class Constant(eqx.Module):
-    """The same centre everywhere, with a scale of its own."""
+    """A network with a constant centre and scale."""
 
     centre: Array
     log_scale: Array
@@ -31,7 +31,7 @@ class Constant(eqx.Module):
 
 
 def policies(centres, log_scale):
-    """Squashed policies, a job each, whose centre is the action `centre` in the box -2 to 4."""
+    """Return squashed policies, one per job, centred at `centre` in the box from -2 to 4."""
 
     def one(centre):
         network = Constant(jnp.arctanh((centre - 1.0) / 3.0)[None], jnp.full(1, log_scale))
@@ -51,8 +51,8 @@ def judge():
     made.close()
 
 
-def test_returns_are_action_times_length(judge):
-    """Every step's reward is the first action, so a constant policy gets it once a step."""
+def test_returns_are_the_action_times_the_episode_length(judge):
+    """The reward is the first action coordinate, so a constant policy earns it per step."""
     found = judge.judge({"actor": policies([0.5, 3.0], -20.0)}, keys([1, 2]), EPISODES)
     assert set(found) == {"actor_sampled", "actor_centre"}
     for evaluation in found.values():
@@ -67,25 +67,25 @@ def test_returns_are_action_times_length(judge):
     assert judge.steps > 0 and judge.seconds > 0
 
 
-def test_episodes_depend_on_the_key_alone(judge, monkeypatch):
-    def judged(centres, seeds, episodes=EPISODES):
+def test_episodes_depend_only_on_the_key(judge, monkeypatch):
+    def evaluated(centres, seeds, episodes=EPISODES):
         found = judge.judge({"actor": policies(centres, 0.0)}, keys(seeds), episodes)
         return {name: np.asarray(one.returns) for name, one in found.items()}
 
-    pair, alone = judged([2.0, 2.0], [1, 2]), judged([2.0], [2])
+    pair, alone = evaluated([2.0, 2.0], [1, 2]), evaluated([2.0], [2])
     for name in pair:
         np.testing.assert_allclose(pair[name][1], alone[name][0], rtol=1e-6)
         assert not np.allclose(pair[name][0], pair[name][1])
-    fewer = judged([2.0], [2], episodes=3)
+    fewer = evaluated([2.0], [2], episodes=3)
     np.testing.assert_allclose(fewer["actor_sampled"], alone["actor_sampled"][:, :3], rtol=1e-6)
-    # In rounds of two and of one, the episodes are still the same.
+    # The episodes are the same if they run in rounds of two or of one.
     for slots in (4, 1):
         monkeypatch.setattr(gymnasium_tasks, "MOST_SLOTS", slots)
-        for name, returns in judged([2.0], [2]).items():
+        for name, returns in evaluated([2.0], [2]).items():
             np.testing.assert_allclose(returns, alone[name], rtol=1e-6)
 
 
-def test_sampling_is_the_policys_own(judge):
+def test_sampled_actions_follow_the_policys_distribution(judge):
     """The mean reward of many sampled steps is the mean action, found by quadrature."""
     scale = 0.7
     found = judge.judge({"actor": policies([2.0], np.log(scale))}, keys([5]), 400)
@@ -99,7 +99,7 @@ def test_sampling_is_the_policys_own(judge):
     assert expected < 2.0 - 4.5 * deviation
 
 
-def test_scores_are_d4rls():
+def test_scores_are_normalised_like_d4rls():
     judge = GymnasiumJudge(
         describe(COUNTDOWN), gymnasium_tasks.d4rl.REFERENCES["hopper"], workers=0
     )
@@ -109,17 +109,17 @@ def test_scores_are_d4rls():
     judge.close()
 
 
-def test_the_references(monkeypatch):
+def test_references_are_uniform_actions_and_d4rls_returns(monkeypatch):
     scale = gymnasium_tasks.d4rl.REFERENCES["hopper"]
     found = GymnasiumJudge(describe(COUNTDOWN), scale, workers=0).references()
-    # A uniform action from -2 to 4 has mean 1 and an episode 4 steps on average.
+    # A uniform action from -2 to 4 has mean 1, and an episode has 4 steps on average.
     assert abs(found["uniform"].mean - 4.0) < 4.5 * found["uniform"].standard_error
     assert found["d4rl expert"].mean == 3234.3
     assert found["d4rl expert"].measures == {"score": 100.0}
     assert set(GymnasiumJudge(describe(COUNTDOWN), workers=0).references()) == {"uniform"}
 
 
-def test_who_judges_what(monkeypatch):
+def test_each_data_set_or_task_gets_its_judge(monkeypatch):
     monkeypatch.setitem(gymnasium_tasks.ROBOTS, "hopper", COUNTDOWN)
     own = judge_for("regenerated/hopper-medium")
     assert own.task.name == COUNTDOWN and own.scale.expert == 3234.3

@@ -1,4 +1,4 @@
-"""Held-out numbers against NumPy and SciPy, computed from the networks on all rows at once."""
+"""Held-out quantities against NumPy and SciPy, computed from the networks on all rows."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ from untrained import untrained_run
 DISCOUNT, REWARD_SCALE = 0.9, 2.0
 LOW, HIGH = np.array([-2.0, 10.0]), np.array([4.0, 11.0])
 SMALL = {"vae_steps": 2, "vae_hidden": (4,)}
-"""Of SPOT alone."""
+"""Settings that only SPOT has."""
 
 
 def make_log(seed, rows=40, low=LOW):
@@ -43,7 +43,7 @@ LOGGED, HELD_OUT = make_log(0), make_log(1)
 
 
 def make_run(path, algorithm, batch_size, noise_seed=16, **settings):
-    # A rate at which one step of any network would be seen in every number.
+    # A learning rate at which one step of any network would change every number.
     settings = {"hidden": (4,), "learning_rate": 0.1} | settings
     return untrained_run(
         algorithm, path, seeds=[3, 5], batch_size=batch_size, settings=settings,
@@ -60,13 +60,13 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def iql(path):
-    # The last block is half as long as the others.
+    # With 40 rows the last block is half as long as the others.
     return make_run(path, "iql", 16)
 
 
 @pytest.fixture(scope="module")
 def fttpo(path):
-    # With this seed of the noise advantages are of both signs, and some actions in the band.
+    # With this noise seed advantages have both signs, and some actions lie in the band.
     return make_run(path, "fttpo", 40, noise_seed=48, half_width_high=0.3, temperature=5.0)
 
 
@@ -132,7 +132,7 @@ def test_fttpo_agrees_with_scipy(fttpo, index):
     np.testing.assert_allclose(found["log_likelihood"][index], np.mean(log_density), rtol=1e-4)
     np.testing.assert_allclose(found["zero_weight_share"][index], np.mean(weight == 0), atol=1e-7)
 
-    # What a policy can do is where its density is not zero, in the log's own units.
+    # The support is where the density is not zero, in the units of the log.
     law = fttpo.policy(fttpo.spec.seeds[index])(jnp.asarray(HELD_OUT.observation))
     possible = np.isfinite(law.base_dist.log_prob(jnp.asarray(HELD_OUT.action)))
     assert 0 < possible.all(axis=1).mean() < 1
@@ -143,13 +143,13 @@ def test_fttpo_agrees_with_scipy(fttpo, index):
         ("good_inside_support", possible.all(axis=1)[advantage > 0].mean()),
     ):
         np.testing.assert_allclose(found[name][index], share, atol=1e-7, err_msg=name)
-    # A band that lies in the box is as wide as two half-widths, and the box as two half-ranges.
+    # A band inside the box is two half-widths wide, and the box two half-ranges.
     np.testing.assert_allclose(
         found["support_percent"][index], 100.0 * found["half_width"][index], rtol=1e-5
     )
 
 
-def test_the_table_has_mean_and_range_over_the_seeds(fttpo):
+def test_the_table_has_mean_and_range_over_seeds(fttpo):
     table = validate(fttpo, HELD_OUT, training=LOGGED)
     of_seeds = {"training": held_out(fttpo, LOGGED), "validation": held_out(fttpo, HELD_OUT)}
     for part, found in of_seeds.items():
@@ -160,8 +160,8 @@ def test_the_table_has_mean_and_range_over_the_seeds(fttpo):
     assert "training" not in validate(fttpo, HELD_OUT)["td_error"]
 
 
-def test_every_seed_sees_the_log_on_the_scales_of_its_own(iql):
-    """Where every seed learned from a log of its own, by NumPy."""
+def test_every_seed_gets_the_log_on_its_own_scales(iql):
+    """Each seed learned from its own log; the expected values are computed with NumPy."""
     scales = [
         {
             "observation": {"mean": [seed, 2.0, -1.0], "scale": [1.0, 2.0, seed + 0.5]},
@@ -182,13 +182,13 @@ def test_every_seed_sees_the_log_on_the_scales_of_its_own(iql):
         np.testing.assert_allclose(batch.reward, factor * HELD_OUT.reward, rtol=1e-6)
 
 
-def test_a_log_of_another_box_is_refused(fttpo):
+def test_a_log_with_another_action_box_is_refused(fttpo):
     other = make_log(1, low=LOW - 1.0)
-    with pytest.raises(ValueError, match=r"'log 1' is not of the run's problem: action_low is"):
+    with pytest.raises(ValueError, match=r"'log 1' does not fit the run: its action_low is"):
         held_out(fttpo, other)
 
 
-def test_the_training_log_is_found_while_it_is_what_it_was(path, fttpo, tmp_path):
+def test_the_training_log_is_found_only_while_it_is_unchanged(path, fttpo, tmp_path):
     assert training_log(fttpo).sha256 == LOGGED.sha256
     copy = tmp_path / "log.npz"
     copy.write_bytes(path.read_bytes())
@@ -202,7 +202,7 @@ def test_the_training_log_is_found_while_it_is_what_it_was(path, fttpo, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.names())
-def test_no_algorithm_moves_a_network(path, name):
+def test_held_out_evaluation_changes_no_network(path, name):
     run = make_run(path, name, 40, **(SMALL if name == "spot" else {}))
     found = held_out(run, HELD_OUT)
     assert {"logged_inside_support", "support_percent", "log_likelihood"} <= set(found)

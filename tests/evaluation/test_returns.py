@@ -1,3 +1,5 @@
+"""Returns on the treatment task, the registry of evaluators, and the tables of results."""
+
 import re
 
 import equinox as eqx
@@ -45,12 +47,12 @@ def found(key):
     return evaluate_policies(policies, evaluator("treatment/quadratic"), key, EPISODES)
 
 
-def test_both_policies_in_both_ways_by_name(found):
+def test_both_policies_are_evaluated_in_both_ways(found):
     assert set(found) == {"actor_sampled", "actor_centre", "proposal_sampled", "proposal_centre"}
 
 
 @pytest.mark.parametrize(("name", "dose"), [("actor", 0.9), ("proposal", 0.4)])
-def test_returns_are_those_of_the_task(found, key, name, dose):
+def test_returns_equal_those_of_the_task(found, key, name, dose):
     rollout = treatment.rollout(
         key, jax.tree_util.Partial(always, jnp.float32(dose)), TASK, EPISODES
     )
@@ -65,27 +67,27 @@ def test_measures_of_a_constant_dose_are_known(found):
     low = found["proposal_centre"].measures
     np.testing.assert_allclose([high["dose_mean"], low["dose_mean"]], [0.9, 0.4], rtol=1e-5)
     np.testing.assert_allclose([high["dose_variance"], low["dose_variance"]], 0.0, atol=1e-10)
-    # The limits are .88 a step and 12 an episode of 24 steps.
+    # The limits are .88 per step and 12 per episode of 24 steps.
     assert (high["dose_limit_rate"], high["cumulative_limit_rate"]) == (1.0, 1.0)
     assert (low["dose_limit_rate"], low["cumulative_limit_rate"]) == (0.0, 0.0)
 
 
-def test_data_without_a_task_have_no_judge():
+def test_a_data_set_without_a_task_has_no_evaluator():
     assert evaluator("hospital/2024") is None
 
 
-def test_an_evaluator_from_outside(monkeypatch):
+def test_an_evaluator_can_be_registered_once(monkeypatch):
     monkeypatch.setattr(returns, "_EVALUATORS", dict(returns._EVALUATORS))
     judge = returns.TreatmentEvaluator(TASK)
     returns.register_evaluator("hospital/", lambda name: judge)
     assert evaluator("hospital/2024") is judge
-    with pytest.raises(ValueError, match="an evaluator already"):
+    with pytest.raises(ValueError, match="already have an evaluator"):
         returns.register_evaluator("hospital/", lambda name: judge)
 
 
 @pytest.fixture
 def references(monkeypatch):
-    """The tasks' rows, from a stand-in for the measurement, which takes half a minute."""
+    """The reference rows, from a stub: the real measurement takes half a minute."""
     asked = []
 
     def rows(key, task, episodes):
@@ -130,7 +132,7 @@ def test_the_table_holds_policies_and_references(references, found):
     np.testing.assert_allclose([reference["low"], reference["high"]], [4.804, 5.196], atol=1e-3)
 
 
-def test_the_table_reads_well(references, found):
+def test_the_printed_table_is_aligned_and_rounded(references, found):
     seeds = jax.tree.map(lambda values: values[None], found)
     lines = str(make_table("a title", seeds, references)).splitlines()
     assert lines[0] == "a title"
@@ -145,7 +147,7 @@ def test_the_table_reads_well(references, found):
     assert lines[-1] == "best constant: the same dose"
 
 
-def test_a_missing_row_lists_the_others():
+def test_a_missing_row_raises_an_error_that_lists_the_others():
     table = metrics_table("t", {"loss": np.array([1.0, 3.0])})
     assert table["loss"] == {"metric": "loss", "mean": 2.0, "lowest": 1.0, "highest": 3.0}
     with pytest.raises(KeyError, match="there are loss"):

@@ -14,7 +14,7 @@ from fat2thin.evaluation.fitted_q import RIDGE
 from fat2thin.evaluation.held_out import PREFIX, SIGNALS, Watched, preference, signals
 from untrained import _shaken
 
-# A box whose units are not those of the actions in a batch.
+# A box whose units differ from those of the actions in a batch.
 PROBLEM = Problem(
     observation_size=2, action_low=(-2.0, 10.0), action_high=(4.0, 11.0), discount=0.9
 )
@@ -48,7 +48,7 @@ def watch(held_out=HELD_OUT, learned=LEARNED, returns=RETURNS, reachable=(-np.in
 
 def make_state(name, noise_seed=3, **settings):
     algorithm = algorithms.get(name)
-    # A rate at which one step of any network would be seen in every number.
+    # A learning rate at which one step of any network would change every number.
     config = algorithm.config(**{"hidden": (4,), "learning_rate": 0.1, **settings})
     algorithm.check(config)
     fresh = algorithm.init(jax.random.key(0), PROBLEM, config)
@@ -72,7 +72,7 @@ def td3_bc():
     return found_by("td3_bc")
 
 
-def test_the_error_of_q(iql):
+def test_td_error_agrees_with_numpy(iql):
     state, found = iql
     next_value = scalar(state.value.network, HELD_OUT.next_observation)
     target = HELD_OUT.reward + 0.9 * HELD_OUT.continuation * next_value
@@ -81,7 +81,7 @@ def test_the_error_of_q(iql):
     np.testing.assert_allclose(found["held_out_td_error"], expected, rtol=1e-4)
 
 
-def test_the_weighted_likelihood(iql):
+def test_weighted_likelihood_agrees_with_scipy(iql):
     state, found = iql
     rows = HELD_OUT
     logged = np.min(twins(state.target_critic, rows.observation, rows.action), axis=0)
@@ -96,14 +96,14 @@ def test_the_weighted_likelihood(iql):
     np.testing.assert_allclose(found["held_out_log_likelihood"], expected, rtol=1e-3)
 
 
-def test_how_q_agrees_with_what_was_observed(iql):
+def test_calibration_is_the_correlation_of_q_with_observed_returns(iql):
     state, found = iql
     logged = np.min(twins(state.critic.network, HELD_OUT.observation, HELD_OUT.action), axis=0)
     expected = np.corrcoef(logged, RETURNS)[0, 1]
     np.testing.assert_allclose(found["held_out_calibration"], expected, rtol=1e-4)
 
 
-def test_what_never_differs_agrees_with_nothing():
+def test_calibration_with_constant_returns_is_zero():
     _, found = found_by("iql", watch(returns=np.full(64, 3.0)))
     assert found["held_out_calibration"] == 0.0
 
@@ -113,7 +113,7 @@ def deterministic_actions(state, observation):
     return np.tanh(network(actor.trunk.layers, actor.centre, observation))
 
 
-def test_how_far_the_critics_are_apart(td3_bc):
+def test_spread_is_the_standard_deviation_of_the_critics(td3_bc):
     state, found = td3_bc
     action = deterministic_actions(state, HELD_OUT.observation)
     values = twins(state.critic.network, HELD_OUT.observation, action)
@@ -129,8 +129,8 @@ def features(observation, action, mean, deviation):
     return np.column_stack([np.ones(len(s)), s, s**2, action, *products, *crossed])
 
 
-def value_by(fitted, judged, act, mean, deviation):
-    """Least squares again and again, until nothing changes."""
+def value_by(fitted, asked, act, mean, deviation):
+    """Return the mean value by fitted Q iteration: repeated least squares until convergence."""
     here = features(fitted.observation, fitted.action, mean, deviation)
     following = features(fitted.next_observation, act(fitted.next_observation), mean, deviation)
     free = np.eye(here.shape[1])[1:] * np.sqrt(RIDGE)
@@ -138,11 +138,11 @@ def value_by(fitted, judged, act, mean, deviation):
     for _ in range(500):
         target = fitted.reward + 0.9 * fitted.continuation * (following @ weights)
         weights = np.linalg.lstsq(rows, np.concatenate([target, np.zeros(len(free))]))[0]
-    there = features(judged.observation, act(judged.observation), mean, deviation)
+    there = features(asked.observation, act(asked.observation), mean, deviation)
     return np.mean(there @ weights)
 
 
-def test_the_value_is_that_of_fitted_q_iteration(td3_bc):
+def test_the_value_equals_that_of_fitted_q_iteration(td3_bc):
     state, found = td3_bc
     both = np.concatenate([HELD_OUT.observation, LEARNED.observation])
     scale = both.mean(axis=0), both.std(axis=0) + 1e-3
@@ -156,8 +156,8 @@ def test_the_value_is_that_of_fitted_q_iteration(td3_bc):
     np.testing.assert_allclose(found["held_out_value"], (seen + unseen) / 2, rtol=2e-3, atol=1e-3)
 
 
-def test_the_share_inside_a_known_band():
-    """Half-ranges of the box: the band is [0.1, 0.5] in the first and [-0.4, 0] in the second."""
+def test_share_of_actions_inside_a_known_band():
+    """In half-ranges, the band is [0.1, 0.5] in one dimension, [-0.4, 0] in the other."""
     settings = {"policy": "sparse_q_gaussian", "outside_support": "project"}
     algorithm, state, config = make_state("bc", **settings)
     net = jax.tree.map(jnp.zeros_like, state.actor.network)
@@ -168,7 +168,7 @@ def test_the_share_inside_a_known_band():
     action[:16] = [0.3, -0.2]
     action[16:20] = [0.11, -0.01]
     action[20:24] = [0.49, -0.39]
-    # In one coordinate alone is not inside.
+    # Inside in only one coordinate does not count as inside.
     action[24:32, 0] = 0.3
     action[32:40, 1] = -0.2
     rows = HELD_OUT._replace(action=action)
@@ -178,33 +178,33 @@ def test_the_share_inside_a_known_band():
     assert not {"held_out_td_error", "held_out_calibration", "held_out_spread"} & {*found}
 
 
-def test_weight_decay_and_another_learning_rate_change_nothing(iql):
+def test_signals_do_not_depend_on_weight_decay_or_learning_rate(iql):
     _, usual = iql
     _, found = found_by("iql", learning_rate=1e-3, weight_decay=3.0)
     for name, value in usual.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
 
-def test_what_is_learned_from_counts_for_the_value_alone(iql):
+def test_training_rows_affect_only_the_value(iql):
     _, usual = iql
     _, found = found_by("iql", watch(learned=make_rows(9)))
     different = {name for name, value in usual.items() if found[name] != value}
     assert different - {"learned_inside"} == {"held_out_value", "held_out_value_unseen"}
-    # The part held out has the same Q; it is asked in other states.
+    # The held-out part has the same Q; only the states it is evaluated in differ.
     richer = LEARNED._replace(reward=LEARNED.reward + 1.0)
     _, found = found_by("iql", watch(learned=richer))
     different = {name for name, value in usual.items() if found[name] != value}
     assert different == {"held_out_value"}
 
 
-def test_every_signal_has_a_meaning_and_a_name_of_its_own(iql):
+def test_every_signal_has_a_description_and_the_prefix(iql):
     _, found = iql
     assert {*found} == {*SIGNALS}
     assert all(name.startswith(PREFIX) for name in SIGNALS if name != "learned_inside")
 
 
-def test_fttpo_where_every_step_is_the_last():
-    """Then the target of Q is the reward, whatever the actor draws."""
+def test_fttpo_with_terminal_steps_only():
+    """The target of Q is then the reward, whatever actions the actor samples."""
     over = HELD_OUT._replace(continuation=np.zeros(64))
     state, found = found_by("fttpo", watch(held_out=over))
     members = state.values.network.members
@@ -217,7 +217,7 @@ def test_fttpo_where_every_step_is_the_last():
 
 
 @pytest.mark.parametrize("noisy", [True, False])
-def test_noisy_logs_go_by_the_value_and_clear_ones_by_the_likelihood(noisy):
+def test_selection_uses_the_value_on_noisy_logs_and_the_likelihood_on_clear_ones(noisy):
     found = {"held_out_value": jnp.float32(1.0), "held_out_log_likelihood": jnp.float32(-2.0)}
     expected = 1.0 if noisy else -2.0
     assert preference(found, noisy) == expected
@@ -226,12 +226,12 @@ def test_noisy_logs_go_by_the_value_and_clear_ones_by_the_likelihood(noisy):
     assert preference(found, noisy) == 1.0
 
 
-def test_values_outside_what_rewards_allow_are_not_estimable(td3_bc):
+def test_values_outside_the_range_of_returns_are_not_estimable(td3_bc):
     _, usual = td3_bc
     mean, unseen = (float(usual[name]) for name in ("held_out_value", "held_out_value_unseen"))
     seen = 2.0 * mean - unseen
     assert abs(seen - unseen) > 0.01
-    # One of the two parts' estimates is possible; their mean rests on both.
+    # The estimate of one part is possible; the mean needs both.
     between = (seen + unseen) / 2.0
     possible = (-np.inf, between) if unseen < between else (between, np.inf)
     _, found = found_by("td3_bc", watch(reachable=possible))

@@ -1,3 +1,5 @@
+"""Statistics of scores against SciPy, closed forms and values worked out by hand."""
+
 import numpy as np
 import pytest
 import scipy.integrate
@@ -19,7 +21,7 @@ from fat2thin.evaluation.statistics import (
 
 
 def scipys_interval(samples, statistic, confidence=0.95, paired=False):
-    """SciPy's percentile bootstrap; of several samples, each is drawn anew for itself."""
+    """Return SciPy's percentile bootstrap interval; several samples are resampled independently."""
     return scipy.stats.bootstrap(
         samples,
         statistic,
@@ -33,7 +35,7 @@ def scipys_interval(samples, statistic, confidence=0.95, paired=False):
 
 
 def assert_ends(interval, expected):
-    # An end of 10,000 draws is itself uncertain by about .007 of the width.
+    # With 10,000 draws, an end has a standard error of about .007 of the width.
     width = expected[1] - expected[0]
     np.testing.assert_allclose(interval[1:], expected, atol=0.03 * width)
 
@@ -47,7 +49,7 @@ def normal_scores(seed, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 10, 11])
-def test_interquartile_mean_is_scipys_trimmed_mean(count):
+def test_interquartile_mean_equals_scipys_trimmed_mean(count):
     scores = np.random.default_rng(count).normal(size=(6, count)) ** 3
     expected = scipy.stats.trim_mean(scores, 0.25, axis=-1)
     np.testing.assert_allclose(interquartile_mean(scores), expected, rtol=1e-12)
@@ -58,25 +60,25 @@ def test_interquartile_mean_by_hand():
 
 
 def test_two_seeds_have_a_known_interval():
-    """Drawn anew, two seeds give both once (1/2) or one of them twice (1/4 each)."""
+    """A resample of two seeds has both once (probability 1/2) or one of them twice (1/4 each)."""
     interval = seed_interval(np.array([[1.0, 3.0], [5.0, 7.0]]))
     assert interval == (4.0, 2.0, 6.0)
 
 
-def test_interval_of_many_seeds_is_the_normal_one():
+def test_interval_of_many_seeds_is_close_to_the_normal_interval():
     returns = np.random.default_rng(0).normal(3.0, 2.0, size=(500, 4))
     scores = returns.mean(axis=1)
     interval = seed_interval(returns)
     error = scores.std() / np.sqrt(500)
     expected = scores.mean() + error * scipy.stats.norm.ppf([0.025, 0.975])
     assert interval.value == pytest.approx(scores.mean())
-    # A quantile of 10,000 draws is itself uncertain by .027 standard errors.
+    # With 10,000 draws, a quantile itself has an error of .027 standard errors.
     np.testing.assert_allclose(interval[1:], expected, atol=0.15 * error)
 
 
 @pytest.mark.parametrize("statistic", [mean, interquartile_mean])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_interval_is_scipys_percentile_bootstrap(statistic, confidence):
+def test_interval_equals_scipys_percentile_bootstrap(statistic, confidence):
     returns = np.random.default_rng(1).exponential(size=(10, 7))
     interval = seed_interval(returns, statistic, confidence=confidence)
     scipys = scipy.stats.bootstrap(
@@ -91,20 +93,20 @@ def test_interval_is_scipys_percentile_bootstrap(statistic, confidence):
     np.testing.assert_allclose(interval[1:], [scipys.low, scipys.high], atol=0.03 * width)
 
 
-def test_episodes_are_no_seeds():
-    """Many episodes of few seeds: the interval is as wide as the seeds say, not the episodes."""
+def test_more_episodes_per_seed_do_not_narrow_the_interval():
+    """More episodes per seed do not make the interval narrower: only seeds are resampled."""
     scores = np.arange(5.0)
     few = seed_interval(scores[:, None])
     many = seed_interval(np.repeat(scores[:, None], 1000, axis=1))
     np.testing.assert_allclose(few, many, rtol=1e-12)
 
 
-def test_the_draws_are_the_same_every_time():
+def test_every_call_uses_the_same_draws():
     returns = np.random.default_rng(3).normal(size=(6, 5))
     assert seed_interval(returns) == seed_interval(returns)
 
 
-def test_one_seed_has_no_interval():
+def test_one_seed_has_a_value_and_no_interval():
     interval = seed_interval(np.array([[1.0, 2.0]]))
     assert interval.value == 1.5
     assert np.isnan(interval.low) and np.isnan(interval.high)
@@ -117,7 +119,7 @@ def test_a_stopped_seed_is_left_out_of_the_interval():
 
 @pytest.mark.parametrize(("statistic", "trimmed"), [(mean, 0.0), (interquartile_mean, 0.25)])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_stratified_interval_is_scipys_of_several_samples(statistic, trimmed, confidence):
+def test_stratified_interval_equals_scipys_of_several_samples(statistic, trimmed, confidence):
     tasks = {"hopper": gamma_scores(0, 10), "ant": 5.0 + gamma_scores(1, 7)}
     interval = stratified_interval(tasks, statistic, confidence=confidence)
     expected = scipys_interval(
@@ -130,24 +132,24 @@ def test_stratified_interval_is_scipys_of_several_samples(statistic, trimmed, co
     assert_ends(interval, expected)
 
 
-def test_one_task_is_the_interval_of_its_seeds():
+def test_stratified_interval_of_one_task_equals_the_seed_interval():
     scores = normal_scores(0, 8)
     expected = seed_interval(scores[:, None], interquartile_mean)
     assert stratified_interval({"hopper": scores}) == expected
 
 
-def test_tasks_are_not_mixed_when_drawn_anew():
-    """Tasks far apart whose seeds agree: nothing is uncertain."""
+def test_seeds_are_resampled_within_their_task():
+    """All seeds of a task agree, so the interval has no width even if tasks are far apart."""
     tasks = {"hopper": np.full(5, 1.0), "ant": np.full(5, 100.0)}
     assert stratified_interval(tasks, mean) == (50.5, 50.5, 50.5)
 
 
-def test_every_run_weighs_the_same():
+def test_every_run_has_the_same_weight():
     tasks = {"hopper": np.zeros(3), "ant": np.ones(9)}
     assert stratified_interval(tasks, mean).value == 0.75
 
 
-def test_the_order_of_tasks_is_nothing():
+def test_the_order_of_tasks_does_not_matter():
     tasks = {"hopper": normal_scores(0, 6), "ant": normal_scores(1, 5)}
     backwards = dict(reversed(tasks.items()))
     assert stratified_interval(tasks) == stratified_interval(backwards)
@@ -159,8 +161,8 @@ def test_the_order_of_tasks_is_nothing():
 def test_coverage_of_the_stratified_interval(statistic, tasks, seeds):
     """Normal scores in tasks far apart, whose true pooled mean is 0 by symmetry.
 
-    For the mean, the bootstrap's law is nearly normal with the population's standard deviation, so
-    that the share of intervals that hold the truth is Student's: .846 and .926, not .95. For the
+    For the mean, the bootstrap distribution is nearly normal with the population's standard
+    deviation, so the coverage follows from Student's t: .846 and .926, not .95. For the
     interquartile mean of three tasks, 3,000 trials found .914. The standard error of 600 trials is
     .015 and .011, and 400 draws, the same in each trial, displace the ends by as much again.
     """
@@ -179,7 +181,7 @@ def test_coverage_of_the_stratified_interval(statistic, tasks, seeds):
     assert held / trials == pytest.approx(student, abs=0.035)
 
 
-def test_probability_of_improvement_is_mann_and_whitneys():
+def test_probability_of_improvement_equals_the_mann_whitney_statistic():
     first = {"hopper": np.array([1.0, 2.0, 2.0, 5.0]), "ant": gamma_scores(0, 6)}
     second = {"hopper": np.array([2.0, 0.0, 5.0]), "ant": gamma_scores(1, 9)}
     expected = [
@@ -191,7 +193,7 @@ def test_probability_of_improvement_is_mann_and_whitneys():
     assert found == pytest.approx(np.mean(expected), rel=1e-12)
 
 
-def test_interval_of_an_improvement_is_scipys():
+def test_interval_of_an_improvement_equals_scipys():
     first = {"hopper": gamma_scores(0, 8), "ant": gamma_scores(1, 10)}
     second = {"hopper": gamma_scores(2, 9), "ant": 0.5 * gamma_scores(3, 7)}
     assert len(np.intersect1d(first["ant"], second["ant"])) == 0
@@ -208,7 +210,7 @@ def test_interval_of_an_improvement_is_scipys():
     assert_ends(probability_of_improvement(first, second), expected)
 
 
-def test_an_improvement_over_oneself_is_a_half_and_turns_around():
+def test_improvement_over_the_same_scores_is_one_half_and_is_antisymmetric():
     scores = {"hopper": np.array([1.0, 2.0, 2.0, 7.0])}
     better = {"hopper": np.array([8.0, 9.0])}
     assert probability_of_improvement(scores, scores).value == 0.5
@@ -217,8 +219,8 @@ def test_an_improvement_over_oneself_is_a_half_and_turns_around():
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_profile_has_the_binomial_band(confidence):
-    """Of n runs, k above a threshold: drawn anew, Binomial(n, k/n) are; tasks are independent."""
+def test_performance_profile_has_the_binomial_band(confidence):
+    """If k of n runs are above a threshold, Binomial(n, k/n) of a resample are, per task."""
     tasks = {"hopper": normal_scores(0, 9), "ant": 0.5 + normal_scores(1, 12)}
     thresholds = np.array([-5.0, -0.7, 0.1, tasks["ant"][3], 5.0])
     profile = performance_profile(tasks, thresholds, confidence=confidence, resamples=40_000)
@@ -248,13 +250,13 @@ def test_final_score_is_the_mean_of_the_last_evaluations():
 
 
 def test_area_of_a_parabola():
-    """The trapezoids of x² on n equal steps of [0, 1] are 1/3 + 1/(6n²) in all."""
+    """The trapezoidal rule for x² on n equal steps of [0, 1] gives 1/3 + 1/(6n²)."""
     steps = np.arange(0, 110, 10)
     returns = np.broadcast_to(((steps / 100) ** 2)[:, None, None], (11, 2, 3))
     np.testing.assert_allclose(area_under_curve(steps, returns), 1 / 3 + 1 / 600, rtol=1e-12)
 
 
-def test_area_under_uneven_steps_is_the_integral_of_the_drawn_curve():
+def test_area_over_uneven_steps_is_the_integral_of_the_interpolated_curve():
     steps = np.array([5, 10, 30, 100])
     returns = np.random.default_rng(6).normal(size=(4, 3, 5))
     expected = [
@@ -279,7 +281,7 @@ def test_area_of_one_evaluation_and_of_a_stopped_seed():
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_differences_and_ratios_are_scipys(confidence):
+def test_differences_and_ratios_equal_scipys(confidence):
     first, second = gamma_scores(0, 9), 2.0 + gamma_scores(1, 6)
     found = difference(first, second, confidence=confidence)
     expected = scipys_interval((first, second), lambda x, y, axis: mean(x) - mean(y), confidence)
@@ -292,8 +294,8 @@ def test_differences_and_ratios_are_scipys(confidence):
     assert_ends(found, expected)
 
 
-def test_paired_difference_is_scipys():
-    """Seeds that share a log: in pairs the interval is much narrower."""
+def test_paired_difference_equals_scipys():
+    """For seeds that share a log, pairing makes the interval much narrower."""
     logs = 10.0 * normal_scores(0, 9)
     first, second = logs + gamma_scores(1, 9), logs + gamma_scores(2, 9)
     found = paired_difference(first, second)
@@ -304,29 +306,29 @@ def test_paired_difference_is_scipys():
     assert unpaired.high - unpaired.low > 5.0 * (found.high - found.low)
 
 
-def test_a_pair_needs_both_seeds():
+def test_a_seed_that_stopped_in_one_run_is_left_out_of_both():
     first = np.array([1.0, np.nan, 3.0, 4.0, 9.0])
     second = np.array([0.0, 5.0, np.nan, 1.0, 3.0])
     assert paired_difference(first, second) == paired_difference([1.0, 4.0, 9.0], [0.0, 1.0, 3.0])
     assert difference(first, second) == difference([1.0, 3.0, 4.0, 9.0], [0.0, 5.0, 1.0, 3.0])
 
 
-def test_ratio_of_two_negative_scores():
+def test_ratio_of_negative_scores_equals_that_of_positive_ones():
     first, second = gamma_scores(0, 9), 1.0 + gamma_scores(1, 6)
     assert ratio(-first, -second) == ratio(first, second)
 
 
-def test_a_few_draws_of_the_divisor_beyond_zero_stay_in_their_tail():
-    """Drawn anew, −1, 2, 2, 2, 2 have the mean .2 with three times −1, and one below 0 with more.
+def test_draws_with_a_negative_divisor_stay_in_the_upper_tail():
+    """A resample of −1, 2, 2, 2, 2 has mean .2 with three times −1, and is below 0 with more.
 
-    The chances are .0512 and .0067: together more than a tail of .055, so that the upper
-    end is 1 / .2; without those below 0 it would be 1 / .8.
+    The probabilities are .0512 and .0067: together more than a tail of .055, so the upper end is
+    1 / .2; without the draws below 0 it would be 1 / .8.
     """
     found = ratio(np.ones(3), [-1.0, 2.0, 2.0, 2.0, 2.0], confidence=0.89, resamples=100_000)
     np.testing.assert_allclose(found, [1 / 1.4, 1 / 2.0, 1 / 0.2], rtol=1e-9)
 
 
-def test_no_ratio_where_the_divisor_may_be_zero():
+def test_ratio_is_nan_if_the_divisor_may_be_zero():
     assert np.isnan(ratio([1.0, 2.0], [-1.0, 2.0])).all()
     assert np.isnan(ratio([1.0], [-1.0, 2.0])).all()
     assert np.isnan(ratio([1.0], [0.0])).all()
@@ -334,7 +336,7 @@ def test_no_ratio_where_the_divisor_may_be_zero():
 
 
 def comparisons(scores, others):
-    """Everything that makes an interval of (seeds,) scores, and a band as an interval."""
+    """Return the results of every function that takes (seeds,) scores, as intervals."""
     profile = performance_profile({"hopper": scores, "ant": np.arange(3.0)}, [0.0])
     return [
         stratified_interval({"hopper": scores, "ant": np.arange(3.0)}),
@@ -349,24 +351,24 @@ def comparisons(scores, others):
     ]
 
 
-def test_one_seed_has_a_value_and_no_interval_anywhere():
+def test_every_comparison_of_one_seed_has_a_value_and_no_interval():
     for value, low, high in comparisons(np.array([1.0, np.nan]), np.array([2.0, 3.0])):
         assert np.isfinite(value)
         assert np.isnan(low) and np.isnan(high)
 
 
-def test_stopped_seeds_alone_have_no_value_anywhere():
+def test_no_comparison_of_stopped_seeds_has_a_value():
     for interval in comparisons(np.array([np.nan, np.nan]), np.array([2.0, 3.0])):
         assert np.isnan(interval).all()
 
 
-def test_comparisons_are_the_same_every_time():
+def test_comparisons_are_deterministic():
     scores, others = normal_scores(0, 6), 5.0 + normal_scores(1, 6)
     assert comparisons(scores, others) == comparisons(scores, others)
 
 
 @pytest.mark.parametrize("function", [stratified_interval, lambda s: performance_profile(s, [0.0])])
-def test_scores_that_are_no_runs_are_refused(function):
+def test_scores_of_wrong_shape_or_value_are_refused(function):
     with pytest.raises(ValueError, match="scores must have at least one task"):
         function({})
     with pytest.raises(ValueError, match=r"scores of 'ant' must be of shape .seeds,.*shape .0,"):
@@ -378,20 +380,20 @@ def test_scores_that_are_no_runs_are_refused(function):
 
 
 @pytest.mark.parametrize("function", [difference, paired_difference, ratio])
-def test_pairs_that_are_no_runs_are_refused(function):
+def test_pairs_of_wrong_shape_are_refused(function):
     with pytest.raises(ValueError, match="first must be of shape"):
         function(np.ones((2, 1)), np.ones(2))
     with pytest.raises(ValueError, match="second must be of shape"):
         function(np.ones(2), np.ones(0))
 
 
-def test_other_mistakes_are_refused():
+def test_other_invalid_arguments_are_refused():
     scores = {"hopper": np.arange(3.0)}
-    with pytest.raises(ValueError, match=r"the same tasks; one alone has ant, walker$"):
+    with pytest.raises(ValueError, match=r"the same tasks; only one of them has ant, walker$"):
         probability_of_improvement({**scores, "walker": np.ones(2)}, {**scores, "ant": np.ones(2)})
-    with pytest.raises(ValueError, match=r"3 seeds and second 2: .*use difference"):
+    with pytest.raises(ValueError, match=r"numbers of seeds, 3 and 2: .*use difference"):
         paired_difference(np.ones(3), np.ones(2))
-    with pytest.raises(ValueError, match="statistic must reduce the last axis"):
+    with pytest.raises(ValueError, match="statistic must reduce only the last axis"):
         stratified_interval(scores, np.mean)
     with pytest.raises(ValueError, match="confidence must lie between 0 and 1, got 95"):
         stratified_interval(scores, confidence=95.0)
@@ -402,16 +404,16 @@ def test_other_mistakes_are_refused():
             performance_profile(scores, thresholds)
 
 
-def test_curves_that_are_none_are_refused():
+def test_curves_of_wrong_shape_are_refused():
     returns = np.ones((4, 2, 3))
     for window in (0, 5):
         with pytest.raises(ValueError, match=f"evaluations, 4; got {window}"):
             final_score(returns, window)
     with pytest.raises(ValueError, match=r"returns must be of shape .* got shape \(2, 3\)"):
         final_score(returns[0])
-    with pytest.raises(ValueError, match=r"with at least one of each; got shape \(4, 0, 3\)"):
+    with pytest.raises(ValueError, match=r"episodes\), none of them 0; got shape \(4, 0, 3\)"):
         area_under_curve(range(4), returns[:, :0])
-    with pytest.raises(ValueError, match=r"there are 4; got steps of shape .3,"):
+    with pytest.raises(ValueError, match=r"per evaluation, shape \(4,\); got shape \(3,\)"):
         area_under_curve([0, 1, 2], returns)
-    with pytest.raises(ValueError, match="steps must grow"):
+    with pytest.raises(ValueError, match="steps must increase"):
         area_under_curve([0, 2, 2, 3], returns)

@@ -1,4 +1,4 @@
-"""Runs with known scores and known policies. Nobody trained them, and nothing is compiled."""
+"""Made-up runs with known scores and policies; nothing is trained or compiled."""
 
 from types import SimpleNamespace
 
@@ -18,13 +18,13 @@ from fat2thin.training import Run
 
 CLAIMS = {claim.name: claim for claim in claims_table.CLAIMS}
 SPREAD = np.array([-0.3, 0.1, 0.0, 0.2, 0.0])
-"""What five seeds differ by, in points; its mean is 0."""
+"""Differences between five seeds, in points; their mean is 0."""
 FAR_OFF = -100.0
-"""A letter of a method's name: the score of a policy whose returns must not count."""
+"""Score, per letter of a method's name, of a policy whose returns must not count."""
 
 
 class MadeUpRun(Run):
-    """A run of which only some fields are known."""
+    """A run with only some fields."""
 
     def __init__(self, **fields):
         for name, value in {"folder": None, **fields}.items():
@@ -32,7 +32,7 @@ class MadeUpRun(Run):
 
 
 class MadeUpPolicies(MadeUpRun):
-    """A run whose policies are given: by seed and step, or one for all."""
+    """A run with given policies: a function of seed and step, or one for all."""
 
     def policy(self, seed=None, step=None):
         return self.actors if isinstance(self.actors, Policy) else self.actors(seed, step)
@@ -42,7 +42,7 @@ class MadeUpPolicies(MadeUpRun):
 
 
 class MadeUpKept(Reproduced):
-    """Runs by the name of their folder, in place of a folder."""
+    """Reproduced runs from a dictionary instead of a folder."""
 
     def __init__(self, runs=(), times=None):
         self._runs = dict(runs)
@@ -56,7 +56,7 @@ class MadeUpKept(Reproduced):
 
 
 class ConstantNetwork(eqx.Module):
-    """The same head in every state."""
+    """A network with the same output in every state."""
 
     centre: Array
     log_scale: Array
@@ -67,7 +67,7 @@ class ConstantNetwork(eqx.Module):
 
 
 class ConstantPolicy(Policy):
-    """A policy that does the same in every state; a scale is in half-ranges of the box."""
+    """A policy that is the same in every state; `scale` is in half-ranges of the box."""
 
     def __init__(self, family, centre, scale, low=-1.0, high=1.0):
         centre, scale, self.low, self.high = (
@@ -78,13 +78,13 @@ class ConstantPolicy(Policy):
 
 
 def dataset_of(folder):
-    """The data set behind a folder of learning curves."""
+    """Return the data set of a folder of learning curves."""
     kind, _, rest = folder.partition("-")
     return f"treatment/{rest}" if kind == "treatment" else f"regenerated/{folder}"
 
 
 def evaluation(dataset, scores):
-    """Scores of shape (evaluations, seeds) as returns of two episodes, which have them as mean."""
+    """Return returns of two episodes whose means are the scores, shape (evaluations, seeds)."""
     scores = np.asarray(scores, np.float64)
     if dataset.startswith("regenerated/"):
         random, expert = REFERENCES[dataset.removeprefix("regenerated/").split("-")[0]]
@@ -93,7 +93,7 @@ def evaluation(dataset, scores):
 
 
 def scored_run(dataset, steps=(0, 20), about=None, **policies):
-    """A run by the scores of its policies, of shape (evaluations, seeds)."""
+    """Return a run with these scores of its policies, shape (evaluations, seeds)."""
     evaluations = {name: evaluation(dataset, scores) for name, scores in policies.items()}
     seeds = tuple(range(np.shape(next(iter(policies.values())))[1]))
     return MadeUpRun(
@@ -105,9 +105,9 @@ def scored_run(dataset, steps=(0, 20), about=None, **policies):
 
 
 def flat_run(folder, label, level, spread=SPREAD):
-    """A run that stays at one score; the one that counts by what the label says.
+    """Return a run with a constant score for the policy that counts for this label.
 
-    As published that is the proposal's, and else the actor's; the other one's is far off.
+    That is the proposal for published forms, otherwise the actor; the other one is far off.
     """
     right = np.tile(level + spread, (2, 1))
     wrong = np.full_like(right, FAR_OFF * len(label))
@@ -118,5 +118,5 @@ def flat_run(folder, label, level, spread=SPREAD):
 
 
 def judged(name, kept):
-    """The verdict of a claim, by its name."""
+    """Return the verdict on a claim, by its name."""
     return judge(CLAIMS[name], kept)

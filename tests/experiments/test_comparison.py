@@ -1,4 +1,4 @@
-"""Tables of many runs, number by number."""
+"""Comparison tables of many runs."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ ACTOR = np.array([[0.0, 0.0, 0.0, 0.0], [2.0, 4.0, 6.0, 8.0], [10.0, 11.0, 12.0,
 """Scores of shape (evaluations, seeds)."""
 
 
-def better(run, policy, **measures):
-    """The same run with measures of one of its policies."""
+def with_measures(run, policy, **measures):
+    """Return the run with measures added to one of its policies."""
     known = {**run.evaluations.policies}
     known[policy] = Evaluation(known[policy].returns, measures)
     object.__setattr__(run, "evaluations", Evaluations(run.evaluations.steps, known))
@@ -32,10 +32,10 @@ def runs():
     )  # fmt: skip
     plain = scored_run("treatment/cubic", STEPS, actor_sampled=ACTOR + 0.5)
     rates = np.array([[9.0] * 4, [9.0] * 4, [0.1, 0.2, 0.3, 0.6]])
-    return {"fttpo": better(three, "actor_sampled", dose_variance=rates), "iql": plain}
+    return {"fttpo": with_measures(three, "actor_sampled", dose_variance=rates), "iql": plain}
 
 
-def test_numbers_are_those_of_numpy(runs):
+def test_the_numbers_agree_with_numpy(runs):
     table = comparison.methods_table("treatment-cubic", runs)
     row = table["fttpo"]
     assert row["mean"] == pytest.approx(12.5)
@@ -60,15 +60,15 @@ def test_the_best_method_is_first_and_one_without_a_score_last(runs):
     assert np.isnan(table["bc"]["mean"])
 
 
-def test_what_a_method_does_not_have_is_not_a_number(runs):
+def test_a_policy_that_a_method_does_not_have_is_nan(runs):
     row = comparison.methods_table("treatment-cubic", runs)["iql"]
     assert np.isnan(row["proposal"]) and np.isnan(row["centre"])
 
 
-def test_the_title_says_what_the_numbers_are(runs):
+def test_the_title_states_updates_seeds_and_episodes(runs):
     title = comparison.methods_table("treatment-cubic", runs).title
     assert (
-        title == "treatment-cubic: final return after 40 updates, seeds 0 to 3, 2 episodes a seed"
+        title == "treatment-cubic: final return after 40 updates, seeds 0 to 3, 2 episodes per seed"
     )
 
 
@@ -78,14 +78,14 @@ def test_stopped_seeds_are_named_and_left_out(runs):
     about = {"stopped": {"3": {"step": 5}, "1": {"step": 9}}}
     runs["sql"] = scored_run("treatment/cubic", STEPS, about, actor_sampled=scores)
     table = comparison.methods_table("treatment-cubic", runs)
-    assert table.notes == ("sql: without seeds 1, 3, which stopped",)
+    assert table.notes == ("sql: without stopped seeds 1, 3",)
     assert table["sql"]["mean"] == table["sql"]["iqm"] == pytest.approx(11.0)
     kept = ACTOR[:, [0, 2]].mean(axis=1)
     assert table["sql"]["area"] == pytest.approx(np.trapezoid(kept, STEPS) / 40.0)
 
 
-def test_robots_have_the_scores_of_d4rl():
-    """By hand, with D4RL's returns of a random policy and of an expert on Hopper."""
+def test_robot_data_sets_have_d4rl_scores():
+    """By hand, from D4RL's returns of a random and an expert policy on Hopper."""
     returns = np.array([[[-20.272305], [3234.3]], [[1607.0138475], [3234.3]]])
     run = scored_run("regenerated/hopper-medium", actor_sampled=np.zeros((2, 2)))
     object.__setattr__(run, "evaluations", Evaluations((0, 20), {"a": Evaluation(returns, {})}))
@@ -105,7 +105,7 @@ def test_a_table_of_data_sets_ends_with_their_mean():
     assert [row["data set"] for row in table] == ["hopper", "walker2d", "mean"]
     assert table["hopper"]["iql"] == pytest.approx(30.0)
     assert table["mean"]["fttpo"] == pytest.approx(50.0)
-    # A mean over some of the sets would compare with that over all.
+    # A mean over some of the data sets is not comparable with one over all.
     assert np.isnan(table["walker2d"]["iql"]) and np.isnan(table["mean"]["iql"])
 
 
@@ -120,17 +120,17 @@ def test_a_table_of_data_sets_ends_with_their_mean():
         ({}, "–"),
     ],
 )
-def test_cells(row, cell):
+def test_markdown_cells_by_hand(row, cell):
     assert tables._markdown_cell(row, "mean") == cell
 
 
-def test_only_means_and_scores_have_their_interval_behind_them():
+def test_only_means_and_scores_are_followed_by_their_interval():
     row = {"area": 2.0, "score": 3.0, "low": 1.0, "high": 4.0}
     assert tables._markdown_cell(row, "area") == "2.00"
     assert tables._markdown_cell(row, "score") == "3.00 [1.00, 4.00]"
 
 
-def test_markdown_is_a_table():
+def test_markdown_of_a_table_by_hand():
     rows = (
         {"method": "fttpo", "mean": 1.5, "low": 1.0, "high": 2.0, "dose_variance": 0.25},
         {"method": "iql", "mean": -1.5, "low": NAN, "high": NAN},
@@ -147,7 +147,7 @@ def test_markdown_is_a_table():
     )
 
 
-def test_columns_of_text_are_left_aligned_and_counts_are_whole():
+def test_text_columns_are_left_aligned_and_counts_are_integers():
     rows = [{"claim": "C1", "seeds": 3, "runs": "a"}, {"claim": "C2", "seeds": NAN, "runs": "b"}]
     assert markdown_rows(rows) == [
         "| claim | seeds | runs |",
@@ -157,7 +157,7 @@ def test_columns_of_text_are_left_aligned_and_counts_are_whole():
     ]
 
 
-def test_runs_are_ordered_by_the_names_of_their_folders():
+def test_runs_are_grouped_by_data_set_and_method():
     names = ["curves/hopper-medium/fttpo", "curves/hopper-medium/iql", "curves/treatment-cubic/bc"]
     runs = {name: scored_run("treatment/cubic", actor_sampled=np.zeros((2, 2))) for name in names}
     found = comparison.by_dataset(runs)

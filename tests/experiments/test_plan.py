@@ -1,4 +1,4 @@
-"""Many runs as one piece of work."""
+"""Plans: many runs that share programs, are reused, and are shared between processes."""
 
 import dataclasses
 import itertools
@@ -45,45 +45,45 @@ def done(three, tmp_path_factory):
     return root
 
 
-def test_what_differs_in_numbers_and_logs_shares_a_program(three):
+def test_runs_that_differ_in_numbers_and_logs_share_a_program(three):
     assert programs(three) == [three]
     other = tiny("d", hidden=(5,))
     longer = PlannedRun("e", dataclasses.replace(three[0].spec, steps=5))
     assert programs([*three, other, longer]) == [three, [other], [longer]]
 
 
-def test_all_runs_are_there(three, done):
+def test_all_runs_are_computed(three, done):
     runs = load_runs(three, done)
     assert [*runs] == ["a", "b", "deeper/c"]
     assert runs["b"].spec == three[1].spec
 
 
-def test_what_is_there_is_not_computed_again(three, done, monkeypatch):
+def test_finished_runs_are_reused(three, done, monkeypatch):
     monkeypatch.setattr(plan, "execute_together", None)
     progress = PlanProgress()
     carry_out(three, done, progress)
-    assert progress.words == "0 programs to run, 3 runs are there already"
+    assert progress.words == "0 programs to run, 3 runs reused"
 
 
-def test_another_run_in_a_folder_is_refused_before_anything_is_computed(three, done, monkeypatch):
+def test_another_run_in_a_folder_is_an_error_before_anything_is_computed(three, done, monkeypatch):
     monkeypatch.setattr(plan, "execute_together", None)
     with pytest.raises(OtherRunError, match="learning_rate"):
         carry_out([tiny("new"), tiny("a", learning_rate=5e-3)], done, PlanProgress())
 
 
-def test_one_folder_cannot_have_two_meanings(tmp_path):
-    with pytest.raises(ValueError, match="two different runs in the folder a"):
+def test_two_different_runs_for_one_folder_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="two different runs for the folder a"):
         carry_out([tiny("a"), tiny("a", learning_rate=0.5)], tmp_path)
 
 
-def test_what_another_process_is_at_is_left_to_it(tmp_path, monkeypatch):
+def test_a_program_that_another_process_computes_is_left_to_it(tmp_path, monkeypatch):
     """The program in use is tried again once the others are done."""
     wanted, order = [tiny("mine"), tiny("theirs", hidden=(5,))], []
 
     def compute(specs, outs, progress):
         order.append(outs[0].name)
         if outs[0].name == "theirs" and order.count("theirs") < 3:
-            raise FolderInUseError("somebody is at it")
+            raise FolderInUseError("in use")
         outs[0].mkdir()
 
     there = lambda one, root: (root / one.name).exists()  # noqa: E731
@@ -103,7 +103,7 @@ def test_an_interruption_ends_the_plan(tmp_path, monkeypatch):
         carry_out([tiny("a")], tmp_path, PlanProgress())
 
 
-def test_steps_in_the_environment_are_counted(done):
+def test_environment_steps_are_counted(done):
     """Two evaluations, two ways of acting, two seeds, three episodes of 24 steps."""
     assert environment_steps([load(done / "a")]) == 2 * 2 * 2 * 3 * 24
 
@@ -114,8 +114,8 @@ def test_episodes_of_stopped_seeds_cost_no_steps():
     assert environment_steps([run]) == (3 + 2) * 2 * 24
 
 
-def test_a_task_that_does_not_measure_lengths_is_not_taken_for_the_treatment_task():
-    """Its steps are not known; one that measures lengths is counted by them."""
+def test_steps_of_a_task_without_episode_lengths_are_unknown():
+    """A task that measures episode lengths is counted by them."""
     own = scored_run("own/task", actor_sampled=np.ones((2, 3)), proposal_sampled=np.ones((2, 3)))
     assert environment_steps([own]) is None and environment_steps([own], "actor_sampled") is None
     treated = scored_run("treatment/quadratic@7", actor_sampled=np.ones((2, 3)))
@@ -126,12 +126,12 @@ def test_a_task_that_does_not_measure_lengths_is_not_taken_for_the_treatment_tas
     assert environment_steps([own]) is None
 
 
-def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
+def test_progress_shows_the_program_the_speed_and_the_time_left(monkeypatch):
     clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))
     progress = PlanProgress()
     progress.plan([400, 600], reused=1)  # at 0 s
-    assert progress.words == "2 programs to run, 1 runs are there already"
+    assert progress.words == "2 programs to run, 1 run reused"
     progress.next_program(0, "bc on two")
     assert progress.words == "program 1 of 2: bc on two, compiling"  # at 10 s
     progress.begin(100, 2, "preparation")
@@ -143,10 +143,10 @@ def test_progress_tells_where_it_is_and_how_long_it_takes(monkeypatch):
     progress.program_is_done(0)
     progress.next_program(1, "iql")
     progress.program_is_done(1)
-    assert progress.words == "2 programs done, 1 runs are there already"
+    assert progress.words == "2 programs done, 1 run reused"
 
 
-def test_lines_are_told_when_a_program_starts(capsys):
+def test_a_line_is_printed_when_a_program_starts(capsys):
     progress = PlanLines()
     with progress:
         progress.plan([8, 8], reused=0)

@@ -1,4 +1,4 @@
-"""A grid, a choice, fresh seeds, and what it cost."""
+"""Sweeps: the grid, the selection, the report on fresh seeds, and the cost."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def swept(tmp_path_factory):
 
 
 def test_the_best_setting_is_the_one_with_the_largest_area(swept):
-    """Areas by NumPy from the runs themselves."""
+    """Areas are computed with NumPy from the runs."""
     root, wanted, result = swept
     areas = {}
     for one in wanted.settings:
@@ -62,12 +62,10 @@ def test_the_budget_is_counted_and_printed(swept):
     assert result.choice.all_environment_steps == 2 * result.choice.environment_steps
     assert "2,304 steps in the environment (4,608" in str(result.table())
     unknown = result.choice._replace(environment_steps=None, all_environment_steps=None)
-    assert "steps not known, the task does not measure" in str(
-        result._replace(choice=unknown).table()
-    )
+    assert "unknown, the task does not measure" in str(result._replace(choice=unknown).table())
 
 
-def test_the_result_is_kept_as_json(swept):
+def test_the_result_is_written_as_json(swept):
     root, _, result = swept
     kept = json.loads((root / "x" / "sweep.json").read_text())
     assert kept["chosen"] == result.choice.setting
@@ -75,7 +73,7 @@ def test_the_result_is_kept_as_json(swept):
     assert kept["report_seeds"] == [7, 8, 9]
 
 
-def test_a_sweep_that_is_done_is_not_computed_again(swept, monkeypatch):
+def test_a_finished_sweep_is_not_computed_again(swept, monkeypatch):
     root, wanted, result = swept
     monkeypatch.setattr("fat2thin.experiments.plan.execute_together", None)
     again = run_sweeps({"x": wanted}, root, PlanProgress())["x"]
@@ -84,7 +82,7 @@ def test_a_sweep_that_is_done_is_not_computed_again(swept, monkeypatch):
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory):
-    """A sweep on a file, chosen by a fifth of it."""
+    """Return a sweep on a file, selected by a held-out fifth of it."""
     root = tmp_path_factory.mktemp("offline")
     save_npz(data.load("treatment/quadratic", 0), root / "log.npz")
     grid = {"learning_rate": (1e-4, 1e-2)}
@@ -97,8 +95,8 @@ def offline(tmp_path_factory):
     return SimpleNamespace(root=root, wanted=wanted, result=result, runs=runs)
 
 
-def test_a_log_alone_chooses_without_any_environment(offline):
-    """A noisy log: by the value that fitted Q evaluation finds after the last update."""
+def test_selection_by_the_log_uses_no_environment(offline):
+    """On a noisy log, the score is the fitted-Q value after the last update."""
     scores = {}
     for name, run in offline.runs.items():
         assert (run.spec.holdout, run.spec.task) == (0.2, "none")
@@ -108,7 +106,7 @@ def test_a_log_alone_chooses_without_any_environment(offline):
     for name, score in scores.items():
         assert choice.scores[name].value == pytest.approx(score, rel=1e-5)
     assert choice.all_environment_steps == 0
-    assert "no step in the environment" in str(offline.result.table())
+    assert "no steps in the environment" in str(offline.result.table())
 
 
 def test_the_report_learns_from_the_whole_log(offline):
@@ -116,15 +114,15 @@ def test_the_report_learns_from_the_whole_log(offline):
     assert (spec.dataset, spec.holdout, spec.seeds) == (offline.wanted.base.dataset, 0.0, (5,))
 
 
-def test_logs_that_are_not_noisy_are_chosen_by_the_likelihood(offline, monkeypatch):
+def test_settings_on_logs_without_noise_are_selected_by_likelihood(offline, monkeypatch):
     monkeypatch.setattr(sweep, "is_noisy", lambda dataset: False)
     for run in offline.runs.values():
         expected = run.metrics["held_out_log_likelihood"][-1]
         np.testing.assert_allclose(log_scores(run), expected, rtol=1e-6)
 
 
-def test_only_the_part_that_was_learned_says_whether_a_log_is_noisy(offline, tmp_path):
-    """Chance in the held-out part of a log that else moves by rule: the likelihood chooses."""
+def test_only_the_training_part_decides_whether_a_log_is_noisy(offline, tmp_path):
+    """With noise only in the held-out part, the score is the likelihood."""
     log = data.load("treatment/quadratic", 0)
     rng = np.random.default_rng(0)
     numbered = dataclasses.replace(log, reward=np.arange(log.rows, dtype=np.float32))
@@ -140,8 +138,8 @@ def test_only_the_part_that_was_learned_says_whether_a_log_is_noisy(offline, tmp
     np.testing.assert_array_equal(log_scores(made), 1.0)
 
 
-def test_runs_that_select_on_the_way_have_the_score_of_what_they_selected(offline):
-    """The largest of all rows, and not the last."""
+def test_a_run_with_offline_selection_has_the_score_of_its_selected_policy(offline):
+    """The score is the largest of all rows instead of the last."""
     for run in offline.runs.values():
         selecting = dataclasses.replace(run.spec, select="offline")
         value = np.array([[3.0, 1.0], [2.0, 5.0]])
@@ -151,8 +149,8 @@ def test_runs_that_select_on_the_way_have_the_score_of_what_they_selected(offlin
         np.testing.assert_array_equal(log_scores(last), [2, 5])
 
 
-def test_what_is_not_estimable_has_no_score_and_is_never_chosen(offline):
-    """Of rows that have a value the largest counts; a setting without a value is not taken."""
+def test_a_setting_that_is_not_estimable_has_no_score_and_is_never_selected(offline):
+    """With offline selection, rows without a value are ignored."""
     selecting, run = {}, next(iter(offline.runs.values()))
     for select, expected in (("offline", [3.0, np.nan]), ("last", [np.nan, np.nan])):
         spec = dataclasses.replace(run.spec, select=select)
@@ -165,7 +163,7 @@ def test_what_is_not_estimable_has_no_score_and_is_never_chosen(offline):
     choice = sweep._choose(offline.wanted, {**others, good: offline.runs[good]})
     assert words(choice.setting) == words_of(good)
     table = str(sweep.SweepResult(offline.wanted, choice, run).table())
-    assert "never chosen): a seed stopped, or its value is not estimable: outside what" in table
+    assert "never selected): a seed stopped, or its value is not estimable: outside what" in table
     with pytest.raises(ValueError, match=r"has a score: a seed stopped, or .* not estimable: out"):
         sweep._choose(offline.wanted, others)
 
@@ -175,8 +173,8 @@ def words_of(name):
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_a_seed_that_stopped_has_no_score(offline, rows):
-    """Even where all did, before there was anything to score by."""
+def test_a_stopped_seed_has_no_score(offline, rows):
+    """Also if all seeds stopped before there were any metrics."""
     run = next(iter(offline.runs.values()))
     stopped = {seed: {"step": 3} for seed in ("01" if rows == 0 else "1")}
     metrics = {"held_out_value": np.array([[3.0, np.nan]])} if rows else {}
@@ -184,18 +182,18 @@ def test_a_seed_that_stopped_has_no_score(offline, rows):
     np.testing.assert_array_equal(log_scores(made), [np.nan if rows == 0 else 3.0, np.nan])
 
 
-def test_a_log_that_changed_since_is_refused(offline):
+def test_a_changed_log_is_an_error(offline):
     path = Path(offline.wanted.base.dataset)
     before = path.read_bytes()
     save_npz(data.load("treatment/quadratic", 1), path)
     try:
-        with pytest.raises(OtherRunError, match="when that had other contents"):
+        with pytest.raises(OtherRunError, match="has changed since the run"):
             run_sweeps({"y": offline.wanted}, offline.root, PlanProgress())
     finally:
         path.write_bytes(before)
 
 
-def test_seeds_that_choose_by_the_log_are_one_run():
+def test_selection_seeds_by_the_log_form_one_run():
     grid = {"learning_rate": (1e-4, 1e-2)}
     for given, held_out in ({}, 0.2), ({"holdout": 0.5}, 0.5):
         planned = Sweep(base(seeds=[3, 4], **given), grid, (5,), "offline").selection("z")
@@ -205,32 +203,32 @@ def test_seeds_that_choose_by_the_log_are_one_run():
         assert {(one.spec.holdout, one.spec.task) for one in planned} == {(held_out, "none")}
 
 
-def test_a_log_without_a_task_must_be_chosen_by_the_log(tmp_path):
+def test_a_log_without_a_task_needs_selection_by_the_log(tmp_path):
     save_npz(data.load("treatment/quadratic", 0), tmp_path / "log.npz")
     wanted = Sweep(base(str(tmp_path / "log.npz"), "bc", seeds=1), {"learning_rate": (1e-3,)}, (5,))
-    with pytest.raises(ValueError, match="choose by the log, with select='offline'"):
+    with pytest.raises(ValueError, match="select by the log, with select='offline'"):
         run_sweeps({"b": wanted}, tmp_path, PlanProgress())
 
 
-def test_seeds_that_choose_do_not_report():
-    with pytest.raises(ValueError, match="seeds 1 would choose the setting and report on it"):
+def test_a_seed_cannot_both_select_and_report():
+    with pytest.raises(ValueError, match="seeds 1 would both select the setting and report it"):
         Sweep(base(), GRID, report_seeds=(1, 2))
 
 
-def test_a_wrong_setting_is_told_before_anything_is_computed(tmp_path, monkeypatch):
+def test_an_unknown_setting_is_an_error_before_anything_is_computed(tmp_path, monkeypatch):
     monkeypatch.setattr("fat2thin.experiments.plan.execute_together", None)
     wanted = Sweep(base(), {"temprature": (1.0,)}, report_seeds=(7,))
     with pytest.raises(ValueError, match="no setting 'temprature'; there are temperature"):
         run_sweeps({"x": wanted}, tmp_path, PlanProgress())
 
 
-def test_a_setting_of_which_a_seed_stopped_is_not_taken():
+def test_a_setting_with_a_stopped_seed_is_never_selected():
     best = sweep._interval(np.array([1.0, np.nan]))
     assert np.isnan(best.value)
     assert sweep._known(best.value) == -np.inf
 
 
-def test_grids_are_read_as_they_are_written():
+def test_grids_are_parsed_and_invalid_ones_are_errors():
     read = parse_grid(["temperature=1,0.5", "hidden=(64,64),(8,)", "box=inside,clip"], read_value)
     assert read == {
         "temperature": (1, 0.5), "hidden": ((64, 64), (8,)), "box": ("inside", "clip"),

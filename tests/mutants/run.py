@@ -1,9 +1,9 @@
-"""Plant one bug at a time and see whether the quick tests notice.
+"""Plant one bug at a time and check that the quick tests fail.
 
-`make mutants` tries all of mutants.toml, `make mutants ARGS="-k NAME"` those whose names hold NAME.
-Every bug is planted in a copy of the tree. The tests that import the changed module run there,
-nearest first, until one fails: after the test that results.json remembers of the last time. A
-failure counts if that test passes without the bug.
+`make mutants` tries all of mutants.toml, `make mutants ARGS="-k NAME"` those whose names contain
+NAME. Every bug is planted in a copy of the tree. The tests that import the changed module run there
+until one fails: first the test recorded in results.json, then the nearest ones. A failure counts if
+that test passes without the bug.
 """
 
 import argparse
@@ -32,8 +32,8 @@ ROOT = Path(__file__).parents[2]
 LIST, RESULTS = (Path(__file__).with_name(name) for name in ("mutants.toml", "results.json"))
 LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "demo", "runs")
 GOLDEN = ("tests/algorithms/test_contract.py::test_contract",)
-"""Tests that compare with what the code once gave. They see that something changed, not that it is
-wrong, so they do not count here."""
+"""Tests that compare with stored results of the code. They detect any change, not only errors, so
+they do not count here."""
 KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
 Row = dict[str, Any]
 
@@ -43,41 +43,41 @@ class Mutant(NamedTuple):
 
     name: str
     breaks: str
-    """What goes wrong, in one sentence."""
+    """The consequence, in one sentence."""
     old: str
-    """Text that stands in src exactly once ..."""
+    """Text that occurs exactly once in src ..."""
     new: str
-    """... and what takes its place."""
+    """... and its replacement."""
 
 
 def read_mutants(path: Path = LIST) -> list[Mutant]:
-    """The mutants of a list."""
+    """Return the mutants of a list."""
     return [Mutant(**fields) for fields in tomllib.loads(path.read_text())["mutant"]]
 
 
 def read_sources(root: Path = ROOT) -> dict[Path, str]:
-    """The modules below src, as text."""
+    """Return the source text of the modules below src."""
     return {path: path.read_text() for path in sorted((root / "src").rglob("*.py"))}
 
 
 def locate(mutant: Mutant, sources: Mapping[Path, str]) -> Path:
-    """The module that a mutant changes; an error where its text is missing or not unique."""
+    """Return the module that a mutant changes; raise an error if its text does not occur once."""
     counts = {path: text.count(mutant.old) for path, text in sources.items() if mutant.old in text}
     if not counts:
         raise ValueError(
-            f"mutant {mutant.name!r}: its old text is not in src any more. Write the mutant anew, "
-            f"or remove it: {mutant.old!r}"
+            f"mutant {mutant.name!r}: its old text is not in src any more. Update or remove the "
+            f"mutant: {mutant.old!r}"
         )
     if sum(counts.values()) > 1:
         places = ", ".join(f"{count} in {path.name}" for path, count in counts.items())
-        raise ValueError(f"mutant {mutant.name!r}: its old text must be unique, it stands {places}")
+        raise ValueError(f"mutant {mutant.name!r}: its old text must be unique, found {places}")
     return next(iter(counts))
 
 
 def near_tests(module: Path, root: Path = ROOT) -> dict[Path, int]:
-    """Test files that import a module, directly (1) or through others (2, ...), nearest first.
+    """Return test files that import a module directly (1) or indirectly (2, ...), nearest first.
 
-    Among equally near ones, that of the module's own name and then those of its folder are first.
+    Among equally near ones, the test file of the module and then those of its folder are first.
     """
     importers: dict[Path, set[Path]] = collections.defaultdict(set)
     for importer, imported in _imports(root).items():
@@ -102,7 +102,7 @@ def near_tests(module: Path, root: Path = ROOT) -> dict[Path, int]:
 
 @functools.cache
 def _imports(root: Path) -> dict[Path, set[Path]]:
-    """By file of src and tests: the files of ours that it names in its imports."""
+    """Return the imported files of src and tests, for each file of src and tests."""
     modules = {}
     for top in ("src", "tests"):
         for path in (root / top).rglob("*.py"):
@@ -112,7 +112,7 @@ def _imports(root: Path) -> dict[Path, set[Path]]:
     for path in files:
         names = set(_imported_names(ast.parse(path.read_text())))
         found[path] = {modules[name] for name in names if name in modules}
-        # What a conftest imports, the tests below it do.
+        # Tests import what their conftest imports.
         found[path] |= files & {folder / "conftest.py" for folder in path.parents}
     return found
 
@@ -127,9 +127,9 @@ def _imported_names(tree: ast.Module) -> Iterator[str]:
 
 
 def run_pytest(tree: Path, arguments: Iterable[str], timeout: float) -> tuple[str, list[str]]:
-    """Run tests in a copy of the tree: a result, and the tests that failed or took too long.
+    """Run tests in a copy of the tree; return the result and the tests that failed or timed out.
 
-    They took too long where pytest says nothing for `timeout` seconds.
+    A test times out if pytest prints nothing for `timeout` seconds.
     """
     command = [
         sys.executable, "-m", "pytest", "-n", "0", "-v", "--tb=no", "--no-header",
@@ -138,10 +138,10 @@ def run_pytest(tree: Path, arguments: Iterable[str], timeout: float) -> tuple[st
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree / "src"),
-        # Kept from one time to the next; a changed program is another one there.
+        # Kept between calls; a changed program has another key.
         "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".pytest_cache" / f"mutants-{tree.name}"),
     }
-    said = ""
+    output = ""
     with subprocess.Popen(
         command, cwd=tree, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -150,26 +150,26 @@ def run_pytest(tree: Path, arguments: Iterable[str], timeout: float) -> tuple[st
         waiting.register(process.stdout, selectors.EVENT_READ)
         try:
             while waiting.select(timeout):
-                heard = os.read(process.stdout.fileno(), 2**16)
-                if not heard:
+                chunk = os.read(process.stdout.fileno(), 2**16)
+                if not chunk:
                     break
-                said += heard.decode(errors="replace")
+                output += chunk.decode(errors="replace")
             else:
-                running = re.findall(r"^(tests/\S+::.*?)(?: [A-Z]+ |\s*$)", said, re.MULTILINE)
+                running = re.findall(r"^(tests/\S+::.*?)(?: [A-Z]+ |\s*$)", output, re.MULTILINE)
                 return TIMEOUT, running[-1:]
             status = process.wait()
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", said, re.MULTILINE)
-    # 4: a test that results.json remembers is gone. 5: all of these tests are slow ones.
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.MULTILINE)
+    # 4: a test recorded in results.json is gone. 5: all of these tests are slow.
     if not failed and status not in (0, 4, 5):
-        raise RuntimeError(f"pytest ended with status {status}:\n{said[-3000:]}")
+        raise RuntimeError(f"pytest ended with status {status}:\n{output[-3000:]}")
     return (KILLED if failed else SURVIVED), failed
 
 
 class Workshop:
-    """Copies of the tree to plant bugs in, one per job, and one that stays as it is."""
+    """Copies of the tree to plant bugs in, one per job, and one without bugs."""
 
     def __init__(self, folder: Path, asked: argparse.Namespace) -> None:
         self._folder, self._asked = folder, asked
@@ -179,10 +179,10 @@ class Workshop:
             self._trees.put(self._copy(str(job)))
         self._clock = itertools.count(10**9)
         self.unsound: set[str] = set()
-        """Tests that fail without any bug."""
+        """Tests that fail without a bug."""
 
     def attempt(self, mutant: Mutant, remembered: str) -> Row:
-        """Plant a mutant, run the tests near it, and take it out again."""
+        """Plant a mutant, run the tests near it, and remove it again."""
         module = locate(mutant, self._sources)
         place, text = module.relative_to(ROOT), self._sources[module]
         near = near_tests(module).items()
@@ -207,7 +207,7 @@ class Workshop:
         }  # fmt: skip
 
     def find_unsound(self, tests: Iterable[str]) -> set[str]:
-        """Those of the tests that fail without any bug."""
+        """Return the tests that fail without a bug."""
         tree = self._folder / "pristine"
         tree = tree if tree.exists() else self._copy(tree.name)
         return {*run_pytest(tree, sorted(tests), self._asked.timeout)[1]}
@@ -218,14 +218,14 @@ class Workshop:
         return tree
 
     def _write(self, file: Path, text: str) -> None:
-        """Change a module; a time of its own tells Python that compiled code is stale."""
+        """Change a module; a new modification time makes Python recompile it."""
         file.write_text(text)
         moment = next(self._clock)
         os.utime(file, (moment, moment))
 
 
 def try_all(mutants: Sequence[Mutant], shop: Workshop, jobs: int) -> Iterator[Row]:
-    """A row for each mutant; once more for those that a test failed on which always fails."""
+    """Yield a row per mutant; repeat mutants that were killed only by a test that always fails."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     remembered = {row["mutant"]: row["test"] for row in kept}
     left, sound = list(mutants), {""}
@@ -244,7 +244,7 @@ def try_all(mutants: Sequence[Mutant], shop: Workshop, jobs: int) -> Iterator[Ro
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A line per mutant, and the share of them that was killed."""
+    """Return one line per mutant and the share that was killed."""
     rows = list(rows)
     columns = ("mutant", "file", "result", "test", "seconds")
     lines = [columns, *(tuple(str(row[column]) for column in columns) for row in rows)]
@@ -258,7 +258,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def keep(rows: Mapping[str, Row]) -> None:
-    """Put rows into results.json, beside those of mutants that were not tried this time."""
+    """Write rows to results.json, keeping those of mutants that were not tried."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     merged = {row["mutant"]: row for row in kept} | rows
     listed = [merged[mutant.name] for mutant in read_mutants() if mutant.name in merged]
@@ -269,13 +269,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-k", metavar="NAME", action="append", help="mutants whose names hold this")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds a test may take")
-    parser.add_argument("--reach", type=int, default=2, help="how far imports are followed")
-    parser.add_argument("--whole", action="store_true", help="all quick tests for survivors")
+    parser.add_argument(
+        "-k", metavar="NAME", action="append", help="mutants whose names contain this"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="mutants in parallel")
+    parser.add_argument("--timeout", type=float, default=240.0, help="maximum seconds per test")
+    parser.add_argument("--reach", type=int, default=2, help="maximum distance of imports")
+    parser.add_argument("--whole", action="store_true", help="run all quick tests for survivors")
     asked = parser.parse_args()
-    # In the background of a shell it is ignored, and so it would be in the tests that send it.
+    # A background process ignores SIGINT, and the tests that send it would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = [one for one in read_mutants() if any(part in one.name for part in asked.k or [""])]
     rows: dict[str, Row] = {}

@@ -1,4 +1,4 @@
-"""The list of planted bugs cannot rot: every one of them still applies, exactly once."""
+"""Every planted bug in the list still applies, exactly once."""
 
 import ast
 
@@ -16,13 +16,13 @@ def test_every_mutant_applies_once_and_is_still_python(mutant):
     ast.parse(SOURCES[locate(mutant, SOURCES)].replace(mutant.old, mutant.new))
 
 
-def test_names_are_unique_and_sentences_are_sentences():
+def test_names_are_unique_and_descriptions_are_sentences():
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 73
     assert all(mutant.breaks[0].isupper() and mutant.breaks.endswith(".") for mutant in MUTANTS)
 
 
-def test_a_text_that_is_gone_or_stands_twice_is_named(tmp_path):
+def test_a_missing_or_ambiguous_text_is_an_error(tmp_path):
     sources = {tmp_path / "a.py": "x = 1\ny = 2\n", tmp_path / "b.py": "y = 2\n"}
     assert locate(Mutant("one", "", "x = 1", "x = 2"), sources) == tmp_path / "a.py"
     with pytest.raises(ValueError, match="'gone': its old text is not in src any more"):
@@ -31,7 +31,7 @@ def test_a_text_that_is_gone_or_stands_twice_is_named(tmp_path):
         locate(Mutant("twice", "", "y = 2", "y = 3"), sources)
 
 
-def test_tests_are_ordered_by_how_directly_they_import_a_module(tmp_path):
+def test_tests_are_ordered_by_import_distance(tmp_path):
     files = {
         "src/p/__init__.py": "",
         "src/p/room/low.py": "",
@@ -59,13 +59,13 @@ def test_tests_are_ordered_by_how_directly_they_import_a_module(tmp_path):
     ]  # fmt: skip
 
 
-def test_every_mutant_has_near_tests_it():
+def test_every_mutant_has_near_tests():
     for mutant in MUTANTS:
         near = near_tests(locate(mutant, SOURCES))
         assert min(near.values(), default=9) <= 2, mutant.name
 
 
-def test_the_table_has_the_share_that_was_killed():
+def test_the_table_shows_the_share_that_was_killed():
     row = {"mutant": "m", "file": "f.py", "result": "killed", "test": "t", "seconds": 1.5}
     rows = [row, {**row, "result": "timeout"}, {**row, "result": "survived", "test": ""}]
     assert table(rows).endswith(

@@ -1,4 +1,4 @@
-"""Verdicts, the list of claims, and what is written of them."""
+"""Verdicts, the list of claims, and their output."""
 
 import json
 import re
@@ -48,11 +48,11 @@ STRUCTURAL = ("C21", "C22", "C23", "C24")
         ([(5.0, NAN, NAN)], None),
     ],
 )
-def test_all_effects_must_be_above_zero(effects, expected):
+def test_a_claim_needs_all_effects_above_the_limit(effects, expected):
     assert above([Interval(*effect) for effect in effects]) is expected
 
 
-def test_a_claim_hangs_on_its_smallest_effect():
+def test_the_smallest_effect_decides():
     smallest = Interval(-1.0, -5.0, 9.0)
     assert weakest([Interval(2.0, -9.0, 3.0), smallest, Interval(0.0, 0.0, 0.0)]) == smallest
 
@@ -74,7 +74,7 @@ def test_a_claim_hangs_on_its_smallest_effect():
         ("absent", True, NOT_RUN),
     ],
 )
-def test_a_verdict_follows_from_both_findings(corrected, published, expected):
+def test_a_verdict_follows_from_both_modes(corrected, published, expected):
     both = (
         None if holds == "absent" else Evidence(holds, number(0.0), "")
         for holds in (corrected, published)
@@ -93,21 +93,21 @@ def test_a_verdict_follows_from_both_findings(corrected, published, expected):
         (Interval(NAN, NAN, NAN), "–"),
     ],
 )
-def test_effects_in_words(effect, words):
+def test_effects_as_text(effect, words):
     assert effect_words(Evidence(None, effect, "")) == words
 
 
 # The list
 
 
-def test_every_claim_is_there_once_and_in_order():
+def test_every_claim_is_listed_once_and_in_order():
     assert [claim.name for claim in claims_table.CLAIMS] == [f"C{n}" for n in range(1, 27)]
     assert {claim.preset for claim in claims_table.CLAIMS} <= {*NAMES, ""}
     assert {claim.name for claim in claims_table.CLAIMS if not claim.preset} == {*STRUCTURAL}
 
 
 class Asking(MadeUpKept):
-    """Has no run, and remembers what it was asked for."""
+    """A reproduction without runs that records which runs were requested."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +119,7 @@ class Asking(MadeUpKept):
 
 @pytest.fixture(scope="module")
 def made():
-    """Folders of the runs that each preset makes."""
+    """Return the run folders of each preset."""
     asked = Reproduction(scale_of("smoke"))
     return {name: {one.name for one in preset(asked)} for name, preset in PRESETS.items()}
 
@@ -129,7 +129,7 @@ def made():
     [claim for claim in claims_table.CLAIMS if claim.preset in PRESETS],
     ids=lambda c: c.name,
 )
-def test_a_claim_looks_at_runs_that_its_preset_makes(claim, made):
+def test_a_claim_uses_runs_of_its_preset(claim, made):
     asking = Asking()
     claim.check(asking, CORRECTED)
     assert asking.names
@@ -139,7 +139,7 @@ def test_a_claim_looks_at_runs_that_its_preset_makes(claim, made):
 @pytest.mark.parametrize(
     "claim", [claim for claim in claims_table.CLAIMS if claim.both_modes], ids=lambda c: c.name
 )
-def test_a_claim_looks_as_published_at_runs_that_some_preset_makes(claim, made):
+def test_a_claim_as_published_uses_runs_of_some_preset(claim, made):
     asking = Asking()
     claim.check(asking, AS_PUBLISHED)
     assert asking.names
@@ -154,14 +154,14 @@ def test_a_folder_without_runs_has_no_runs(tmp_path):
 
 @pytest.fixture(scope="module")
 def of_nothing(tmp_path_factory):
-    """The verdicts of a folder without any run."""
+    """Return the verdicts on a folder without runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims_policies, "SAMPLES", 40_000)
         patch.setattr(claims_policies, "RATIOS", (3.0,))
         return claims_table.verdicts(tmp_path_factory.mktemp("empty"))
 
 
-def test_without_any_run_the_mathematics_holds_and_nothing_else_was_run(of_nothing):
+def test_without_runs_only_the_mathematical_claims_are_checked(of_nothing):
     for found in of_nothing:
         assert found.verdict == (HOLDS if found.claim.name in STRUCTURAL else NOT_RUN)
 
@@ -177,7 +177,7 @@ FOUND = [
 
 
 def strict(text):
-    """JSON as a browser reads it, to which nan is not known."""
+    """Parse JSON as a browser does, which rejects nan."""
 
     def refuse(word):
         raise AssertionError(word)
@@ -185,7 +185,7 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_json_is_plain_and_whole():
+def test_json_is_complete_and_without_nan():
     first, second, third = strict(to_json(FOUND, "--scale small"))
     assert first["claim"] == "C1"
     assert (first["effect"], first["low"], first["high"], first["seeds"]) == (-1.5, -2.0, 0.5, 3)
@@ -200,7 +200,7 @@ def cells(line):
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def test_the_page_has_a_row_a_claim(of_nothing):
+def test_the_page_has_one_row_per_claim(of_nothing):
     text = claims_table.document(of_nothing, "reproduction/small", "--scale small", ["cpu", "gpu"])
     head, rule, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(cells(line)) for line in (head, rule, *rows)} == {7}
@@ -213,7 +213,7 @@ def test_the_page_has_a_row_a_claim(of_nothing):
     assert str(claims_table.table(of_nothing)).endswith("not run: 22, holds: 4")
 
 
-def test_the_page_tells_effects_of_both_modes():
+def test_the_page_shows_effects_of_both_modes():
     first, second, third = claims_table.document(FOUND, "x", "--scale small", []).splitlines()[-3:]
     assert cells(first)[1:] == [HOLDS, "−1.50 [−2.00, 0.50]", NOT_RUN, "a gap", "3",
                                 "`fat2thin reproduce fig1 --scale small`"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Claims about returns: what makes each of them hold, fail and stay open."""
+"""Claims about returns: scores for which each claim holds, fails and is undecided."""
 
 import numpy as np
 import pytest
@@ -31,21 +31,21 @@ REWARDS = ("treatment-quadratic", "treatment-cubic")
 
 
 def everywhere(tasks, **levels):
-    """Scores by folder and method; underscores are hyphens in a method's name."""
+    """Return scores by folder and method; underscores become hyphens in method names."""
     return {
         (task, label.replace("_", "-")): level for task in tasks for label, level in levels.items()
     }
 
 
 def with_others(scores, **others):
-    """The same but for a method on some sets."""
+    """Return the scores with one method changed on some data sets."""
     (label, (level, tasks)) = next(iter(others.items()))
     return {**scores, **{(task, label.replace("_", "-")): level for task in tasks}}
 
 
 EXAMPLE = ("halfcheetah-medium-expert",)
 LOUD = 50.0
-"""Times the spread of seeds where it leaves a claim open."""
+"""Factor on the spread of seeds that makes a claim undecided."""
 
 
 def sparse(fttpo, rar, reverse):
@@ -101,7 +101,7 @@ CASES = {
         with_others(VARIANTS, tawac_ht=(54.9, TASKS)),
     ),
 }
-"""Scores by which a claim holds, fails, and stays open where seeds differ much."""
+"""Scores for which a claim holds, fails, and is undecided with a large spread of seeds."""
 PUBLISHED = (
     "fttpo",
     "fttpo-spot",
@@ -112,7 +112,7 @@ PUBLISHED = (
     "rar",
     "sparse_reverse_kl",
 )
-"""Methods of which the authors' code has a form of its own."""
+"""Methods for which the authors' code has a form of its own."""
 
 
 def runs_of(scores, spreads=None):
@@ -133,15 +133,15 @@ def as_published(scores):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_claim_holds_or_does_not(name):
+def test_a_claim_holds_or_fails(name):
     good, bad, _ = CASES[name]
     assert judged(name, MadeUpKept(runs_of(good))).verdict == HOLDS
     assert judged(name, MadeUpKept(runs_of(bad))).verdict == FAILS
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_claim_holds_only_as_published(name):
-    """There by the proposal's scores, and the actor's are far off."""
+def test_a_claim_may_hold_only_as_published(name):
+    """As published, the proposal's scores count; the actor's are far off."""
     good, bad, _ = CASES[name]
     found = judged(name, MadeUpKept(runs_of(bad) | runs_of(as_published(good))))
     assert found.corrected.holds is False
@@ -149,13 +149,13 @@ def test_a_claim_holds_only_as_published(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_claim_stays_open(name):
+def test_a_claim_is_undecided_with_a_large_spread_of_seeds(name):
     assert judged(name, MadeUpKept(runs_of(CASES[name][2], LOUD))).verdict == UNDECIDED
 
 
 @pytest.mark.parametrize(("level", "verdict"), [(64.0, HOLDS), (62.0, FAILS)])
 def test_about_as_good_is_within_a_tenth(level, verdict):
-    """Of the best baseline's 70."""
+    """The best baseline has 70."""
     runs = runs_of(with_others(ROBOTS, fttpo=(level, TASKS)))
     assert judged("C10", MadeUpKept(runs)).verdict == verdict
 
@@ -167,7 +167,7 @@ def test_about_as_good_is_within_a_tenth(level, verdict):
         ("C13", "tawac-ht"), ("C14", "fttpo-sg"), ("C17", "fttpo-spot"), ("C18", "tawac-ht"),
     ],
 )  # fmt: skip
-def test_a_claim_about_all_methods_is_not_judged_by_some(name, needed):
+def test_a_claim_about_all_methods_needs_all_of_them(name, needed):
     runs = {
         path: run for path, run in runs_of(CASES[name][0]).items() if path.split("/")[2] != needed
     }
@@ -188,25 +188,25 @@ def test_a_claim_about_all_methods_is_not_judged_by_some(name, needed):
         ("C18", 0.02),
     ],
 )
-def test_effects_are_what_they_are_by_hand(name, effect):
+def test_effects_agree_with_values_by_hand(name, effect):
     finding = judged(name, MadeUpKept(runs_of(CASES[name][0]))).corrected
     assert finding.effect.value == pytest.approx(effect)
     assert finding.seeds == 5
 
 
-def test_a_failing_effect_is_of_the_worse_reward():
-    """9 - 20 on one of the two."""
+def test_the_worse_reward_decides_a_failure():
+    """The effect is 9 - 20 on one of the two."""
     assert judged(
         "C2", MadeUpKept(runs_of(CASES["C2"][1]))
     ).corrected.effect.value == pytest.approx(-11)
 
 
-def test_one_reward_is_enough_for_the_treatment_task():
+def test_one_reward_is_enough_on_the_treatment_task():
     runs = {path: run for path, run in runs_of(BAND).items() if "quadratic" in path}
     assert judged("C2", MadeUpKept(runs)).verdict == HOLDS
 
 
-def test_areas_are_of_the_curve_and_scores_of_its_end():
+def test_areas_use_the_curve_and_scores_its_end():
     """By trapezoids: (10 * 15 + 30 * 40) / 40."""
     curve = np.array([[10.0], [20.0], [60.0]])
     run = scored_run("regenerated/hopper-medium", (0, 10, 40), actor_sampled=curve)
@@ -214,8 +214,8 @@ def test_areas_are_of_the_curve_and_scores_of_its_end():
     assert comparison.final(run, CORRECTED.policy(run)) == pytest.approx(60.0)
 
 
-def test_areas_decide_where_ends_do_not():
-    """TAWAC-HT ends where FtTPO does, and is behind it on the way."""
+def test_areas_may_differ_although_final_scores_agree():
+    """TAWAC-HT ends where FtTPO does, but is below it before."""
     runs = runs_of(VARIANTS)
     for task in TASKS:
         late = np.stack([0.0 + SPREAD, 50.0 + SPREAD])
@@ -237,7 +237,7 @@ def test_a_stopped_seed_is_left_out():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_seed_decides_nothing(name):
+def test_one_seed_leaves_a_claim_undecided(name):
     runs = {
         f"curves/{folder}/{label}": flat_run(folder, label, level, np.zeros(1))
         for (folder, label), level in CASES[name][0].items()
@@ -246,14 +246,14 @@ def test_one_seed_decides_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["C12", "C14"])
-def test_a_score_below_zero_is_compared_as_any_other(name):
-    """Where FtTPO's is negative too, a ratio would turn the claim around."""
+def test_negative_scores_are_compared_correctly(name):
+    """If FtTPO's score is negative too, a ratio would reverse the claim."""
     good, bad, _ = ({place: level - 100.0 for place, level in case.items()} for case in CASES[name])
     assert judged(name, MadeUpKept(runs_of(good))).verdict == HOLDS
     assert judged(name, MadeUpKept(runs_of(bad))).verdict == FAILS
 
 
-def test_what_cannot_be_read_leaves_its_claim_open_and_says_why():
+def test_an_unreadable_run_makes_a_claim_not_run_with_the_reason():
     class Broken(MadeUpKept):
         def _run(self, name):
             if "treatment" in name:

@@ -1,4 +1,4 @@
-"""Claims about what policies look like, by policies of a known shape."""
+"""Claims about the shape of policies, checked on policies of known shape."""
 
 import re
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ def squashed(scale):
 
 
 def cauchy(scale, centre=0.0):
-    """With this scale as a Cauchy distribution has it."""
+    """Return a proposal that is a Cauchy distribution with this scale."""
     return ConstantPolicy(HeavyTailed(2.0), centre, scale / np.sqrt(2.0))
 
 
@@ -61,7 +61,7 @@ def finding_of(name, runs):
 
 
 @pytest.mark.parametrize(("half_width", "holds"), [(0.2, True), (1.0, False)])
-def test_narrow_is_a_small_part_of_the_box(half_width, holds):
+def test_a_narrow_policy_covers_a_small_part_of_the_box(half_width, holds):
     found = finding_of("C4", same_on_both("fttpo", band(half_width)))
     assert (found.holds, found.seeds) == (holds, 2)
     assert found.effect.value == pytest.approx(half_width)
@@ -81,7 +81,7 @@ def test_the_wider_reward_decides():
     assert judged("C4", MadeUpKept(runs)).verdict == FAILS
 
 
-def test_policies_of_stopped_seeds_are_not_looked_at():
+def test_policies_of_stopped_seeds_are_left_out():
     def actor(seed, step):
         assert seed != 1
         return band(0.2)
@@ -91,7 +91,7 @@ def test_policies_of_stopped_seeds_are_not_looked_at():
 
 
 @pytest.mark.parametrize(("scale", "holds"), [(0.01, True), (0.5, False)])
-def test_a_point_mass_is_a_narrow_central_range(scale, holds):
+def test_a_point_mass_has_a_narrow_central_range(scale, holds):
     """The central 95 % of a squashed Gaussian by SciPy."""
     found = finding_of("C5", same_on_both("sql", squashed(scale)))
     assert found.holds is holds
@@ -102,7 +102,7 @@ def test_a_point_mass_is_a_narrow_central_range(scale, holds):
 
 @pytest.mark.parametrize(("scale", "holds"), [(0.8, True), (0.05, False)])
 def test_wide_baselines_are_wider_than_the_actor(scale, holds):
-    """Epanechnikov's law is 2 B - 1 for B of Beta(2, 2)."""
+    """The Epanechnikov distribution is that of 2 B - 1 with B from Beta(2, 2)."""
     runs = same_on_both("fttpo", band(0.3)) | same_on_both("iql", squashed(2.0))
     found = finding_of("C6", runs | same_on_both("xql", squashed(scale)))
     ours = 0.3 * (2.0 * scipy.stats.beta(2, 2).ppf(0.975) - 1.0)
@@ -114,7 +114,7 @@ def test_wide_baselines_are_wider_than_the_actor(scale, holds):
 
 @pytest.mark.parametrize(("half_width", "share"), [(0.065, 1.0), (0.5, 0.0)])
 def test_the_trunk_is_the_central_mass_of_the_proposal(half_width, share):
-    """A Cauchy law of scale 0.02 has 95 % within 12.7 scales."""
+    """A Cauchy distribution of scale 0.02 has 95 % within 12.7 scales."""
     found = finding_of("C7", same_on_both("fttpo", band(half_width), cauchy(0.02)))
     assert found.holds is (share > 0.9)
     assert found.effect.value == share
@@ -130,8 +130,8 @@ def test_the_actor_shrinks_and_the_proposal_keeps_its_tails(before, after, scale
     assert found.holds is holds
     assert found.effect.value == pytest.approx(after / before)
     outside = 2.0 * scipy.stats.cauchy(scale=scale).sf(after)
-    told = int(re.search(r"\((\d+)%\)", found.meaning)[1])
-    assert told == pytest.approx(100.0 * outside, abs=1.5)
+    shown = int(re.search(r"\((\d+)%\)", found.meaning)[1])
+    assert shown == pytest.approx(100.0 * outside, abs=1.5)
 
 
 def test_a_squashed_baseline_is_never_beyond_the_box():
@@ -145,14 +145,14 @@ def test_a_squashed_baseline_is_never_beyond_the_box():
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    """A log with two action coordinates, and a box that is not the unit one."""
+    """Return a log with two action coordinates and a box other than [-1, 1]."""
     path = tmp_path_factory.mktemp("log") / "two.npz"
     data.save_npz(two_coordinates(), path)
     return str(path)
 
 
 @pytest.mark.parametrize(("last", "holds"), [((0.2, 0.1), True), ((0.1, 0.6), False)])
-def test_every_coordinate_must_get_narrower(last, holds, log):
+def test_every_coordinate_must_become_narrower(last, holds, log):
     def actor(seed, step):
         half_widths = last if step else (0.5, 0.5)
         return ConstantPolicy(Sparse(), (0.0, 0.0), half_widths, (-2.0, 0.0), (2.0, 10.0))
@@ -176,7 +176,7 @@ def test_a_wide_clipped_gaussian_lies_on_the_edge(deviation, holds):
     [(0.4, 0.2, HOLDS), (0.8, -0.6, FAILS), (0.01, 1.0, HOLDS)],
 )
 def test_the_return_is_the_least_over_doses_in_the_band(half_width, least, verdict, monkeypatch):
-    """Returns are 1 - 2 |dose| on eleven doses; the narrowest band holds the one at 0 alone."""
+    """Returns are 1 - 2 |dose| on eleven doses; the narrowest band contains only the dose 0."""
     doses = np.linspace(-1.0, 1.0, 11)
     returns = (1.0 - 2.0 * np.abs(doses))[:, None] + np.array([-0.5, 0.5])
     known = FirstActions(jnp.zeros(30), doses, returns)
@@ -187,7 +187,7 @@ def test_the_return_is_the_least_over_doses_in_the_band(half_width, least, verdi
     assert found.corrected.effect.value == pytest.approx(least)
 
 
-def test_a_band_between_two_doses_is_judged_by_the_nearest(monkeypatch):
+def test_a_band_between_two_doses_uses_the_nearest(monkeypatch):
     doses = np.array([-1.0, 0.0, 1.0])
     known = FirstActions(jnp.zeros(30), doses, np.array([[1.0], [2.0], [3.0]]))
     monkeypatch.setattr(claims_policies, "first_action_returns", lambda actor, task: known)
@@ -197,7 +197,7 @@ def test_a_band_between_two_doses_is_judged_by_the_nearest(monkeypatch):
 
 @pytest.mark.parametrize(("half_width", "verdict"), [(0.02, HOLDS), (1.0, FAILS)])
 def test_logged_actions_in_the_band_are_counted(half_width, verdict):
-    """By NumPy, seed by seed, each of which has its own log."""
+    """Compared with NumPy for each seed, which has its own log."""
     found = judged("C25", MadeUpKept(same_on_both("fttpo", band(half_width))))
     shares = [
         np.mean([np.mean(np.abs(data.load(f"treatment/{reward}", seed).action) <= half_width)

@@ -1,4 +1,4 @@
-"""Claims about costs and mathematics: each is seen to fail where what it checks is wrong."""
+"""Claims about costs and mathematics: each fails if what it checks is wrong."""
 
 import json
 
@@ -26,7 +26,7 @@ NAN = float("nan")
         ("C20", 0.4, False), ("C20", 1.0, True), ("C20", 2.1, False),
     ],
 )  # fmt: skip
-def test_costs_are_against_those_of_iql(name, ratio, holds):
+def test_costs_are_relative_to_iql(name, ratio, holds):
     kind = {"C19": "seconds_an_update", "C20": "seconds_an_action"}[name]
     times = {"seconds_an_update": 1.0, "seconds_an_action": 5.0}
     methods = {"iql": {**times, kind: 3.0}, "fttpo": {**times, kind: 3.0 * ratio}}
@@ -59,7 +59,7 @@ def structural(name):
 
 
 def test_a_weight_with_a_floor_is_found(monkeypatch):
-    """The authors' code has 1e-8 in place of zero."""
+    """The authors' code has 1e-8 instead of zero."""
     right = claims_policies.q_exponential_weight
     monkeypatch.setattr(
         claims_policies, "q_exponential_weight", lambda *given: jnp.maximum(right(*given), 1e-8)
@@ -74,7 +74,7 @@ def test_a_weight_that_drops_too_little_is_found(monkeypatch):
     monkeypatch.setattr(
         claims_policies, "q_exponential_weight", lambda a, *given: right(a + 0.01, *given)
     )
-    # Ten of a thousand advantages a unit, for each of twelve temperatures and indices.
+    # Ten of a thousand advantages per unit, for each of twelve pairs of temperature and index.
     assert structural("C21") == (FAILS, pytest.approx(120, abs=24))
 
 
@@ -85,7 +85,7 @@ def test_samples_that_leave_the_support_are_found(monkeypatch):
             return self.loc + 1.3 * (super().sample(key, sample_shape) - self.loc)
 
     monkeypatch.setattr(claims_policies, "QGaussian", Leaking)
-    # Beyond 1 / 1.3 of the half-width lies this share of Epanechnikov's law, at both ends.
+    # Share of the Epanechnikov distribution beyond 1 / 1.3 of the half-width, at both ends.
     share = 2.0 * scipy.stats.beta(2, 2).sf((1.0 + 1.0 / 1.3) / 2.0)
     verdict, lost = structural("C22")
     assert verdict == FAILS
@@ -99,7 +99,7 @@ def test_an_estimator_that_is_not_a_number_is_found(monkeypatch):
     assert structural("C24")[0] == FAILS
 
 
-# C24: half as wide as the Cauchy's scale, where 70 % of its mass lies outside the support.
+# C24: the half-width is half the Cauchy's scale, so 70 % of its mass is outside the support.
 OUTSIDE = 1.0 - 2.0 / np.pi * np.arctan(0.5)
 
 
@@ -122,7 +122,7 @@ def test_a_wrong_divergence_is_found(monkeypatch):
 
 @pytest.mark.usefixtures("one_width")
 def test_an_estimator_without_the_bias_is_found(monkeypatch):
-    """-ln r has the divergence itself as its mean: nothing is left of the stated bias."""
+    """The mean of -ln r is the divergence itself, without the stated bias."""
     rng = np.random.default_rng(0)
     place = 2.0 * rng.beta(2.0, 2.0, 400_000) - 1.0
     thin = scipy.stats.beta(2, 2, loc=-0.5).logpdf(place / 2.0)
@@ -132,8 +132,8 @@ def test_an_estimator_without_the_bias_is_found(monkeypatch):
 
 
 @pytest.mark.usefixtures("one_width")
-def test_the_published_normaliser_would_be_found(monkeypatch):
-    """A proposal that is too heavy by the root of 2 moves the means of r and of -ln r."""
+def test_the_published_normaliser_is_found(monkeypatch):
+    """A proposal density that is too large by the factor √2 shifts the means of r and -ln r."""
 
     class Published(QGaussian):
         def log_prob(self, value):
@@ -146,7 +146,7 @@ def test_the_published_normaliser_would_be_found(monkeypatch):
 
 
 def mean_of_k3(density, share=1.0):
-    """By quadrature, with this density for the thin law's and samples up to a share of its edge."""
+    """Return the mean by quadrature, for this density and samples up to a share of the edge."""
 
     def value(place):
         ratio = scipy.stats.cauchy.pdf(0.5 * place) / density(place)
@@ -169,7 +169,7 @@ class SparesTheEdges(QGaussian):
 
 
 class HasAFloor(QGaussian):
-    """Of the thin law's density: it moves the mean of r five times as far as that of -ln r."""
+    """Has a floor on its density, which shifts the mean of r five times as far as that of -ln r."""
 
     def log_prob(self, value):
         floor = np.log(0.1) if self.entropic_index == 0.0 else -np.inf
@@ -193,7 +193,7 @@ def test_a_biased_sampler_or_density_is_found(monkeypatch, wrong, mean):
 
 
 @pytest.mark.usefixtures("one_width")
-def test_too_few_samples_leave_the_bias_open(monkeypatch):
+def test_too_few_samples_leave_the_bias_undecided(monkeypatch):
     values = np.array([0.0, 2.0]) + claims_policies.kl_sparse_cauchy(0.5, 1.0) - OUTSIDE - 1.0
     monkeypatch.setattr(claims_policies, "_k3", lambda ratio: values)
     assert structural("C24")[0] == UNDECIDED

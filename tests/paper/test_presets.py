@@ -1,4 +1,4 @@
-"""The presets name the runs of the paper: settings, sizes and folders, without any data."""
+"""Presets: settings, sizes and folders of the paper's runs, checked without data."""
 
 import collections
 
@@ -38,8 +38,8 @@ def paper():
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("source", ["regenerated", "d4rl"])
-def test_a_folder_has_one_meaning(scale, source):
-    """Figures share runs by their folders, so one folder must be one run everywhere."""
+def test_a_folder_is_the_same_run_in_all_presets(scale, source):
+    """Figures share runs by folder, so a folder must always hold the same run."""
     asked = Reproduction(scale_of(scale), source)
     specs = {}
     for preset in PRESETS.values():
@@ -47,7 +47,7 @@ def test_a_folder_has_one_meaning(scale, source):
             assert specs.setdefault(name, spec) == spec
 
 
-def test_the_paper_scale_is_the_papers(paper):
+def test_the_paper_scale_has_the_sizes_of_the_paper(paper):
     (treatment,) = {one.spec.steps for one in PRESETS["fig2"](paper)}
     robots = [one.spec for one in PRESETS["fig4"](paper)]
     assert treatment == 500_000
@@ -73,7 +73,7 @@ def test_figure_4_is_nine_sets_of_seven_methods_and_two_as_published(paper):
     assert set(count.values()) == {9}
 
 
-def test_a_method_without_a_record_says_so():
+def test_a_method_without_a_record_has_default_settings():
     assert settings_of(method("rar"), "regenerated/hopper-medium")[0] == "default"
     origin, values = settings_of(method("rar", published=True), "treatment/cubic")
     assert origin == "default"
@@ -86,14 +86,14 @@ def test_both_rewards_share_a_program():
     assert {len(pack) for pack in packs} == {2}
 
 
-def test_other_sizes_and_sources_are_refused():
+def test_unknown_scales_and_sources_are_errors():
     with pytest.raises(ValueError, match="smoke, small, paper"):
         scale_of("huge")
     with pytest.raises(ValueError, match="regenerated, d4rl"):
         Reproduction(scale_of("smoke"), "minari")
 
 
-def test_sweeps_never_choose_and_report_on_one_seed():
+def test_sweeps_never_select_and_report_on_the_same_seed():
     for sweep in sweeps(Reproduction(scale_of("paper"))).values():
         assert not {*sweep.base.seeds} & {*sweep.report_seeds}
         assert len(sweep.base.seeds) == 5

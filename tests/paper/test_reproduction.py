@@ -1,4 +1,4 @@
-"""From a preset's name to pictures and tables."""
+"""Presets produce their runs, tables and figures."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def no_computing(*given):
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory):
-    """Figure 3 of one method and two updates: the only one here that anything is trained for."""
+    """Return Figure 3 with one method and two updates, the only training in this file."""
     root = tmp_path_factory.mktemp("reproduction")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduction, "EVOLUTION_STEPS", STEPS)
@@ -49,12 +49,12 @@ def third(tmp_path_factory):
 
 
 def one_method(asked):
-    """Behaviour cloning in FtTPO's place, since it compiles in a fraction of the time."""
+    """Use behaviour cloning instead of FtTPO, since it compiles faster."""
     cloned = Method("fttpo", "bc")
     return [asked.evolution("treatment/quadratic", "treatment-quadratic", cloned, STEPS)]
 
 
-def test_figures_are_pictures_for_screen_and_print(third):
+def test_figures_are_written_as_png_and_pdf(third):
     names = [path.name for path in third.outcome.pictures]
     assert names == ["fig3_left.png", "fig3_left.pdf", "fig3_right.png", "fig3_right.pdf"]
     for path in third.outcome.pictures:
@@ -63,19 +63,19 @@ def test_figures_are_pictures_for_screen_and_print(third):
         assert path.read_bytes().startswith(begin)
 
 
-def test_runs_are_kept_where_claims_look_for_them(third):
+def test_runs_are_saved_where_claims_look_for_them(third):
     (kept,) = third.times
     assert (
         Reproduced(third.root).evolution("treatment-quadratic", presets.FTTPO).folder == kept.parent
     )
 
 
-def test_a_second_call_computes_nothing_and_gives_the_same(third):
+def test_a_second_call_reuses_the_runs_and_gives_the_same_output(third):
     assert third.again.pictures == third.outcome.pictures
     assert {path: path.stat().st_mtime_ns for path in third.times} == third.times
 
 
-def test_an_unknown_preset_is_told_with_those_there_are(tmp_path):
+def test_an_unknown_preset_is_an_error_that_lists_the_presets(tmp_path):
     with pytest.raises(ValueError, match=r"no preset is called 'fig33'; there are fig1, .*, all"):
         reproduce("fig33", ASKED, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -83,7 +83,7 @@ def test_an_unknown_preset_is_told_with_those_there_are(tmp_path):
 
 @pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig7", "all"])
 @pytest.mark.parametrize("source", ["regenerated", "d4rl"])
-def test_missing_data_are_told_before_anything_is_written(name, source, tmp_path, monkeypatch):
+def test_missing_data_is_an_error_before_anything_is_written(name, source, tmp_path, monkeypatch):
     (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -96,7 +96,7 @@ def test_missing_data_are_told_before_anything_is_written(name, source, tmp_path
     assert not (tmp_path / "new").exists()
 
 
-# What each preset shows, from runs that nobody made.
+# The output of each preset, from made-up runs.
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def robot_log(tmp_path_factory):
 
 
 def stand_in(planned):
-    """A run as planned, by made-up scores: FtTPO ends at 50, and others a tenth below."""
+    """Return a planned run with made-up scores: FtTPO ends at 50, others a tenth below."""
     spec = planned.spec
     robot = not spec.dataset.startswith("treatment/")
     ours = spec.algorithm == "fttpo"
@@ -153,7 +153,7 @@ TABLES = {"fig1": 1, "fig2": 2, "fig4": 10, "fig6": 1, "treatment": 2, "ablation
 
 @pytest.fixture
 def made_up(monkeypatch, robot_log):
-    """Every run that a preset plans, in place of computing it."""
+    """Replace the computation of planned runs by made-up runs."""
     monkeypatch.setattr(reproduction, "refuse_missing_data", lambda planned: None)
     monkeypatch.setattr(reproduction, "carry_out", lambda planned, root, progress: None)
     monkeypatch.setattr(
@@ -163,18 +163,18 @@ def made_up(monkeypatch, robot_log):
     )
     monkeypatch.setattr(reproduction.data, "load", lambda name, seed=0: robot_log)
     monkeypatch.setattr(style, "save_figure", lambda figure, path: path.touch())
-    # It simulates thousands of futures, and has tests of its own.
+    # Skipped: it simulates thousands of futures and has its own tests.
     monkeypatch.setattr(policy_figures, "first_action_return", lambda run, seed: Figure())
 
 
-def test_every_preset_is_shown():
+def test_every_preset_has_an_output():
     assert {*PICTURES} == {*PRESETS}
     assert {*PRESETS, *STUDIES} == {*reproduction._SHOWN}
 
 
 @pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_preset_gives_its_pictures_and_tables(name, tmp_path):
+def test_a_preset_writes_its_figures_and_tables(name, tmp_path):
     outcome = reproduce(name, ASKED, tmp_path)
     expected = [f"{picture}.{kind}" for picture in PICTURES[name] for kind in ("png", "pdf")]
     assert [path.name for path in outcome.pictures] == expected
@@ -187,7 +187,7 @@ def test_a_preset_gives_its_pictures_and_tables(name, tmp_path):
 
 
 @pytest.mark.usefixtures("made_up")
-def test_what_was_asked_for_is_kept_for_the_commands_of_claims(tmp_path):
+def test_the_options_are_saved_for_the_commands_of_claims(tmp_path):
     reproduce("treatment", Reproduction(SCALES["smoke"], "d4rl", seeds=3), tmp_path)
     assert options_of(tmp_path) == "--scale smoke --data d4rl --seeds 3"
 
@@ -201,7 +201,7 @@ def test_numbers_reach_the_tables(tmp_path):
     assert "| fttpo | 50.0 [49.0, 51.0] |" in (tmp_path / "tables" / "fig1.md").read_text()
 
 
-def test_shares_are_of_fttpo_in_per_cent():
+def test_shares_are_in_per_cent_of_fttpo():
     runs = {"a": {one.algorithm: stand_in(ASKED.robot("hopper-medium", one))
                   for one in (presets.FTTPO, method("fttpo-spot"))}}  # fmt: skip
     ((name, share),) = reproduction._shares(runs, published=False)["a"].items()
@@ -211,7 +211,7 @@ def test_shares_are_of_fttpo_in_per_cent():
     assert share.low < 90.0 < share.high
 
 
-def test_shares_as_published_are_of_proposals():
+def test_published_shares_use_proposals():
     methods = (presets.FTTPO_PUBLISHED, method("fttpo-spot", published=True))
     runs = {"a": {one.folder: stand_in(ASKED.robot("hopper-medium", one))
                   for one in methods}}  # fmt: skip
@@ -219,13 +219,13 @@ def test_shares_as_published_are_of_proposals():
     assert (name, share.value) == ("fttpo-spot", pytest.approx(100.0 * 35.0 / 40.0))
 
 
-def test_the_published_part_has_those_without_a_form_of_their_own():
+def test_the_published_part_includes_methods_without_a_published_form():
     runs = {"a": dict.fromkeys(("fttpo", "fttpo-published", "iql"), MadeUpPolicies())}
     assert [*reproduction._part(runs, published=False)["a"]] == ["fttpo", "iql"]
     assert [*reproduction._part(runs, published=True)["a"]] == ["fttpo-published", "iql"]
 
 
-def test_the_whole_is_its_parts_and_the_times(tmp_path, monkeypatch, made_up):
+def test_all_runs_every_preset_and_the_times(tmp_path, monkeypatch, made_up):
     shown = []
     monkeypatch.setattr(reproduction, "_show", lambda name, runs: (shown.append(name) or [], {}))
     monkeypatch.setattr(reproduction, "_time", lambda *given: (shown.append("time") or [], {}))
@@ -247,16 +247,16 @@ TIMES = {
 }
 
 
-def test_times_are_hours_and_shares():
+def test_times_are_hours_and_ratios():
     """The paper's hours for a million updates: 15 and 6."""
     fttpo, iql = studies.times_table(TIMES)
-    assert fttpo["hours_a_million_updates"] == pytest.approx(15.0)
-    assert iql["hours_a_million_updates"] == pytest.approx(6.0)
+    assert fttpo["hours_per_million_updates"] == pytest.approx(15.0)
+    assert iql["hours_per_million_updates"] == pytest.approx(6.0)
     assert fttpo["times_iql"] == pytest.approx(2.5)
-    assert fttpo["microseconds_an_action"] == pytest.approx(3.0)
+    assert fttpo["microseconds_per_action"] == pytest.approx(3.0)
 
 
-def test_times_are_measured_in_turns_and_the_best_is_kept(tmp_path, monkeypatch):
+def test_times_are_measured_in_interleaved_rounds_and_the_best_is_kept(tmp_path, monkeypatch):
     order = []
 
     class Subject:

@@ -43,7 +43,7 @@ def in_style():
 
 
 def made_up(algorithm, offset, settings):
-    """A run on the treatment task that nobody trained: random networks, random returns."""
+    """Return an untrained run on the treatment task with random networks and returns."""
     parts = [
         untrained_run(algorithm, "treatment/quadratic", noise, seeds=[3, 5], settings=settings)
         for noise in range(3)
@@ -74,7 +74,7 @@ def runs():
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """An untrained run with three coordinates of different boxes."""
+    """Return an untrained run with three action coordinates of different ranges."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("logs") / "plant.npz"
     dataset = Dataset(
@@ -117,7 +117,7 @@ FAMILIES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
-def test_what_is_drawn_is_all_that_a_policy_does(three, family):
+def test_a_marginal_contains_all_the_mass_of_a_policy(three, family):
     policy = of_family(three.policy(), family)
     keys = jax.random.split(jax.random.key(0), 4000)
     actions = np.asarray(jax.vmap(lambda key: policy.act(jnp.ones(2), key))(keys))
@@ -128,7 +128,7 @@ def test_what_is_drawn_is_all_that_a_policy_does(three, family):
         below = scipy.integrate.cumulative_trapezoid(law.density, law.points, initial=0.0)
         below += sum(atom.mass for atom in law.atoms if atom.place == law.box[0])
         ranks = np.searchsorted(np.sort(actions[:, dimension]), law.points, side="right") / 4000
-        # What is at the high edge itself is counted there, and not in the integral.
+        # Mass at the high edge itself is an atom and not part of the integral.
         off = np.abs(below - ranks)[law.points < HIGH[dimension]]
         # 18 comparisons with a false alarm in 1 % of all, by the DKW inequality.
         assert off.max() < math.sqrt(math.log(2 * 18 / 0.01) / 8000) + 1e-3
@@ -145,7 +145,7 @@ def test_atoms_are_the_mass_beyond_the_box(three):
         assert [atom.mass for atom in atoms] == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_coordinate_of_an_ellipsoid_is_its_marginal():
+def test_a_coordinate_of_an_ellipsoid_has_the_right_marginal():
     # In three dimensions, 1 - t² integrated over discs of radius sqrt(1 - t²) is a biweight.
     law = MultivariateQGaussian(jnp.array([0.5, 0.0, 1.0]), 0.0, scale_diag=jnp.array([1.0, 2, 3]))
     reach = math.sqrt(2.0) * np.array([1.0, 2.0, 3.0])
@@ -155,7 +155,7 @@ def test_a_coordinate_of_an_ellipsoid_is_its_marginal():
 
 
 def test_the_authors_proposal_is_drawn_as_it_samples():
-    # At index 2 the published sampler gives a standard normal, whatever its density says.
+    # At index 2 the published sampler draws a standard normal instead of its density.
     samples = published_box_muller(jax.random.key(0), (2000,), 2.0)
     assert scipy.stats.kstest(np.asarray(samples), "norm").pvalue > 1e-3
     law = paper_marginals.AuthorsProposal(jnp.array([0.5]), jnp.array([0.04]))
@@ -184,7 +184,7 @@ def test_a_curve_is_the_mean_of_the_last_evaluations_with_its_interval(runs):
     assert "mean of 2 seeds, over the last 2 evaluations" in figure.get_suptitle()
 
 
-def test_the_best_baseline_is_opaque_and_the_proposal_is_beside(runs):
+def test_the_best_baseline_is_opaque_and_the_proposal_is_a_thin_line(runs):
     (axes,) = score_figures.curves({"quadratic": runs}).axes
     shown = [line for line in axes.lines if line.get_label() == "shown"]
     final = {
@@ -194,25 +194,25 @@ def test_the_best_baseline_is_opaque_and_the_proposal_is_beside(runs):
     opaque = {name for name, line in zip(runs, shown, strict=True) if line.get_alpha() == 1.0}
     assert opaque == {"FtTPO", best}
     assert len({(line.get_color(), line.get_marker()) for line in shown}) == 3
-    beside = np.mean(runs["FtTPO"].evaluations["proposal_sampled"].returns, axis=(1, 2))
-    np.testing.assert_allclose(labelled(axes, "beside")[1], beside, rtol=1e-5)
+    other = np.mean(runs["FtTPO"].evaluations["proposal_sampled"].returns, axis=(1, 2))
+    np.testing.assert_allclose(labelled(axes, "other")[1], other, rtol=1e-5)
     flat = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":" or
             len(line.get_xdata()) == 2]  # fmt: skip
     assert flat == [5.2, -8.8]
 
 
-def test_the_proposal_can_be_drawn_instead_and_scores_for_returns(runs):
+def test_the_proposal_and_scores_can_be_drawn_instead(runs):
     scale = ReferenceReturns(-10.0, 10.0)
     (axes,) = score_figures.curves(
         {"quadratic": {"FtTPO": runs["FtTPO"]}}, policy="proposal", way="centre",
         normalise=lambda task, returns: score(scale, returns),
     ).axes  # fmt: skip
-    for label, name in (("shown", "proposal_centre"), ("beside", "actor_centre")):
+    for label, name in (("shown", "proposal_centre"), ("other", "actor_centre")):
         returns = np.mean(runs["FtTPO"].evaluations[name].returns, axis=(1, 2))
         np.testing.assert_allclose(labelled(axes, label)[1], 5.0 * (returns + 10.0), rtol=1e-5)
 
 
-def test_stopped_seeds_are_left_out_and_said(runs):
+def test_stopped_seeds_are_left_out_and_counted_in_the_title(runs):
     run = runs["IQL"]
     returns = np.array(run.evaluations["actor_sampled"].returns)
     returns[2:, 1] = np.nan
@@ -225,7 +225,7 @@ def test_stopped_seeds_are_left_out_and_said(runs):
     drawn = labelled(figure.axes[0], "shown")[1]
     expected = [*returns[:2].mean(axis=(1, 2)), *returns[2:, 0].mean(axis=1)]
     np.testing.assert_allclose(drawn, expected, rtol=1e-5)
-    assert "1 seed that stopped left out" in figure.get_suptitle()
+    assert "without 1 stopped seed" in figure.get_suptitle()
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_stopped_seeds_are_left_out_and_said(runs):
         ({"panels": {"hopper": {}}}, "'hopper' has no runs"),
     ],
 )
-def test_curves_refuse_what_they_cannot_draw(runs, change, message):
+def test_invalid_arguments_of_curves_are_errors(runs, change, message):
     options = {"panels": {"quadratic": runs}} | change
     with pytest.raises(ValueError, match=message):
         score_figures.curves(options.pop("panels"), **options)
@@ -275,7 +275,7 @@ def test_a_single_action_is_an_atom(three):
     assert law.central(0.9) == law.support == (law.atoms[0].place, law.atoms[0].place)
 
 
-def test_a_spike_at_an_end_of_the_box_is_cut_and_said_to_be(runs):
+def test_a_spike_at_an_end_of_the_box_is_cut_and_marked(runs):
     policy = runs["SQL"].policy(5)
     for scale, cut in ((0.8, False), (2.5, True)):
         head = Head(jnp.array([0.3]), jnp.log(jnp.array([scale])))
@@ -285,7 +285,7 @@ def test_a_spike_at_an_end_of_the_box_is_cut_and_said_to_be(runs):
         paper_marginals.fit_height(axes, [law])
         assert bool(law.density.max() > axes.get_ylim()[1]) == cut
         assert [text.get_text() for text in axes.texts] == ["↑ cut"] * 2 * cut
-        # Where it is not near an end, nothing is cut.
+        # A spike that is not near an end is not cut.
         assert law.density[np.abs(law.points) < 0.99].max() < axes.get_ylim()[1]
 
 
@@ -302,7 +302,7 @@ def test_thin_and_fat_share_an_axis(runs):
     assert f"{100 * (twin.cdf(high) - twin.cdf(low)):.0f} % of" in axes.get_title()
 
 
-def test_evolution_has_a_column_a_step_and_a_row_a_method(runs):
+def test_evolution_has_one_column_per_step_and_one_row_per_method(runs):
     chosen = {name: runs[name] for name in ("FtTPO", "IQL")}
     figure = policy_figures.evolution(chosen, STATE, 5, (0, 20, 40))
     assert [axes.get_title() for axes in figure.axes[:3]] == [
@@ -321,7 +321,7 @@ def test_evolution_has_a_column_a_step_and_a_row_a_method(runs):
         assert (points[0], points[-1]) == (-1.0, 1.0)
 
 
-def test_evolution_has_a_row_a_coordinate_and_stems_for_clipped_mass(three):
+def test_evolution_has_one_row_per_coordinate_and_stems_for_clipped_mass(three):
     run = three
     figure = policy_figures.evolution({"FtTPO": run}, jnp.ones(2), 3, (1,), (0, 1, 2))
     for axes, low, high in zip(figure.axes, LOW, HIGH, strict=True):
@@ -338,7 +338,7 @@ def test_evolution_has_a_row_a_coordinate_and_stems_for_clipped_mass(three):
     assert written == {f"{100 * atom.mass:.0f} %" for atom in law.atoms if atom.mass >= 0.005}
 
 
-def test_steps_and_coordinates_that_are_not_there_are_named(runs):
+def test_missing_steps_and_coordinates_are_errors(runs):
     with pytest.raises(ValueError, match="no policy of step 10 is kept"):
         policy_figures.evolution(runs, STATE, 5, (10,))
     with pytest.raises(ValueError, match="coordinates 0 to 0, not 1"):
@@ -349,15 +349,15 @@ def test_steps_and_coordinates_that_are_not_there_are_named(runs):
         policy_figures.actor_and_proposal(runs["IQL"], STATE, 5)
 
 
-def test_the_return_of_a_first_dose_is_a_simulation(runs, monkeypatch):
+def test_the_return_of_a_first_dose_agrees_with_a_simulation(runs, monkeypatch):
     monkeypatch.setattr(policy_figures, "FUTURES", 3)
     monkeypatch.setattr(policy_figures, "RETURN_STEPS", 4)
     run, task = runs["FtTPO"], treatment.by_name("treatment/quadratic")
     figure = policy_figures.first_action_return(run, 5)
-    axes, beside = figure.axes
+    axes, second = figure.axes
     state, observation = policy_figures.patient_after_doses(task)
     assert int(state.time) == 7 and float(state.cumulative_dose) == pytest.approx(0.21, rel=1e-5)
-    doses, drawn = labelled(beside, "return")
+    doses, drawn = labelled(second, "return")
     assert len(doses) == 50 and (doses[0], doses[-1]) == (-1.0, 1.0)
 
     actor, dose = run.policy(5), doses[40]
@@ -370,7 +370,7 @@ def test_the_return_of_a_first_dose_is_a_simulation(runs, monkeypatch):
             action, total = actor.act(seen), total + float(reward)
         returns.append([total])
     assert drawn[40] == pytest.approx(np.mean(returns), rel=1e-4)
-    heights = beside.collections[0].get_paths()[0].vertices
+    heights = second.collections[0].get_paths()[0].vertices
     heights = heights[np.isclose(heights[:, 0], dose), 1]
     interval = seed_interval(np.array(returns), resamples=2000)
     assert (heights.min(), heights.max()) == pytest.approx(interval[1:], rel=1e-3)
@@ -381,12 +381,12 @@ def test_the_return_of_a_first_dose_is_a_simulation(runs, monkeypatch):
     assert red[1].min() == pytest.approx(high, abs=4e-3) and red[1].min() >= high - 1e-6
 
 
-def test_the_return_of_a_first_dose_is_for_treatment(three):
+def test_the_return_of_a_first_dose_needs_a_treatment_task(three):
     with pytest.raises(ValueError, match="treatment tasks"):
         policy_figures.first_action_return(three)
 
 
-def test_bars_of_the_ablation_begin_at_a_hundred():
+def test_bars_of_the_ablation_start_at_100():
     scores = {
         "hopper": {"SPOT": Interval(90.0, 80.0, 95.0), "SG": Interval(110.0, 101.0, 125.0)},
         "walker": {"SG": Interval(70.0, math.nan, math.nan)},
@@ -408,11 +408,11 @@ def test_training_time_is_in_hours_per_million():
     (axes,) = score_figures.training_time(rates).axes
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([15.0, 6.0])
     assert [text.get_text() for text in axes.texts] == ["15 h  (2.5 ×)", "6 h  (1.0 ×)"]
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="more than 0 updates"):
         score_figures.training_time({"IQL": 0.0})
 
 
-def test_outside_actions_have_no_likelihood():
+def test_actions_outside_the_support_have_likelihood_zero():
     _, lower = policy_figures.outside_actions().axes
     places, heights = labelled(lower, "logged action, inside")
     # Epanechnikov around 0.25 with half-width sqrt(2) / 4.
@@ -423,7 +423,7 @@ def test_outside_actions_have_no_likelihood():
     assert np.all(np.isneginf(twin.logpdf(outside))) and len(outside) == 5
 
 
-def test_replaced_actions_go_to_the_nearest_sample():
+def test_replaced_actions_become_the_nearest_sample():
     (axes,) = policy_figures.replaced_actions().axes
     samples = labelled(axes, "100 samples").T
     outside, instead = labelled(axes, "logged, outside").T, labelled(axes, "nearest").T

@@ -1,4 +1,4 @@
-"""How well a signal chooses, on candidates whose best is known."""
+"""The study of offline selection, on candidates whose best is known."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ from fat2thin.runs.result import Evaluations
 NAN = float("nan")
 WAYS = (among_checkpoints, among_settings)
 TRUTH = np.array([[1.0, 5.0, 3.0], [2.0, 4.0, 8.0], [9.0, 7.0, 6.0], [0.0, 2.0, 1.0]])
-"""Returns of four settings with three checkpoints each: the best is never the same one."""
+"""Returns of four settings with three checkpoints each; the best position differs."""
 NOISE = np.random.default_rng(0).normal(size=TRUTH.shape)
 
 
@@ -79,7 +79,7 @@ def test_settings_are_ranked_after_the_last_update():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_does_not_vary_has_no_rank(way):
+def test_a_constant_signal_has_no_rank_correlation(way):
     flat = way(made_up(signal=np.full_like(TRUTH, 2.0)))
     assert math.isnan(flat["signal"].correlation)
     assert flat["signal"].regret == pytest.approx(flat[RANDOM].regret) and flat[RANDOM].regret > 0
@@ -88,7 +88,7 @@ def test_what_does_not_vary_has_no_rank(way):
     assert equal["signal"].regret == equal[RANDOM].regret == 0.0
 
 
-def test_of_what_a_signal_likes_equally_well_any_one_is_taken():
+def test_ties_are_broken_at_random():
     signal = np.zeros_like(TRUTH)
     signal[[0, 2], -1] = 1.0
     # Settings 0 and 2 have 3 and 6; the best has 8.
@@ -96,11 +96,11 @@ def test_of_what_a_signal_likes_equally_well_any_one_is_taken():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_settings_of_which_the_seed_stopped_are_no_candidates(way):
+def test_settings_with_a_stopped_seed_are_not_candidates(way):
     going = way(made_up(noise=NOISE))
     truth = np.insert(TRUTH, 2, NAN, axis=0)
     assert way(made_up(truth, noise=np.insert(NOISE, 2, NAN, axis=0))) == going_or_nan(going)
-    # What a signal says of a run that stopped must not matter.
+    # The signal of a stopped run must not matter.
     assert way(made_up(truth, noise=np.insert(NOISE, 2, 99.0, axis=0))) == going_or_nan(going)
 
 
@@ -109,22 +109,22 @@ def going_or_nan(found):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_where_every_setting_stopped_nothing_is_known(way):
+def test_the_quality_is_nan_if_every_setting_stopped(way):
     found = way(made_up(np.full_like(TRUTH, NAN), signal=NOISE))
     assert math.isnan(found["signal"].correlation)
     assert all(math.isnan(one.regret) for one in found.values())
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_signal_that_says_nothing_chooses_as_any_one_does(way):
+def test_a_signal_without_values_selects_at_random(way):
     found = way(made_up(signal=np.full_like(TRUTH, NAN)))
     assert math.isnan(found["signal"].correlation)
     assert found["signal"].regret == pytest.approx(found[RANDOM].regret)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_signal_that_says_nothing_of_the_best_has_regret(way):
-    """The best there is, and not the best of those that the signal knows."""
+def test_a_signal_without_a_value_for_the_best_has_regret(way):
+    """Regret is relative to the best of all, not the best with a signal."""
     blind = np.where(TRUTH.max(axis=1, keepdims=True) == TRUTH, NAN, TRUTH)
     found = way(made_up(signal=blind))["signal"]
     expected = {
@@ -136,7 +136,7 @@ def test_a_signal_that_says_nothing_of_the_best_has_regret(way):
 
 
 def run_of(spec, returns, signals, about=None, rows=slice(None)):
-    """Returns and signals of shape (evaluations, seeds), the untrained policy among them."""
+    """Return a run; returns and signals have shape (evaluations, seeds), untrained policy first."""
     steps = np.asarray(spec.evaluation_steps)[rows]
     return MadeUpRun(
         spec=spec,
@@ -155,7 +155,7 @@ def planned():
 
 @pytest.fixture(scope="module")
 def small(planned):
-    """The specifications of one data set, by name."""
+    """Return the run specifications of one data set by name."""
     return {
         name: spec for name, spec in planned if name.startswith("selection/treatment-quadratic-25/")
     }
@@ -163,17 +163,17 @@ def small(planned):
 
 @pytest.fixture
 def known(small):
-    """Returns by run, of shape (evaluations, seeds)."""
+    """Return the returns by run, shape (evaluations, seeds)."""
     rng = np.random.default_rng(1)
     return {name: rng.normal(size=(len(spec.evaluation_steps), 2)) for name, spec in small.items()}
 
 
 def signals_like(returns):
-    """Such that each points the right way."""
+    """Return signals that all rank the returns correctly."""
     return {name: sign * returns for name, sign in SIGNS.items()}
 
 
-def test_the_truth_and_signals_of_each_seed_are_those_of_its_runs(small, known):
+def test_the_truth_and_signals_of_each_seed_come_from_its_runs(small, known):
     runs = {
         name: run_of(spec, known[name], signals_like(known[name])) for name, spec in small.items()
     }
@@ -192,8 +192,8 @@ def test_the_truth_and_signals_of_each_seed_are_those_of_its_runs(small, known):
             assert way["treatment-quadratic-25"][name] == [pytest.approx(Quality(1.0, 0.0))] * 2
 
 
-def test_seeds_that_stopped_are_left_out_even_where_their_run_ended_early(small, known):
-    """One seed of the first run stopped; of the second all did, and it has fewer rows."""
+def test_stopped_seeds_are_left_out_even_if_their_run_ended_early(small, known):
+    """One seed of the first run stopped; all seeds of the second did, so it has fewer rows."""
     first, second, *_ = small
     runs = {name: run_of(small[name], known[name], signals_like(known[name])) for name in small}
     whole = candidates(runs)["treatment-quadratic-25"]
@@ -215,31 +215,31 @@ def test_seeds_that_stopped_are_left_out_even_where_their_run_ended_early(small,
         assert way["any"]["held_out_value"] == [pytest.approx(Quality(1.0, 0.0))] * 2
 
 
-def test_the_study_is_shown_as_tables_and_a_picture(small, known):
+def test_the_study_gives_tables_and_a_figure(small, known):
     runs = {
         name: run_of(spec, known[name], signals_like(known[name])) for name, spec in small.items()
     }
     made, pictures = reproduction._show("selection", runs)
     assert [table.title.split(":")[0] for table in made] == [
-        f"choosing among {way}, small logs (25, 50)" for way in ("checkpoints", "settings")
+        f"selection among {way}, small logs (25, 50)" for way in ("checkpoints", "settings")
     ]
     assert [*pictures] == ["selection"] and len(pictures["selection"].axes) == 2
 
 
-def test_robots_are_scored_as_d4rl_does(planned):
+def test_robots_have_d4rl_scores(planned):
     name, spec = next(one for one in planned if one.name.startswith("selection/hopper"))
     known = np.arange(2.0 * len(spec.evaluation_steps)).reshape(-1, 2)
     (seeds,) = candidates({name: run_of(spec, known, signals_like(known))}).values()
     np.testing.assert_allclose(seeds[1].truth, known[1:, 1][None])
 
 
-def test_every_combination_of_a_grid():
+def test_combinations_of_a_grid_by_hand():
     assert combinations({"a": (1, 2), "b": ("x", "y")}) == [
         {"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"},
     ]  # fmt: skip
 
 
-def test_the_plan_holds_a_fifth_out_of_every_log():
+def test_the_plan_holds_out_a_fifth_of_every_log():
     planned = plan(Reproduction(SCALES["small"]))
     names = [one.name for one in planned]
     assert len(set(names)) == len(names) == 2 * 4 * 36 + 3 * 8
@@ -260,7 +260,7 @@ def test_the_plan_holds_a_fifth_out_of_every_log():
     assert sizes == {f"treatment/cubic@{size}" for size in (25, 50, 200, 1000)}
 
 
-def test_a_smaller_scale_has_small_networks_alone(planned):
+def test_a_smaller_scale_has_only_small_networks(planned):
     assert {spec.config.hidden for _, spec in planned} == {(16, 16)}
     treatment = [spec for _, spec in planned if spec.dataset.startswith("treatment/")]
     assert len(treatment) == 2 * 4 * 12 and {spec.steps for spec in treatment} == {200}
@@ -270,7 +270,7 @@ def test_a_smaller_scale_has_small_networks_alone(planned):
     assert {len(s.seeds) for _, s in more if s.dataset.startswith("treatment/")} == {3}
 
 
-def test_data_sets_that_a_table_takes_together():
+def test_groups_of_data_sets_in_a_table():
     names = [
         "treatment-quadratic-25", "treatment-cubic-50", "treatment-cubic-200",
         "treatment-quadratic-1000", "hopper-medium-replay",
@@ -285,7 +285,7 @@ def test_data_sets_that_a_table_takes_together():
 
 
 def scored_by(regrets, datasets):
-    """Scores of three seeds whose mean regret is known, by signal."""
+    """Return scores of three seeds with a known mean regret, by signal."""
     spread = np.array([-0.1, 0.0, 0.1])
     of = {
         name: [Quality(0.5 + one, regret + one) for one in spread]
@@ -294,13 +294,13 @@ def scored_by(regrets, datasets):
     return {way: dict.fromkeys(datasets, of) for way in studies.CHOSEN_AMONG}
 
 
-def test_an_interval_leaves_out_what_is_not_known():
+def test_an_interval_ignores_nan():
     scored = scored_by({"held_out_value": 1.0}, ["hopper", "walker2d"])
     found = interval(scored, "settings", ["hopper", "walker2d"], "held_out_value", "regret")
     assert found.value == pytest.approx(1.0) and 0.89 < found.low < 1.0 < found.high < 1.11
     scored["settings"]["walker2d"] = {"held_out_value": [Quality(NAN, NAN), Quality(NAN, 7.0)]}
     both = ["hopper", "walker2d"]
-    # Three seeds of mean 1 and one of 7; no correlation is known of the second data set.
+    # Three seeds of mean 1 and one of 7; the second data set has no correlation.
     assert interval(scored, "settings", both, "held_out_value", "regret").value == pytest.approx(
         2.5
     )
@@ -312,7 +312,7 @@ def test_an_interval_leaves_out_what_is_not_known():
     assert np.isnan(nothing).all()
 
 
-def test_the_least_regret_is_the_first_row_and_an_unknown_one_the_last():
+def test_rows_are_sorted_by_regret_with_nan_last():
     datasets = ["treatment-cubic-25", "treatment-cubic-200", "hopper-medium-replay"]
     regrets = {"held_out_value": 2.0, "held_out_spread": NAN, "held_out_inside": 1.0, RANDOM: 3.0}
     made = tables(scored_by(regrets, datasets))
@@ -323,5 +323,5 @@ def test_the_least_regret_is_the_first_row_and_an_unknown_one_the_last():
         assert (row["regret"], row["rank_correlation"]) == pytest.approx((2.0, 0.5))
         assert 1.89 < row["regret_low"] < 2.0 < row["regret_high"] < 2.11
         assert 0.39 < row["low"] < 0.5 < row["high"] < 0.61
-    assert made[0].title.startswith("choosing among checkpoints, small logs (25, 50)")
-    assert made[-1].title.startswith("choosing among settings, robots")
+    assert made[0].title.startswith("selection among checkpoints, small logs (25, 50)")
+    assert made[-1].title.startswith("selection among settings, robots")

@@ -1,4 +1,4 @@
-"""The study of small logs: what is run, and what its tables say."""
+"""The study of small logs: its runs and its tables."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def planned():
     return dict(plan(Reproduction(SCALES["small"])))
 
 
-def test_every_method_on_both_rewards_in_a_folder_of_its_own(planned):
+def test_every_method_and_reward_has_its_own_folder(planned):
     folders = [*(one.folder for one in METHODS), USUAL, SELECTED]
     assert [*planned] == [
         f"small-logs/{reward}/{folder}" for reward in ("quadratic", "cubic") for folder in folders
@@ -33,7 +33,7 @@ def test_every_method_on_both_rewards_in_a_folder_of_its_own(planned):
     assert variants == {*algorithms.names()}
 
 
-def test_seeds_are_those_that_no_setting_was_chosen_on(planned):
+def test_no_seed_was_used_to_choose_settings(planned):
     assert {spec.seeds for spec in planned.values()} == {tuple(range(100, 110))}
     few = plan(Reproduction(SCALES["smoke"], seeds=3, steps=30))
     assert {spec.seeds for _, spec in few} == {(100, 101, 102)}
@@ -41,7 +41,7 @@ def test_seeds_are_those_that_no_setting_was_chosen_on(planned):
     assert {spec.evaluation_steps for _, spec in few} == {(0, 10, 20, 30)}
 
 
-def test_all_but_the_usual_one_have_the_settings_for_small_logs(planned):
+def test_all_runs_except_one_use_the_settings_for_small_logs(planned):
     for name, spec in planned.items():
         assert spec.steps == SMALL_STEPS
         if name.endswith(USUAL):
@@ -55,7 +55,7 @@ def test_all_but_the_usual_one_have_the_settings_for_small_logs(planned):
     assert (usual.standardise, usual.reward_scale) == (False, 1.0)
 
 
-def test_one_run_is_held_out_and_selected_and_no_other(planned):
+def test_exactly_one_run_holds_out_episodes_and_selects(planned):
     selected = {name for name, spec in planned.items() if spec.select == "offline"}
     assert selected == {f"small-logs/{reward}/{SELECTED}" for reward in ("quadratic", "cubic")}
     for name, spec in planned.items():
@@ -79,7 +79,7 @@ def both():
     return tables({f"small-logs/{name}": made_up(level) for name, level in levels.items()})
 
 
-def test_a_table_each_reward_the_best_first(both):
+def test_there_is_one_table_per_reward_with_the_best_first(both):
     quadratic, cubic = both
     assert quadratic.title.startswith("treatment/quadratic: final return after 20 updates")
     assert cubic.title.startswith("treatment/cubic")
@@ -87,17 +87,19 @@ def test_a_table_each_reward_the_best_first(both):
     assert [row["method"] for row in cubic] == ["fttpo"]
 
 
-def test_shares_are_of_the_best_constant_dose(both):
+def test_shares_are_relative_to_the_best_constant_dose(both):
     shares = {row["method"]: row["percent_of_constant"] for row in both[0]}
     assert shares == pytest.approx({"fttpo": 95.0, "iql": 75.0, "bc": 50.0})
     assert [*both[0].rows[0]][:3] == ["method", "percent_of_constant", "mean"]
-    assert both[0].notes == ("the best constant dose has 20.00 (a dose of 1, 4,000 episodes)",)
+    assert both[0].notes == (
+        "return of the best constant dose: 20.00 (a dose of 1, 4,000 episodes)",
+    )
 
 
-def test_seeds_that_stopped_are_noted_and_left_out():
-    """The others have 10.1, 10, 10.2 and 10, of which the mean is 10.075."""
+def test_stopped_seeds_are_noted_and_left_out():
+    """The others have 10.1, 10, 10.2 and 10, with mean 10.075."""
     stopped = made_up(10.0, {"stopped": {"0": {"step": 5}}})
     (table,) = tables({"small-logs/cubic/sql": stopped})
-    assert table.notes[0] == "sql: without seeds 0, which stopped"
+    assert table.notes[0] == "sql: without stopped seed 0"
     assert len(table.notes) == 2
     assert table["sql"]["percent_of_constant"] == pytest.approx(50.375)

@@ -1,4 +1,4 @@
-"""Clipping lets a gradient back inside, and nothing beyond."""
+"""Tests of clipping whose gradients pull values back inside their bounds."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fat2thin.policies.families import Head, Sparse, clip_inward, slide_inside
 
 
-def test_clip_inward_blocks_only_what_leads_outside():
+def test_clip_inward_blocks_only_gradients_that_lead_outside():
     bounds = (jnp.asarray(-1.0), jnp.asarray(1.0))
 
     def gradient(x, target):
@@ -28,7 +28,7 @@ def test_clip_inward_blocks_only_what_leads_outside():
     width=st.floats(2**-7, 1.0, width=32),
     slope=st.sampled_from([-1.0, 1.0]),
 )
-def test_a_slid_centre_is_the_nearest_one(centre, width, slope):
+def test_slide_inside_returns_the_nearest_centre_and_its_gradients(centre, width, slope):
     slid = float(slide_inside(jnp.float32(centre), jnp.float32(width)))
     assert abs(slid) + width <= 1.0 + 1e-6
     room = np.float32(1.0) - np.float32(width)
@@ -37,17 +37,17 @@ def test_a_slid_centre_is_the_nearest_one(centre, width, slope):
         lambda c, w: slope * slide_inside(c, w), argnums=(0, 1)
     )(jnp.float32(centre), jnp.float32(width))  # fmt: skip
     moved = np.sign(centre) if abs(np.float32(centre)) > room else 0.0
-    # The slope of a loss is `slope`: descending moves the centre against it.
+    # Gradient descent moves the centre against `slope`.
     assert of_centre == (0.0 if moved and -slope == moved else slope)
     assert of_width == -moved * slope
 
 
 @pytest.mark.parametrize("start", [(0.9, 0.5), (0.97, 0.3), (0.5, 0.9), (-0.95, 0.9)])
-def test_a_band_that_leans_on_the_box_finds_its_way(start):
-    """The reverse KL to N(0.2, 0.05^2) is least at centre 0.2 and half-width sqrt(5) 0.05."""
+def test_a_band_at_the_edge_of_the_box_can_still_reach_the_optimum(start):
+    """The reverse KL to N(0.2, 0.05^2) is smallest at centre 0.2 and half-width sqrt(5) 0.05."""
 
     def divergence(parameters):
-        # A band of index 0 has variance r^2 / 5, and entropy log r and a constant.
+        # A band of index 0 has variance r^2 / 5, and entropy log r plus a constant.
         log_width = clip_inward(parameters[1], jnp.asarray(-5.0), jnp.asarray(0.0))
         centre, half_width = Sparse(0.0).band(Head(parameters[0], log_width))
         spread = (centre - 0.2) ** 2 + half_width**2 / 5.0

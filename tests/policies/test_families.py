@@ -1,4 +1,4 @@
-"""Families of policies against SciPy's laws, on boxes of any place and size."""
+"""Policy families compared with SciPy's distributions, on boxes of different position and size."""
 
 import equinox as eqx
 import jax
@@ -21,14 +21,14 @@ LOW, HIGH = np.array([-3.0, 10.0], np.float32), np.array([1.0, 10.5], np.float32
 MIDDLE, HALF_RANGE = (LOW + HIGH) / 2.0, (HIGH - LOW) / 2.0
 PLACES = np.linspace(0.0, 1.0, 2001, dtype=np.float32)[1:-1]
 GRID = LOW + (HIGH - LOW) * PLACES[:, None]
-"""Actions all over the box, both coordinates at the same share of the way."""
+"""Actions across the box; both coordinates are at the same relative position."""
 
 CENTRES = ([0.3, -0.7], [0.0, 0.95], [-0.999, 0.5])
 
 
 @eqx.filter_jit
 def densities(family, centre, scale):
-    """Log density, coordinate by coordinate, at every action of `GRID`."""
+    """Return the log density at every action of `GRID`, per coordinate and jointly."""
     head = Head(centre, jnp.log(scale))
     law = family.distribution(head, jnp.asarray(LOW), jnp.asarray(HIGH))
     return law.base_dist.log_prob(GRID), law.log_prob(GRID)
@@ -40,7 +40,7 @@ def on_grid(family, centre, scale):
 
 @pytest.mark.parametrize("centre", CENTRES)
 @pytest.mark.parametrize("scale", [(0.1, 0.5), (0.02, 3.0)])
-def test_beta_is_scipys_on_the_box(centre, scale):
+def test_beta_matches_scipy_on_the_box(centre, scale):
     found, joint = on_grid(Beta(), centre, scale)
     total = 0.0
     for column in range(2):
@@ -52,7 +52,7 @@ def test_beta_is_scipys_on_the_box(centre, scale):
             HIGH[column] - LOW[column],
         )
         expected = law.logpdf(GRID[:, column].astype(float))
-        # Far out the logarithm is in the thousands, and the grid itself is rounded.
+        # In the tails the logarithm is in the thousands, and the grid itself is rounded.
         np.testing.assert_allclose(found[:, column], expected, rtol=2e-3, atol=5e-3)
         total += expected
     np.testing.assert_allclose(joint, total, rtol=2e-3, atol=1e-2)
@@ -76,8 +76,8 @@ def test_a_wide_beta_is_uniform():
 
 
 @pytest.mark.parametrize("scale", [(0.02, 0.05), (0.1, 0.1)])
-def test_the_scale_of_a_narrow_beta_in_the_middle_is_its_deviation(scale):
-    """1 / sqrt(3 + scale^-2) half-ranges exactly: 1.5 % below the scale where that is 0.1."""
+def test_the_scale_of_a_narrow_beta_in_the_middle_is_its_standard_deviation(scale):
+    """Exactly 1 / sqrt(3 + scale^-2) half-ranges, which is 1.5 % below a scale of 0.1."""
     found, _ = on_grid(Beta(), (0.0, 0.0), scale)
     density = np.exp(np.asarray(found, float))
     share = density / density.sum(axis=0)
@@ -87,7 +87,7 @@ def test_the_scale_of_a_narrow_beta_in_the_middle_is_its_deviation(scale):
 
 
 @pytest.mark.parametrize("centre", CENTRES)
-def test_a_clipped_gaussian_is_scipys_normal(centre):
+def test_a_clipped_gaussian_matches_scipys_normal(centre):
     scale = (0.2, 2.0)
     found, joint = on_grid(HeavyTailed(1.0), centre, scale)
     law = scipy.stats.norm(MIDDLE + HALF_RANGE * np.array(centre), HALF_RANGE * np.array(scale))
@@ -95,8 +95,8 @@ def test_a_clipped_gaussian_is_scipys_normal(centre):
     np.testing.assert_allclose(joint, law.logpdf(GRID).sum(axis=1), rtol=1e-4, atol=1e-4)
 
 
-def test_a_sparse_policy_of_index_zero_is_scipys_parabola():
-    """The half-width is in half-ranges, whatever the index makes of the scale."""
+def test_a_sparse_policy_of_index_zero_matches_scipys_parabola():
+    """The head's scale is the half-width in half-ranges, not the scale of the q-Gaussian."""
     centre, half_width = np.array([0.3, -0.2]), np.array([0.5, 0.1])
     found, _ = on_grid(Sparse(0.0), centre.astype(np.float32), half_width.astype(np.float32))
     band_low = MIDDLE + HALF_RANGE * (centre - half_width)
@@ -108,19 +108,19 @@ def test_a_sparse_policy_of_index_zero_is_scipys_parabola():
 
 
 def test_a_band_wider_than_the_box_is_the_box():
-    """Wherever its centre was, and however wide it wanted to be."""
+    """For any centre and any half-width above 1."""
     low, high = jnp.asarray(LOW), jnp.asarray(HIGH)
     head = Head(jnp.array([0.9, -0.4]), jnp.log(jnp.array([3.0, 1.01])))
     law = Sparse(0.0).distribution(head, low, high).base_dist
     np.testing.assert_allclose(law.loc, MIDDLE, rtol=1e-6)
     np.testing.assert_allclose(law.half_width, HALF_RANGE, rtol=1e-6)
     np.testing.assert_allclose(Sparse(0.0).support(head, low, high), (LOW, HIGH), rtol=1e-6)
-    # As published it lies where it lies, and only its support is cut.
+    # With the published rule the band keeps its width; only the support is clipped.
     loose = Sparse(0.0, "clip").distribution(head, low, high).base_dist
     np.testing.assert_allclose(loose.half_width, HALF_RANGE * np.array([3.0, 1.01]), rtol=1e-6)
 
 
-def test_a_deterministic_policy_is_one_action():
+def test_a_deterministic_policy_has_exactly_one_action():
     head = Head(jnp.array([[0.5, -0.5], [0.0, 1.0]]), jnp.zeros((2, 2)))
     expected = np.array([[0.0, 10.125], [-1.0, 10.5]])
     family, low, high = Deterministic(), jnp.asarray([LOW]), jnp.asarray([HIGH])
@@ -134,6 +134,6 @@ def test_a_deterministic_policy_is_one_action():
         np.testing.assert_array_equal(law.log_prob(samples + 0.1), -np.inf)
 
 
-def test_what_only_looks_like_a_family_is_none():
+def test_only_subclasses_of_family_are_families():
     assert all(isinstance(family, Family) for family in (Beta(), Squashed(), Deterministic()))
     assert not isinstance(scipy.stats.norm, Family)

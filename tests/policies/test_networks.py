@@ -1,4 +1,4 @@
-"""Networks against loops in NumPy."""
+"""Networks compared with loops in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def test_initialisation_is_xavier_uniform_with_zero_biases():
     np.testing.assert_array_equal(layer.bias, 0.0)
 
 
-def test_leading_axes_are_rows():
+def test_networks_accept_any_leading_axes():
     network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
     value = ScalarNetwork(jax.random.key(0), 3, (8,))
     rows = jax.random.normal(jax.random.key(1), (4, 5, 3))
@@ -54,7 +54,7 @@ def test_leading_axes_are_rows():
     np.testing.assert_allclose(network(rows)[1][2, 3], network(rows[2, 3])[1], rtol=1e-5, atol=1e-6)
 
 
-def test_polyak_moves_a_share_of_the_way():
+def test_polyak_moves_targets_by_a_fraction_of_the_distance():
     start, end = (TwinCritic(jax.random.key(seed), 2, 1, (4,)) for seed in (0, 1))
     moved, first, second = (
         critic.members.head.weight for critic in (polyak(start, end, 0.25), start, end)
@@ -62,7 +62,7 @@ def test_polyak_moves_a_share_of_the_way():
     np.testing.assert_allclose(moved, 0.75 * first + 0.25 * second, rtol=1e-5)
 
 
-def test_a_value_and_critics_are_what_they_were_made_of():
+def test_value_and_critics_compute_the_same_as_the_separate_networks():
     value = ScalarNetwork(jax.random.key(0), 3, (8, 8))
     critic = TwinCritic(jax.random.key(1), 3, 2, (8, 8))
     together = ValueAndCritics(value, critic)
@@ -81,7 +81,7 @@ def test_a_value_and_critics_are_what_they_were_made_of():
         np.testing.assert_array_equal(leaf, other)
 
 
-def test_a_value_beside_critics_never_learns_from_the_action():
+def test_the_value_in_value_and_critics_does_not_depend_on_the_action():
     value = ScalarNetwork(jax.random.key(0), 3, (8,))
     together = ValueAndCritics(value, TwinCritic(jax.random.key(1), 3, 2, (8,)))
     observation, action = jnp.ones((5, 3)), jnp.ones((5, 2))
@@ -95,7 +95,7 @@ def test_a_value_beside_critics_never_learns_from_the_action():
     assert np.any(slope[0, :, :3] != 0.0) and np.any(slope[1:, :, 3:] != 0.0)
 
 
-def test_the_rectifier_and_its_slope():
+def test_the_rectifier_and_its_gradient():
     x = jnp.array([-2.0, -0.0, 0.0, 1e-30, 3.0])
     np.testing.assert_array_equal(rectify(x), np.maximum(x, 0.0))
     np.testing.assert_array_equal(jax.vmap(jax.grad(rectify))(x), [0.0, 0.0, 0.0, 1.0, 1.0])

@@ -1,4 +1,4 @@
-"""Policies: what comes out lies in the box, whatever the box and the head."""
+"""Policies: actions and supports lie in the box, for any box and head."""
 
 import functools
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from fat2thin.policies.policy import BoundedNetwork, Policy, in_half_ranges, uni
 
 
 class Constant(eqx.Module):
-    """A network that says the same for every observation."""
+    """A network with the same output for every observation."""
 
     centre: jax.Array
     log_scale: jax.Array
@@ -56,8 +56,8 @@ FAMILIES = [
 ]
 
 
-class Seen(NamedTuple):
-    """What a policy does at 500 rows."""
+class Outputs(NamedTuple):
+    """Outputs of a policy at 500 rows."""
 
     support: tuple[jax.Array, jax.Array]
     centre: jax.Array
@@ -66,17 +66,17 @@ class Seen(NamedTuple):
 
 
 @eqx.filter_jit
-def see(policy):
-    """One program a family, for all its boxes and heads of two coordinates."""
+def outputs(policy):
+    """Return the outputs of a two-coordinate policy; compiled once per family."""
     observation = jnp.zeros((500, 3))
     sample = policy.act(observation, jax.random.key(1))
     log_density = policy(observation).log_prob(sample)
-    return Seen(policy.support(observation), policy.act(observation), sample, log_density)
+    return Outputs(policy.support(observation), policy.act(observation), sample, log_density)
 
 
 @eqx.filter_jit
-def look_at(policy):
-    """Band, law and actions of a policy of one coordinate, compiled once for all its numbers."""
+def band_and_actions(policy):
+    """Return support, location, half-width and samples of a one-coordinate policy."""
     observation = jnp.zeros(3)
     low, high = policy.support(observation)
     base = policy(observation).base_dist
@@ -91,10 +91,10 @@ def look_at(policy):
     middle=st.floats(-100.0, 100.0, width=32),
     half_range=st.floats(2**-7, 128.0, width=32),
 )
-def test_inside_keeps_the_band_in_any_box(centre, width, middle, half_range):
+def test_the_inside_rule_keeps_the_band_in_any_box(centre, width, middle, half_range):
     low, high = np.float32(middle - half_range), np.float32(middle + half_range)
     policy = make(Sparse(0.0, "inside"), centre, width, low, high)
-    (band_low, band_high), (loc, half_width), actions = look_at(policy)
+    (band_low, band_high), (loc, half_width), actions = band_and_actions(policy)
     slack = 1e-5 * (abs(middle) + half_range)
     assert low <= band_low <= band_high <= high
     np.testing.assert_allclose(band_high - band_low, 2 * width * half_range, atol=2 * slack)
@@ -103,14 +103,14 @@ def test_inside_keeps_the_band_in_any_box(centre, width, middle, half_range):
     assert np.all((low <= actions) & (actions <= high))
 
 
-def test_a_band_slides_along_an_edge_and_does_not_collapse():
+def test_a_band_at_an_edge_is_shifted_and_keeps_its_width():
     policy = make(Sparse(0.0, "inside"), 0.99, 0.2, 0.0, 10.0)
     low, high = policy.support(jnp.zeros(2))
     np.testing.assert_allclose([low[0], high[0]], [8.0, 10.0], rtol=1e-6)
     np.testing.assert_allclose(policy.act(jnp.zeros(2)), 9.0, rtol=1e-6)
 
 
-def test_clip_puts_an_atom_on_the_edge():
+def test_the_clip_rule_puts_an_atom_on_the_edge():
     policy = make(Sparse(0.0, "clip"), 0.9, 0.4, -1.0, 1.0)
     keys = jax.random.split(jax.random.key(0), 20_000)
     act = eqx.filter_jit(jax.vmap(lambda key: policy.act(jnp.zeros(2), key)))
@@ -121,10 +121,10 @@ def test_clip_puts_an_atom_on_the_edge():
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
-def test_another_box_is_the_unit_box_moved_and_stretched(family):
+def test_a_policy_in_another_box_is_shifted_and_scaled(family):
     unit = make(family, [0.3, -0.2], [0.2, 0.4], [-1.0, -1.0], [1.0, 1.0])
     large = unit.in_box((-100.0, 0.0), (100.0, 4.0))
-    small, big = see(unit), see(large)
+    small, big = outputs(unit), outputs(large)
     middle, half_range = np.array([0.0, 2.0]), np.array([100.0, 2.0])
     pairs = zip((small.centre, small.sample, *small.support),
                 (big.centre, big.sample, *big.support), strict=True)  # fmt: skip
@@ -140,24 +140,24 @@ def test_another_box_is_the_unit_box_moved_and_stretched(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
-def test_box_and_support_hold_every_sample_and_the_centre(family):
+def test_samples_and_centre_lie_in_box_and_support(family):
     policy = make(family, [0.7, -0.95], [0.5, 0.3], [-2.0, 0.0], [1.0, 10.0])
-    seen = see(policy)
-    for low, high in (seen.support, (policy.low[None], policy.high[None])):
-        for action in (seen.centre, seen.sample):
+    found = outputs(policy)
+    for low, high in (found.support, (policy.low[None], policy.high[None])):
+        for action in (found.centre, found.sample):
             assert np.all((low <= action) & (action <= high))
-    assert seen.centre.shape == seen.support[0].shape == seen.support[1].shape == (500, 2)
-    # Samples differ from row to row, unless the policy has but one action.
-    assert (len(np.unique(seen.sample[:, 0])) == 1) == isinstance(family, Deterministic)
+    assert found.centre.shape == found.support[0].shape == found.support[1].shape == (500, 2)
+    # Samples differ from row to row, unless the policy has only one action.
+    assert (len(np.unique(found.sample[:, 0])) == 1) == isinstance(family, Deterministic)
 
 
-def test_a_deterministic_policy_acts_alike_with_and_without_a_key():
-    seen = see(make(Deterministic(), [0.3, -0.2], [0.2, 0.4], [-1.0, 0.0], [1.0, 4.0]))
-    for action in (seen.centre, seen.sample, *seen.support):
+def test_a_deterministic_policy_acts_the_same_with_and_without_a_key():
+    found = outputs(make(Deterministic(), [0.3, -0.2], [0.2, 0.4], [-1.0, 0.0], [1.0, 4.0]))
+    for action in (found.centre, found.sample, *found.support):
         np.testing.assert_allclose(action, np.broadcast_to([0.3, 1.6], (500, 2)), rtol=1e-6)
 
 
-def test_supports_by_family():
+def test_the_support_is_the_line_or_the_box_for_dense_families():
     observation = jnp.zeros(2)
     assert make(HeavyTailed(2.0), 0.0, 0.1, -1.0, 1.0).support(observation)[0] == -jnp.inf
     np.testing.assert_array_equal(
@@ -176,25 +176,24 @@ def bounded(bounds, **settings):
     return BoundedNetwork(network, bounds, squashed=False, **settings)
 
 
-def test_the_head_stays_within_its_bounds():
+def test_centre_and_scale_stay_within_their_bounds():
     head = bounded((0.1, 2.0))(1e3 * jax.random.normal(jax.random.key(1), (200, 3)))
     assert np.max(np.abs(head.centre)) <= 1.0
     np.testing.assert_allclose(np.exp(head.log_scale).min(), 0.1, rtol=1e-5)
     np.testing.assert_allclose(np.exp(head.log_scale).max(), 2.0, rtol=1e-5)
 
 
-def test_only_a_squashing_family_gets_its_centre_unsquashed():
+def test_the_centre_is_squashed_exactly_once():
     network = PolicyNetwork(jax.random.key(0), 3, 2, (8,))
     observation = 10.0 * jax.random.normal(jax.random.key(1), (20, 3))
     raw = np.asarray(network(observation)[0])
     assert np.max(np.abs(raw)) > 1.0
     for family in (Squashed(), HeavyTailed(2.0), Deterministic()):
         policy = unit_policy(network, family, (1e-3, 10.0))
-        # Whoever squashes, it happens once.
         np.testing.assert_allclose(policy.act(observation), np.tanh(raw), rtol=1e-5, atol=1e-6)
 
 
-def test_a_scale_that_is_the_same_everywhere_is_learned_by_its_bias_alone():
+def test_a_state_independent_scale_is_learned_by_its_bias_alone():
     network = eqx.tree_at(
         lambda whole: whole.network.log_scale.bias,
         bounded((0.1, 2.0), state_dependent_scale=False),
@@ -211,7 +210,7 @@ def test_a_scale_that_is_the_same_everywhere_is_learned_by_its_bias_alone():
     assert all(np.all(np.asarray(leaf) == 0.0) for leaf in jax.tree.leaves(others))
 
 
-def test_a_scale_beyond_its_bound_finds_back():
+def test_a_scale_beyond_its_bound_gets_a_gradient_back_inside():
     network = eqx.tree_at(
         lambda whole: whole.network.log_scale.bias,
         bounded((0.1, 2.0), state_dependent_scale=False),
@@ -226,13 +225,13 @@ def test_a_scale_beyond_its_bound_finds_back():
 
         return jax.jit(jax.grad(loss))(network).network.log_scale.bias
 
-    # Half of 2 (log 2 - log 1) and of 2 (log 0.1 - log 1), as if the head were at its bound.
+    # Half of 2 (log 2 - log 1) and of 2 (log 0.1 - log 1): the gradient at the bound.
     np.testing.assert_allclose(pull(1.0), [np.log(2.0), np.log(0.1)], rtol=1e-5)
     np.testing.assert_array_equal(pull(jnp.array([3.0, 0.01])), 0.0)
 
 
-def test_an_action_at_the_end_of_any_box_stays_in_half_ranges():
-    """Rounding carries one in six ends of random boxes beyond 1, where a Beta has no density."""
+def test_half_ranges_of_an_action_at_the_end_of_a_box_do_not_exceed_1():
+    """Unclipped, rounding puts one in six of these ends beyond 1, where Beta has no density."""
     rng = np.random.default_rng(0)
     low = rng.uniform(-100.0, 100.0, 5_000).astype(np.float32)
     high = (low + rng.uniform(0.1, 50.0, 5_000)).astype(np.float32)
@@ -248,18 +247,18 @@ def learned_policy(standardised=False):
     return policy.on_raw(jnp.ones(3), jnp.full(3, 2.0)) if standardised else policy
 
 
-ASKED = {
-    "act": lambda policy, seen: policy.act(seen),
-    "sample": lambda policy, seen: policy.act(seen, jax.random.key(1)),
-    "support": lambda policy, seen: policy.support(seen),
-    "distribution": lambda policy, seen: policy(seen),
+CALLS = {
+    "act": lambda policy, observation: policy.act(observation),
+    "sample": lambda policy, observation: policy.act(observation, jax.random.key(1)),
+    "support": lambda policy, observation: policy.support(observation),
+    "distribution": lambda policy, observation: policy(observation),
 }
 
 
-@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("standardised", [False, True])
 @pytest.mark.parametrize(
-    ("seen", "complaint"),
+    ("observation", "message"),
     [
         ([0.0, 1.0, np.nan], "observation 2 is nan: "),
         ([-np.inf, 1.0, 2.0], "observation 0 is -inf: "),
@@ -267,22 +266,22 @@ ASKED = {
         (np.full((4, 2, 3), np.nan), r"observation 0 of row 0, 0 is nan \(24 numbers are not fin"),
     ],
 )
-def test_an_observation_that_is_not_finite_is_refused(ask, standardised, seen, complaint):
-    with pytest.raises(ValueError, match=f"^{complaint}"):
-        ask(learned_policy(standardised), jnp.asarray(seen))
+def test_an_observation_that_is_not_finite_is_refused(call, standardised, observation, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call(learned_policy(standardised), jnp.asarray(observation))
 
 
-def test_compiled_code_is_not_checked_and_gives_what_it_gave():
-    """A tracer has no numbers: nan goes in and comes out, as in the updates and evaluations."""
+def test_observations_are_not_checked_in_compiled_code():
+    """Values of a tracer are not known, so nan gives nan."""
     policy, bad = learned_policy(), jnp.array([0.0, jnp.nan, 1.0])
     rows = jnp.stack([jnp.zeros(3), bad])
-    assert np.isnan(jax.jit(lambda policy, seen: policy.act(seen))(policy, bad)).all()
+    assert np.isnan(jax.jit(lambda policy, rows: policy.act(rows))(policy, bad)).all()
     compiled = np.asarray(jax.jit(jax.vmap(policy.act))(rows))
     np.testing.assert_array_equal(np.isnan(compiled), [[False] * 2, [True] * 2])
     np.testing.assert_allclose(compiled[0], policy.act(jnp.zeros(3)), rtol=1e-6)
     assert np.isnan(jax.vmap(policy.act)(rows)[1]).all()
-    scanned = jax.lax.scan(lambda carry, seen: (carry, policy.support(seen)), None, rows)[1]
+    scanned = jax.lax.scan(lambda carry, row: (carry, policy.support(row)), None, rows)[1]
     assert np.isnan(scanned[0][1]).all() and np.isfinite(scanned[0][0]).all()
-    # A constant of what is compiled is known, and refused.
+    # A constant in compiled code is known, and checked.
     with pytest.raises(ValueError, match="observation 1 is nan"):
         jax.jit(lambda key: policy.act(bad, key))(jax.random.key(0))

@@ -1,4 +1,4 @@
-"""A real browser without a window, for pages that are files; a reason where there is none."""
+"""A headless browser for tests of HTML files."""
 
 import contextlib
 import csv
@@ -12,7 +12,7 @@ import pytest
 
 @contextlib.contextmanager
 def open_browser():
-    """Chromium, driven by its own driver; the test is skipped where either is missing."""
+    """Return a headless Chromium; skip the test if it or its driver is missing."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     binary = shutil.which("chromium") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")
@@ -32,38 +32,38 @@ def open_browser():
 
 
 class Browser:
-    """A window with one page in it."""
+    """A browser window with one page."""
 
     def __init__(self, window):
         self.window = window
 
     def open(self, path: Path) -> None:
-        """Show a file, forgetting what an earlier one complained of."""
+        """Open a file and discard earlier messages."""
         self.window.get("about:blank")
         self.complaints(), self.requests()
         self.window.get(path.as_uri())
 
     def complaints(self) -> list[str]:
-        """What the console said since it was last asked."""
+        """Return console messages since the last call."""
         return [entry["message"] for entry in self.window.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Every address that was asked for since the last time."""
+        """Return all requested addresses since the last call."""
         entries = (json.loads(entry["message"]) for entry in self.window.get_log("performance"))
         messages = [entry["message"] for entry in entries]
         sent = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
         return [one["params"]["request"]["url"] for one in sent]
 
     def run(self, script: str, *arguments):
-        """What a function body gives."""
+        """Run the body of a JavaScript function and return its result."""
         return self.window.execute_script(script, *arguments)
 
     def find(self, selector: str):
-        """The first element that a selector fits."""
+        """Return the first element that matches a selector."""
         return self.window.find_element("css selector", selector)
 
     def choose(self, selector: str, text: str) -> None:
-        """Choose the entry of a list that reads so."""
+        """Select the entry of a list with this text."""
         (entry,) = [
             entry
             for entry in self.find(selector).find_elements("tag name", "option")
@@ -72,21 +72,21 @@ class Browser:
         entry.click()
 
     def picture(self, selector: str) -> str:
-        """What is drawn in a place."""
+        """Return the HTML of the drawings in an element."""
         return self.run("return document.querySelector(arguments[0]).innerHTML", selector)
 
     def data(self, selector: str) -> list[dict[str, str]]:
-        """The rows behind a picture, as its button shows them."""
+        """Return the rows behind a plot, as its data button shows them."""
         pre = self.find(f"{selector} pre")
         if not pre.is_displayed():
             self.find(f"{selector} button").click()
         return list(csv.DictReader(io.StringIO(pre.get_attribute("textContent"))))
 
     def narrow(self, width: int) -> None:
-        """Make the window as wide as a phone."""
+        """Set the width of the window, for example that of a phone."""
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
         self.window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def wide(self) -> None:
-        """Undo it."""
+        """Restore the width of the window."""
         self.window.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,4 +1,4 @@
-"""Runs that pages are made of. Nobody trained them, so that no update has to be compiled."""
+"""Untrained runs for tests of the page, so that no update has to be compiled."""
 
 import dataclasses
 import functools
@@ -14,14 +14,14 @@ from fat2thin.runs.result import Evaluations
 from untrained import untrained_run
 
 SEED = 5
-"""The seed that the page shows; the other one stopped."""
+"""The seed that the page shows; the other seed stopped."""
 STRANGE = '</script><img src=x onerror="document.title=1">{{script}}'
 STOPPED = {"3": {"step": 20, "last_good_step": 20, "metric": "loss", "why": "so that 5 is shown"}}
 
 
 @functools.cache
 def treatment_run():
-    """Two seeds, policies of three steps and three evaluations, on the treatment task."""
+    """Return a run on the treatment task: two seeds, three saved steps, three evaluations."""
     run = untrained_run(
         "fttpo", "treatment/quadratic", seeds=[3, SEED],
         settings={"hidden": (8, 6), "half_width_high": 0.6},
@@ -41,23 +41,23 @@ def treatment_run():
 
 
 def _weaker_policies(run, factor):
-    """Other policies: every number of the networks times a factor."""
+    """Return policies with all network weights multiplied by a factor."""
     states = jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), run.states)
     return loop.policies(states, run.jobs, program=run.program)
 
 
 def other(run, **changes):
-    """The same run by another specification."""
+    """Return the run with another specification."""
     return dataclasses.replace(run, spec=dataclasses.replace(run.spec, **changes))
 
 
 def with_setting(run, **changes):
-    """The same run by other settings of its algorithm."""
+    """Return the run with other settings of its algorithm."""
     return other(run, config=dataclasses.replace(run.spec.config, **changes))
 
 
 def two_coordinates():
-    """A log with two action coordinates and a box that is not the unit one."""
+    """Return a log with two action coordinates and a box other than [-1, 1]."""
     rng = np.random.default_rng(0)
     observation = rng.normal(3.0, 2.0, (60, 3)).astype(np.float32)
     action = rng.uniform((-2.0, 0.0), (2.0, 10.0), (60, 2)).astype(np.float32)
@@ -70,7 +70,7 @@ def two_coordinates():
 
 
 def run_on(log, folder, algorithm="fttpo", **settings):
-    """A run on such a log, kept below a folder."""
+    """Return an untrained run on a log that is saved in a folder."""
     path = folder / "two.npz"
     if not path.exists():
         data.save_npz(log, path)

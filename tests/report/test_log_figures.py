@@ -13,7 +13,7 @@ SIZE, LENGTHS = 3, (12, 20, 8, 16)
 STARTS = np.cumsum([0, *LENGTHS])[:-1]
 RETURNS = (3.0, -5.0, 9.0, 1.0)
 MEDIAN, LEAST = 0, 1
-"""Of the returns -5, 1, 3 and 9 the third is taken for the median."""
+"""Of the returns -5, 1, 3 and 9, the third counts as the median."""
 LOW, HIGH = np.arange(SIZE) - 1.0, np.arange(SIZE) + 1.0
 
 
@@ -57,7 +57,7 @@ def run(path):
 
 @pytest.fixture(scope="module")
 def possible(run):
-    """Where the density is not zero, shape (rows, action)."""
+    """Return where the density is not zero, shape (rows, action)."""
     return np.isfinite(run.policy(5)(jnp.asarray(LOG.observation)).base_dist.log_prob(LOG.action))
 
 
@@ -68,7 +68,7 @@ def band(run):
 
 
 def placed(action, coordinate):
-    """Distances from the end where actions are piled up, at least a ten-thousandth of the box."""
+    """Return distances from the end where most actions lie, at least 1e-4 of the box."""
     if coordinate == 0:
         return np.maximum(action - LOW[0], 2e-4)
     return np.maximum(HIGH[1] - action, 2e-4) if coordinate == 1 else action
@@ -81,7 +81,9 @@ def points(axes, beginning):
 
 @pytest.mark.parametrize("column, episode", [(0, MEDIAN), (1, LEAST)])
 @pytest.mark.parametrize("coordinate", [0, 1, 2])
-def test_logged_actions_are_marked_by_their_density(band, possible, column, episode, coordinate):
+def test_logged_actions_are_marked_as_inside_or_outside_by_the_density(
+    band, possible, column, episode, coordinate
+):
     axes = band.axes[2 * coordinate + column]
     rows = STARTS[episode] + np.arange(LENGTHS[episode])
     inside = possible[rows, coordinate]
@@ -98,7 +100,7 @@ def test_the_band_reaches_where_the_density_ends(run, band):
     (area,) = [area for area in axes.collections if area.get_label().startswith("band")]
     (outline,) = area.get_paths()
     time = np.arange(LENGTHS[0])
-    # Quantiles are found by another way than the ends of the support.
+    # Quantiles are computed independently of the ends of the support.
     for share, within in ((1e-4, True), (1.0 - 1e-4, True)):
         action = np.asarray(law.icdf(share))[:, coordinate]
         assert outline.contains_points(np.stack([time, action], axis=1)).all() == within
@@ -108,7 +110,7 @@ def test_the_band_reaches_where_the_density_ends(run, band):
         assert not outline.contains_points(np.stack([time, action], axis=1)).any()
 
 
-def test_the_middle_of_the_proposal_is_that_of_its_samples(run, band):
+def test_the_central_range_of_the_proposal_agrees_with_samples(run, band):
     coordinate, axes = 2, band.axes[4]
     observation = jnp.asarray(LOG.observation[: LENGTHS[0]])
     samples = run.proposal(5)(observation).sample(jax.random.key(1), (20_000,))[..., coordinate]
@@ -120,19 +122,19 @@ def test_the_middle_of_the_proposal_is_that_of_its_samples(run, band):
         assert inside.mean() == pytest.approx(0.8, abs=5 * np.sqrt(0.8 * 0.2 / 20_000))
 
 
-def test_axes_are_logarithmic_where_actions_are_piled_up(band):
+def test_axes_are_logarithmic_if_most_actions_lie_at_one_end(band):
     left = band.axes[::2]
     assert [axes.get_yscale() for axes in left] == ["log", "log", "linear"]
     assert "lowest, −1" in left[0].get_ylabel() and "highest, 2" in left[1].get_ylabel()
 
 
-def test_titles_say_which_episodes_are_shown(band):
+def test_titles_name_the_episodes(band):
     assert band.get_suptitle() == "fttpo-sg, seed 5, on hospital.npz"
     assert "episode 0, return 3:" in band.axes[0].get_title()
     assert "episode 1, return −5:" in band.axes[1].get_title()
 
 
-def test_what_is_left_out_is_said(run, monkeypatch):
+def test_the_title_states_how_many_coordinates_are_left_out(run, monkeypatch):
     monkeypatch.setattr(log_figures, "MOST_COORDINATES", 1)
     figure = log_figures.action_band(run, LOG, seed=5, episodes=[2])
     assert len(figure.axes) == 1
@@ -150,6 +152,6 @@ def test_histogram_counts_logged_actions(run, possible):
         assert list(shares.values()) == pytest.approx([1.0, 1.0])
 
 
-def test_an_episode_that_is_not_there_is_refused(run):
+def test_a_missing_episode_is_an_error(run):
     with pytest.raises(ValueError, match="has episodes 0 to 3, not 4"):
         log_figures.action_band(run, LOG, seed=5, episodes=[4])

@@ -72,13 +72,13 @@ def embedded(page):
     return json.loads(Tags(page).scripts[0])
 
 
-def test_the_page_holds_what_the_run_found(run):
+def test_the_page_contains_the_evaluations_of_the_run(run):
     (found,) = embedded(make_page([run]))["runs"]
     for name, curve in found["curves"].items():
         scores = np.mean(run.evaluations[name].returns, axis=-1)
         assert curve["steps"] == [0, 10, 20]
         np.testing.assert_allclose(curve["mean"], scores.mean(axis=1), rtol=1e-4)
-        # The 95 % percentile interval of the mean of two reaches from one to the other.
+        # The 95 % percentile interval of the mean of two seeds spans both.
         np.testing.assert_allclose(curve["low"], scores.min(axis=1), rtol=1e-4)
         np.testing.assert_allclose(curve["high"], scores.max(axis=1), rtol=1e-4)
     assert set(found["curves"]) == {
@@ -88,7 +88,7 @@ def test_the_page_holds_what_the_run_found(run):
     assert policies["seed"] == SEED and policies["steps"] == [0, 10, 20]
 
 
-def test_heads_are_those_of_the_policies_after_each_step(run):
+def test_the_page_contains_the_network_outputs_of_each_step(run):
     policies = gather([run])["runs"][0]["policies"]
     states = jnp.asarray(policies["states"])
     for place, step in enumerate((0, 10, 20)):
@@ -108,13 +108,13 @@ def test_logged_pairs_are_rows_of_the_log(run):
         np.testing.assert_allclose(log.action[row], action, rtol=1e-4)
 
 
-def test_a_course_of_treatment_lies_in_its_bands(run):
+def test_doses_during_a_treatment_lie_in_their_bands(run):
     course = gather([run])["runs"][0]["policies"]["trajectory"]
     low, high, centre = (np.asarray(course[name]) for name in ("low", "high", "centre"))
     assert centre.shape == (3, 24)
     assert np.all((low < centre) & (centre < high)) and np.all((low >= -1) & (high <= 1))
     assert np.std(centre[0]) > 0 and not np.allclose(centre[0], centre[1])
-    # A Cauchy proposal's central 90 % is wider than 81 % of it, where neither meets the box.
+    # The central range of the proposal contains the centre where it is not clipped to the box.
     free = (np.asarray(course["fat_low"]) > -1) & (np.asarray(course["fat_high"]) < 1)
     assert np.all(np.asarray(course["fat_low"])[free] < centre[free])
 
@@ -126,13 +126,13 @@ def test_a_course_of_treatment_lies_in_its_bands(run):
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("share", [0.05, 0.8])
-def test_quantiles_are_where_the_integral_of_the_density_says(family, share):
+def test_quantiles_agree_with_the_integral_of_the_density(family, share):
     centre, log_scale = np.asarray([[0.3]]), np.asarray([[-1.1]])
     (end,) = quantile(law_of(family), centre, log_scale, share)[0]
     head = Head(jnp.asarray(centre), jnp.asarray(log_scale))
     law = family.distribution(head, -jnp.ones((1, 1)), jnp.ones((1, 1)))
 
-    # From the end downwards in steps that grow, so that a heavy tail is far behind.
+    # Integrate downwards from the quantile in growing steps, to cover a heavy tail.
     places = np.linspace(0.0, 12.0, 4001)
     actions = end - 0.05 * np.sinh(places)
     density = np.exp(law.log_prob(jnp.asarray(actions)[:, None]))
@@ -140,7 +140,7 @@ def test_quantiles_are_where_the_integral_of_the_density_says(family, share):
     assert below == pytest.approx(share, abs=1e-3)
 
 
-def test_weights_are_the_networks_to_sixteen_bits(run):
+def test_weights_are_rounded_to_sixteen_bits(run):
     weights = gather([run])["runs"][0]["policies"]["weights"]
     network = run.proposal(SEED).network.network.network
     layer = weights["proposal"]["trunk"][0]
@@ -150,11 +150,11 @@ def test_weights_are_the_networks_to_sixteen_bits(run):
     weight = np.asarray(network.trunk.layers[0].weight)
     assert np.all(np.abs(levels * steps[:, None] - weight) <= 0.51 * steps[:, None])
     assert np.all(steps <= np.abs(weight).max(axis=1) / 32767 * 1.001)
-    # The actor shares the proposal's trunk, and so it is there once.
+    # The actor shares the proposal's trunk, so the trunk is stored once.
     assert weights["actor"]["trunk"] == weights["proposal"]["trunk"]
 
 
-def test_runs_whose_weights_do_not_fit_have_q_in_the_picked_states(run, two, log, monkeypatch):
+def test_runs_whose_weights_do_not_fit_have_q_in_the_listed_states(run, two, log, monkeypatch):
     everything = gather([run, two])["runs"]
     assert all(found["policies"]["weights"] for found in everything)
     size = len(json.dumps(everything[0]["policies"]["weights"]))
@@ -180,7 +180,7 @@ def test_runs_whose_weights_do_not_fit_have_q_in_the_picked_states(run, two, log
     assert values[2, 1, -1] == pytest.approx(float(min(by_hand)[0]), rel=1e-3)
 
 
-def test_runs_of_one_algorithm_are_told_apart(run):
+def test_runs_of_one_algorithm_have_different_names(run):
     warm = with_setting(run, temperature=0.9)
     renamed = other(run, dataset="treatment/cubic")
     assert names_of([run, warm, renamed]) == [
@@ -193,7 +193,7 @@ def test_runs_of_one_algorithm_are_told_apart(run):
     assert names_of(kept) == ["fttpo, one", "fttpo, two"]
 
 
-def test_runs_are_told_apart_by_what_was_held_out(run):
+def test_the_names_of_runs_include_the_holdout(run):
     watched = other(run, holdout=0.2, select="offline")
     assert names_of([run, watched]) == ["fttpo", "fttpo (holdout 0.2, select offline)"]
 
@@ -205,7 +205,7 @@ def test_warnings_of_a_run_are_on_the_page(run):
     assert second["warnings"] == ["it looks overfitted"]
 
 
-def test_of_a_path_the_page_has_the_last_part(two):
+def test_the_page_shows_only_the_file_name_of_a_path(two):
     page = make_page([two])
     assert "<title>fat2thin: one run on two.npz</title>" in page
     assert str(Path(two.spec.dataset).parent) not in page
@@ -213,7 +213,7 @@ def test_of_a_path_the_page_has_the_last_part(two):
     assert datasets_of([two, elsewhere])["/elsewhere/two.npz"] == "/elsewhere/two.npz"
 
 
-def test_no_name_becomes_markup(run):
+def test_names_never_become_markup(run):
     page = make_page([other(run, dataset=STRANGE)], [{**CLAIM, "statement": STRANGE}])
     parsed = Tags(page)
     assert [tag for tag, _ in parsed.tags].count("script") == 2
@@ -223,8 +223,8 @@ def test_no_name_becomes_markup(run):
     assert found["runs"][0]["dataset"] == found["claims"][0]["statement"] == STRANGE
 
 
-def test_no_name_ends_the_block_of_data(run):
-    """A browser ends a script at `</script` and a space as well, so no bracket stands in it."""
+def test_names_never_end_the_data_block(run):
+    """A browser also ends a script at `</script` and a space, so the data contain no `<`."""
     name = "</script >, </SCRIPT\t, <!-- <script , &lt;"
     page = make_page([other(run, dataset=name)], [{**CLAIM, "statement": name}])
     block = page.split('id="found">')[1].split("</script>")[0]
@@ -241,7 +241,7 @@ def test_only_the_scripts_of_the_page_may_run(run):
     assert "unsafe" not in parsed.policy
 
 
-def test_the_page_names_no_address_to_fetch_from(run):
+def test_the_page_contains_no_address_to_fetch_from(run):
     page = make_page([run])
     assert set(re.findall(r"\w+://[^\"'\s]*", page)) == {"http://www.w3.org/2000/svg"}
     fetching = r"\bfetch\(|XMLHttpRequest|WebSocket|\bimport\(|url\((?!#)|innerHTML|eval\("
@@ -249,14 +249,14 @@ def test_the_page_names_no_address_to_fetch_from(run):
     assert not [given for _, given in Tags(page).tags if {"src", "href", "style"} & given.keys()]
 
 
-def test_a_page_of_ten_is_small(run):
-    # Beside the weights, whose share has a limit of its own.
+def test_a_page_of_ten_runs_is_small(run):
+    # Without the weights, which have their own limit.
     assert len(make_page([run] * 10)) < 5e6 - page_policies.WEIGHT_BYTES
 
 
-def test_a_family_that_the_scripts_do_not_know_is_drawn_here(run):
+def test_the_density_of_an_unknown_family_is_computed_in_python(run):
     class Strange(Squashed):
-        """Another law for all that anybody knows."""
+        """A family that the scripts do not know."""
 
     def policy(*arguments):
         known = run.program.algorithm.proposal(*arguments)
@@ -280,13 +280,13 @@ def test_a_family_that_the_scripts_do_not_know_is_drawn_here(run):
         (lambda run, folder: save_page([run], folder), "is a folder"),
     ],
 )
-def test_what_cannot_be_is_refused(run, tmp_path, make, complaint):
+def test_invalid_pages_are_errors(run, tmp_path, make, complaint):
     with pytest.raises(ValueError, match=complaint):
         make(run, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_log_of_another_task_is_refused(two, log):
+def test_a_log_of_another_task_is_an_error(two, log):
     narrower = dataclasses.replace(
         log, observation=log.observation[:, :1], next_observation=log.next_observation[:, :1]
     )

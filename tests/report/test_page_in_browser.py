@@ -44,7 +44,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def page(run, tmp_path_factory):
-    """Two runs of an algorithm, one of another, and a claim."""
+    """Return a page with two runs of one algorithm, one of another, and a claim."""
     claim = {
         "claim": "C2", "statement": "it is best", "verdict": "holds", "effect": 1.25, "low": 0.5,
         "high": 2.0, "meaning": "a gap", "seeds": 10, "command": "=HYPERLINK(1)",
@@ -70,15 +70,15 @@ def opened(browser, page):
     assert not browser.complaints()
 
 
-def test_it_loads_in_silence_and_asks_for_nothing(opened, page):
+def test_the_page_loads_without_messages_or_requests(opened, page):
     assert opened.requests() == [page.as_uri()]
     assert not opened.complaints()
-    said = opened.find("#sentence").text
-    assert said.startswith("On treatment/quadratic the highest of 3 mean returns")
+    text = opened.find("#sentence").text
+    assert text.startswith("On treatment/quadratic, the highest of 3 final mean returns")
     assert len(opened.window.find_elements("css selector", "#curve-plots svg")) == 2
 
 
-def test_the_curves_are_those_of_the_runs_and_each_has_a_switch(opened, run):
+def test_curves_agree_with_the_runs_and_can_be_switched_off(opened, run):
     def shown():
         return {row["run"] for row in opened.data("#curve-data")}
 
@@ -94,7 +94,7 @@ def test_the_curves_are_those_of_the_runs_and_each_has_a_switch(opened, run):
     whole, first = opened.window.find_elements("css selector", "#legend label")[:2]
     assert whole.text == "all fttpo" and first.text == "fttpo"
     before = opened.picture("#curve-plots")
-    # By the keyboard, which must stay where it was.
+    # With the keyboard, whose focus must not move.
     box = whole.find_element("tag name", "input")
     box.send_keys(" ")
     assert shown() == {"fttpo-spot"}
@@ -113,13 +113,13 @@ def test_the_curves_are_those_of_the_runs_and_each_has_a_switch(opened, run):
     assert float(last["mean"]) == pytest.approx(np.mean(returns), rel=1e-4)
 
 
-def test_the_slider_leads_through_the_updates_by_arrow_keys(opened, run):
+def test_arrow_keys_move_the_slider_of_updates(opened, run):
     slider = opened.find("#step")
     assert opened.find("#step-text").text == "after 20"
     pictures = {opened.picture("#evolution-plots")}
-    for said in ("after 10", "before training"):
+    for text in ("after 10", "before training"):
         slider.send_keys("\ue012")  # the arrow to the left
-        assert opened.find("#step-text").text == said
+        assert opened.find("#step-text").text == text
         pictures.add(opened.picture("#evolution-plots"))
     assert len(pictures) == 3
     assert slider.get_attribute("aria-valuetext") == "before training updates"
@@ -142,7 +142,7 @@ def type_state(browser, values):
 
 
 def answers(browser, coordinate=0):
-    """What the explorer says: places by name, and curves by name."""
+    """Return the values and the curves of the explorer by name."""
     places, curves = {}, {}
     for row in browser.data("#explorer-data"):
         if int(row["coordinate"]) != coordinate:
@@ -155,7 +155,7 @@ def answers(browser, coordinate=0):
     return places, {name: np.asarray(curve).T for name, curve in curves.items()}
 
 
-def test_a_typed_state_is_answered_as_the_run_answers_it(opened, run):
+def test_a_typed_state_gives_the_outputs_of_the_run(opened, run):
     before = opened.picture("#explorer-plots")
     type_state(opened, TYPED)
     assert opened.find("#explorer-state").get_property("value") == "6"
@@ -187,8 +187,8 @@ def test_a_typed_state_is_answered_as_the_run_answers_it(opened, run):
     np.testing.assert_allclose(values, np.min(by_hand, axis=0), atol=1e-3)
 
 
-def test_a_typed_component_that_is_no_number_is_refused_by_its_number(opened, run):
-    """An empty field was taken for 0 as soon as another one was typed in."""
+def test_a_typed_component_that_is_not_a_number_is_an_error_that_names_it(opened, run):
+    """Once, an empty field counted as 0 as soon as another field was edited."""
     type_state(opened, TYPED)
     inputs = opened.window.find_elements("css selector", "#typed input")
     inputs[3].send_keys("\ue003" * 10)  # backspace
@@ -200,12 +200,12 @@ def test_a_typed_component_that_is_no_number_is_refused_by_its_number(opened, ru
     assert not opened.find("#explorer-table").text and not opened.data("#explorer-data")
     marked = [box.get_attribute("aria-invalid") for box in inputs]
     assert marked == ["true" if column == 3 else "false" for column in range(8)]
-    # Other controls draw again: still no answer.
+    # Other controls redraw the page: there is still no output.
     opened.find("#zoom").click()
     assert not opened.window.find_elements("css selector", "#explorer-plots svg")
     inputs[1].send_keys("e999")
-    said = opened.find("#explorer-sentence").text
-    assert "Components 1, 3 of the state are not finite numbers" in said
+    text = opened.find("#explorer-sentence").text
+    assert "Components 1, 3 of the state are not finite numbers" in text
     type_state(opened, TYPED)
     places, _ = answers(opened)
     low, _ = run.policy(SEED).support(jnp.asarray(TYPED))
@@ -220,7 +220,7 @@ def test_logged_actions_are_those_of_the_nearest_states(opened):
     away = (found.observation[rows] - state) / np.std(found.observation, axis=0)
     nearest = rows[np.argsort(np.sum(away**2, axis=1))[:50]]
     expected = np.sort(found.action[nearest, 0])
-    # The states in the page have four digits, so that the last of the fifty may be another.
+    # States in the page have four digits, so the last of the fifty may differ.
     same = np.isclose(np.sort(places["logged action"])[:, None], expected, atol=1e-4).any(axis=0)
     assert len(places["logged action"]) == 50 and same.mean() >= 0.96
 
@@ -244,7 +244,7 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "told"),
+    ("family", "described"),
     [
         (Sparse(0.0), {"kind": "sparse", "index": 0.0, "box": "inside"}),
         (Sparse(-1.5, "clip"), {"kind": "sparse", "index": -1.5, "box": "clip"}),
@@ -257,10 +257,10 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
     ],
     ids=str,
 )
-def test_every_law_is_that_of_its_family(opened, family, told):
-    assert law_of(family) == told
+def test_densities_in_the_page_agree_with_the_families(opened, family, described):
+    assert law_of(family) == described
     low, high = -2.0, 5.0
-    # None of them at an end of the box, where the package rounds inwards.
+    # No action is at an end of the box, where the package rounds inwards.
     actions = np.linspace(-2.6, 5.4, 33).tolist()
     for centre, log_scale in ((0.2, -1.0), (0.95, 0.1), (-0.6, -3.0)):
         head = Head(jnp.asarray([centre]), jnp.asarray([log_scale]))
@@ -271,11 +271,11 @@ def test_every_law_is_that_of_its_family(opened, family, told):
             const end = (value) => Number.isFinite(value) ? value : null;
             return [law.centre, end(law.low), end(law.high),
               law.logDensity && actions.map((a) => Math.exp(law.logDensity(a)))];""",
-            told, centre, log_scale, low, high, actions,
+            described, centre, log_scale, low, high, actions,
         )  # fmt: skip
         assert law[0] == pytest.approx(float(family.centre(head, *ends)[0]), abs=1e-4)
-        for said, end in zip(law[1:3], family.support(head, *ends), strict=True):
-            assert said == (pytest.approx(float(end[0]), abs=1e-4) if np.isfinite(end) else None)
+        for shown, end in zip(law[1:3], family.support(head, *ends), strict=True):
+            assert shown == (pytest.approx(float(end[0]), abs=1e-4) if np.isfinite(end) else None)
         if law[3] is not None:
             expected = np.exp(
                 family.distribution(head, *ends).log_prob(jnp.asarray(actions)[:, None])
@@ -285,9 +285,7 @@ def test_every_law_is_that_of_its_family(opened, family, told):
             assert isinstance(family, Deterministic)
 
 
-def test_without_weights_typing_is_closed_and_the_reason_is_said(
-    browser, run, tmp_path, monkeypatch
-):
+def test_without_weights_typing_is_disabled_with_a_reason(browser, run, tmp_path, monkeypatch):
     monkeypatch.setattr(page_policies, "WEIGHT_BYTES", 0)
     browser.open(save_page([run], tmp_path / "page.html"))
     browser.find(".typed summary").click()
@@ -302,7 +300,7 @@ def test_without_weights_typing_is_closed_and_the_reason_is_said(
     assert not browser.complaints()
 
 
-def test_a_strangers_names_are_only_text(browser, run, tmp_path):
+def test_untrusted_names_are_shown_as_text(browser, run, tmp_path):
     strange = dataclasses.replace(other(run, dataset=STRANGE), folder=tmp_path / "=1+1")
     browser.open(save_page([strange], tmp_path / "page.html"))
     assert STRANGE in browser.find("#sentence").text
@@ -310,31 +308,31 @@ def test_a_strangers_names_are_only_text(browser, run, tmp_path):
     assert browser.run("return document.title").startswith("fat2thin: one run on </script>")
     (row,) = browser.data("#runs-data")
     assert row["folder"] == "'=1+1" and row["data set"] == STRANGE
-    assert "not in the page" in browser.find("#explorer-note").text
+    assert "does not contain the log" in browser.find("#explorer-note").text
     assert not browser.find("#doses").is_displayed()
     assert not browser.complaints()
 
 
-def test_warnings_are_shown_as_text_beside_the_run(browser, run, tmp_path):
-    said = "seed 0: <b>overfitted</b>"
-    warned = dataclasses.replace(run, about={**run.about, "warnings": [said]})
+def test_warnings_are_shown_as_text_with_the_run(browser, run, tmp_path):
+    text = "seed 0: <b>overfitted</b>"
+    warned = dataclasses.replace(run, about={**run.about, "warnings": [text]})
     browser.open(save_page([warned], tmp_path / "warned.html"))
-    assert browser.find("#warnings").text == said
+    assert browser.find("#warnings").text == text
     assert not browser.complaints()
 
 
-def test_a_value_that_is_not_estimable_is_said_to_be_so(browser, two, tmp_path):
+def test_a_value_that_is_not_estimable_is_marked(browser, two, tmp_path):
     metrics = {"step": np.array([10, 20]), "held_out_value": np.array([[-5.0], [np.nan]])}
     browser.open(save_page([dataclasses.replace(two, metrics=metrics)], tmp_path / "value.html"))
-    said = browser.find("#sentence").text
-    assert said.endswith(
-        "“held out value” is not estimable at the end: outside what the rewards allow."
+    text = browser.find("#sentence").text
+    assert text.endswith(
+        "“held out value” is not estimable at the end: outside the range that the rewards allow."
     )
     assert [row["mean"] for row in browser.data("#curve-data")] == ["-5", ""]
     assert not browser.complaints()
 
 
-def test_the_rest_of_the_page_follows_the_chosen_run(opened):
+def test_the_rest_of_the_page_shows_the_selected_run(opened):
     before = opened.picture("#doses-plots")
     opened.choose("#patient", "patient 2")
     assert opened.picture("#doses-plots") != before
@@ -346,7 +344,7 @@ def test_the_rest_of_the_page_follows_the_chosen_run(opened):
     assert claim["command"] == "'=HYPERLINK(1)" and float(claim["effect"]) == 1.25
 
 
-def test_it_fits_a_phone(opened):
+def test_the_page_fits_a_phone(opened):
     opened.narrow(375)
     try:
         opened.run("window.dispatchEvent(new Event('resize'))")
@@ -358,7 +356,7 @@ def test_it_fits_a_phone(opened):
         opened.wide()
 
 
-def test_every_control_is_reached_and_named(opened):
+def test_every_control_is_reachable_and_labelled(opened):
     unnamed = opened.run(
         """return [...document.querySelectorAll("select, input, button, svg[role=img]")].filter(
         (one) => !(one.labels && one.labels.length) && !one.textContent.trim()

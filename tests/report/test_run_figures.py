@@ -24,7 +24,7 @@ REFERENCES = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A tiny run, read back from its folder, with references that nobody had to measure."""
+    """Return a tiny run, loaded from its folder, with made-up references."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     training.train(
         "fttpo", "treatment/quadratic", steps=20, seeds=[3, 5], out=folder,
@@ -52,7 +52,7 @@ def labelled(axes, label):
 
 
 def assert_fills(axes, label, low, high, tolerance=1e-4):
-    """A filled area that reaches from low to high at 1, 2, ... and no farther."""
+    """Check that a filled area spans exactly low to high at 1, 2, ..."""
     (area,) = [area for area in axes.collections if area.get_label() == label]
     (path,) = area.get_paths()
     places = np.arange(1, len(low) + 1)
@@ -61,7 +61,7 @@ def assert_fills(axes, label, low, high, tolerance=1e-4):
         assert not path.contains_points(np.stack([places, edge + outwards], axis=-1)).any()
 
 
-def test_curves_are_mean_returns_over_the_seeds(run, drawn):
+def test_curves_are_mean_returns_over_seeds(run, drawn):
     actor, proposal = drawn["learning_curves"].axes
     for axes, name in ((actor, "actor"), (proposal, "proposal")):
         for way, label in (("sampled", "sampled"), ("centre", "at its centre")):
@@ -71,7 +71,7 @@ def test_curves_are_mean_returns_over_the_seeds(run, drawn):
             np.testing.assert_allclose(means, np.mean(returns, axis=(1, 2)), rtol=1e-5)
 
 
-def test_bands_of_two_seeds_reach_from_one_to_the_other(run, drawn):
+def test_the_interval_of_two_seeds_spans_both(run, drawn):
     # The 95 % percentile interval of the mean of two: a quarter of the draws is each seed twice.
     areas = drawn["learning_curves"].axes[0].collections
     for area, name in zip(areas, ("actor_sampled", "actor_centre"), strict=True):
@@ -83,7 +83,7 @@ def test_bands_of_two_seeds_reach_from_one_to_the_other(run, drawn):
             assert heights.max() == pytest.approx(scores.max(), rel=1e-5)
 
 
-def test_reference_rows_are_lines_with_names(drawn):
+def test_reference_rows_are_labelled_lines(drawn):
     for axes in drawn["learning_curves"].axes:
         flat = [line.get_ydata()[0] for line in axes.lines if len(line.get_xdata()) == 2]
         assert flat == [7.8, 5.2, -8.8]
@@ -91,7 +91,7 @@ def test_reference_rows_are_lines_with_names(drawn):
     assert texts == ["best latent  7.8", "best constant  5.2", "uniform  −8.8"]
 
 
-def test_evolution_shows_every_policy_that_was_kept(run, drawn):
+def test_evolution_shows_every_saved_policy(run, drawn):
     panels = [axes for axes in drawn["policy_evolution"].axes if axes.get_title()]
     titles = ["before training", "after 10 updates", "after 20 updates"]
     assert [axes.get_title() for axes in panels] == titles
@@ -137,7 +137,7 @@ def test_dose_band_is_the_support_of_the_actor(run, drawn):
     np.testing.assert_allclose(labelled(axes, "centre")[1], np.sort(centre), atol=1e-6)
 
 
-def test_ranges_of_the_proposal_are_quantiles_cut_at_the_box(run, drawn):
+def test_ranges_of_the_proposal_are_quantiles_clipped_to_the_box(run, drawn):
     observations = run_figures.patients(treatment.by_name("treatment/quadratic"))
     order = np.argsort(np.asarray(run.policy(5).act(observations))[:, 0], kind="stable")
     law = run.proposal(5)(observations[order]).base_dist
@@ -204,7 +204,7 @@ def test_axes_have_labels_and_figures_a_legend(drawn):
     assert "its maximum" in drawn["policy_evolution"].axes[0].get_ylabel()
 
 
-def test_the_command_writes_whole_pictures(run, tmp_path, capsys):
+def test_the_command_writes_complete_figures(run, tmp_path, capsys):
     main(["figures", str(run.folder), "--out", str(tmp_path), "--seed", "3"])
     names = ["learning_curves.png", "policy_evolution.png", "dose_band.png"]
     assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
@@ -214,12 +214,12 @@ def test_the_command_writes_whole_pictures(run, tmp_path, capsys):
         assert pixels[..., :3].std() > 0.05 and np.all(border[:, :3] == 1.0), name
 
 
-def test_a_seed_that_is_not_there_is_a_plain_message(run, tmp_path):
+def test_a_missing_seed_is_a_plain_message(run, tmp_path):
     with pytest.raises(SystemExit, match="no seed 4; there are 3, 5"):
         main(["figures", str(run.folder), "--out", str(tmp_path), "--seed", "4"])
 
 
-def test_the_demo_trains_shows_and_draws_once(monkeypatch, tmp_path, capsys, run):
+def test_the_demo_trains_shows_and_draws_and_reuses_its_run(monkeypatch, tmp_path, capsys, run):
     executed = []
 
     def execute(spec, out, *_):

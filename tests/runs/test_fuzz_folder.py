@@ -1,4 +1,4 @@
-"""Folders of strangers, damaged and hostile ones by the hundred: loaded or refused, nothing else.
+"""Hundreds of damaged and hostile run folders are loaded or refused, and do nothing else.
 
 What is refused names its file. Nothing is unpickled, imported or opened that a file names, and the
 memory taken has a limit. The many are read in a child process, whose crash is seen. Run by hand:
@@ -47,12 +47,12 @@ from fat2thin.training import load
 from fat2thin.training.runner import execute
 
 MOST_MEMORY = 2**28
-"""Bytes that reading one mutant may take; the files of the run hold some thousand."""
+"""Bytes that reading one mutant may take; the files of the run have a few thousand."""
 SECONDS = 30
-"""How long one mutant may take before it counts as a hang: a thousand times the usual."""
+"""Time after which reading one mutant counts as a hang: a thousand times the usual."""
 SEEDS = (0, 1)
 DEEP = "<deep>"
-"""Stands for lists in lists, a hundred thousand of them, in the text of a JSON file."""
+"""Placeholder for a hundred thousand nested lists in the text of a JSON file."""
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
@@ -82,17 +82,17 @@ def delete(data: bytes, rng: random.Random) -> bytes:
 
 
 def swap(data: bytes, rng: random.Random) -> bytes:
-    """Two pieces change places, as when blocks of a disk are mixed up."""
+    """Exchange two pieces, as if blocks of a disk were mixed up."""
     first, second, third, fourth = sorted(rng.randrange(len(data) + 1) for _ in range(4))
     middle = data[second:third]
     return data[:first] + data[third:fourth] + middle + data[first:second] + data[fourth:]
 
 
 def overwrite_number(data: bytes, rng: random.Random) -> bytes:
-    """A size, count or address becomes an extreme one."""
+    """Replace a size, count or address by an extreme one."""
     width = rng.choice([1, 2, 4, 8])
     number = rng.choice([0, 1, 127, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1])
-    # The first bytes are the most telling.
+    # The first bytes matter most.
     place = rng.choice([0, rng.randrange(len(data))])
     return (
         data[:place] + (number % 2 ** (8 * width)).to_bytes(width, "little") + data[place + width :]
@@ -115,7 +115,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key or index) in a JSON value."""
+    """Yield every (container, key or index) in a JSON value."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
     for key in keys:
         yield value, key
@@ -124,7 +124,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def change_json(value: Any, rng: random.Random) -> Any:
-    """The same with some values replaced, removed, renamed, repeated or exchanged."""
+    """Return a copy with some values replaced, removed, renamed, repeated or exchanged."""
     changed = copy.deepcopy(value)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         found = list(places(changed))
@@ -140,7 +140,7 @@ def change_json(value: Any, rng: random.Random) -> Any:
                 where.extend([copy.deepcopy(where[key])] * rng.choice([1, 2, 300]))
             case 3:
                 other, name = rng.choice(found)
-                with contextlib.suppress(KeyError, IndexError):  # what was moved may be gone
+                with contextlib.suppress(KeyError, IndexError):  # a moved value may be gone
                     where[key] = copy.deepcopy(other[name])
             case _:
                 where[key] = copy.deepcopy(rng.choice(VALUES))
@@ -157,7 +157,7 @@ def edit_json(data: bytes, rng: random.Random) -> bytes:
 
 
 def edit_manifest(data: bytes, rng: random.Random) -> bytes:
-    """A manifest that somebody changed who knows how its checksum is made."""
+    """Return a changed manifest with a correct checksum."""
     changed = change_json(json.loads(data), rng)
     if not isinstance(changed, dict):
         return as_text(changed)
@@ -183,7 +183,7 @@ def edit_lines(data: bytes, rng: random.Random) -> bytes:
 
 
 def edit_header(data: bytes, rng: random.Random) -> bytes:
-    """A safetensors file with another header, of the right length or of an absurd one."""
+    """Return a safetensors file with another header, of the right or an absurd length."""
     length = int.from_bytes(data[:8], "little")
     header, numbers = json.loads(data[8 : 8 + length]), data[8 + length :]
     if rng.random() < 0.3:
@@ -214,7 +214,7 @@ def hostile_arrays(rng: random.Random) -> tuple[Any, ...]:
 
 
 def edit_arrays(data: bytes, rng: random.Random) -> bytes:
-    """An .npz that is whole, with other arrays, other names, pickles, or far more zeros in it."""
+    """Return an intact .npz with other arrays, other names, pickles, or far more zeros."""
     with np.load(io.BytesIO(data)) as file:
         arrays = dict(file)
     names = list(arrays)
@@ -234,7 +234,7 @@ def edit_arrays(data: bytes, rng: random.Random) -> bytes:
 
 
 def edit_member(data: bytes, rng: random.Random) -> bytes:
-    """A member of a valid zip is damaged before it is packed, so that its checksum is right."""
+    """Damage a member before it is zipped, so that its checksum is right."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
         chosen = rng.randrange(len(old.namelist()))
@@ -245,7 +245,7 @@ def edit_member(data: bytes, rng: random.Random) -> bytes:
 
 
 class Pickled:
-    """Leaves a trace where it is unpickled."""
+    """An object that runs code if it is unpickled."""
 
     def __reduce__(self) -> tuple:
         return os.system, ("true",)
@@ -261,7 +261,7 @@ class Kind:
         self, path: Path, read: Callable[[], Any], *mutations: Mutation, share: int = 1
     ) -> None:
         self.path, self.read = path, read
-        # Those that know the format take turns with those that do not.
+        # Mutations that know the format alternate with those that do not.
         self.mutations = [*BYTES, *(mutation for mutation in mutations for _ in range(share))]
         self.valid = path.read_bytes()
 
@@ -271,7 +271,7 @@ class Kind:
 
 
 def kinds(run: Path) -> dict[str, Kind]:
-    """By name, each read as closely as may be."""
+    """Return the kinds of files by name, each with the reader that checks it most closely."""
     here = RunFolder(run)
     about = here.about()
     state, policies = like(run)
@@ -319,12 +319,12 @@ def kinds(run: Path) -> dict[str, Kind]:
 
 
 def _real(value: Any) -> Any:
-    """A whole number as the float that it becomes where one is due."""
+    """Return a whole number as a float, as it is after loading."""
     return float(value) if type(value) is int else value
 
 
 def like(run: Path) -> tuple[Any, Any]:
-    """Shapes of the states and of the policies of a run."""
+    """Return the shapes of the states and of the policies of a run."""
     spec, problem, scales = identity_of(run / folder.RUN, RunFolder(run).about())
     program, jobs = make_program(spec, problem), jobs_of(spec, scales)
     state = eqx.filter_eval_shape(lambda jobs: loop.init(jobs, program=program), jobs)
@@ -333,7 +333,7 @@ def like(run: Path) -> tuple[Any, Any]:
 
 
 class Forbidden:
-    """Hears what the process does while this is entered: it may read files of a run, no others."""
+    """Records forbidden actions of the process: it may only read files of a run."""
 
     listening: "Forbidden | None" = None
 
@@ -361,7 +361,7 @@ class Forbidden:
 
 @functools.cache
 def _listen() -> None:
-    """Once: such a hook stays as long as the process."""
+    """Install the audit hook once: it cannot be removed."""
 
     def hear(event: str, arguments: tuple) -> None:
         if Forbidden.listening is not None:
@@ -378,7 +378,7 @@ SOURCES = Path(__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def memory_limit() -> Iterator[None]:
-    """What the process has now, and `MOST_MEMORY`."""
+    """Limit the memory to what the process has now, plus `MOST_MEMORY`."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(
@@ -399,7 +399,7 @@ def ring(*_: object) -> None:
 
 
 def outcome(kind: Kind, forbidden: Forbidden) -> str:
-    """What reading a file came to: "loaded", the name of the error, or a complaint."""
+    """Return the result of reading a file: "loaded", the name of the error, or what is wrong."""
     signal.signal(signal.SIGALRM, ring)
     signal.alarm(SECONDS)
     result = "loaded"
@@ -420,7 +420,7 @@ def outcome(kind: Kind, forbidden: Forbidden) -> str:
 
 
 def report(kind: Kind, forbidden: Forbidden, seed: int, count: int) -> collections.Counter[str]:
-    """Read so many mutants: how often it came to what."""
+    """Read `count` mutants, and return how often each outcome happened."""
     counts: collections.Counter[str] = collections.Counter()
     assert outcome(kind, forbidden) == "loaded"
     for number, mutant in enumerate(kind.mutants(random.Random(seed), count)):
@@ -439,7 +439,7 @@ def check(counts: dict[str, int], count: int) -> None:
     bad = {what: number for what, number in counts.items() if "!" in what}
     assert not bad, json.dumps(bad, indent=1)[:5000]
     assert sum(counts.values()) == count
-    # Most of the damage is to be seen, or the mutations do nothing.
+    # Most damage must be detected, or the mutations do nothing.
     assert counts.get("loaded", 0) < count / 2, counts
 
 
@@ -447,7 +447,7 @@ def check(counts: dict[str, int], count: int) -> None:
 
 
 def imitate(place: Path, run: Path, algorithm: str) -> Path:
-    """A folder as another algorithm would leave it, its networks all zeros."""
+    """Make the folder of another algorithm, with networks of zeros."""
     about = json.loads((run / folder.RUN).read_bytes())
     spec = make_spec(algorithm, "treatment/quadratic", steps=4, seeds=len(SEEDS), data_needed=False)
     about["spec"] = spec.to_json()
@@ -464,9 +464,9 @@ def imitate(place: Path, run: Path, algorithm: str) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny run, with everything that can be in one."""
+    """The folder of a tiny run, with every kind of file."""
     place = tmp_path_factory.mktemp("strangers") / "run"
-    # Without a task: to compile its rollouts would take longer than all of the quick tests.
+    # Without a task: compiling its rollouts would take longer than all of the quick tests.
     spec = make_spec(
         "bc", "treatment/quadratic", steps=4, seeds=len(SEEDS), settings={"hidden": (4,)},
         batch_size=4, log_every=2, snapshots=(2,), task="none",
@@ -474,14 +474,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(spec, place, checkpoint_seconds=0.0)
     here = RunFolder(place)
     here.write_references({"nothing": Reference(1.0, 0.5, {"dose_mean": 0.0}, "no dose", 16)})
-    judged = Evaluation(np.ones((2, 2, 3), np.float32), {"dose_mean": np.ones((2, 2), np.float32)})
-    here.write_evaluations([0, 4], {"actor_sampled": judged, "actor_centre": judged})
+    made = Evaluation(np.ones((2, 2, 3), np.float32), {"dose_mean": np.ones((2, 2), np.float32)})
+    here.write_evaluations([0, 4], {"actor_sampled": made, "actor_centre": made})
     return place
 
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
+    """A copy of the run that a test may damage."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -519,11 +519,11 @@ def test_many_damaged_folders_are_loaded_or_refused(run):
         check(found["counts"], sum(found["counts"].values()))
 
 
-# What was found so, and what must stay so, one by one
+# Cases that fuzzing found, and others that must stay refused
 
 
 def refused(run: Path, read: Callable[[], Any] | None = None) -> str:
-    """Why a folder is refused: one of our errors that names it, and nothing forbidden is done."""
+    """Return the error of a refused folder: ours, naming it, with no forbidden action."""
     with (
         pytest.raises(ValueError, match=re.escape(str(run))) as error,
         memory_limit(),
@@ -544,7 +544,7 @@ def put(file: Path, place: str, value: Any) -> None:
 
 
 def edit_checksum(data: bytes) -> bytes:
-    """The manifest of somebody who knows how its checksum is made; others as they are."""
+    """Return a manifest with a correct checksum; other files are returned unchanged."""
     values = json.loads(data) if b"checksum" in data and b"[[[[[[" not in data else {}
     if "checksum" not in values:
         return data
@@ -576,35 +576,33 @@ def edit_checksum(data: bytes) -> bytes:
         ("problem.observation_size", 10**30, "problem.observation_size must be"),
         ("problem.observation_size", 2**31 - 1, "fewer than the"),
         ("problem.observation_size", -1, "problem.observation_size must be"),
-        ("problem.action_low", [-1.0] * 100_000, "problem.action_low must lie below"),
+        ("problem.action_low", [-1.0] * 100_000, "problem.action_low must be below"),
         ("problem.action_low", [math.nan], "must be a list of finite numbers"),
         ("problem.discount", math.inf, "problem.discount must lie in"),
         ("problem.discount", "0.9", "problem.discount must lie in"),
-        ("scales", [], "scales must be one, or one a seed"),
+        ("scales", [], "scales must be one, or one per seed"),
         ("scales", [{"observation": {"mean": [0], "scale": [1]}, "reward": None}], "8 means"),
         ("stopped", {"x": {}}, "its 'stopped' is"),
         ("status", "asleep", "its status is 'asleep'"),
         ("step", 5, "step must be a whole number of at most 4"),
-        ("seconds", DEEP, "no JSON file"),
+        ("seconds", DEEP, "not a JSON file"),
         ("seconds", [[[[[[[]]]]]]] * 2, "its 'seconds' is"),
     ],
 )
-def test_absurd_fields_are_refused_by_name(run, without_type_checks, place, value, complaint):
+def test_absurd_fields_are_refused_and_named(run, without_type_checks, place, value, complaint):
     put(run / folder.RUN, place, value)
     assert complaint in refused(run)
 
 
 @pytest.mark.parametrize("name", ["status", "spec", "problem", "sha256", "step"])
-def test_what_must_be_said_is_missed(run, name):
+def test_missing_fields_are_named(run, name):
     about = json.loads((run / folder.RUN).read_bytes())
     del about[name]
     (run / folder.RUN).write_bytes(as_text(about))
-    assert f"says nothing of {name}" in refused(run)
+    assert f"it has no {name}" in refused(run)
 
 
-def test_sizes_that_no_program_can_have_are_refused_before_it_is_traced(
-    trained, tmp_path, without_type_checks
-):
+def test_absurd_sizes_are_refused_before_tracing(trained, tmp_path, without_type_checks):
     place = imitate(tmp_path / "iql", trained, "iql")
     load(place)
     put(place / folder.RUN, "spec.config.hidden", [10**30, 10**30])
@@ -623,17 +621,17 @@ def nested(depth: int) -> Any:
         ("place", {"training": True, "step": 10**30}, "its place is"),
         ("files", [], "its 'files' is []"),
         ("files", {"state.safetensors": {"bytes": -1}}, "its 'files' is"),
-        ("files", {"../run.json": {"bytes": 1, "sha256": ""}}, "none of ours: '../run.json'"),
-        ("files", {"a\0.json": {"bytes": 1, "sha256": ""}}, "none of ours"),
-        ("beside", {"/etc/hostname": {"bytes": 1, "sha256": ""}}, "none of ours"),
-        ("beside", {"snapshots/../run.json": {"bytes": 1, "sha256": ""}}, "none of ours"),
+        ("files", {"../run.json": {"bytes": 1, "sha256": ""}}, "unexpected file: '../run.json'"),
+        ("files", {"a\0.json": {"bytes": 1, "sha256": ""}}, "unexpected file"),
+        ("beside", {"/etc/hostname": {"bytes": 1, "sha256": ""}}, "unexpected file"),
+        ("beside", {"snapshots/../run.json": {"bytes": 1, "sha256": ""}}, "unexpected file"),
         ("warnings", nested(200), "deeper than 32 levels"),
         ("spec", {}, "its 'spec' is"),
         ("seconds", math.nan, "its 'seconds' is nan"),
         ("format", 10**9, "format 1000000000"),
     ],
 )
-def test_a_manifest_with_the_right_checksum_is_not_trusted(
+def test_a_manifest_with_a_correct_checksum_is_still_checked(
     run, without_type_checks, place, value, complaint
 ):
     step = run / checkpoints.FOLDER / "step_000000002"
@@ -643,7 +641,7 @@ def test_a_manifest_with_the_right_checksum_is_not_trusted(
 
 
 @pytest.mark.parametrize("name", [folder.RUN, folder.METRICS, folder.EVALUATIONS, folder.STATE])
-def test_what_never_ends_is_not_read(run, name):
+def test_endless_files_are_not_read(run, name):
     (run / name).unlink()
     (run / name).symlink_to("/dev/zero")
     refused(run)
@@ -652,13 +650,13 @@ def test_what_never_ends_is_not_read(run, name):
     refused(run)
 
 
-def test_a_pickle_is_not_opened(run):
+def test_a_pickle_is_not_loaded(run):
     arrays = {"steps": np.array([0, 4]), "actor_sampled/returns": np.array([Pickled()] * 2, object)}
     np.savez(run / folder.EVALUATIONS, **arrays)
     assert "Python objects, which could run code" in refused(run)
 
 
-def test_zeros_beyond_the_limit_are_not_unpacked(run, monkeypatch):
+def test_arrays_above_the_limit_are_not_unpacked(run, monkeypatch):
     monkeypatch.setattr(folder, "LARGEST_LOG", 2**20)
     arrays = {"steps": np.array([0, 4]), "actor_sampled/returns": np.zeros((2, 2, 10**6))}
     np.savez_compressed(run / folder.EVALUATIONS, **arrays)
@@ -666,15 +664,15 @@ def test_zeros_beyond_the_limit_are_not_unpacked(run, monkeypatch):
     assert "the limit is 1,048,576" in refused(run)
 
 
-def test_a_state_has_room_for_its_seeds(run):
-    """A seed has 46 weights of four bytes, two moments of each, and a count: 556 bytes."""
+def test_a_state_too_small_for_its_seeds_is_refused(run):
+    """A seed has 46 weights of four bytes, two moments for each, and a count: 556 bytes."""
     put(run / folder.RUN, "scales", [{"observation": None, "reward": None}])
     put(run / folder.RUN, "spec.seeds", [*range(100_000)])
     assert "fewer than the 55,600,000 of the arrays" in refused(run)
 
 
-def test_networks_that_no_file_holds_are_not_made_to_be_verified(run, without_type_checks):
-    """Two layers of 40,000 would take 25.6 GB, with a state of some kilobytes."""
+def test_networks_larger_than_their_file_are_not_made_for_verification(run, without_type_checks):
+    """Two layers of 40,000 would take 25.6 GB, but the saved state has a few kilobytes."""
     assert verify(run, 0)["data"].result == OK
     put(run / folder.RUN, "spec.config.hidden", [40_000, 40_000])
     with memory_limit():
@@ -683,7 +681,7 @@ def test_networks_that_no_file_holds_are_not_made_to_be_verified(run, without_ty
     assert found["replay"].result == NOT_POSSIBLE and "state.safetensors" in found["replay"].what
 
 
-def test_what_a_run_names_is_neither_opened_nor_imported(run):
+def test_names_in_a_run_are_neither_opened_nor_imported(run):
     put(run / folder.RUN, "spec.task", "os:Task-v0")
     put(run / folder.RUN, "spec.dataset", "/etc/hostname")
     with Forbidden(run) as forbidden:
@@ -691,7 +689,7 @@ def test_what_a_run_names_is_neither_opened_nor_imported(run):
     assert not forbidden.seen
 
 
-def test_an_array_of_a_type_that_numpy_has_not_is_refused(run):
+def test_an_array_type_unknown_to_numpy_is_refused(run):
     data = (run / folder.STATE).read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = data[8 : 8 + length].replace(b'"I32"', b'"F8_E4M3"')
@@ -706,21 +704,21 @@ def test_an_array_of_a_type_that_numpy_has_not_is_refused(run):
     ("line", "complaint"),
     [
         ('{"step": 4, "seed": 1}', "its metrics are not those of the first line"),
-        ('{"seed": 1}', "no object with a step and a seed"),
-        ('{"step": 1e3, "seed": 1}', "no object with a step and a seed"),
-        ("[]", "no object with a step and a seed"),
+        ('{"seed": 1}', "not an object with a step and a seed"),
+        ('{"step": 1e3, "seed": 1}', "not an object with a step and a seed"),
+        ("[]", "not an object with a step and a seed"),
         ("[" * 10**5, "recursion"),
         ("1" * 2**20, "longer than 1,048,576 bytes"),
     ],
 )
-def test_lines_of_metrics_are_refused_by_number(run, line, complaint):
+def test_a_refused_line_of_metrics_is_named_by_its_number(run, line, complaint):
     lines = (run / folder.METRICS).read_text().splitlines()
     (run / folder.METRICS).write_text("\n".join([*lines[:3], line, ""]))
-    assert complaint in (told := refused(run)) and "line 4" in told
+    assert complaint in (message := refused(run)) and "line 4" in message
 
 
 @pytest.mark.parametrize("value", ["10" + "0" * 400, '"1"', "true", "[]"])
-def test_a_metric_is_a_number(run, value):
+def test_a_metric_that_is_not_a_number_is_refused(run, value):
     lines = (run / folder.METRICS).read_text()
     (run / folder.METRICS).write_text(
         re.sub(r'"actor_loss": [^,]*', f'"actor_loss": {value}', lines)
@@ -728,18 +726,18 @@ def test_a_metric_is_a_number(run, value):
     assert "actor_loss is" in refused(run)
 
 
-def test_metrics_that_miss_a_seed_are_refused(run):
+def test_metrics_without_all_seeds_are_refused(run):
     lines = (run / folder.METRICS).read_text().splitlines(keepends=True)
     (run / folder.METRICS).write_text("".join(lines[:3]))
-    assert "not there for all seeds" in refused(run)
+    assert "missing for some seeds" in refused(run)
     (run / folder.METRICS).write_text("".join([lines[1], lines[0], *lines[2:]]))
     assert "line 1, is damaged: it is not of seed 0" in refused(run)
     (run / folder.METRICS).write_text("".join([*lines[2:], *lines[:2]]))
-    assert "does not go with" in refused(run)
+    assert "does not follow step" in refused(run)
 
 
 @pytest.mark.parametrize("mean", ["1", None, True, 10**400, []])
-def test_references_are_of_the_right_kinds(run, mean):
+def test_references_of_wrong_types_are_refused(run, mean):
     about = {"standard_error": None, "measures": {}, "rule": "", "mean": 1.5}
     (run / folder.REFERENCES).write_bytes(as_text({"rows": {"nothing": about}}))
     assert RunFolder(run).references()["nothing"].mean == 1.5
@@ -748,7 +746,7 @@ def test_references_are_of_the_right_kinds(run, mean):
 
 
 def child(run: Path, seed: int) -> None:
-    """The counts of all kinds, as JSON, on the standard output."""
+    """Print the counts of all kinds as JSON."""
     found = {}
 
     def keep(name: str, counts: Callable[[], collections.Counter[str]]) -> None:

@@ -1,7 +1,7 @@
-"""Checkpoints of earlier formats are gone on from. One folder a format is kept beside this file.
+"""Runs resume from checkpoints of earlier formats; one folder per format is next to this file.
 
-WRITE_CHECKPOINT=1 pytest tests/runs/test_old_checkpoints.py -n 0 writes that of today's format:
-once, when a format is new. Those of before stay as they are.
+WRITE_CHECKPOINT=1 pytest tests/runs/test_old_checkpoints.py -n 0 writes the folder of the current
+format: once, when the format is new. Older folders never change.
 """
 
 import os
@@ -27,22 +27,22 @@ def spec():
     return make_spec("bc", "tiny/shared", **OPTIONS)
 
 
-class BreakOff(Silent):
+class Interrupt(Silent):
     def advance(self, step):
         if step == 9:
             raise KeyboardInterrupt
 
 
 @pytest.mark.skipif(not os.environ.get("WRITE_CHECKPOINT"), reason="writes a file of the tests")
-def test_write_that_of_today():
+def test_write_a_folder_of_the_current_format():
     folder = KEPT / f"format_{checkpoints.FORMAT}"
     with pytest.raises(KeyboardInterrupt):
-        execute(spec(), folder, BreakOff(), checkpoint_seconds=0.0)
+        execute(spec(), folder, Interrupt(), checkpoint_seconds=0.0)
     (folder / ".lock").unlink()
 
 
 @pytest.mark.parametrize("number", range(1, checkpoints.FORMAT + 1))
-def test_a_run_goes_on_from_every_format_that_there_was(tmp_path, number, caplog):
+def test_a_run_resumes_from_every_earlier_format(tmp_path, number, caplog):
     folder = tmp_path / "run"
     shutil.copytree(KEPT / f"format_{number}", folder)
     assert verify(folder, 0).passed, str(verify(folder, 0))

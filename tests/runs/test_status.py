@@ -1,4 +1,4 @@
-"""States of a folder, built by hand or by tiny runs; numbers are those that were written."""
+"""The status of folders that are built by hand or by tiny runs."""
 
 import io
 import json
@@ -32,7 +32,7 @@ def row(step, seed, loss):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A run of seeds 3 and 5 that has just been begun, by nobody."""
+    """A run of seeds 3 and 5 that has just started, without a training process."""
     made = RunFolder(tmp_path / "run")
     made.path.mkdir()
     made.write_about(ABOUT)
@@ -40,48 +40,48 @@ def folder(tmp_path):
 
 
 def evaluate_by_hand(folder, steps, returns):
-    """Returns of shape (steps, seeds, episodes)."""
+    """Write evaluations; returns have shape (steps, seeds, episodes)."""
     folder.write_evaluations(steps, {"actor_sampled": Evaluation(np.asarray(returns), {})})
 
 
-def write_and_break_off(path, after=4, steps=6, **options):
-    """A run whose progress ends it after a step, with a checkpoint at every chunk before."""
+def write_and_interrupt(path, after=4, steps=6, **options):
+    """Interrupt a run after a step, with a checkpoint at every chunk before it."""
 
-    class Breaks(Silent):
+    class Interrupt(Silent):
         def advance(self, step):
             if step == after:
                 raise KeyboardInterrupt
 
     spec = make_spec("stand_in", "tiny/own", steps=steps, evaluate_every=2, log_every=1, **options)
     with pytest.raises(KeyboardInterrupt):
-        execute(spec, path, Breaks(), checkpoint_seconds=0.0)
+        execute(spec, path, Interrupt(), checkpoint_seconds=0.0)
     return spec
 
 
-def test_a_run_without_metrics_is_at_its_start(folder):
-    standing = StatusReader(folder.path).read()
-    assert (standing.step, standing.percent, standing.score) == (0, 0, None)
-    assert standing.running and not standing.in_use
-    text = run_status.describe(standing)
+def test_a_run_without_metrics_is_at_step_0(folder):
+    found_status = StatusReader(folder.path).read()
+    assert (found_status.step, found_status.percent, found_status.score) == (0, 0, None)
+    assert found_status.running and not found_status.in_use
+    text = run_status.describe(found_status)
     assert "seeds 3, 5: step 0 of 40 (0 %)" in text
     assert "resume from the start" in text and "no metrics yet" in text
 
 
-def test_the_lock_tells_who_trains(folder):
+def test_the_lock_shows_whether_a_process_is_training(folder):
     watch = StatusReader(folder.path)
     with locked(folder.path):
         assert watch.read().in_use
-        assert "a process is training into it now" in run_status.describe(watch.read())
+        assert "training now" in run_status.describe(watch.read())
     assert not watch.read().in_use
 
 
-def test_a_seed_without_a_value_goes_on(folder):
+def test_a_seed_without_a_value_has_not_stopped(folder):
     for seed, value in ((3, None), (5, 2.0)):
         folder.append_metrics([row(20, seed, 1.0) | {"held_out_value": value or math.nan}])
-    standing = StatusReader(folder.path).read()
-    assert standing.stopped == 0
+    found_status = StatusReader(folder.path).read()
+    assert found_status.stopped == 0
     assert "held_out_value: not estimable: outside what the rewards allow, 1 of 2 seeds" in (
-        run_status.describe(standing)
+        run_status.describe(found_status)
     )
 
 
@@ -89,10 +89,10 @@ def test_means_leave_out_seeds_that_stopped(folder):
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
     folder.append_metrics([row(20, 3, math.nan), row(20, 5, 4.0)])
     evaluate_by_hand(folder, [0, 20], [[[1.0, 3.0], [5.0, 5.0]], [[np.nan] * 2, [6.0, 8.0]]])
-    standing = StatusReader(folder.path).read()
-    assert (standing.step, standing.percent, standing.stopped) == (20, 50, 1)
-    assert standing.score.step == 20 and standing.score.mean == 7.0
-    text = run_status.describe(standing)
+    found_status = StatusReader(folder.path).read()
+    assert (found_status.step, found_status.percent, found_status.stopped) == (20, 50, 1)
+    assert found_status.score.step == 20 and found_status.score.mean == 7.0
+    text = run_status.describe(found_status)
     assert "1 of 2 seeds stopped" in text
     assert re.search(r"^loss +4\.000 +4\.000 +4\.000$", text, re.MULTILINE)
     assert re.search(r"^actor_sampled +7\.000 ", text, re.MULTILINE)
@@ -100,7 +100,7 @@ def test_means_leave_out_seeds_that_stopped(folder):
 
 
 def test_only_rows_of_all_seeds_count(folder):
-    """Lines come one at a time, and the last of them in pieces."""
+    """Lines are appended one at a time, and the last one in pieces."""
     file = folder.path / "metrics.jsonl"
     assert last_metrics(file, (3, 5)) is None
     lines = [json.dumps(row(*values)) for values in ((10, 3, 1.0), (10, 5, 2.0), (20, 3, 3.0))]
@@ -117,7 +117,7 @@ def test_only_rows_of_all_seeds_count(folder):
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """The lines of metrics that were parsed."""
+    """Record the lines of metrics that are parsed."""
     lines, parse = [], status.metrics_row
     monkeypatch.setattr(status, "metrics_row", lambda line: lines.append(line) or parse(line))
     return lines
@@ -150,8 +150,8 @@ def test_rows_of_more_seeds_than_a_block_holds(folder, monkeypatch):
     np.testing.assert_array_equal(found.metrics["loss"], 2.0 * np.arange(200))
 
 
-def test_a_run_that_goes_back_is_followed_back(folder):
-    """A checkpoint's shorter file takes the place of the longer one, then grows another way."""
+def test_a_run_that_goes_back_to_a_checkpoint_is_read_again(folder):
+    """A checkpoint's shorter file replaces the longer one, then grows differently."""
     file = folder.path / "metrics.jsonl"
     reader = StatusReader(folder.path)
     for step in (10, 20, 30):
@@ -168,7 +168,7 @@ def test_a_run_that_goes_back_is_followed_back(folder):
 
 
 @pytest.mark.parametrize("line", ["[1, 2]", "{", '{"step": "a", "seed": 3}', '{"seed": 3}'])
-def test_a_damaged_line_is_named_by_its_file(folder, line):
+def test_a_damaged_line_raises_an_error_with_its_file(folder, line):
     (folder.path / "metrics.jsonl").write_text(line + "\n")
     with pytest.raises(DamagedError, match=r"metrics\.jsonl is damaged"):
         StatusReader(folder.path).read()
@@ -186,17 +186,17 @@ def test_a_damaged_line_is_named_by_its_file(folder, line):
         {"status": 1},
     ],
 )
-def test_a_stranger_s_run_json_is_refused(folder, wrong):
+def test_a_run_json_with_wrong_types_is_refused(folder, wrong):
     StatusReader(folder.path).read()
     folder.write_about({**ABOUT, **wrong})
     with pytest.raises(DamagedError, match=r"run\.json is damaged"):
         StatusReader(folder.path).read()
 
 
-def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
-    """Broken off while step 4 is told: the newest checkpoint is that of step 3."""
+def test_the_status_of_an_interrupted_run_says_where_it_resumes(tmp_path, capsys):
+    """The run is interrupted while step 4 is reported: the newest checkpoint is that of step 3."""
     path = tmp_path / "run"
-    spec = write_and_break_off(path, seeds=2)
+    spec = write_and_interrupt(path, seeds=2)
     main(["show", str(path)])
     text = capsys.readouterr().out
     assert "stand_in on tiny/own, seeds 0, 1: step 4 of 6 (66 %)" in text
@@ -212,33 +212,33 @@ def test_a_broken_off_run_says_where_it_goes_on(tmp_path, capsys):
     assert not StatusReader(path).read().running
 
 
-def test_seeds_that_stopped_and_warnings_are_told(folder):
+def test_stopped_seeds_and_warnings_are_listed(folder):
     stop = {"step": 7, "metric": "loss", "last_good_step": 5, "why": "x"}
-    told = [
+    remarks = [
         *run_status.remarks(outline({**ABOUT, "stopped": {"3": stop}, "warnings": ["a\n\x1bb"]}))
     ]
-    assert told == [
+    assert remarks == [
         "seed 3 stopped at step 7: loss was not finite. Its state after step 5 is kept.",
         "warning: a\\n\\u001bb",
     ]
 
 
-def test_what_a_checkpoint_knows_is_told(tmp_path):
-    """Seed 1 breaks at update 1 and stops alone; run.json is only written again at the end."""
+def test_stopped_seeds_of_a_checkpoint_are_listed(tmp_path):
+    """Seed 1 diverges at update 1 and stops; run.json is written again only at the end."""
     first = execute(make_spec("stand_in", "tiny/own", steps=1, seeds=2), None)
     settings = {"bad_identity": float(first.states.identity[1]), "bad_update": 1.0}
     path = tmp_path / "run"
-    write_and_break_off(path, seeds=2, settings=settings)
-    standing = StatusReader(path).read()
-    assert standing.stopped == 1
-    text = run_status.describe(standing)
+    write_and_interrupt(path, seeds=2, settings=settings)
+    found_status = StatusReader(path).read()
+    assert found_status.stopped == 1
+    text = run_status.describe(found_status)
     assert "1 of 2 seeds stopped" in text
     assert (
         "\nseed 1 stopped at step 2: loss was not finite. Its state after step 1 is kept." in text
     )
 
 
-def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
+def test_several_folders_are_shown_in_a_table(folder, tmp_path, capsys):
     finished = tmp_path / "finished"
     execute(make_spec("stand_in", "tiny/own", steps=2, seeds=2, evaluate_every=2), finished)
     score = float(np.mean(load(finished).evaluations["actor_sampled"].returns[-1]))
@@ -259,17 +259,17 @@ def test_many_folders_are_a_line_each(folder, tmp_path, capsys):
     lines = lines[2:]
     assert lines[0] == ["folder", "algorithm", "dataset", "seeds", "actor sampled", "status"]
     assert [line[0] for line in lines[2:]] == [*map(str, paths)]
-    assert lines[2][-1] == "damaged: state.safetensors is cut off or was changed"
+    assert lines[2][-1] == "damaged: state.safetensors is truncated or was changed"
     assert lines[3][1:] == ["stand_in", "tiny/own", "0, 1", f"{score:.3f}", "finished"]
     stopped = "1 of 2 seeds stopped"
     assert lines[4][-2:] == ["-", f"interrupted at step 10, {stopped}"]
     assert lines[5][-1] == f"running 25 %, {stopped}"
-    assert lines[6][-1].startswith("damaged: run.json is no JSON file")
+    assert lines[6][-1].startswith("damaged: run.json is not a JSON file")
     assert lines[7][-1] == "holds no run: there is no run.json"
 
 
-def test_pace_is_that_of_the_rows_seen_to_come():
-    """The first one seen is of unknown age; then 100 steps take 10 s, and 800 are left."""
+def test_pace_is_measured_on_new_rows():
+    """The age of the first row is unknown; then 100 steps take 10 s, and 800 are left."""
     pace = run_status.Pace()
     for step, now in ((100, 0.0), (200, 3.0), (200, 8.0), (300, 13.0)):
         assert pace.words(800) == ""
@@ -280,7 +280,7 @@ def test_pace_is_that_of_the_rows_seen_to_come():
 
 
 class Gate(Silent):
-    """Lets a run begin a step when the one before was seen."""
+    """Lets a run continue after step 2 only when that step was shown."""
 
     def __init__(self):
         self.reached, self.seen = threading.Event(), threading.Event()
@@ -293,7 +293,7 @@ class Gate(Silent):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
-    """A thread trains; it waits at step 2 until that was shown, and then finishes."""
+    """A thread trains; it waits at step 2 until that step was shown, and then finishes."""
     path, gate = tmp_path / "run", Gate()
     spec = make_spec("stand_in", "tiny/own", steps=4, evaluate_every=2, log_every=1)
     thread = threading.Thread(target=execute, args=(spec, path, gate))
@@ -301,13 +301,13 @@ def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
     kind = run_status._Screen if terminal else run_status._Lines
     show = kind.show
 
-    def and_tell(self, standing, pace):
-        show(self, standing, pace)
-        shown.append(standing.step)
-        if standing.step == 2:
+    def show_and_record(self, found_status, pace):
+        show(self, found_status, pace)
+        shown.append(found_status.step)
+        if found_status.step == 2:
             gate.seen.set()
 
-    monkeypatch.setattr(kind, "show", and_tell)
+    monkeypatch.setattr(kind, "show", show_and_record)
     thread.start()
     assert gate.reached.wait(60.0)
     screen = io.StringIO()
@@ -324,8 +324,8 @@ def test_following_ends_with_the_run(tmp_path, monkeypatch, capsys, terminal):
     assert ("━" in text) == terminal
 
 
-def test_a_run_can_be_read_at_any_moment(tmp_path):
-    """A thread writes at every step, as fast as it can; it waits for the reader at every tenth."""
+def test_a_run_can_be_read_at_any_time(tmp_path):
+    """A thread writes at every step without pausing; it waits for the reader at every tenth."""
     path, begun, over = tmp_path / "run", threading.Event(), threading.Event()
     steps = []
 
@@ -343,18 +343,18 @@ def test_a_run_can_be_read_at_any_moment(tmp_path):
     watch = StatusReader(path)
     try:
         assert begun.wait(60.0)
-        while (standing := watch.read()).running:
-            assert standing.in_use
-            assert f"step {standing.step} of 40" in run_status.describe(standing)
-            steps.append(standing.step)
+        while (found_status := watch.read()).running:
+            assert found_status.in_use
+            assert f"step {found_status.step} of 40" in run_status.describe(found_status)
+            steps.append(found_status.step)
     finally:
         over.set()
         thread.join()
     assert steps == sorted(steps) and {10, 20, 30, 40} <= set(steps)
-    assert standing.outline.status == "finished"
+    assert found_status.outline.status == "finished"
 
 
-def test_lines_come_only_with_news(folder, capsys):
+def test_a_line_is_printed_only_if_something_changed(folder, capsys):
     lines = run_status._Lines(every=0.0)
     folder.append_metrics([row(10, 3, 1.0), row(10, 5, 2.0)])
     watch = StatusReader(folder.path)
@@ -368,13 +368,13 @@ def test_lines_come_only_with_news(folder, capsys):
     )
 
 
-def test_following_a_run_that_nobody_is_at_ends_and_says_so(folder, capsys):
+def test_following_an_interrupted_run_ends_with_a_message(folder, capsys):
     assert not run_status.follow(folder.path, refresh=0.01, patience=0.02)
-    told = "interrupted: run the same command again to resume from the start"
-    assert told in capsys.readouterr().out
+    message = "interrupted: run the same command again to resume from the start"
+    assert message in capsys.readouterr().out
 
 
-def test_following_ends_quietly(folder, monkeypatch, capsys):
+def test_ctrl_c_ends_following_without_an_error(folder, monkeypatch, capsys):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
@@ -383,8 +383,8 @@ def test_following_ends_quietly(folder, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == ["step 0 of 40 (0 %)"]
 
 
-def test_following_waits_for_a_run_that_is_just_being_begun(tmp_path, monkeypatch, capsys):
-    """The lock is there before run.json is: the first pause writes it, the second finishes."""
+def test_following_waits_for_a_run_that_is_just_starting(tmp_path, monkeypatch, capsys):
+    """The lock exists before run.json: the first pause writes it, the second finishes the run."""
     path = tmp_path / "run"
     made, states = RunFolder(path), iter(["running", "finished"])
     monkeypatch.setattr(

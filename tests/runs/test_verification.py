@@ -1,4 +1,4 @@
-"""Whether a run folder is what it says: an untouched one passes, and every kind of harm is seen."""
+"""Verification of run folders: an intact one passes, and every kind of damage is found."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ NAMES = [
 
 
 class Interrupt(Silent):
-    """Breaks a run off after step 9."""
+    """Interrupts a run after step 9."""
 
     def advance(self, step):
         if step == 9:
@@ -38,20 +38,20 @@ class Interrupt(Silent):
 
 
 def tiny(out, progress=None, algorithm="stand_in", dataset="tiny/own", settings=None, **changes):
-    """With a checkpoint after every chunk; a finished run keeps that of step 9."""
+    """Train with a checkpoint after every chunk; a finished run keeps that of step 9."""
     spec = make_spec(algorithm, dataset, settings=settings or {}, **{**OPTIONS, **changes})
     return execute(spec, out, progress, checkpoint_seconds=0.0)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Where the run that most tests copy is trained once, by the first of them."""
+    """The folder of the run that most tests copy; the first test trains it."""
     return tmp_path_factory.mktemp("trained") / "run"
 
 
 @pytest.fixture
 def folder(trained, tmp_path):
-    """A run of its own for every test."""
+    """A copy of the run for each test."""
     tiny(trained)
     return shutil.copytree(trained, tmp_path / "run")
 
@@ -70,21 +70,21 @@ def failed(folder, replayed=None):
     return [name for name, result in results(folder, replayed).items() if result == "FAILED"]
 
 
-def list_anew(folder):
-    """Let run.json list the checksums that the files have now."""
+def update_checksums(folder):
+    """Update the checksums in run.json."""
     about = json.loads((folder / "run.json").read_text())
     for name in about["files"]:
         about["files"][name] = files.stamp_of(folder / name)
     (folder / "run.json").write_text(json.dumps(about))
 
 
-def test_an_untouched_run_passes_and_nothing_is_written(folder):
+def test_an_intact_run_passes_and_nothing_is_written(folder):
     before = contents(folder)
     found = verify(folder)
     assert found.passed
     assert {check.result for check in found.checks} == {"ok"}
     assert contents(folder) == before
-    # By hand: 12 steps in chunks of 3; one chunk each from the start and from step 9 to the end.
+    # 12 steps in chunks of 3; one chunk each from the start and from step 9 to the end.
     assert "8 rows" in found["metrics"].what
     assert "3 steps, 4 ways of acting, all seeds" in found["evaluations"].what
     replayed = found["replay"].what
@@ -97,7 +97,7 @@ def test_an_untouched_run_passes_and_nothing_is_written(folder):
     assert [line.split()[:2] for line in lines] == [[name, "ok"] for name in NAMES]
 
 
-def test_all_of_it_can_be_replayed_or_nothing(folder):
+def test_all_steps_can_be_replayed_or_none(folder):
     what = verify(folder, 100)["replay"].what
     assert "12 steps from the start" in what and "metrics of steps 1 to 12" in what
     for part in ("snapshot of step 6", "checkpoint of step 9", "state.safetensors"):
@@ -119,7 +119,7 @@ def test_all_of_it_can_be_replayed_or_nothing(folder):
         ("checkpoints/step_000000009/manifest.json", {"checkpoints"}),
     ],
 )
-def test_one_wrong_bit_in_any_file_is_noticed(folder, file, expected):
+def test_one_wrong_bit_in_any_file_is_detected(folder, file, expected):
     whole = (folder / file).read_bytes()
     for place in (1, len(whole) // 2, len(whole) - 2):
         flipped = bytearray(whole)
@@ -128,7 +128,7 @@ def test_one_wrong_bit_in_any_file_is_noticed(folder, file, expected):
         assert expected <= {*failed(folder, 0)}
 
 
-def test_a_run_json_that_cannot_be_read(folder):
+def test_an_unreadable_run_json_fails_and_prevents_the_other_checks(folder):
     whole = bytearray((folder / "run.json").read_bytes())
     whole[0] ^= 1
     (folder / "run.json").write_bytes(whole)
@@ -140,7 +140,7 @@ def test_a_run_json_that_cannot_be_read(folder):
 
 
 @pytest.mark.parametrize("name", ["versions", "device", "step", "files"])
-def test_a_run_json_that_says_less(folder, name):
+def test_a_run_json_with_missing_fields_fails(folder, name):
     about = json.loads((folder / "run.json").read_text())
     del about[name]
     (folder / "run.json").write_text(json.dumps(about))
@@ -148,13 +148,13 @@ def test_a_run_json_that_says_less(folder, name):
     assert found["run.json"].result == "FAILED" and name in found["run.json"].what
 
 
-def test_a_file_that_is_gone_or_too_many(folder):
+def test_missing_and_surplus_files_fail(folder):
     (folder / "snapshots/step_000000006.safetensors").rename(
         folder / "snapshots/step_000000009.safetensors"
     )
     found = verify(folder, 0)
     assert "step_000000006.safetensors is missing" in found["files"].what
-    assert "step_000000009.safetensors is here and not listed" in found["files"].what
+    assert "step_000000009.safetensors is present but not listed" in found["files"].what
     assert found["snapshots"].result == "FAILED"
     (folder / "evaluations.npz").unlink()
     assert verify(folder, 0)["evaluations"].result == "FAILED"
@@ -173,11 +173,11 @@ def test_a_file_that_is_gone_or_too_many(folder):
         (lambda lines: [without_loss(lines[0]), *lines[1:]], "line 1 has no numbers"),
     ],
 )
-def test_metrics_that_are_not_whole(folder, change, message):
-    """Also where the checksums were made to fit."""
+def test_incomplete_or_changed_metrics_fail(folder, change, message):
+    """The damage is found even if the checksums are correct."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join(change(lines)) + "\n")
-    list_anew(folder)
+    update_checksums(folder)
     found = verify(folder, 0)
     assert found["files"].result == "ok"
     assert found["metrics"].result == "FAILED" and message in found["metrics"].what
@@ -187,7 +187,7 @@ def without_loss(line):
     return json.dumps(json.loads(line) | {"loss": None})
 
 
-def test_evaluations_of_other_steps(folder):
+def test_evaluations_of_wrong_shape_fail(folder):
     with np.load(folder / "evaluations.npz") as file:
         arrays = dict(file)
     for name, changed in [
@@ -200,7 +200,7 @@ def test_evaluations_of_other_steps(folder):
         assert found.result == "FAILED" and name in found.what
 
 
-def test_other_data(tmp_path, tiny_world, monkeypatch):
+def test_changed_data_fail_and_missing_data_cannot_be_checked(tmp_path, tiny_world, monkeypatch):
     tiny(tmp_path, dataset="tiny/shared")
     other = Reader("tiny/shared", lambda name, seed: tiny_world.dataset(name, 9))
     monkeypatch.setitem(readers._READERS, "tiny/shared", other)
@@ -213,15 +213,15 @@ def test_other_data(tmp_path, tiny_world, monkeypatch):
 
 
 def change_weight(file, folder, amount):
-    """Multiply one weight of seed 5 in a file, and let the checksums fit."""
+    """Multiply one weight of seed 5 in a file, and update the checksums."""
     run = fat2thin.load(folder)
     weight = np.array(run.states.weight)
     weight[1, 2, 0] *= amount
     file.write_bytes(files.dump_tree(run.states._replace(weight=weight)))
-    list_anew(folder)
+    update_checksums(folder)
 
 
-def test_a_changed_weight_is_found_by_replay_alone(folder):
+def test_only_the_replay_finds_a_changed_weight(folder):
     change_weight(folder / "state.safetensors", folder, 1 + 1e-6)
     assert failed(folder, 0) == []
     assert failed(folder) == ["replay"]
@@ -231,27 +231,27 @@ def test_a_changed_weight_is_found_by_replay_alone(folder):
     assert 5e-7 < largest < 2e-6  # one or more of the last bits, which are 6e-8 to 1.2e-7 each
 
 
-def test_a_weight_that_is_no_number(folder):
+def test_a_weight_that_is_not_finite_fails(folder):
     change_weight(folder / "state.safetensors", folder, np.inf)
     found = verify(folder, 0)["weights"]
     assert found.result == "FAILED" and ".weight of seed 5 in state.safetensors" in found.what
 
 
 @pytest.mark.parametrize("step", [3, 12])
-def test_a_changed_metric_is_found_by_replay_alone(folder, step):
+def test_the_replay_finds_a_changed_metric(folder, step):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (row,) = [row for row in rows if (row["step"], row["seed"]) == (step, 5)]
     row["reward"] *= 1.25
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    list_anew(folder)
-    # The checkpoint of step 9 has the first rows, too.
+    update_checksums(folder)
+    # The checkpoint of step 9 has the first rows too.
     assert failed(folder, 0) == (["metrics"] if step == 3 else [])
     what = verify(folder)["replay"].what
     assert f"First difference: reward of seed 5 at step {step}," in what
-    assert what.endswith("2.0e-01")  # a quarter more, of the larger of both
+    assert what.endswith("2.0e-01")  # a difference of 0.25 relative to the larger number, 1.25
 
 
-def test_a_seed_that_stopped_alone(tmp_path):
+def test_a_run_with_a_stopped_seed_passes(tmp_path):
     identity = float(jax.random.uniform(stream_key(5, Stream.INITIAL_STATE), (3, 2))[0, 0])
     tiny(tmp_path, settings={"bad_identity": identity, "bad_update": 7.0})
     found = verify(tmp_path, 12)
@@ -263,7 +263,7 @@ def test_a_seed_that_stopped_alone(tmp_path):
     assert failed(tmp_path, 0) == ["metrics"]
 
 
-def test_a_run_that_diverged(tmp_path):
+def test_a_run_that_diverged_passes(tmp_path):
     identity = float(jax.random.uniform(stream_key(5, Stream.INITIAL_STATE), (3, 2))[0, 0])
     with pytest.raises(TrainingDiverged):
         tiny(tmp_path, settings={"bad_identity": identity, "bad_update": 7.0}, seeds=[5])
@@ -273,7 +273,7 @@ def test_a_run_that_diverged(tmp_path):
     assert "state.safetensors" in found["replay"].what
 
 
-def test_an_unfinished_run(tmp_path):
+def test_an_unfinished_run_is_verified(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tiny(tmp_path, Interrupt())
     before = contents(tmp_path)
@@ -288,7 +288,7 @@ def test_an_unfinished_run(tmp_path):
     assert damaged.result == "FAILED" and str(state) in damaged.what
     state.write_bytes(whole)
     with locked(tmp_path):
-        assert "trains into the folder now" in verify(tmp_path, 0)["run.json"].what
+        assert "is training into the folder" in verify(tmp_path, 0)["run.json"].what
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 12, "seed": 3, "lo')
     assert failed(tmp_path, 0) == []
@@ -314,7 +314,7 @@ def test_a_preparation_is_not_replayed(tmp_path, tiny_world, monkeypatch):
     assert found.result == "not possible" and "it begins with a preparation" in found.what
 
 
-def test_a_difference_elsewhere_proves_nothing(folder):
+def test_a_difference_on_another_version_proves_nothing(folder):
     change_weight(folder / "state.safetensors", folder, 1.5)
     about = json.loads((folder / "run.json").read_text())
     about["versions"]["jax"] = "0.1"
@@ -323,8 +323,8 @@ def test_a_difference_elsewhere_proves_nothing(folder):
     assert found.result == "not possible" and "jax 0.1 then" in found.what
 
 
-def test_a_run_that_shared_its_program_with_others(tmp_path):
-    """What was an argument of the program then is one in the replay."""
+def test_a_run_that_shared_its_program_is_verified(tmp_path):
+    """A setting that was an argument of the program is one in the replay too."""
     several = [
         make_spec(
             "stand_in", "tiny/own", settings={"noise": noise, "learning_rate": 0.3}, **OPTIONS
@@ -337,7 +337,7 @@ def test_a_run_that_shared_its_program_with_others(tmp_path):
         assert verify(run.folder, replayed=12).passed, str(verify(run.folder, replayed=12))
 
 
-def test_the_command(folder, capsys):
+def test_the_verify_command_exits_with_1_on_failure(folder, capsys):
     cli.main(["verify", str(folder), "--replay", "0"])
     assert "not possible" in capsys.readouterr().out
     (folder / "evaluations.npz").unlink()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import jax
 import numpy as np
@@ -35,20 +36,29 @@ def test_commands_take_every_option_and_explain_it(command, options, capsys):
         assert sentence in shown
 
 
-def test_the_function_and_the_specification_have_every_option():
+def test_train_and_the_specification_have_every_option():
     parameters = inspect.signature(fat2thin.train).parameters
     fields = {field.name for field in dataclasses.fields(RunSpec)}
     for name, default, sentence in explain(RunOptions):
         assert parameters[name].default == default
         assert name in fields
-        assert sentence.split(".")[0] in " ".join(fat2thin.train.__doc__.split())
+        assert f"{name}: {sentence}" in " ".join(fat2thin.train.__doc__.split())
     assert [*parameters][-1] == "settings"
     assert {*option_names()} < {*parameters}
 
 
+def test_help_explains_every_argument_in_the_order_of_the_signature():
+    lines = inspect.getdoc(fat2thin.train).splitlines()
+    explained = [match[1] for match in map(re.compile(r" {4}\*{0,2}(\w+): ").match, lines) if match]
+    parameters = [*inspect.signature(fat2thin.train).parameters]
+    assert explained == [*parameters, "ValueError", "TrainingDiverged"]
+    choices = "One of 'auto', 'default', 'small', 'small-clear', 'own', 'fttpo'."
+    assert choices in " ".join(" ".join(lines).split())
+
+
 @pytest.fixture
 def read(monkeypatch):
-    """Names and seeds of the logs that are read, and the data sets that are hashed."""
+    """Record the names and seeds of logs that are read, and the data sets that are hashed."""
     seen, hashed = [], []
     original, hashing = readers.reader, fat2thin.data.Dataset.sha256.func
 
@@ -89,10 +99,10 @@ def test_a_file_is_read_and_hashed_once_per_command(read, tmp_path, capsys):
           "--set", "hidden=4,", "--out", str(tmp_path / "run")])  # fmt: skip
     assert seen == [(path, 0)]
     assert len(hashed) == 1
-    assert "settings for such logs are taken" in capsys.readouterr().out
+    assert "settings for such logs are used" in capsys.readouterr().out
 
 
-def test_a_training_is_built_once_and_a_finished_run_is_not_read_back(monkeypatch, tmp_path):
+def test_training_is_set_up_once_and_a_finished_run_is_not_read_back(monkeypatch, tmp_path):
     built = []
 
     class Counted(runner._Training):
@@ -112,7 +122,7 @@ def _forbidden(*arguments):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_run_returned_is_the_one_in_the_folder(stopped, tmp_path):
+def test_the_returned_run_equals_the_one_loaded_from_its_folder(stopped, tmp_path):
     options = {**OPTIONS, "bad_identity": 5.0, "bad_update": 4.0} if stopped else OPTIONS
     run = train("stand_in", "tiny/own", out=tmp_path, snapshots=[0, 3], **options)
     kept = load(tmp_path)

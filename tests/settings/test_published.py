@@ -1,4 +1,4 @@
-"""The file of published settings against tables written down once more, in another form."""
+"""The file of published settings against the same tables, written down independently."""
 
 import itertools
 
@@ -65,7 +65,7 @@ HEAVY = """
     1e-3/0.5   3e-4/0.333 3e-4/0.5   1e-3/0.1  3e-3/2.5
     1e-3/0.01  1e-3/0.333 1e-3/0.33  3e-4/0.1  1e-4/2.5
 """
-# Learning rates alone: of iql, inac, tawac, awac, td3_bc for each family.
+# Only learning rates: of iql, inac, tawac, awac, td3_bc for each family.
 OTHERS = """
     clipped_gaussian          student_t                 beta
     3e-4,3e-4,3e-4,1e-4,3e-4  3e-4,1e-3,1e-3,1e-3,3e-4  1e-3,1e-3,1e-3,3e-4,3e-4
@@ -99,18 +99,18 @@ def both_names(task):
 
 
 def their_tau(values):
-    """tau as the FtTPO authors' code counts it: for TD3+BC it is alpha."""
+    """Return tau as in the FtTPO authors' code, where it is alpha for TD3+BC."""
     return values["q_weight"] if "q_weight" in values else values["temperature"]
 
 
 @pytest.mark.parametrize(
     ("table", "policy"), [(FTTPO, None), (SQUASHED, None), (HEAVY, "q_gaussian")]
 )
-def test_the_tuned_settings_of_fttpos_runs(table, policy):
+def test_tuned_settings_of_the_fttpo_runs_agree_with_the_tables(table, policy):
     for algorithm, cells in columns(table).items():
         for task, cell in zip(TASKS, cells, strict=True):
             rate, tau = map(float, cell.split("/"))
-            # XQL's is an inverse temperature.
+            # XQL's tau is an inverse temperature.
             tau = 1.0 / tau if algorithm == "xql" else tau
             for name in both_names(task):
                 values = published_settings(algorithm, name, "fttpo", policy).values
@@ -118,7 +118,7 @@ def test_the_tuned_settings_of_fttpos_runs(table, policy):
                 assert their_tau(values) == pytest.approx(tau, rel=2e-3)
 
 
-def test_the_learning_rates_of_the_other_families():
+def test_learning_rates_of_the_other_families_agree_with_the_tables():
     usual = columns(SQUASHED)
     for policy, cells in columns(OTHERS).items():
         for at, task in enumerate(TASKS):
@@ -131,7 +131,7 @@ def test_the_learning_rates_of_the_other_families():
                     assert their_tau(values) == pytest.approx(tau, rel=2e-3)
 
 
-def test_the_heavy_tailed_tawac_has_a_name_of_its_own():
+def test_tawac_ht_has_the_settings_of_tawac_with_q_gaussians():
     for task in TASKS:
         for name in both_names(task):
             alone = published_settings("tawac-ht", name, "fttpo")
@@ -152,19 +152,19 @@ def test_the_heavy_tailed_tawac_has_a_name_of_its_own():
         ("spot", {"learning_rate": 1e-3, "support_weight": 0.05, "vae_hidden": [256, 256]}),
     ],
 )
-def test_the_treatment_task(algorithm, expected):
+def test_settings_on_the_treatment_task_agree_with_the_tables(algorithm, expected):
     for variant in ("quadratic", "cubic"):
         found = published_settings(algorithm, f"treatment/{variant}", "fttpo")
         assert expected.items() <= found.values.items()
         assert found.batch_size == 256
 
 
-def test_of_two_records_of_iql_one_is_chosen_and_the_other_told():
-    told = " ".join(published_settings("iql", "treatment/quadratic", "fttpo").caveats)
-    assert "two records" in told and "3e-5" in told
+def test_a_caveat_names_the_second_record_of_iql():
+    caveats = " ".join(published_settings("iql", "treatment/quadratic", "fttpo").caveats)
+    assert "two records" in caveats and "3e-5" in caveats
 
 
-def test_the_methods_own_settings_by_task():
+def test_the_methods_own_settings_agree_with_the_tables():
     for task, (beta, clip, batch), tau, support in zip(TASKS, XQL, INAC, SPOT, strict=True):
         for name in both_names(task):
             xql = published_settings("xql", name, "own")
@@ -182,7 +182,7 @@ def test_the_methods_own_settings_by_task():
 
 
 def every_data_set():
-    """All full names in the file, and one for each beginning of names."""
+    """Return all full names in the file, and one name for each beginning."""
     named = {name for record in records() for name in record.datasets}
     return sorted(name.replace("*", "quadratic") for name in named)
 
@@ -195,7 +195,7 @@ def every_case():
                     yield algorithm, dataset, origin, policy
 
 
-def test_every_record_is_one_that_an_algorithm_takes():
+def test_every_record_makes_a_valid_config():
     cases = list(every_case())
     assert len(cases) > 500
     for algorithm, dataset, origin, policy in cases:
@@ -206,8 +206,8 @@ def test_every_record_is_one_that_an_algorithm_takes():
 
 
 @pytest.mark.parametrize("dataset", ["treatment/quadratic", "d4rl/hopper-medium-v2"])
-def test_no_published_setting_is_in_the_way_of_a_choice(dataset):
-    """Refused is what the defaults refuse, too, and a family of policies without a record."""
+def test_no_published_setting_prevents_a_choice(dataset):
+    """A choice is refused only if the defaults refuse it too, or its family has no record."""
     cases = [
         (name, origin, given)
         for name in algorithms.names()
@@ -224,7 +224,7 @@ def test_no_published_setting_is_in_the_way_of_a_choice(dataset):
 
 
 def attempt(algorithm, dataset, given, origin):
-    """The specification, or the words that refuse it."""
+    """Return the specification, or the error message."""
     try:
         return make_spec(
             algorithm, dataset, steps=1, settings=given, settings_from=origin, data_needed=False
@@ -234,22 +234,22 @@ def attempt(algorithm, dataset, given, origin):
 
 
 def test_a_given_setting_drops_the_published_one_that_rules_it_out():
-    """The authors' weights of AWAC have no limit; those of the paper do."""
+    """The AWAC weights of the authors' code have no limit; those of the paper do."""
     spec = attempt("awac", "d4rl/hopper-medium-v2", {"weight_limit": 50.0}, "fttpo")
     published = published_settings("awac", "d4rl/hopper-medium-v2", "fttpo").values
     assert (spec.config.weights, spec.config.weight_limit) == ("exponential", 50.0)
     assert published["weights"] == "batch_softmax"
     for name in ("learning_rate", "temperature"):
         assert getattr(spec.config, name) == published[name]
-    told = describe_settings([spec], ["weight_limit"], automatic=False)
-    assert told == "Left out where a given setting rules them out: weights=batch_softmax."
+    note = describe_settings([spec], ["weight_limit"], automatic=False)
+    assert note == "Not used, because a given setting rules them out: weights=batch_softmax."
 
 
 def test_every_record_is_well_formed():
     for record in records():
         assert record.origin in ORIGINS and record.values and record.source.endswith(".")
         assert record.caveat is None or record.caveat.endswith(".")
-        # A name that no case above has met would be a record that nobody can reach.
+        # Every record must apply to some data set.
         assert any(record.fits(dataset) for dataset in every_data_set())
         assert record.completes or origins(record.algorithm, record.datasets[0])
         assert record.batch_size is None or record.batch_size in (256, 1024)
@@ -264,13 +264,13 @@ def test_every_record_is_well_formed():
         ("tawac-ht", "d4rl/hopper-medium-v2"),
     ],
 )
-def test_the_authors_form_takes_their_settings(algorithm, dataset):
+def test_published_forms_accept_the_authors_settings(algorithm, dataset):
     values = published_settings(algorithm, dataset, "fttpo").values
     assert make_config(algorithms.get(algorithm), None, {**values, "published": True}).published
 
 
 def conflicts(all_records, dataset):
-    """Fields that two records for the same case and on the same level give different values."""
+    """Return fields to which two records of one case and level give different values."""
     alike = itertools.groupby(
         sorted(
             (record for record in all_records if record.fits(dataset)),
@@ -347,14 +347,14 @@ def small(monkeypatch):
     monkeypatch.setattr(module, "records", lambda: parse(SMALL))
 
 
-def test_a_contradiction_is_noticed():
+def test_a_contradiction_between_records_is_detected():
     more = parse(SMALL.replace('"log/two"', '"log/1"').replace("Specific", "S").replace("2.0", "3"))
     assert conflicts(parse(SMALL) + more, "log/one") != []
     assert conflicts(parse(SMALL), "log/one") == []
 
 
 @pytest.mark.usefixtures("small")
-def test_the_specific_holds_before_the_general():
+def test_specific_records_override_general_ones():
     one = published_settings("iql", "log/one", "own")
     assert one.values == {"learning_rate": 0.1, "temperature": 2.0, "expectile": 0.6}
     assert one.batch_size == 64
@@ -368,7 +368,7 @@ def test_the_specific_holds_before_the_general():
 
 
 @pytest.mark.usefixtures("small")
-def test_a_family_by_name_has_its_own_records():
+def test_a_named_family_has_its_own_records():
     beta = published_settings("iql", "log/one", "own", "beta")
     assert beta.values == {"learning_rate": 0.3, "temperature": 9.0, "expectile": 0.6}
     assert beta.batch_size is None
@@ -379,13 +379,13 @@ def test_a_family_by_name_has_its_own_records():
 
 
 @pytest.mark.usefixtures("small")
-def test_what_only_completes_is_no_setting():
+def test_a_record_that_only_completes_others_does_not_count():
     assert origins("iql", "log/one") == ("own",)
     with pytest.raises(ValueError, match="from 'fttpo'; there are: 'own' on log/"):
         published_settings("iql", "log/one", "fttpo")
 
 
-def test_a_family_in_the_values_is_the_one_without_a_name():
+def test_a_family_in_the_values_is_the_default_family():
     name = "d4rl/hopper-medium-v2"
     own = published_settings("iql", name, "own")
     assert own == published_settings("iql", name, "own", "clipped_gaussian")
@@ -398,23 +398,23 @@ def test_a_family_in_the_values_is_the_one_without_a_name():
     ("arguments", "message"),
     [
         (("iql", "treatment/quadratic", "own"), "'fttpo' on .*treatment/"),
-        (("rar", "treatment/quadratic", "fttpo"), "none of rar, but some of awac, fttpo, "),
+        (("rar", "treatment/quadratic", "fttpo"), "none for rar, only for awac, fttpo, "),
         (("fttpo", "d4rl/hopper-medium-v0", "fttpo"), "'fttpo' on d4rl/halfcheetah-medium-expert"),
         (("iql", "treatment/quadratic", "paper"), "origin must be one of 'own', 'fttpo'"),
     ],
 )
-def test_what_is_not_there_is_said(arguments, message):
+def test_missing_settings_raise_an_error_that_lists_the_known_ones(arguments, message):
     with pytest.raises(ValueError, match=message):
         published_settings(*arguments)
 
 
-def test_origins():
+def test_origins_are_those_with_settings_for_the_data_set():
     assert origins("iql", "d4rl/hopper-medium-v2") == ("own", "fttpo")
     assert origins("iql", "treatment/cubic") == ("fttpo",)
     assert origins("bc", "treatment/cubic") == ()
 
 
-def test_the_list_has_every_record_or_what_a_run_gets():
+def test_the_listing_has_every_record_or_the_settings_of_a_run():
     assert len(rows()) == len(records())
     (row,) = rows("fttpo", "treatment/quadratic")
     assert row.values["temperature"] == 0.01 and row.values["batch_size"] == 256

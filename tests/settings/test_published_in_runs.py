@@ -1,4 +1,4 @@
-"""Published settings on their way into runs, on the tiny world."""
+"""How published settings enter runs, on the tiny world."""
 
 import json
 
@@ -35,7 +35,7 @@ def spec_of(**options):
     return make_spec("stand_in", "tiny/own", **{"steps": 4, **options})
 
 
-def test_published_settings_come_first_and_given_ones_override_them():
+def test_given_settings_override_published_ones():
     spec = spec_of(settings_from="own", settings={"noise": 0.125})
     assert (spec.config.learning_rate, spec.config.noise) == (0.25, 0.125)
     assert spec.config.widths == (4, 4)
@@ -43,7 +43,7 @@ def test_published_settings_come_first_and_given_ones_override_them():
     assert spec_of().config.learning_rate == 0.1
 
 
-def test_the_batch_is_the_given_one_the_published_one_or_256():
+def test_the_batch_size_is_the_given_one_the_published_one_or_256():
     assert spec_of(settings_from="own").batch_size == 8
     assert spec_of(settings_from="own", batch_size=16).batch_size == 16
     assert spec_of(settings_from="fttpo").batch_size == 256
@@ -52,7 +52,7 @@ def test_the_batch_is_the_given_one_the_published_one_or_256():
         spec_of(settings_from="own", batch_size=0)
 
 
-def test_a_run_says_where_its_settings_are_from(tmp_path):
+def test_a_run_records_where_its_settings_are_from(tmp_path):
     options = {"steps": 4, "evaluate_every": 4, "out": tmp_path, "settings_from": "own"}
     run = train("stand_in", "tiny/own", **options)
     about = json.loads((tmp_path / "run.json").read_text())
@@ -75,7 +75,7 @@ def test_a_folder_keeps_its_settings_when_the_file_changes(monkeypatch):
     assert RunSpec.from_json(before.to_json()) == before
 
 
-def test_a_folder_from_before_there_were_published_settings(tmp_path):
+def test_a_folder_older_than_published_settings_is_loaded(tmp_path):
     options = {"steps": 4, "evaluate_every": 4, "out": tmp_path, "settings_from": "default"}
     run = train("stand_in", "tiny/own", **options)
     about = json.loads((tmp_path / "run.json").read_text())
@@ -97,7 +97,7 @@ def test_a_folder_from_before_there_were_published_settings(tmp_path):
         ("tiny/own", {"settings_from": "own", "noise": "x"}, "noise must be one number"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_read(dataset, options, message, monkeypatch):
+def test_invalid_options_are_refused_before_data_are_read(dataset, options, message, monkeypatch):
     def read(*arguments):
         raise AssertionError("data were read")
 
@@ -106,6 +106,6 @@ def test_what_is_wrong_is_said_before_anything_is_read(dataset, options, message
         train("stand_in", dataset, steps=1, **options)
 
 
-def test_a_config_and_published_settings_are_refused_together(tiny_world):
+def test_a_config_together_with_published_settings_is_refused(tiny_world):
     with pytest.raises(ValueError, match="a config or settings_from='own', not both"):
         spec_of(settings_from="own", config=tiny_world.config())

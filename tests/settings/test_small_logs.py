@@ -1,4 +1,4 @@
-"""Settings for small logs: who gets them, and what is said of it."""
+"""Settings for small logs: when they are used, and what the user is told."""
 
 import dataclasses
 import itertools
@@ -21,14 +21,14 @@ from fat2thin.training import runner as run
 
 ROWS, LENGTH = 40, 10
 WANTED = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}
-"""What every algorithm has on a small log that is noisy."""
+"""Settings of every algorithm on a small noisy log."""
 BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
 ALGORITHMS = tuple(algorithms.names())
 IQL = algorithms.get("iql").config()
 
 
 def made_up_log(noisy):
-    """What comes next is anything, or a step from here in the direction of the action."""
+    """Return a log whose next observation is random, or moves in the direction of the action."""
     rng = np.random.default_rng(0)
     observation = rng.normal(size=(ROWS, 2)).astype(np.float32)
     action = rng.uniform(-1.0, 1.0, size=(ROWS, 1)).astype(np.float32)
@@ -49,7 +49,7 @@ def made_up_log(noisy):
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A log that is noisy."""
+    """A noisy log."""
     path = tmp_path_factory.mktemp("logs") / "clinic.npz"
     data.save_npz(made_up_log(noisy=True), path)
     return str(path)
@@ -57,7 +57,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clear(tmp_path_factory):
-    """A log of something that moves by rule."""
+    """A log with deterministic dynamics."""
     path = tmp_path_factory.mktemp("logs") / "machine.npz"
     data.save_npz(made_up_log(noisy=False), path)
     return str(path)
@@ -65,13 +65,13 @@ def clear(tmp_path_factory):
 
 @pytest.fixture
 def limit(monkeypatch):
-    """Says up to how many rows a log is small."""
+    """Set the maximum number of rows of a small log."""
     return lambda rows: monkeypatch.setattr(small_logs, "SMALL_ROWS", rows)
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Specifications that would have been computed."""
+    """Record the specifications of runs instead of computing them."""
     seen = []
 
     def execute(spec, *_, **__):
@@ -82,7 +82,7 @@ def asked(monkeypatch):
     return seen
 
 
-def test_a_log_is_small_up_to_twenty_five_thousand_rows():
+def test_a_log_is_small_up_to_25000_rows():
     assert small_logs.SMALL_ROWS == 25_000
     assert resolve("auto", "bc", "treatment/quadratic@1041") == "small"  # 24,984 rows
     assert resolve("auto", "bc", "treatment/quadratic@1042") == "default"  # 25,008 rows
@@ -91,7 +91,7 @@ def test_a_log_is_small_up_to_twenty_five_thousand_rows():
 @pytest.mark.parametrize(
     ("most", "found"), [(ROWS - 1, "default"), (ROWS, "small"), (ROWS + 1, "small")]
 )
-def test_the_log_decides_at_the_limit(path, limit, most, found):
+def test_the_number_of_rows_decides_whether_a_log_is_small(path, limit, most, found):
     limit(most)
     assert resolve("auto", "fttpo", path) == resolve("auto", "iql", path) == found
 
@@ -99,28 +99,28 @@ def test_the_log_decides_at_the_limit(path, limit, most, found):
 @pytest.mark.parametrize(
     ("most", "found"), [(ROWS - 1, "default"), (ROWS, "small-clear"), (ROWS + 1, "small-clear")]
 )
-def test_a_small_log_that_is_not_noisy_has_settings_of_its_own(clear, limit, most, found):
+def test_a_small_predictable_log_gets_its_own_settings(clear, limit, most, found):
     limit(most)
     assert resolve("auto", "fttpo", clear) == found
 
 
-def test_algorithms_that_were_not_tried_on_clear_logs_have_their_defaults(clear, asked):
+def test_algorithms_not_tried_on_clear_logs_get_their_defaults(clear, asked):
     for algorithm in ALGORITHMS:
         if algorithm != "fttpo":
             assert resolve("auto", algorithm, clear) == "default"
-    with pytest.raises(ValueError, match="'small-clear' is known of fttpo, not of iql"):
+    with pytest.raises(ValueError, match="'small-clear' is known for fttpo, not for iql"):
         small_settings("iql", "small-clear")
     fat2thin.train("iql", clear, steps=3)
     assert asked == [make_spec("iql", clear, steps=3)]
 
 
 @pytest.mark.parametrize("given", ["default", "small", "small-clear", "own", "fttpo"])
-def test_whoever_says_what_settings_are_from_is_believed(given):
-    """Nobody looks at the log: it need not even be there."""
+def test_an_explicit_source_of_settings_is_kept(given):
+    """The log is not read: it need not exist."""
     assert resolve(given, "fttpo", "nowhere.npz") == given
 
 
-def test_a_small_log_has_small_settings_and_scales(path, asked):
+def test_a_small_log_gets_small_settings_and_scales(path, asked):
     fat2thin.train("iql", path)
     (spec,) = asked
     assert {name: getattr(spec.config, name) for name in WANTED} == WANTED
@@ -130,7 +130,7 @@ def test_a_small_log_has_small_settings_and_scales(path, asked):
     assert dataclasses.replace(spec.config, **usual) == IQL
 
 
-def test_a_clear_log_has_a_small_band_and_the_usual_networks(clear, asked):
+def test_a_clear_log_gets_a_small_band_and_the_usual_networks(clear, asked):
     fat2thin.train("fttpo", clear)
     (spec,) = asked
     usual = algorithms.get("fttpo").config()
@@ -140,7 +140,7 @@ def test_a_clear_log_has_a_small_band_and_the_usual_networks(clear, asked):
     assert type(spec).from_json(spec.to_json()) == spec
 
 
-def test_a_large_log_has_the_defaults(path, asked, limit, caplog):
+def test_a_large_log_gets_the_defaults(path, asked, limit, caplog):
     limit(ROWS - 1)
     fat2thin.train("iql", path, steps=3)
     (spec,) = asked
@@ -149,29 +149,29 @@ def test_a_large_log_has_the_defaults(path, asked, limit, caplog):
     assert not caplog.records
 
 
-def test_what_was_given_wins(path, asked):
+def test_given_settings_override_those_for_small_logs(path, asked):
     fat2thin.train(
         "fttpo", path, steps=7, hidden=(8,), kept_mass=0.5, standardise=False, reward_scale=2.0
     )
     (spec,) = asked
     assert (spec.steps, spec.config.hidden, spec.config.kept_mass) == (7, (8,), 0.5)
     assert (spec.standardise, spec.reward_scale) == (False, 2.0)
-    # The others are those for small logs all the same.
+    # The other settings are still those for small logs.
     assert (spec.config.temperature, spec.config.weight_decay) == (0.35, 3.0)
 
 
-def test_a_config_is_taken_as_it_is(path, asked):
+def test_a_given_config_is_not_changed(path, asked):
     fat2thin.train("iql", path, steps=2, config=IQL)
     assert asked == [make_spec("iql", path, steps=2, config=IQL)]
 
 
-def test_settings_and_a_config_are_not_mixed(path):
+def test_a_config_together_with_small_settings_is_refused(path):
     with pytest.raises(ValueError, match="give a config or settings_from='small', not both"):
         make_spec("iql", path, steps=2, config=IQL, settings_from="small")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_takes_its_small_settings(algorithm, path):
+def test_every_algorithm_accepts_its_small_settings(algorithm, path):
     spec = make_spec(algorithm, path, steps=5, settings_from="small")
     for name, value in small_settings(algorithm).items():
         assert getattr(spec.config, name) == value
@@ -180,83 +180,83 @@ def test_every_algorithm_takes_its_small_settings(algorithm, path):
     assert type(spec).from_json(spec.to_json()) == spec
 
 
-def test_algorithms_have_settings_of_their_own():
+def test_algorithms_add_their_own_small_settings():
     assert small_settings("fttpo") == {**WANTED, **BAND}
     assert small_settings("fttpo", "small-clear") == BAND
     assert small_settings("bc") == WANTED
     assert [*small_settings("iql")] == [*WANTED, "temperature"]
 
 
-def test_an_algorithm_of_ones_own_keeps_its_defaults(path, asked):
+def test_a_registered_algorithm_keeps_its_defaults(path, asked):
     assert resolve("auto", "stand_in", path) == "default"
     fat2thin.train("stand_in", path, steps=2)
     assert asked == [make_spec("stand_in", path, steps=2)]
-    with pytest.raises(ValueError, match=r"'small' is known of .*, fttpo, .* not of stand_in"):
+    with pytest.raises(ValueError, match=r"'small' is known for .*, fttpo, .* not for stand_in"):
         small_settings("stand_in")
 
 
-def test_an_algorithm_that_is_not_there_is_named():
+def test_an_unknown_algorithm_is_named():
     with pytest.raises(ValueError, match="no algorithm is called 'nobody'"):
         small_settings("nobody")
 
 
 @pytest.mark.parametrize("origin", ["default", "small", "small-clear", "own", "fttpo"])
-def test_steps_are_those_asked_for(origin):
+def test_given_steps_are_kept(origin):
     assert enough_steps(12, origin, "nowhere.npz") == 12
 
 
 @pytest.mark.parametrize("origin", ["small", "small-clear"])
 @pytest.mark.parametrize(
     ("discount", "steps"),
-    # Six hundred over one minus the discount, within bounds; without a discount there is no end.
+    # 600 / (1 - discount), within bounds.
     [(0.0, 6_000), (0.5, 6_000), (0.9, 6_000), (0.95, 12_000), (0.99, 60_000), (0.999, 100_000),
      (1.0, 100_000)],
 )  # fmt: skip
-def test_the_further_a_log_looks_ahead_the_more_updates(tmp_path, origin, discount, steps):
+def test_updates_grow_with_the_horizon_of_the_discount(tmp_path, origin, discount, steps):
     log = dataclasses.replace(made_up_log(noisy=True), discount=discount)
     data.save_npz(log, tmp_path / "log.npz")
-    # On clear logs no more were tried.
+    # On clear logs no more updates were tried.
     most = 12_000 if origin == "small-clear" else steps
     assert enough_steps(None, origin, str(tmp_path / "log.npz")) == min(steps, most)
 
 
 @pytest.mark.parametrize("origin", ["default", "own", "fttpo"])
-def test_without_steps_the_error_says_what_to_do(origin, path):
-    with pytest.raises(ValueError, match=r"say how many updates \(steps.*settings_from='small'"):
+def test_missing_steps_raise_an_error_that_says_what_to_do(origin, path):
+    with pytest.raises(ValueError, match=r"steps, .* is missing: .*settings_from='small'"):
         enough_steps(None, origin, path)
 
 
-def test_a_large_log_without_steps_is_an_error_before_anything_is_computed(path, asked, limit):
+def test_missing_steps_for_a_large_log_are_refused_before_training(path, asked, limit):
     limit(ROWS - 1)
-    with pytest.raises(ValueError, match="say how many updates"):
+    with pytest.raises(ValueError, match="steps, the number of updates, is missing"):
         fat2thin.train("iql", path)
-    with pytest.raises(ValueError, match="say how many updates"):
+    with pytest.raises(ValueError, match="steps, the number of updates, is missing"):
         fat2thin.train("iql", path, settings_from="default")
-    with pytest.raises(SystemExit, match="fat2thin: say how many updates"):
+    with pytest.raises(SystemExit, match="fat2thin: steps, the number of updates, is missing"):
         main(["train", "iql", path])
     assert not asked
 
 
 def sentence(algorithm, log, origin, given=()):
-    """What is said of the settings that `auto` takes for a log of this kind."""
+    """Return the note about the settings that `auto` uses for a log of this kind."""
     spec = make_spec(algorithm, log, steps=1, settings_from=origin)
     return describe_settings([spec], given, automatic=True)
 
 
-def test_the_line_names_the_log_its_rows_the_settings_and_the_way_out(path):
+def test_the_note_names_the_log_its_rows_the_settings_and_the_way_out(path):
     line = sentence("fttpo", path, "small")
-    assert line.startswith(f"{path} has 40 rows, and what comes next in it is noisy: settings for")
+    assert line.startswith(f"{path} has 40 rows, and its next observations are noisy: settings for")
     assert "(hidden=16,16, weight_decay=3.0, learning_rate=0.0003, temperature=0.35" in line
     assert "kept_mass=0.3, standardise=True, reward_scale=deviation). " in line
-    assert line.endswith("--settings-from default has the usual ones.")
+    assert line.endswith("Use --settings-from default for the usual ones.")
     assert "treatment/cubic@42 has 1,008 rows" in sentence("bc", "treatment/cubic@42", "small")
     clear = sentence("fttpo", path, "small-clear")
-    assert "what comes next in it can be predicted: settings" in clear
+    assert "its next observations are predictable: settings" in clear
     assert "(temperature=0.35, actor_loss=closed_form, kept_mass=0.3, standardise=" in clear
     assert "standardise" not in sentence("fttpo", path, "small", ["standardise"])
 
 
-def test_who_did_not_ask_for_small_settings_is_told(path, clear, asked, caplog):
+def test_automatic_small_settings_are_logged(path, clear, asked, caplog):
     with caplog.at_level(logging.WARNING):
         fat2thin.train("iql", path)
         fat2thin.train("fttpo", clear)
@@ -269,8 +269,8 @@ def test_who_did_not_ask_for_small_settings_is_told(path, clear, asked, caplog):
     assert not caplog.records and len(asked) == 4
 
 
-def test_the_command_line_takes_them_and_says_so(path, capsys, tmp_path):
-    """A given setting, actor_loss, leaves one of them without effect."""
+def test_the_command_line_uses_small_settings_and_prints_them(path, capsys, tmp_path):
+    """The given actor_loss leaves one of the settings for small logs without effect."""
     given = ["--set", "hidden=4,4", "--set", "actor_loss=exact"]
     main(
         [
@@ -286,20 +286,20 @@ def test_the_command_line_takes_them_and_says_so(path, capsys, tmp_path):
             *given,
         ]
     )
-    told = capsys.readouterr().out
-    assert "(weight_decay=3.0, learning_rate=0.0003, temperature=0.35, standardise=True, " in told
-    assert "Left out where a given setting rules them out: kept_mass=0.3.\n" in told
+    printed = capsys.readouterr().out
+    assert "(weight_decay=3.0, learning_rate=0.0003, temperature=0.35, standardise=True" in printed
+    assert "because a given setting rules them out: kept_mass=0.3.\n" in printed
     spec = fat2thin.load(tmp_path).spec
     assert spec.settings_from == "small" and spec.config.hidden == (4, 4)
     assert (spec.config.weight_decay, spec.config.kept_mass) == (3.0, None)
     assert spec.standardise and spec.reward_scale == "deviation"
 
 
-# Settings that are given beside them
+# Given settings in combination with those for small logs
 
 
 def every_choice(algorithm):
-    """Each choice, also beside published=True; in pairs, where `auto` brings such a setting."""
+    """Return each choice, alone and with published=True; in pairs if `auto` sets one of them."""
     single = choices(algorithm)
     pairs = [one | other for one, other in itertools.combinations(single, 2) if {*one} != {*other}]
     if not any({*one} <= {*small_settings(algorithm)} for one in single):
@@ -308,7 +308,7 @@ def every_choice(algorithm):
 
 
 def attempt(algorithm, log, given, origin):
-    """The specification, or the words that refuse it."""
+    """Return the specification, or the error message."""
     try:
         return make_spec(algorithm, log, steps=1, settings=given, settings_from=origin)
     except ValueError as error:
@@ -316,16 +316,16 @@ def attempt(algorithm, log, given, origin):
 
 
 def left_out(specs, given):
-    """Names of the settings that are said to be left out."""
-    told = describe_settings(specs, given, automatic=False)
-    return {*re.findall(r"(\w+)=", told)}
+    """Return the names of the settings that the note lists as not used."""
+    note = describe_settings(specs, given, automatic=False)
+    return {*re.findall(r"(\w+)=", note)}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_nothing_that_auto_brings_is_in_the_way_of_a_choice(algorithm, path, clear, limit):
-    """Refused with `auto` is what is refused with the defaults, in the same words.
+def test_no_automatic_setting_prevents_a_choice(algorithm, path, clear, limit):
+    """`auto` refuses exactly the choices that the defaults refuse, with the same message.
 
-    What `auto` brings is either there or, where the algorithm would refuse it, left out and named.
+    A setting of `auto` is either used or, if the algorithm would refuse it, dropped and named.
     """
     limit(ROWS - 1)
     large = resolve("auto", algorithm, path)
@@ -367,7 +367,7 @@ def test_nothing_that_auto_brings_is_in_the_way_of_a_choice(algorithm, path, cle
         ("iql", {"policy": "sparse_q_gaussian", "outside_support": "project"}, {}),
     ],
 )  # fmt: skip
-def test_what_was_given_wins_and_drops_what_it_leaves_without_effect(
+def test_given_settings_drop_automatic_ones_without_effect(
     algorithm, given, dropped, path, asked, caplog
 ):
     fat2thin.train(algorithm, path, steps=2, **given)
@@ -375,17 +375,17 @@ def test_what_was_given_wins_and_drops_what_it_leaves_without_effect(
     expected = {**small_settings(algorithm), **dropped, **given}
     assert spec.config == dataclasses.replace(algorithms.get(algorithm).config(), **expected)
     assert spec.settings_from == "small" and type(spec).from_json(spec.to_json()) == spec
-    (told,) = (record.message for record in caplog.records)
-    taken, _, left = told.partition("Left out where a given setting rules them out: ")
+    (note,) = (record.message for record in caplog.records)
+    taken, _, left = note.partition("Not used, because a given setting rules them out: ")
     assert {*re.findall(r"(\w+)=", left)} == {*dropped}
     for name in {*small_settings(algorithm)} - {*given}:
         assert (f"{name}=" in taken) == (name not in dropped)
 
 
-def test_what_is_left_out_is_told_even_where_small_settings_were_asked_for(path, asked, caplog):
+def test_dropped_settings_are_logged_even_with_explicit_small_settings(path, asked, caplog):
     fat2thin.train("fttpo", path, settings_from="small", actor_loss="exact")
     assert [record.message for record in caplog.records] == [
-        "Left out where a given setting rules them out: kept_mass=0.3."
+        "Not used, because a given setting rules them out: kept_mass=0.3."
     ]
 
 
@@ -396,17 +396,17 @@ def test_what_is_left_out_is_told_even_where_small_settings_were_asked_for(path,
         ("fttpo", {"greedy_samples": 20}, "^greedy_samples=20 has no effect"),
         ("fttpo", {"temperature": -1.0}, "^temperature must lie in"),
         ("fttpo", {"actor_los": "exact"}, "no setting 'actor_los'"),
-        ("fttpo", {"published": True, "actor_loss": "closed_form"}, "^published=True knows"),
+        ("fttpo", {"published": True, "actor_loss": "closed_form"}, "^published=True supports"),
         ("xql", {"published": True, "value_temperature": 1.0}, "^value_temperature=1.0 has no eff"),
     ],
 )
-def test_what_a_user_gives_without_effect_is_refused(algorithm, given, message, path, asked):
+def test_given_settings_without_effect_are_refused(algorithm, given, message, path, asked):
     with pytest.raises(ValueError, match=message):
         fat2thin.train(algorithm, path, steps=2, **given)
     assert not asked
 
 
-def test_rewards_that_never_differ_have_no_scale_and_get_the_defaults(tmp_path):
+def test_logs_with_constant_rewards_get_the_defaults(tmp_path):
     path = tmp_path / "equal.npz"
     log = made_up_log(noisy=True)
     data.save_npz(dataclasses.replace(log, reward=np.full_like(log.reward, 0.1)), path)

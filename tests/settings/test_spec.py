@@ -1,3 +1,5 @@
+"""Run specifications: seeds, checks of options and settings, JSON."""
+
 import dataclasses
 import json
 
@@ -27,7 +29,7 @@ def test_seeds_may_be_an_array(without_type_checks):
 
 
 @pytest.mark.parametrize("seeds", [0, -1, [], [1, 1], [-1], [2**31]])
-def test_wrong_seeds_are_refused(seeds):
+def test_invalid_seeds_are_refused(seeds):
     with pytest.raises(ValueError, match="seeds must be"):
         expand_seeds(seeds)
 
@@ -68,24 +70,24 @@ def test_stops_are_evaluations_and_snapshots():
         ({"settings": {"learning_rate": True}}, "learning_rate must be one number"),
         ({"settings": {"rounds": 1.5}}, "rounds must be a whole number"),
         ({"settings": {"loud": 1}}, "loud must be True or False"),
-        ({"settings": {"name": 1}}, "name must be a word"),
+        ({"settings": {"name": 1}}, "name must be a string"),
         ({"settings": {"widths": [1.5]}}, "widths must be a whole number"),
         ({"settings": {"widths": 8}}, r"widths must be tuple\[int, ...\]"),
         ({"settings": {"limit": "x"}}, r"limit must be float \| None"),
         ({"config": FtTPOConfig()}, "config must be a Config for 'stand_in', got a FtTPOConfig"),
     ],
 )
-def test_what_is_out_of_range_is_refused(options, message):
+def test_options_and_settings_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         spec_of(**options)
 
 
-def test_settings_go_into_the_config_given(tiny_world):
+def test_settings_override_fields_of_a_given_config(tiny_world):
     spec = spec_of(config=tiny_world.config(noise=0.5), settings={"learning_rate": 1})
     assert spec.config == tiny_world.config(noise=0.5, learning_rate=1.0)
 
 
-def test_wrong_names_list_the_right_ones():
+def test_an_unknown_name_raises_an_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"no algorithm is called 'stand_on'.*'stand_in'"):
         make_spec("stand_on", "tiny/shared", steps=1)
     with pytest.raises(ValueError, match=r"no data set is called 'tinny/shared'.*tiny/shared"):
@@ -94,7 +96,7 @@ def test_wrong_names_list_the_right_ones():
         spec_of(settings={"lerning_rate": 0.1})
 
 
-def test_a_misspelt_option_is_found_among_settings_and_options():
+def test_an_unknown_option_raises_an_error_that_lists_settings_and_options():
     with pytest.raises(ValueError, match="no setting 'seed'; there are seeds, "):
         training.train("stand_in", "tiny/shared", steps=1, seed=3)
 
@@ -122,24 +124,24 @@ class Linked:
     ("brought", "given", "made"),
     [
         ({"low": 0.5, "high": 2.0}, {"low": 0.1}, {"low": 0.1, "high": 2.0}),
-        # The given one wins at either end.
+        # The given one wins, whichever of the two it is.
         ({"low": 0.5, "extra": None}, {"high": 0.2}, {"high": 0.2}),
         ({"high": 0.5, "low": 0.2}, {"low": 0.7}, {"low": 0.7}),
-        # Neither of two has a meaning without the other.
+        # Neither of the two is valid without the other.
         ({"kind": "rich", "must": 1.0, "high": 0.1}, {"low": 0.5},
          {"kind": "rich", "must": 1.0, "low": 0.5}),
         ({"extra": 3.0, "must": 1.0, "kind": "rich"}, {"kind": "plain"}, {"kind": "plain"}),
-        # What was given has a meaning only beside what is brought.
+        # The given setting is valid only with one that is brought.
         ({"kind": "rich", "low": 0.5}, {"must": 2.0, "high": 0.2},
          {"kind": "rich", "must": 2.0, "high": 0.2}),
     ],
 )  # fmt: skip
-def test_settings_that_nobody_gave_yield_to_given_ones(tiny_world, brought, given, made):
+def test_given_settings_take_precedence_over_brought_ones(tiny_world, brought, given, made):
     linked = tiny_world.algorithm._replace(config=Linked, check=Linked.check)
     assert make_config(linked, None, given, brought) == Linked(**made)
 
 
-def test_given_settings_that_refuse_each_other_are_refused_as_they_are_alone(tiny_world):
+def test_given_settings_that_contradict_each_other_are_refused(tiny_world):
     linked = tiny_world.algorithm._replace(config=Linked, check=Linked.check)
     with pytest.raises(ValueError, match="low must be below high"):
         make_config(linked, None, {"low": 2.0, "high": 0.5}, {"extra": 1.0})
@@ -147,7 +149,7 @@ def test_given_settings_that_refuse_each_other_are_refused_as_they_are_alone(tin
         make_config(linked, None, {"lo": 2.0}, {"high": 1.0})
 
 
-def test_the_difference_is_told_field_by_field():
+def test_the_difference_of_specifications_is_listed_by_field():
     lines = difference(spec_of().to_json(), spec_of(steps=11, settings={"noise": 2}).to_json())
     assert lines == ["config.noise: 0.01 there, 2.0 here", "steps: 10 there, 11 here"]
 
@@ -169,7 +171,7 @@ def test_a_specification_is_read_back_without_its_data(monkeypatch):
     assert RunSpec.from_json(values).dataset == "tiny/shared"
 
 
-def test_metrics_without_end_are_refused():
-    with pytest.raises(ValueError, match=r"8,000,000 rows .*take log_every=2000 or more"):
+def test_too_many_rows_of_metrics_are_refused():
+    with pytest.raises(ValueError, match=r"8,000,000 rows .*use log_every=2000 or more"):
         make_spec("stand_in", "tiny/own", steps=10_000_000, seeds=200)
     make_spec("stand_in", "tiny/own", steps=10_000_000, seeds=200, log_every=2000)

@@ -1,4 +1,4 @@
-"""The kit passes what is right, and names the check that a planted error fails."""
+"""Tests that the kit passes correct scalar distributions and finds each injected error."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def failures(distribution, **options):
 
 
 class Epanechnikov(dist.Distribution):
-    """3/4 (1 - x^2) on [-1, 1], with the textbook trap: a where after the logarithm."""
+    """3/4 (1 - x^2) on [-1, 1], with a common mistake: `where` is applied after the logarithm."""
 
     support = constraints.interval(-1.0, 1.0)
 
@@ -54,12 +54,12 @@ class SafeEpanechnikov(Epanechnikov):
     ],
     ids=lambda distribution: type(distribution).__name__,
 )
-def test_right_distributions_pass(distribution):
+def test_correct_distributions_pass(distribution):
     check_distribution(distribution, KEY, samples=SAMPLES).raise_if_failed()
 
 
 @pytest.mark.slow
-def test_float64_passes_at_its_own_tolerance():
+def test_float64_passes_at_the_float64_tolerance():
     with jax.enable_x64(True):
         distribution = dist.Cauchy(0.0, jnp.array([1e-3, 1.0, 1e3]))
         report = check_distribution(distribution, KEY, samples=SAMPLES)
@@ -69,12 +69,12 @@ def test_float64_passes_at_its_own_tolerance():
 
 
 @pytest.mark.slow
-def test_numpyro_beta_has_one_defect_just_outside_its_support():
-    # Its gradient is NaN beyond 1; everything else about it is right.
+def test_numpyro_beta_fails_only_the_edges_check():
+    # Its gradient is NaN above 1; everything else is correct.
     assert failures(dist.Beta(2.0, 3.0)) == ["edges"]
 
 
-def test_what_is_not_offered_neither_passes_nor_fails():
+def test_missing_methods_are_reported_as_not_offered():
     report = check_distribution(SafeEpanechnikov(), KEY, samples=SAMPLES)
     missing = [check.name for check in report.checks if check.status == "not offered"]
     assert missing == [
@@ -106,7 +106,7 @@ class ScaleForVariance(dist.Normal):
 
 
 class TruncatedSampler(dist.Cauchy):
-    """Right but for the far tails, where one sample in fifty is."""
+    """Correct except in the far tails, which contain one sample in fifty."""
 
     def sample(self, key, sample_shape=()):
         return jnp.clip(super().sample(key, sample_shape), -30.0, 30.0)
@@ -156,7 +156,7 @@ class DetachedSampler(dist.Normal):
 
 
 class HalfGradient(dist.Normal):
-    """A derivative in scale alone that is 10 % too small."""
+    """The derivative in scale is 10 % too small."""
 
     def sample(self, key, sample_shape=()):
         noise = jax.random.normal(key, self.shape(sample_shape))
@@ -169,7 +169,7 @@ class LeakingUniform(dist.Uniform):
 
 
 class UnstableInSinglePrecision(dist.Normal):
-    """The square multiplied out: exact in algebra, useless in float32."""
+    """The expanded square is algebraically exact but cancels in float32."""
 
     def log_prob(self, value):
         half_square = 0.5 * value**2 - value * self.loc + 0.5 * self.loc**2
@@ -189,7 +189,7 @@ class WrongPair(Pair):
 
 
 class HalfImproper(dist.Cauchy):
-    """1 / |x| in the tails: no mass at all."""
+    """Tails of 1 / |x|, so the mass diverges."""
 
     @validate_sample
     def log_prob(self, value):
@@ -216,7 +216,7 @@ class HalfImproper(dist.Cauchy):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, dist.Distribution) else "",
 )
-def test_a_planted_error_fails_its_own_check(distribution, expected):
+def test_an_injected_error_fails_only_its_own_check(distribution, expected):
     assert failures(distribution) == expected
 
 
@@ -229,27 +229,27 @@ def test_a_planted_error_fails_its_own_check(distribution, expected):
     ],
     ids=["GaussianSampler", "ScaleForVariance", "ScaleForVarianceFarOff"],
 )
-def test_a_wrong_sampler_fails_samples_and_what_is_derived_from_them(distribution):
-    # Derivatives of samples of another law are derivatives of another expectation.
+def test_a_wrong_sampler_fails_samples_and_gradients(distribution):
+    # Derivatives of samples of another distribution belong to another expectation.
     assert failures(distribution) == ["samples", "gradients"]
 
 
-def test_a_sampler_that_is_wrong_in_the_far_tails_alone_is_found():
+def test_a_sampler_that_is_wrong_only_in_the_far_tails_fails():
     assert failures(TruncatedSampler(0.0, 1.0), skip=["gradients"]) == ["samples"]
 
 
-def test_a_density_without_mass_fails_mass():
+def test_a_density_with_divergent_mass_fails_mass():
     report = check_distribution(HalfImproper(0.0, 1.0), KEY, samples=SAMPLES)
     mass = next(check for check in report.checks if check.name == "mass")
     assert mass.status == "FAIL"
     assert mass.measured == np.inf
 
 
-def test_a_pair_that_agrees_passes():
+def test_a_consistent_sample_with_log_prob_passes():
     assert check_distribution(Pair(0.0, 1.0), KEY, samples=SAMPLES).passed
 
 
-def test_the_worst_element_of_a_batch_is_named():
+def test_the_report_names_the_worst_batch_element():
     scale = np.ones((2, 3), np.float32)
     scale[1, 2] = 4.0
     report = check_distribution(ScaleForVariance(0.0, jnp.asarray(scale)), KEY, samples=SAMPLES)
@@ -260,7 +260,7 @@ def test_the_worst_element_of_a_batch_is_named():
 
 
 class Jagged(SquashedGaussian):
-    """Every second quantile next to the lower end is too large, so the one behind it falls."""
+    """Every second quantile close to the lower end is too large, so icdf is not monotone."""
 
     def __init__(self, above):
         super().__init__(0.0, 3.0)
@@ -272,7 +272,7 @@ class Jagged(SquashedGaussian):
 
 
 @pytest.mark.parametrize(("above", "failed"), [(2**-22, []), (2**-20, ["icdf"])])
-def test_an_icdf_may_fall_by_rounding_alone(above, failed):
+def test_an_icdf_may_decrease_only_by_rounding(above, failed):
     others = ["samples", "cdf", "entropy", "moments", "gradients", "edges", "precision"]
     skipped = [*others, "mass", "support", "sample_with_log_prob"]
     report = check_distribution(Jagged(above), KEY, samples=SAMPLES, skip=skipped)
@@ -294,16 +294,16 @@ def test_the_report_is_a_table_and_raises_on_demand():
     report = check_distribution(WrongNormaliser(0.0, 1.0), KEY, samples=SAMPLES)
     assert not report.passed
     lines = str(report).splitlines()
-    assert len(lines) == 4 + len(report.checks)  # title, blank line, headings and their rule
+    assert len(lines) == 4 + len(report.checks)  # title, blank line, headings and rule
     assert any(line.startswith("mass") and "FAIL" in line and "1.41421" in line for line in lines)
     with pytest.raises(AssertionError, match="mass failed"):
         report.raise_if_failed()
 
 
-def test_bad_calls_say_what_is_wrong():
+def test_invalid_arguments_raise_clear_errors():
     with pytest.raises(ValueError, match="Poisson is discrete"):
         check_distribution(dist.Poisson(1.0), KEY)
     with pytest.raises(ValueError, match="at least 2000"):
         check_distribution(dist.Normal(), KEY, samples=100)
-    with pytest.raises(ValueError, match="no such checks: masses"):
+    with pytest.raises(ValueError, match="unknown checks in skip: masses; known are mass, samples"):
         check_distribution(dist.Normal(), KEY, samples=SAMPLES, skip=["masses"])

@@ -1,4 +1,4 @@
-"""The kit on distributions over vectors."""
+"""Tests that the kit passes correct distributions over vectors and finds injected errors."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class UnitBall(constraints.Constraint):
 
 
 class UniformBall(dist.Distribution):
-    """Uniform on the unit ball of the plane."""
+    """Uniform on the unit disc."""
 
     support = UnitBall()
 
@@ -38,7 +38,7 @@ class UniformBall(dist.Distribution):
 
     def sample(self, key, sample_shape=()):
         normal = jax.random.normal(key, (*self.shape(sample_shape)[:-1], 4))
-        # The first coordinates of a point on the sphere in n + 2 dimensions.
+        # Coordinates of a point on the unit sphere in n + 2 dimensions are uniform in the n-ball.
         return normal[..., :2] / jnp.linalg.norm(normal, axis=-1, keepdims=True)
 
     def log_prob(self, value):
@@ -69,11 +69,11 @@ class LeakingBall(UniformBall):
     ],
     ids=["Covariance", "Cholesky", "StudentT", "Independent", "IndependentCauchy", "Ball"],
 )
-def test_right_distributions_pass(distribution):
+def test_correct_distributions_pass(distribution):
     check_distribution(distribution, KEY, samples=SAMPLES).raise_if_failed()
 
 
-def test_a_support_without_volume_has_no_integral():
+def test_integrals_are_not_checked_on_a_support_without_volume():
     report = check_distribution(dist.Dirichlet(jnp.ones(3)), KEY, samples=SAMPLES)
     status = {check.name: check.status for check in report.checks}
     assert status["mass"] == status["samples"] == "not offered"
@@ -139,12 +139,12 @@ class InfiniteVariance(dist.MultivariateNormal):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, dist.Distribution) else "",
 )
-def test_a_planted_error_fails_its_own_check(distribution, expected):
+def test_an_injected_error_fails_only_its_own_check(distribution, expected):
     assert failures(distribution) == expected
 
 
 class ImproperCauchy(dist.Distribution):
-    """The Cauchy kernel of one dimension over three coordinates, with the constant of a t."""
+    """The one-dimensional Cauchy kernel in three dimensions, with a Student-t normaliser."""
 
     support = constraints.real_vector
 
@@ -161,7 +161,7 @@ class ImproperCauchy(dist.Distribution):
         return -jnp.log1p(jnp.sum(value**2, axis=-1)) - constant
 
 
-def test_an_improper_density_in_three_dimensions_has_no_mass():
+def test_an_improper_density_in_three_dimensions_fails_mass():
     report = check_distribution(ImproperCauchy(), KEY, samples=SAMPLES)
     mass = next(check for check in report.checks if check.name == "mass")
     assert mass.status == "FAIL"

@@ -1,4 +1,4 @@
-"""The integrator against SciPy, also where the edges say the wrong things about the density."""
+"""Tests of the quadrature against SciPy, also with edges that are misplaced for the density."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ CASES = {
 
 @pytest.mark.parametrize("stretch", [1.0, 1e-3, 1e3])
 @pytest.mark.parametrize("name", CASES)
-def test_masses_between_edges_are_those_of_scipy(name, stretch):
+def test_masses_between_edges_match_scipy(name, stretch):
     make, oracle = CASES[name]
     with jax.enable_x64(True):
         subject = Subject(make(), 2_000)
@@ -39,7 +39,7 @@ def test_masses_between_edges_are_those_of_scipy(name, stretch):
     np.testing.assert_allclose(integral.mass, 1.0, atol=2e-8)
 
 
-def test_moments_and_entropy_are_those_of_scipy():
+def test_moments_and_entropy_match_scipy():
     oracle = stats.gamma(2.5, scale=0.2)
     with jax.enable_x64(True):
         integral = study_scalar(Subject(dist.Gamma(2.5, 5.0), 10_000), jax.random.key(0)).integral
@@ -50,7 +50,7 @@ def test_moments_and_entropy_are_those_of_scipy():
     assert integral.mean_of(-integral.log_density) == pytest.approx(oracle.entropy(), rel=1e-10)
 
 
-def test_the_decay_of_a_tail_is_its_exponent():
+def test_decay_is_the_exponent_of_the_tail():
     # The density of a Student-t falls as |x|^-(1 + freedom).
     freedom = np.array([0.1, 0.5, 1.0, 3.0])
     with jax.enable_x64(True):
@@ -60,9 +60,9 @@ def test_the_decay_of_a_tail_is_its_exponent():
     np.testing.assert_allclose(rate, np.stack([freedom, freedom]), rtol=1e-3)
 
 
-def test_an_end_that_is_not_declared_is_found():
+def test_an_undeclared_end_of_the_support_is_found():
     class HiddenEnd(dist.Normal):
-        """Uniform on [-2, 1], though its support is said to be the real line."""
+        """Uniform on [-2, 1], although its declared support is the real line."""
 
         def log_prob(self, value):
             inside = (value >= -2.0) & (value <= 1.0)
@@ -77,7 +77,7 @@ def test_an_end_that_is_not_declared_is_found():
     np.testing.assert_allclose(integral.region_masses()[:, 0], [1 / 3, 1 / 3, 1 / 6, 1 / 6], 1e-6)
 
 
-def test_chi_square_of_right_samples_has_the_distribution_it_should():
+def test_chi_square_of_correct_samples_follows_the_chi_square_distribution():
     count = 300
     subject = Subject(dist.Normal(jnp.zeros(count), jnp.ones(count)), 20_000)
     study = study_scalar(subject, jax.random.key(5))

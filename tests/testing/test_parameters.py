@@ -1,4 +1,4 @@
-"""Parameters are found by name, and a distribution can be built again from them."""
+"""Tests that parameters are found by name and that a distribution can be rebuilt from them."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ COVARIANCE = jnp.array([[1.0, 0.5], [0.5, 2.0]])
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, dist.Distribution) else "",
 )
-def test_a_distribution_built_again_is_the_same(distribution, names):
+def test_a_rebuilt_distribution_has_the_same_density(distribution, names):
     parameters = parameters_of(distribution, np.float32)
     assert set(parameters) == names
     again = rebuild(distribution, parameters)
@@ -46,14 +46,14 @@ def test_a_distribution_built_again_is_the_same(distribution, names):
     np.testing.assert_allclose(first, second, rtol=1e-6)
 
 
-def test_a_changed_parameter_reaches_what_is_derived_from_it():
+def test_a_changed_parameter_updates_derived_attributes():
     distribution = dist.Beta(2.0, 3.0)
     parameters = parameters_of(distribution, np.float32)
     changed = rebuild(distribution, {**parameters, "concentration1": jnp.array(5.0)})
     np.testing.assert_allclose(changed.log_prob(0.7), stats.beta(5, 3).logpdf(0.7), rtol=1e-5)
 
 
-def test_every_element_has_its_own_parameter():
+def test_every_batch_element_has_its_own_parameters():
     distribution = dist.Normal(0.0, jnp.array([[1.0], [2.0]]) * jnp.ones((1, 3)))
     parameters = parameters_of(distribution, np.float32)
     assert parameters["loc"].shape == (2, 3)

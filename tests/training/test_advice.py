@@ -1,4 +1,4 @@
-"""What the owner of a policy is told, exactly when it must be."""
+"""Warnings about trained policies, and exactly when they are given."""
 
 import logging
 
@@ -27,7 +27,7 @@ NAN = float("nan")
 
 
 def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), seeds=1, **changes):
-    """What is known of seeds that are alike; values of a list are a seed each."""
+    """Return the findings of equal seeds; a list has one value per seed."""
     metrics = {name: value for name, value in (HEALTHY | changes).items() if name not in without}
     several = {name: np.broadcast_to(value, seeds).astype(float) for name, value in metrics.items()}
     return HeldOutFindings(
@@ -40,74 +40,76 @@ def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), see
     )
 
 
-def told(seeds=(7,), **given):
+def warnings(seeds=(7,), **given):
     return advice(seeds, found(seeds=len(seeds), **given))
 
 
-def test_nothing_is_said_of_a_healthy_policy():
-    assert told() == []
+def test_a_healthy_policy_gives_no_warning():
+    assert warnings() == []
 
 
-def test_a_value_that_is_not_estimable_is_told_and_compared_with_nothing():
-    (sentence,) = told(seeds=(3, 5, 8), held_out_value=[NAN, 2.0, NAN], constant=[1.0, 1.0, NAN])
+def test_a_value_that_is_not_estimable_is_reported_and_not_compared():
+    (sentence,) = warnings(
+        seeds=(3, 5, 8), held_out_value=[NAN, 2.0, NAN], constant=[1.0, 1.0, NAN]
+    )
     assert sentence.startswith(
         "seeds 3, 8: the value of the policy is not estimable: outside what the rewards allow "
         "[-15.8, -0.011]"
     )
 
 
-def test_nothing_is_said_where_nothing_is_known():
+def test_unknown_results_give_no_warning():
     unknown = dict.fromkeys(HEALTHY, NAN)
-    assert told(**unknown) == told(**unknown, constant=NAN) == told(constant=NAN) == []
+    assert warnings(**unknown) == warnings(**unknown, constant=NAN) == warnings(constant=NAN) == []
 
 
 def one(beginning, **given):
-    """The only sentence, which must begin so."""
-    (sentence,) = told(**given)
+    """Return the only warning, which must begin like this."""
+    (sentence,) = warnings(**given)
     assert sentence.startswith(f"seed 7: {beginning}")
     return sentence
 
 
-# The share that it learned from, against 0.4 that was held out: 1.5 times that is 0.6.
+# The share of training actions, with 0.4 of the held-out ones: 1.5 times that is 0.6.
 
 
-def test_a_band_that_fits_what_it_learned_from_alone_is_told_of():
+def test_a_band_that_fits_only_the_training_actions_is_reported():
     sentence = one(OVERFITTED, learned_inside=0.6001, held_out_inside=0.4)
     assert "holds 60 % of the actions that it learned from and 40 % of those" in sentence
     assert "--settings-from small" in sentence and "--select offline" in sentence
 
 
-def test_up_to_the_threshold_the_band_is_not_told_of():
-    assert told(learned_inside=TIMES * 0.4, held_out_inside=0.4) == []
+def test_a_band_at_the_threshold_is_not_reported():
+    assert warnings(learned_inside=TIMES * 0.4, held_out_inside=0.4) == []
 
 
 @pytest.mark.parametrize(("rows", "said"), [(108, False), (115, True)])
-def test_few_held_out_rows_must_differ_by_three_standard_errors(rows, said):
-    """Of 0.4 and 0.6 together it is sqrt(2 · 0.25 / rows): at 112.5 rows three are 0.2."""
+def test_a_difference_below_three_standard_errors_is_not_reported(rows, said):
+    """For 0.4 and 0.6 it is sqrt(2 · 0.25 / rows): at 112.5 rows three of them are 0.2."""
     assert pytest.approx(0.2) == ERRORS * np.sqrt(2 * 0.5 * 0.5 / 112.5)
-    sentences = told(rows=rows, learned_inside=0.601, held_out_inside=0.4)
+    sentences = warnings(rows=rows, learned_inside=0.601, held_out_inside=0.4)
     assert (len(sentences) == 1) == said
 
 
-def test_a_band_that_is_better_on_what_was_held_out_is_no_worry():
-    assert told(learned_inside=0.3, held_out_inside=0.9) == []
+def test_a_band_that_is_better_on_held_out_actions_is_not_reported():
+    assert warnings(learned_inside=0.3, held_out_inside=0.9) == []
 
 
 # critic_loss is half a mean square: 0.5 is an error of 1.
 
 
-def test_an_error_on_held_out_steps_is_told_above_one_and_a_half_times():
+def test_a_held_out_error_above_one_and_a_half_times_is_reported():
     sentence = one(CRITIC, held_out_td_error=1.5001)
     assert "is 1.5 times that on the steps it learned from" in sentence
     assert "--settings-from small" in sentence
-    assert told(held_out_td_error=TIMES) == []
+    assert warnings(held_out_td_error=TIMES) == []
     assert "is 3.0 times" in one(CRITIC, critic_loss=2.0, held_out_td_error=6.0)
-    assert told(critic_loss=2.0, held_out_td_error=3.0) == []
+    assert warnings(critic_loss=2.0, held_out_td_error=3.0) == []
 
 
 @pytest.mark.parametrize("missing", ["critic_loss", "held_out_td_error"])
-def test_of_an_algorithm_without_critics_nothing_is_said_about_them(missing):
-    assert told(without=(missing,), critic_loss=1e-9, held_out_td_error=9.0) == []
+def test_an_algorithm_without_critics_gives_no_warning_about_them(missing):
+    assert warnings(without=(missing,), critic_loss=1e-9, held_out_td_error=9.0) == []
 
 
 # In each coordinate 5 % of the held-out actions must lie inside.
@@ -115,68 +117,68 @@ def test_of_an_algorithm_without_critics_nothing_is_said_about_them(missing):
 
 def covered(share, **given):
     shares = ("learned_inside", "held_out_inside", "held_out_inside_least")
-    return told(**dict.fromkeys(shares, share), **given)
+    return warnings(**dict.fromkeys(shares, share), **given)
 
 
-def test_a_band_that_holds_hardly_any_logged_action_is_told_of():
+def test_a_band_with_hardly_any_logged_action_is_reported():
     (sentence,) = covered(0.049)
     assert sentence.startswith(f"seed 7: {UNCOVERED}. 4.9 % of the held-out actions lie inside")
     assert "kept_mass" in sentence
     assert covered(HARDLY) == []
 
 
-def test_of_several_coordinates_the_least_counts():
+def test_the_least_covered_coordinate_counts():
     known = {"learned_inside": 0.0, "held_out_inside": 0.0, "action": (0.1, 0.2)}
-    assert told(held_out_inside_least=0.3, **known) == []
-    assert len(told(held_out_inside_least=0.04, **known)) == 1
+    assert warnings(held_out_inside_least=0.3, **known) == []
+    assert len(warnings(held_out_inside_least=0.04, **known)) == 1
 
 
-def test_a_few_actions_more_than_none_are_no_evidence():
-    assert told(rows=1024, learned_inside=0.0007, held_out_inside=0.0) == []
+def test_a_few_training_actions_inside_do_not_mean_overfitting():
+    assert warnings(rows=1024, learned_inside=0.0007, held_out_inside=0.0) == []
 
 
-def test_an_empty_band_is_told_of_and_is_not_called_overfitted():
+def test_an_empty_band_is_reported_as_uncovered_and_not_as_overfitted():
     (sentence,) = covered(0.0)
     assert UNCOVERED in sentence and " 0 % of the held-out" in sentence
 
 
-def test_of_an_algorithm_without_a_band_nothing_is_said_about_it():
+def test_an_algorithm_without_a_band_gives_no_warning_about_it():
     known = {"logged_inside_support": 0.9, "held_out_inside": 0.001}
-    assert told(without=("logged_inside_support",), **known) == []
+    assert warnings(without=("logged_inside_support",), **known) == []
 
 
 # The policy's value is 2.
 
 
-def test_a_constant_that_does_as_well_is_told_of():
+def test_a_constant_that_is_as_good_is_reported():
     sentence = one(CONSTANT, constant=2.0)
     assert "For seed 7 the best is 0.25; such constants are worth 2, the policy 2 (" in sentence
-    assert told(constant=1.9999) == []
+    assert warnings(constant=1.9999) == []
 
 
-def test_the_constant_is_told_in_the_units_of_the_rewards():
+def test_the_value_of_a_constant_is_in_the_units_of_the_rewards():
     sentence = one(CONSTANT, constant=3.0, action=(0.25, -1.5), factor=0.5)
     assert "the best is 0.25, -1.5; such constants are worth 6, the policy 4 (" in sentence
 
 
-def test_seeds_are_named_by_whom_it_is_true_of():
+def test_a_warning_names_the_seeds_it_applies_to():
     values = [2.0, 0.5, 0.7, NAN]
-    unknown, sentence = told(seeds=(3, 5, 8, 9), held_out_value=values)
+    unknown, sentence = warnings(seeds=(3, 5, 8, 9), held_out_value=values)
     assert unknown.startswith("seed 9: ")
     assert sentence.startswith("seeds 5, 8: a constant action")
     assert "For seed 5 the best is 0.25; such constants are worth 1, the policy 0.5" in sentence
 
 
-def test_percentages_are_of_the_seeds_that_are_named():
-    (sentence,) = told(
+def test_percentages_are_over_the_named_seeds():
+    (sentence,) = warnings(
         seeds=(3, 5, 8), learned_inside=[0.8, 0.5, 0.9], held_out_inside=[0.2, 0.48, 0.3]
     )
     assert sentence.startswith(f"seeds 3, 8: {OVERFITTED}")
     assert "holds 85 % of" in sentence and " 25 % of those" in sentence
 
 
-def test_everything_at_once_is_in_order():
-    sentences = told(
+def test_all_warnings_together_are_in_order():
+    sentences = warnings(
         learned_inside=0.5,
         held_out_inside=0.01,
         held_out_inside_least=0.01,
@@ -197,11 +199,11 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Of a policy that has hardly learned anything, so that a constant does better."""
+    """A policy that has hardly learned anything, so that a constant is better."""
     return fat2thin.train("bc", LOG, out=tmp_path_factory.mktemp("advised") / "run", **OPTIONS)
 
 
-def test_what_a_run_was_told_is_kept(run):
+def test_warnings_are_saved_with_the_run(run):
     (sentence,) = run.about["warnings"]
     assert CONSTANT in sentence and sentence.startswith(("seed 0: ", "seeds 0, 1: "))
     assert fat2thin.load(run.folder).about["warnings"] == [sentence]
@@ -209,22 +211,22 @@ def test_what_a_run_was_told_is_kept(run):
 
 @pytest.fixture
 def known(run, monkeypatch):
-    """What there is to say of the first seed after the last row, of the second after the first."""
+    """The findings of the first seed after the last row, and of the second after the first."""
     seen = []
     monkeypatch.setattr(module, "advice", lambda seeds, found: seen.append(found) or ["said"])
     assert module.look(run.spec, read_logs([run.spec])[0], run.metrics, [4, 2]) == ["said"]
     return seen[0]
 
 
-def test_metrics_are_those_of_the_step_that_was_chosen(run, known):
+def test_warnings_use_the_metrics_of_the_chosen_step(run, known):
     assert "held_out_value" in known.metrics
     for name, values in known.metrics.items():
         rows = run.metrics[name]
         np.testing.assert_array_equal(values, [rows[1, 0], rows[0, 1]])
 
 
-def test_the_constant_is_a_logged_dose_and_its_value_that_of_a_policy(known):
-    """Each seed has a log of its own, of which it learns from six episodes and looks at two."""
+def test_the_constant_is_a_logged_action_with_a_possible_value(known):
+    """Each seed has its own log; it learns from six episodes and holds out two."""
     parts = [split(data.load(LOG, seed), 0.2, seed) for seed in (0, 1)]
     assert known.held_out_rows == min(held_out.rows for held_out, _ in parts)
     for (held_out, learned), action, value, factor in zip(
@@ -232,14 +234,14 @@ def test_the_constant_is_a_logged_dose_and_its_value_that_of_a_policy(known):
     ):
         assert np.min(np.abs(learned.action - action)) < 1e-5
         assert factor == pytest.approx(1.0 / np.std(learned.reward), rel=1e-5)
-        # No policy is worth more than the best reward at every step.
+        # No policy has a value above that of the best reward at every step.
         rewards = np.concatenate([held_out.reward, learned.reward])
         assert abs(value) < factor * np.abs(rewards).max() / (1.0 - learned.discount)
     for seed, reachable in enumerate(known.reachable):
         assert reachable == reachable_returns(data.load(LOG, seed))
 
 
-def test_a_run_without_a_holdout_is_told_nothing(caplog, monkeypatch):
+def test_a_run_without_a_holdout_gets_no_warnings(caplog, monkeypatch):
     monkeypatch.setattr(module, "advice", lambda *_: ["never"])
     options = {"steps": 2, "evaluate_every": 2, "settings_from": "default"}
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""A part of the log that no update sees: whole episodes, and what is found and chosen by them."""
+"""The held-out part of a log: whole episodes, the signals on them, and selection by these."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ ROWS = ("observation", "action", "reward", "next_observation", "continuation")
 
 
 def make_log(seed=0, lengths=(4, 9, 1, 7, 12, 5, 8), far=0.0):
-    """Each first component of an observation is the number of its row, in thousandths."""
+    """Return a log; the first component of an observation is its row number in thousandths."""
     rng = np.random.default_rng(seed)
     rows = sum(lengths)
     observation = rng.normal(far, 1.0, size=(rows, 3)).astype(np.float32)
@@ -70,7 +70,7 @@ def rows_of(part):
 
 
 @pytest.mark.parametrize("holdout", [1e-6, 0.2, 0.5, 0.999])
-def test_whole_episodes_of_the_log_and_nothing_twice(path, holdout):
+def test_the_parts_are_whole_episodes_without_overlap(path, holdout):
     log = parts_of(spec_of(path, holdout=holdout))
     whole = make_log()
     numbers = [rows_of(part) for part in (log.learned, log.held_out)]
@@ -84,18 +84,18 @@ def test_whole_episodes_of_the_log_and_nothing_twice(path, holdout):
         np.testing.assert_array_equal(rows[part.episode_start], np.intersect1d(rows, bounds))
         for name in ROWS:
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[rows])
-    # Half an episode is the most that the share is missed by, where both parts have one.
+    # The share is exact up to half an episode, unless a part would be empty.
     if 0.1 < holdout < 0.9:
         assert abs(len(numbers[1]) - holdout * whole.rows) <= 12 / 2
 
 
-def test_none_is_the_whole_log(path):
+def test_without_a_holdout_the_whole_log_is_used(path):
     log = parts_of(spec_of(path, holdout=0))
     assert log.held_out is None and log.learned.sha256 == make_log().sha256
     assert not [name for name in run_of(path, holdout=0).metrics if name.startswith("held_out")]
 
 
-def test_a_log_a_seed_is_parted_by_that_seed():
+def test_the_log_of_each_seed_is_split_separately():
     ((one, other),) = read_logs([spec_of("tiny/own")])
     for seed, log in ((3, one), (5, other)):
         whole = data.load("tiny/own", seed)
@@ -103,7 +103,7 @@ def test_a_log_a_seed_is_parted_by_that_seed():
         assert sorted(rows) == sorted(whole.reward)
 
 
-def test_scales_are_found_on_what_is_learned(path):
+def test_scales_are_computed_from_training_rows(path):
     spec = spec_of(path, standardise=True, reward_scale="deviation")
     log = parts_of(spec)
     seen = log.learned
@@ -111,7 +111,7 @@ def test_scales_are_found_on_what_is_learned(path):
     np.testing.assert_allclose(
         log.scales.observation.mean, seen.observation.mean(axis=0), rtol=1e-5
     )
-    # Other held-out rows leave them as they are.
+    # Changed held-out rows do not change the scales.
     changed = make_log()
     rows = rows_of(log.held_out)
     changed.reward[rows] *= 100.0
@@ -122,15 +122,15 @@ def test_scales_are_found_on_what_is_learned(path):
     np.testing.assert_array_equal(again.learned.observation, seen.observation)
 
 
-def moved_by_rule(log):
-    """The same log of something that moves by rule."""
+def deterministic(log):
+    """Return the same log with deterministic dynamics."""
     following = 0.9 * log.observation
     following[:, :2] += log.action
     return dataclasses.replace(log, next_observation=following)
 
 
-def test_whether_a_log_is_noisy_is_judged_on_what_is_learned():
-    chance, rule = make_log(lengths=(10,) * 8), moved_by_rule(make_log(1, lengths=(10,) * 8))
+def test_noise_is_measured_on_training_rows():
+    chance, rule = make_log(lengths=(10,) * 8), deterministic(make_log(1, lengths=(10,) * 8))
     np.testing.assert_array_equal(watched_rows([chance, rule], [rule, chance]).noisy, [True, False])
 
 
@@ -150,7 +150,7 @@ IQL = {
 
 @pytest.fixture(scope="module")
 def iql_runs(tmp_path_factory):
-    """IQL on a log, on the same with another part held out, and with one that has no rewards."""
+    """IQL on a log, with changed held-out rows, and with held-out rows without rewards."""
     folder = tmp_path_factory.mktemp("runs")
     path, runs = folder / "log.npz", []
     for number, (factor, shift) in enumerate([(1.0, 0.0), (0.5, 3.0), (0.0, 0.0)]):
@@ -164,7 +164,7 @@ def iql_runs(tmp_path_factory):
     return runs
 
 
-def test_what_is_held_out_changes_signals_and_nothing_else(iql_runs):
+def test_held_out_rows_change_only_the_signals(iql_runs):
     one, other, _ = iql_runs
     assert one.about["sha256"] != other.about["sha256"]
     assert_same(one.states, other.states)
@@ -175,8 +175,8 @@ def test_what_is_held_out_changes_signals_and_nothing_else(iql_runs):
         assert changed == name.startswith("held_out"), name
 
 
-def test_signals_are_finite_and_there_after_every_chunk(iql_runs):
-    """Values are so where rewards allow them; this log is too small for all of them."""
+def test_signals_are_finite_after_every_chunk(iql_runs):
+    """Values may be nan: this log is too small for all of them to be estimable."""
     for name, values in signals_of(iql_runs[0]).items():
         assert values.shape == (4, 1)
         if "value" in name:
@@ -188,7 +188,7 @@ def test_signals_are_finite_and_there_after_every_chunk(iql_runs):
             assert np.isfinite(values).all()
 
 
-def test_a_run_does_not_notice_the_runs_beside_it(tmp_path):
+def test_a_run_does_not_depend_on_the_other_runs_of_its_program(tmp_path):
     paths = [tmp_path / name for name in ("short.npz", "long.npz")]
     save_npz(make_log(1), paths[0])
     save_npz(make_log(2, lengths=(300, 500, 400, 600)), paths[1])
@@ -201,16 +201,16 @@ def test_a_run_does_not_notice_the_runs_beside_it(tmp_path):
         assert run.about["selected"] == alone.about["selected"]
 
 
-def test_runs_that_hold_out_differently_do_not_share_a_program(path):
-    with pytest.raises(ValueError, match=r"different holdout \(0.3 and 0.5\).*run them apart"):
+def test_runs_with_different_holdouts_do_not_share_a_program(path):
+    with pytest.raises(ValueError, match=r"different holdout \(0.3 and 0.5\).*run them separately"):
         execute_together([spec_of(path), spec_of(path, holdout=0.5)], progress=Silent())
 
 
 NOT_THE_LAST = {"settings": {"learning_rate": 0.7, "noise": 0.5}, "seeds": [3, 5, 6, 7]}
-"""A rate at which policies come and go, so that the best one lies on the way."""
+"""A learning rate at which the best policy is not the last one."""
 
 
-def test_the_policy_of_the_largest_signal_acts(path, tmp_path):
+def test_the_policy_with_the_largest_signal_acts(path, tmp_path):
     every = [3, 6, 9, 12]
     last = run_of(path, snapshots=every, **NOT_THE_LAST)
     chosen = run_of(path, tmp_path / "chosen", select="offline", **NOT_THE_LAST)
@@ -228,7 +228,7 @@ def test_the_policy_of_the_largest_signal_acts(path, tmp_path):
 
 
 def hospital():
-    """Few patients with many columns: costs between 0.011 and 7.9, and about half of them die."""
+    """Return few patients with many columns: costs from 0.011 to 7.9; about half of them die."""
     rng, rows, starts = np.random.default_rng(5), [], []
     for _ in range(7):
         starts.append(len(rows))
@@ -247,8 +247,8 @@ def hospital():
 
 
 @pytest.mark.parametrize("reward_scale", [1.0, 3.0])
-def test_no_impossible_number_is_told_of_costs(tmp_path, reward_scale):
-    """Here the best of 64 constants would be worth 64, where a positive reward does not exist."""
+def test_values_of_costs_are_never_impossible(tmp_path, reward_scale):
+    """Without the check, the best of 64 constants would have value 64; all rewards are negative."""
     log = hospital()
     assert log.reward.max() == np.float32(-0.011) and log.reward.min() > -7.9
     save_npz(log, tmp_path / "log.npz")
@@ -265,14 +265,14 @@ def test_no_impossible_number_is_told_of_costs(tmp_path, reward_scale):
 
 @pytest.fixture
 def endless(tmp_path):
-    """Rewards above 0 for ever, and none is discounted: no number is their sum."""
+    """A log with positive rewards and discount 1: returns are not bounded."""
     log = make_log()
     log = dataclasses.replace(log, reward=np.abs(log.reward) + 0.1, discount=1.0)
     save_npz(log, tmp_path / "endless.npz")
     return tmp_path / "endless.npz"
 
 
-def test_where_no_checkpoint_has_a_value_the_last_one_acts(endless, tmp_path, capsys):
+def test_without_any_estimable_value_the_last_policy_acts(endless, tmp_path, capsys):
     run = run_of(endless, tmp_path / "run", select="offline", steps=6)
     assert np.isnan(run.metrics["held_out_value"]).all()
     assert run.about["selected"] == {"3": 6, "5": 6}
@@ -291,8 +291,8 @@ def test_where_no_checkpoint_has_a_value_the_last_one_acts(endless, tmp_path, ca
     assert verify(tmp_path / "run", 0).passed
 
 
-def test_a_checkpoint_without_a_value_is_not_selected():
-    """Scores one after the other: of the numbers the largest, of none the newest."""
+def test_a_state_without_a_value_is_not_selected():
+    """The best finite score is selected; without one, the newest state."""
     state = {"weight": jnp.zeros(())}
     for scores, expected in (
         ([NAN, 1.0, NAN, 0.5], 2), ([NAN, -3e30, NAN, NAN], 2), ([NAN, NAN, NAN], 3),
@@ -306,7 +306,7 @@ def test_a_checkpoint_without_a_value_is_not_selected():
         assert bool(kept.unscored) == np.isnan(scores).all()
 
 
-class BreakOff(Silent):
+class InterruptAt(Silent):
     def __init__(self, step):
         self.step = step
 
@@ -316,11 +316,11 @@ class BreakOff(Silent):
 
 
 @pytest.mark.parametrize("step", [6, 12])
-def test_broken_off_it_chooses_the_same(path, tmp_path, step):
+def test_an_interrupted_run_selects_the_same_policy(path, tmp_path, step):
     spec = spec_of(path, select="offline", snapshots=[3, 9], **NOT_THE_LAST)
     execute(spec, tmp_path / "reference", Silent(), checkpoint_seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
-        execute(spec, tmp_path / "run", BreakOff(step), checkpoint_seconds=0.0)
+        execute(spec, tmp_path / "run", InterruptAt(step), checkpoint_seconds=0.0)
     run = execute(spec, tmp_path / "run", Silent(), checkpoint_seconds=0.0)
     assert run.about["resumed"] == [f"step {step - 3}"]
     for name in ("metrics.jsonl", "state.safetensors", "snapshots/step_000000009.safetensors"):
@@ -337,38 +337,38 @@ def assert_verified(folder):
     assert found["replay"].result == OK, found["replay"].what
 
 
-def test_a_kept_run_can_be_verified(path, tmp_path):
+def test_a_run_with_selection_can_be_verified(path, tmp_path):
     run_of(path, tmp_path / "run", select="offline", snapshots=[6], **NOT_THE_LAST)
     assert_verified(tmp_path / "run")
 
 
-def test_where_returns_never_differ_the_run_is_whole_all_the_same(iql_runs):
+def test_a_run_with_constant_held_out_returns_can_be_verified(iql_runs):
     run = iql_runs[2]
     assert (run.metrics["held_out_calibration"] == 0.0).all()
     assert_verified(run.folder)
 
 
 @pytest.mark.parametrize("holdout", [-0.1, 1.0, 1.5, float("nan"), True, "much", None])
-def test_a_share_that_cannot_be_is_named(path, holdout):
+def test_an_invalid_holdout_is_refused(path, holdout):
     with pytest.raises(ValueError, match="holdout must be a number of at least 0 and below 1"):
         spec_of(path, holdout=holdout)
 
 
-def test_what_cannot_choose_is_refused(path):
-    with pytest.raises(ValueError, match=r"select='offline' chooses.*for example holdout=0.2"):
+def test_invalid_selections_are_refused(path):
+    with pytest.raises(ValueError, match=r"select='offline' needs.*for example holdout=0.2"):
         spec_of(path, holdout=0.0, select="offline")
     with pytest.raises(ValueError, match=r"select must be one of 'last', 'offline', got 'best'"):
         spec_of(path, select="best")
 
 
-def test_a_log_of_one_episode_cannot_be_parted(tmp_path):
+def test_a_log_of_one_episode_cannot_be_split(tmp_path):
     save_npz(make_log(lengths=(30,)), tmp_path / "one.npz")
     with pytest.raises(ValueError, match=r"holdout=0.3.*one episode.*holdout=0"):
         run_of(tmp_path / "one.npz")
     assert run_of(tmp_path / "one.npz", holdout=0.0, steps=3).step == 3
 
 
-def test_a_specification_comes_back_as_it_was(path):
+def test_a_specification_with_a_holdout_survives_json(path):
     spec = spec_of(path, select="offline")
     assert type(spec).from_json(spec.to_json()) == spec
     older = {
@@ -377,7 +377,7 @@ def test_a_specification_comes_back_as_it_was(path):
     assert type(spec).from_json(older) == dataclasses.replace(spec, holdout=0.0, select="last")
 
 
-def test_spot_prepares_on_what_is_learned(path):
+def test_spot_prepares_on_training_rows(path):
     settings = {"hidden": (4,), "vae_hidden": (4,), "vae_steps": 4}
     options = {"algorithm": "spot", "settings": settings, "seeds": [3], "steps": 6}
     run = run_of(path, **options, select="offline")

@@ -1,4 +1,4 @@
-"""Runs whose policies are judged on a Gymnasium task, on the host, beside training."""
+"""Runs whose policies are evaluated on a Gymnasium task, on the host, in parallel."""
 
 import dataclasses
 import re
@@ -49,7 +49,7 @@ class Seen(Silent):
         self.steps.append(step)
 
 
-def test_a_run_is_judged_on_the_task_it_names(tmp_path):
+def test_a_run_is_evaluated_on_the_task_it_names(tmp_path):
     seen = Seen()
     run = fat2thin.train(
         "stand_in", "bare/log", task=COUNTDOWN, out=tmp_path, progress=seen, **OPTIONS
@@ -68,8 +68,8 @@ def test_a_run_is_judged_on_the_task_it_names(tmp_path):
     assert {"uniform"} <= set(run.references)
 
 
-def test_evaluations_are_those_of_their_step(tmp_path):
-    """What is judged beside training is the policy of its step, not a later one."""
+def test_evaluations_use_the_policy_of_their_step(tmp_path):
+    """An evaluation on the host uses the policy of its step, not a later one."""
     long = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
     short = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS | {"steps": 2})
     np.testing.assert_allclose(
@@ -79,14 +79,14 @@ def test_evaluations_are_those_of_their_step(tmp_path):
     assert not np.allclose(*long.evaluations["actor_centre"].returns[[1, 3]])
 
 
-def test_a_fresh_evaluation_on_the_host():
+def test_fresh_evaluations_on_the_host_depend_on_the_draw():
     run = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
     first, again, other = run.evaluate(5), run.evaluate(5), run.evaluate(5, draw=1)
     assert first["actor_sampled"] == again["actor_sampled"]
     assert first["actor_sampled"] != other["actor_sampled"]
 
 
-def test_runs_on_one_task_are_judged_together(monkeypatch):
+def test_runs_on_one_task_are_evaluated_together(monkeypatch):
     asked = []
     judge = GymnasiumJudge.judge
 
@@ -99,10 +99,10 @@ def test_runs_on_one_task_are_judged_together(monkeypatch):
         make_spec("stand_in", f"bare/{name}", task=COUNTDOWN, settings={"noise": noise}, **OPTIONS)
         for name, noise in (("a", 0.1), ("b", 0.2))
     ]
-    # A run before them that is not judged, with other seeds.
+    # A run before them that is not evaluated, with other seeds.
     seeds = {**OPTIONS, "seeds": [7, 8, 9]}
-    unjudged = make_spec("stand_in", "bare/c", task="none", settings={"noise": 0.3}, **seeds)
-    *_, last = execute_together([unjudged, *specs])
+    unevaluated = make_spec("stand_in", "bare/c", task="none", settings={"noise": 0.3}, **seeds)
+    *_, last = execute_together([unevaluated, *specs])
     assert asked == [(4,)] * 4
     alone = fat2thin.train("stand_in", "bare/b", task=COUNTDOWN, noise=0.2, **OPTIONS)
     for name, evaluation in alone.evaluations.policies.items():
@@ -113,13 +113,13 @@ def test_runs_on_one_task_are_judged_together(monkeypatch):
         np.testing.assert_array_equal(measured, evaluation.measures["length"])
 
 
-def test_a_task_that_does_not_fit_is_refused_before_any_work(tmp_path):
+def test_a_task_that_does_not_fit_is_refused_before_training(tmp_path):
     with pytest.raises(TaskError, match="has observations of size 3, the log has 2"):
         fat2thin.train("stand_in", "bare/log", task="Pendulum-v1", out=tmp_path / "x", **OPTIONS)
     assert not (tmp_path / "x").exists()
 
 
-def test_a_task_that_breaks_ends_the_run(capfd, monkeypatch):
+def test_an_error_of_the_task_ends_the_run(capfd, monkeypatch):
     def judge(self, policies, keys, episodes):
         raise RuntimeError("the pump is empty")
 
@@ -128,7 +128,7 @@ def test_a_task_that_breaks_ends_the_run(capfd, monkeypatch):
         fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
 
 
-def test_its_pictures(tmp_path):
+def test_learning_curves_show_evaluations_on_the_host(tmp_path):
     run = fat2thin.train("stand_in", "bare/log", task=COUNTDOWN, **OPTIONS)
     (drawn,) = save_run_figures(run, tmp_path)
     assert drawn.name == "learning_curves.png" and drawn.exists()
@@ -142,14 +142,14 @@ def test_its_pictures(tmp_path):
         save_run_figures(blind, tmp_path / "none")
 
 
-def test_on_the_command_line(tmp_path, capsys):
+def test_the_command_line_takes_task_and_scales(tmp_path, capsys):
     options = ["--steps", "4", "--evaluate-every", "2", "--episodes", "2", "--batch-size", "8"]
     main(
         ["train", "stand_in", "bare/log", *options, "--task", COUNTDOWN, "--standardise",
          "--reward-scale", "return_range", "--out", str(tmp_path / "run")]
     )  # fmt: skip
     printed = capsys.readouterr().out
-    assert re.search(r"evaluations: [\d,]+ steps of the task, [\d,]+ a second", printed)
+    assert re.search(r"evaluations: [\d,]+ steps of the task, [\d,]+ per second", printed)
     spec = fat2thin.load(tmp_path / "run").spec
     assert (spec.task, spec.standardise, spec.reward_scale) == (COUNTDOWN, True, "return_range")
     with pytest.raises(SystemExit, match="fat2thin: Gymnasium cannot make 'NoSuch-v0'"):
@@ -158,7 +158,7 @@ def test_on_the_command_line(tmp_path, capsys):
         main(["train", "stand_in", "bare/log", *options, "--reward-scale", "0"])
 
 
-def test_a_robot_is_judged_where_mujoco_is():
+def test_rollouts_of_a_robot_equal_those_of_gymnasium():
     pytest.importorskip("mujoco")
     judge = evaluator("regenerated/hopper-medium")
     judge.check(11, (-1.0,) * 3, (1.0,) * 3)

@@ -1,4 +1,4 @@
-"""What an algorithm learns first: so many updates, on rows and numbers of their own."""
+"""The preparation of an algorithm: its own number of updates, rows and random numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ STEPS = 5
 
 
 def add_up(state, batch, key, problem, config):
-    """Adds the mean reward of every batch to the weight, so that each one leaves its trace."""
+    """Add the mean reward of every batch to the weight, so that each batch has an effect."""
     total = jnp.mean(batch.reward) + jax.random.uniform(key)
     broken = jnp.where(config.bad_update > 0.0, jnp.nan, 0.0)
     return state._replace(weight=state.weight + total), {"total": total + broken}
@@ -35,7 +35,7 @@ def prepared(monkeypatch, tiny_world):
 
 
 def expected_start(world, seed):
-    """The first weight, and what a loop over the preparation adds to it."""
+    """Return the initial weight plus what a loop over the preparation adds to it."""
     rewards = np.asarray(world.dataset("tiny/own", seed).reward)
     weight = jax.random.uniform(stream_key(seed, Stream.INITIAL_STATE), (3, 2))
     for number in range(STEPS):
@@ -47,32 +47,32 @@ def expected_start(world, seed):
     return weight
 
 
-def test_it_runs_before_the_first_evaluation(prepared, tmp_path):
+def test_the_preparation_runs_before_the_first_evaluation(prepared, tmp_path):
     run = train("prepared", "tiny/own", out=tmp_path, snapshots=[0], **OPTIONS)
     for seed in (3, 5):
         found = run.policy(seed, step=0).network.weight
         np.testing.assert_allclose(found, expected_start(prepared, seed), rtol=1e-5)
     assert run.about["preparation"]["steps"] == STEPS
     assert set(run.about["preparation"]["last"]) == {"total"}
-    # The updates themselves are counted from the first one after it.
+    # Updates are counted from the first one after the preparation.
     assert run.metrics["step"].tolist() == [2, 4]
     assert "total" not in run.metrics
 
 
-def test_it_is_announced(prepared, capsys):
+def test_the_preparation_is_announced(prepared, capsys):
     train("prepared", "tiny/own", progress=progress.Lines(), **OPTIONS)
     printed = capsys.readouterr().out
     assert "preparation: 5 steps, 2 seeds" in printed
     assert "\n4 steps, 2 seeds" in printed
 
 
-def test_it_may_diverge_too(prepared, tmp_path):
+def test_a_preparation_that_diverges_raises_an_error(prepared, tmp_path):
     with pytest.raises(TrainingDiverged, match="total is not finite at step 1"):
         train("prepared", "tiny/own", out=tmp_path, bad_update=1.0, **OPTIONS)
 
 
-def test_what_broke_before_the_first_step_is_loaded(prepared, tmp_path):
-    """The second chunk of the preparation breaks; no step of the run was taken."""
+def test_a_run_that_diverged_in_its_preparation_is_loaded(prepared, tmp_path):
+    """The second chunk of the preparation diverges, before the first step of the run."""
 
     def breaks_late(state, batch, key, problem, config):
         state, metrics = add_up(state, batch, key, problem, config)

@@ -1,4 +1,4 @@
-"""A run that was broken off goes on to the same bits, and says what it could not use."""
+"""An interrupted run resumes to the same bits, and logs checkpoints that it cannot use."""
 
 import json
 import logging
@@ -41,8 +41,8 @@ def spec_of(algorithm="stand_in", **changes):
     return make_spec(algorithm, "tiny/own", **{**OPTIONS, **changes})
 
 
-class BreakOff(Silent):
-    """Ends the process, as far as a test can, at a step (or a step of the preparation)."""
+class InterruptAt(Silent):
+    """Simulates the end of the process at a step (or a step of the preparation)."""
 
     def __init__(self, step, part=""):
         self.step, self.part = step, part
@@ -55,12 +55,12 @@ class BreakOff(Silent):
             raise KeyboardInterrupt
 
 
-def break_off(spec, folder, step, part=""):
+def interrupt(spec, folder, step, part=""):
     with pytest.raises(KeyboardInterrupt):
-        execute(spec, folder, BreakOff(step, part), checkpoint_seconds=0.0)
+        execute(spec, folder, InterruptAt(step, part), checkpoint_seconds=0.0)
 
 
-def go_on(spec, folder):
+def resume(spec, folder):
     return execute(spec, folder, Silent(), checkpoint_seconds=0.0)
 
 
@@ -81,25 +81,25 @@ def assert_same_files(folder, reference):
 
 
 @pytest.mark.parametrize("step", [3, 6, 9, 12])
-def test_broken_off_anywhere_it_ends_with_the_same_bits(tmp_path, reference, caplog, step):
-    break_off(spec_of(), tmp_path / "run", step)
-    run = go_on(spec_of(), tmp_path / "run")
+def test_a_run_interrupted_anywhere_ends_with_the_same_bits(tmp_path, reference, caplog, step):
+    interrupt(spec_of(), tmp_path / "run", step)
+    run = resume(spec_of(), tmp_path / "run")
     assert_same_files(tmp_path / "run", reference)
     expected = f"step {step - 3}" if step > 3 else None
     assert run.about.get("resumed") == ([expected] if expected else None)
     assert ("resumes from" in caplog.text) == bool(expected)
 
 
-def test_broken_off_again_and_again(tmp_path, reference):
+def test_a_run_interrupted_several_times_ends_with_the_same_bits(tmp_path, reference):
     for step in (6, 9, 9, 12):
-        break_off(spec_of(), tmp_path / "run", step)
-    run = go_on(spec_of(), tmp_path / "run")
+        interrupt(spec_of(), tmp_path / "run", step)
+    run = resume(spec_of(), tmp_path / "run")
     assert run.about["resumed"] == ["step 3", "step 6", "step 6", "step 9"]
     assert_same_files(tmp_path / "run", reference)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, reference, number):
+def test_a_signal_leaves_a_checkpoint_and_a_message_how_to_resume(tmp_path, reference, number):
     class Ask(Silent):
         def advance(self, step):
             if step == 6:
@@ -112,11 +112,11 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, re
     (checkpoint,) = checkpoints.intact(tmp_path / "run")
     assert checkpoint.place == Place(training=True, step=6)
     assert not in_use(tmp_path / "run")
-    go_on(spec_of(), tmp_path / "run")
+    resume(spec_of(), tmp_path / "run")
     assert_same_files(tmp_path / "run", reference)
 
 
-def test_asked_in_the_last_chunk_it_finishes_and_still_ends(tmp_path, reference):
+def test_a_signal_in_the_last_chunk_lets_the_run_finish(tmp_path, reference):
     class Ask(Silent):
         def advance(self, step):
             if step == 12:
@@ -128,7 +128,7 @@ def test_asked_in_the_last_chunk_it_finishes_and_still_ends(tmp_path, reference)
     assert_same_files(tmp_path / "run", reference)
 
 
-def test_what_is_deaf_stays_deaf(tmp_path):
+def test_an_ignored_signal_stays_ignored(tmp_path):
     class Ask(Silent):
         def advance(self, step):
             signal.raise_signal(signal.SIGINT)
@@ -140,7 +140,7 @@ def test_what_is_deaf_stays_deaf(tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
-def test_asked_twice_it_stops_at_once(tmp_path):
+def test_a_second_signal_stops_at_once(tmp_path):
     class Insist(Silent):
         def advance(self, step):
             signal.raise_signal(signal.SIGINT)
@@ -174,103 +174,103 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, reference, caplog, damage):
-    break_off(spec_of(), tmp_path / "run", 9)
+def test_a_damaged_checkpoint_is_logged_and_skipped(tmp_path, reference, caplog, damage):
+    interrupt(spec_of(), tmp_path / "run", 9)
     newest = tmp_path / "run" / "checkpoints" / "step_000000006"
     DAMAGES[damage](newest)
-    run = go_on(spec_of(), tmp_path / "run")
+    run = resume(spec_of(), tmp_path / "run")
     assert f"the checkpoint of step 6 cannot be used: {newest}" in caplog.text
     assert run.about["resumed"] == ["step 3"]
     assert_same_files(tmp_path / "run", reference)
 
 
-def test_a_snapshot_that_is_gone_is_computed_again(tmp_path, reference, caplog):
-    break_off(spec_of(), tmp_path / "run", 9)
+def test_a_missing_snapshot_is_computed_again(tmp_path, reference, caplog):
+    interrupt(spec_of(), tmp_path / "run", 9)
     (tmp_path / "run/snapshots/step_000000003.safetensors").unlink()
-    go_on(spec_of(), tmp_path / "run")
+    resume(spec_of(), tmp_path / "run")
     assert "step_000000003.safetensors is missing" in caplog.text
     assert_same_files(tmp_path / "run", reference)
 
 
 def test_a_checkpoint_of_another_run_is_not_used(tmp_path, reference, caplog):
-    break_off(spec_of(seeds=[4, 6]), tmp_path / "other", 9)
-    break_off(spec_of(), tmp_path / "run", 9)
+    interrupt(spec_of(seeds=[4, 6]), tmp_path / "other", 9)
+    interrupt(spec_of(), tmp_path / "run", 9)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "run" / "checkpoints")
     shutil.copytree(
         tmp_path / "other" / "snapshots", tmp_path / "run" / "snapshots", dirs_exist_ok=True
     )
-    go_on(spec_of(), tmp_path / "run")
+    resume(spec_of(), tmp_path / "run")
     assert "step_000000006 is of another run and is not used" in caplog.text
     assert_same_files(tmp_path / "run", reference)
 
 
 def test_a_checkpoint_of_other_data_is_not_used(tmp_path, reference, caplog):
-    break_off(spec_of(), tmp_path / "run", 9)
+    interrupt(spec_of(), tmp_path / "run", 9)
     for file in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
         manifest = json.loads(file.read_text())
         manifest["sha256"] = ["0" * 64 for _ in manifest["sha256"]]
         manifest["checksum"] = checkpoints._checksum(manifest)
         file.write_bytes(files.as_json(manifest))
-    go_on(spec_of(), tmp_path / "run")
+    resume(spec_of(), tmp_path / "run")
     assert "step_000000006 is of other data and is not used" in caplog.text
     assert_same_files(tmp_path / "run", reference)
 
 
-def test_a_checkpoint_of_a_later_version_is_refused_and_left_alone(tmp_path):
-    break_off(spec_of(), tmp_path / "run", 9)
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_changed(tmp_path):
+    interrupt(spec_of(), tmp_path / "run", 9)
     file = tmp_path / "run" / "checkpoints" / "step_000000006" / "manifest.json"
     manifest = json.loads(file.read_text()) | {"format": 99, "brains": True}
     file.write_text(json.dumps(manifest))
     with pytest.raises(NewerFormatError, match="format 99; this version reads up to 1"):
-        go_on(spec_of(), tmp_path / "run")
+        resume(spec_of(), tmp_path / "run")
     assert json.loads(file.read_text()) == manifest
 
 
-def test_the_newest_two_are_kept_and_one_at_the_end(tmp_path):
+def test_two_checkpoints_are_kept_and_one_at_the_end(tmp_path):
     def there():
         return sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
 
-    break_off(spec_of(), tmp_path / "run", 12)
+    interrupt(spec_of(), tmp_path / "run", 12)
     assert there() == ["step_000000006", "step_000000009"]
-    go_on(spec_of(), tmp_path / "run")
+    resume(spec_of(), tmp_path / "run")
     assert there() == ["step_000000009"]
-    assert go_on(spec_of(), tmp_path / "run").step == 12
+    assert resume(spec_of(), tmp_path / "run").step == 12
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_a_second_process_in_the_folder_is_refused(tmp_path):
     folder = tmp_path / "run"
     with locked(folder):
         assert in_use(folder)
         with pytest.raises(FolderInUseError, match=rf"{folder} is in use: process \d+ trains"):
-            go_on(spec_of(), folder)
+            resume(spec_of(), folder)
         assert {path.name for path in folder.iterdir()} == {".lock"}
     assert not in_use(folder)
-    assert go_on(spec_of(), folder).step == 12
+    assert resume(spec_of(), folder).step == 12
 
 
-def test_other_versions_are_told(tmp_path, caplog, monkeypatch):
-    break_off(spec_of(), tmp_path / "run", 9)
+def test_other_versions_are_logged_on_resuming(tmp_path, caplog, monkeypatch):
+    interrupt(spec_of(), tmp_path / "run", 9)
     monkeypatch.setattr("fat2thin.runs.identity.__version__", "99.0")
-    run = go_on(spec_of(), tmp_path / "run")
+    run = resume(spec_of(), tmp_path / "run")
     (sentence,) = run.about["warnings"]
-    assert "99.0 now): the last digits may not be" in sentence and sentence in caplog.text
+    assert "99.0 now): the last digits of its results" in sentence and sentence in caplog.text
 
 
-def test_a_seed_that_had_stopped_stays_stopped(tmp_path, caplog):
+def test_a_stopped_seed_stays_stopped_after_resuming(tmp_path, caplog):
     key = stream_key(5, Stream.INITIAL_STATE)
     identity = float(jax.random.uniform(key, (3, 2))[0, 0])
     spec = spec_of(settings={"bad_identity": identity, "bad_update": 4.0})
     whole = execute(spec, tmp_path / "whole", Silent())
     assert list(whole.about["stopped"]) == ["5"]
-    break_off(spec, tmp_path / "run", 12)
-    run = go_on(spec, tmp_path / "run")
+    interrupt(spec, tmp_path / "run", 12)
+    run = resume(spec, tmp_path / "run")
     assert run.about["stopped"] == whole.about["stopped"]
     assert_same_files(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_pack_goes_back_to_where_all_of_it_was(tmp_path, caplog, monkeypatch):
-    """Killed between the checkpoints of its two runs, one is ahead of the other."""
+def test_a_pack_resumes_from_the_newest_common_checkpoint(tmp_path, caplog, monkeypatch):
+    """The process is killed between the checkpoints of its two runs, so one is ahead."""
     several = [spec_of(settings={"noise": noise}) for noise in (0.1, 0.2)]
     whole = execute_together(several, [tmp_path / "a", tmp_path / "b"], Silent())
     written, write = [], checkpoints.write
@@ -287,14 +287,14 @@ def test_a_pack_goes_back_to_where_all_of_it_was(tmp_path, caplog, monkeypatch):
         execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
     with caplog.at_level(logging.WARNING):
         runs = execute_together(several, outs, Silent(), checkpoint_seconds=0.0)
-    assert "goes back from step 6 to step 3, where the runs beside it are" in caplog.text
+    assert "goes back from step 6 to step 3, like the other runs of its program" in caplog.text
     for run, expected, name in zip(runs, whole, "cd", strict=True):
         assert run.about["resumed"] == ["step 3"]
         assert_same_files(tmp_path / name, expected.folder)
 
 
-def test_of_a_pack_whose_other_run_is_over_the_bits_are_the_same(tmp_path, monkeypatch):
-    """The number that differed was an argument of the program, and still is."""
+def test_the_unfinished_run_of_a_pack_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    """The setting that differed was an argument of the program, and still is."""
     several = [
         make_spec("iql", "tiny/own", settings={"hidden": (4,), "temperature": one}, **OPTIONS)
         for one in (0.1, 0.37)
@@ -319,16 +319,16 @@ def test_of_a_pack_whose_other_run_is_over_the_bits_are_the_same(tmp_path, monke
         assert verify(run.folder, replayed=12).passed
 
 
-def test_a_run_beside_a_new_one_goes_on_from_where_it_was(tmp_path, reference, caplog):
-    break_off(spec_of(), tmp_path / "run", 9)
+def test_a_run_together_with_a_new_one_resumes_from_its_checkpoint(tmp_path, reference, caplog):
+    interrupt(spec_of(), tmp_path / "run", 9)
     new = spec_of(settings={"noise": 0.2})
     old, fresh = execute_together([spec_of(), new], [tmp_path / "run", tmp_path / "new"], Silent())
     assert old.about["resumed"] == ["step 6"] and "resumed" not in fresh.about
-    assert "started anew" not in caplog.text
+    assert "it starts again" not in caplog.text
     np.testing.assert_allclose(old.metrics["loss"], load(reference).metrics["loss"], rtol=1e-5)
 
 
-def test_where_one_run_gets_no_checkpoint_none_does(tmp_path, monkeypatch):
+def test_if_one_run_gets_no_checkpoint_no_run_does(tmp_path, monkeypatch):
     several = [spec_of(settings={"noise": noise}) for noise in (0.1, 0.2)]
     write = checkpoints.write
 
@@ -337,7 +337,7 @@ def test_where_one_run_gets_no_checkpoint_none_does(tmp_path, monkeypatch):
             raise OSError("no space left on device")
         write(folder, place, about, contents)
 
-    class Look(BreakOff):
+    class Look(InterruptAt):
         def advance(self, step):
             seen.append([len(checkpoints.listed(tmp_path / name)) for name in "ab"])
             super().advance(step)
@@ -351,19 +351,19 @@ def test_where_one_run_gets_no_checkpoint_none_does(tmp_path, monkeypatch):
     assert seen == [[0, 0], [1, 1], [1, 1], [1, 1]]
 
 
-def test_what_others_keep_in_the_folder_stays(tmp_path):
+def test_other_files_in_the_folder_are_not_removed(tmp_path):
     mine = tmp_path / "run" / "checkpoints" / "precious.txt"
     mine.parent.mkdir(parents=True)
-    mine.write_text("weights of somebody")
+    mine.write_text("other weights")
     (tmp_path / "run" / "snapshots").mkdir()
     (tmp_path / "run" / "snapshots" / "step_10.png").write_text("a picture")
-    break_off(spec_of(), tmp_path / "run", 9)
-    run = go_on(spec_of(), tmp_path / "run")
+    interrupt(spec_of(), tmp_path / "run", 9)
+    run = resume(spec_of(), tmp_path / "run")
     assert run.about["resumed"] == ["step 6"]
-    assert mine.read_text() == "weights of somebody"
+    assert mine.read_text() == "other weights"
 
 
-def test_a_preparation_goes_on_too(tmp_path, tiny_world, monkeypatch):
+def test_a_preparation_resumes_too(tmp_path, tiny_world, monkeypatch):
     def add_up(state, batch, key, problem, config):
         total = jnp.mean(batch.reward) + jax.random.uniform(key)
         return state._replace(weight=state.weight + total), {"total": total}
@@ -374,8 +374,8 @@ def test_a_preparation_goes_on_too(tmp_path, tiny_world, monkeypatch):
     spec = spec_of("prepared", log_every=2)
     whole = execute(spec, tmp_path / "whole", Silent())
     for part, step in (("preparation", 6), ("preparation", 10), ("", 6)):
-        break_off(spec, tmp_path / "run", step, part)
-    run = go_on(spec, tmp_path / "run")
+        interrupt(spec, tmp_path / "run", step, part)
+    run = resume(spec, tmp_path / "run")
     assert run.about["resumed"] == [
         "step 4 of the preparation", "step 8 of the preparation", "step 5",
     ]  # fmt: skip
@@ -383,20 +383,20 @@ def test_a_preparation_goes_on_too(tmp_path, tiny_world, monkeypatch):
     assert_same_files(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_disk_that_is_full_for_a_while(tmp_path, reference, monkeypatch, caplog):
-    """Checkpoints that cannot be written are told of, and training goes on."""
+def test_a_full_disk_is_logged_and_training_continues(tmp_path, reference, monkeypatch, caplog):
+    """Checkpoints that cannot be written are logged, and training continues."""
 
     def full(*arguments):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(checkpoints, "write", full)
-    run = go_on(spec_of(), tmp_path / "run")
+    run = resume(spec_of(), tmp_path / "run")
     assert "no checkpoint could be written after step 3: no space left" in caplog.text
     assert len(run.about["warnings"]) == 3
     assert_same_files(tmp_path / "run", reference)
 
 
-def test_when_a_checkpoint_is_due(monkeypatch):
+def test_checkpoints_are_due_after_their_interval_and_at_most_a_twentieth_of_the_time(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("fat2thin.training.resuming.time.monotonic", lambda: now[0])
     timer = Timer(60.0)
@@ -405,28 +405,28 @@ def test_when_a_checkpoint_is_due(monkeypatch):
         assert (timer.due(patient=False), timer.due(patient=True)) == (due, high_time)
     with timer:
         now[0] += 10.0
-    # It took 10 s: a twentieth of the time is 200 s from now.
+    # Writing took 10 s, which is a twentieth of 200 s.
     now[0] += 199.0
     assert not timer.due(patient=False)
     now[0] += 2.0
     assert timer.due(patient=False)
 
 
-def test_the_command_line_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_the_command_line_says_how_to_resume(tmp_path, monkeypatch, capsys):
     from fat2thin import training
     from fat2thin.cli.main import main
 
     def interrupted(*_):
-        raise Interrupted("stopped after step 3: the same command goes on")
+        raise Interrupted("interrupted after step 3: run it again")
 
     monkeypatch.setattr(training, "execute", interrupted)
     with pytest.raises(SystemExit) as end:
         main(["train", "stand_in", "tiny/own", "--steps", "12"])
-    assert end.value.code == 130  # that of Ctrl-C
-    assert capsys.readouterr().err == "fat2thin: stopped after step 3: the same command goes on\n"
+    assert end.value.code == 130  # the exit status of Ctrl-C
+    assert capsys.readouterr().err == "fat2thin: interrupted after step 3: run it again\n"
 
 
-def test_without_a_folder_a_first_ctrl_c_is_one(tmp_path):
+def test_without_a_folder_the_first_ctrl_c_interrupts(tmp_path):
     class Ask(Silent):
         def advance(self, step):
             signal.raise_signal(signal.SIGINT)
@@ -436,9 +436,9 @@ def test_without_a_folder_a_first_ctrl_c_is_one(tmp_path):
     assert not isinstance(stop.value, Interrupted)
 
 
-def test_a_finished_run_is_loaded_and_its_folder_left_alone(tmp_path, reference):
+def test_a_finished_run_is_loaded_and_its_folder_not_changed(tmp_path, reference):
     before = {file: file.read_bytes() for file in reference.rglob("*") if file.is_file()}
-    run = go_on(spec_of(), reference)
+    run = resume(spec_of(), reference)
     assert run.step == load(reference).step == 12
     np.testing.assert_array_equal(run.metrics["step"], [3, 6, 9, 12])
     after = {file: file.read_bytes() for file in reference.rglob("*") if file.is_file()}

@@ -27,7 +27,7 @@ def tiny(dataset="tiny/own", **changes):
     return train("stand_in", dataset, **{**OPTIONS, **changes})
 
 
-def test_a_run_has_everything_by_name():
+def test_a_run_has_metrics_evaluations_and_snapshots():
     run = tiny(snapshots=[0, 3])
     assert set(run.metrics) == {"step", "loss", "reward"}
     np.testing.assert_array_equal(run.metrics["step"], [3, 6, 9, 12])
@@ -42,7 +42,7 @@ def test_a_run_has_everything_by_name():
     assert run.about["device"].startswith(jax.default_backend())
 
 
-def test_the_policy_is_the_one_of_its_seed():
+def test_the_policy_is_that_of_its_seed():
     run = tiny()
     weight = run.states.weight[1]
     expected = 1.0 + 3.0 * jnp.tanh(OBSERVATION @ weight)
@@ -69,7 +69,7 @@ def test_a_snapshot_is_the_policy_of_a_shorter_run():
     )
 
 
-def test_what_is_not_kept_is_said():
+def test_missing_seeds_and_steps_raise_errors_that_list_the_others():
     run = tiny(snapshots=[3])
     with pytest.raises(ValueError, match="no seed 4; there are 3, 5"):
         run.policy(seed=4)
@@ -77,7 +77,7 @@ def test_what_is_not_kept_is_said():
         run.policy(step=4)
 
 
-def test_an_algorithm_without_a_proposal(tiny_world, monkeypatch):
+def test_an_algorithm_without_a_proposal_has_only_an_actor(tiny_world, monkeypatch):
     single = tiny_world.algorithm._replace(proposal=None)
     monkeypatch.setitem(fat2thin.algorithms._REGISTRY, "stand_in", single)
     run = tiny()
@@ -86,7 +86,7 @@ def test_an_algorithm_without_a_proposal(tiny_world, monkeypatch):
         run.proposal()
 
 
-def test_a_seed_of_a_run_is_the_run_of_a_seed():
+def test_a_seed_of_a_run_equals_the_run_of_that_seed():
     both, alone = tiny(), tiny(seeds=[5])
     np.testing.assert_array_equal(both.metrics["loss"][:, 1], alone.metrics["loss"][:, 0])
     for name in both.evaluations.policies:
@@ -95,8 +95,8 @@ def test_a_seed_of_a_run_is_the_run_of_a_seed():
         )
 
 
-def test_evaluation_episodes_depend_on_seed_and_step_alone():
-    """The tiny task's measure is of its observations, which no policy can influence."""
+def test_evaluation_episodes_depend_only_on_seed_and_step():
+    """The tiny task's measure depends on its observations, which no policy can influence."""
     run, other = tiny(), tiny(learning_rate=0.7, seeds=[5, 3, 8], evaluate_every=12)
     first = run.evaluations["actor_sampled"].measures["first"]
     for name in run.evaluations.policies:
@@ -106,13 +106,13 @@ def test_evaluation_episodes_depend_on_seed_and_step_alone():
     assert len(np.unique(first)) == first.size
 
 
-def test_shared_data_and_a_log_a_seed():
+def test_data_are_shared_or_one_log_per_seed():
     shared, own = tiny("tiny/shared"), tiny("tiny/own")
     assert len(shared.about["sha256"]) == 1
     assert len(set(own.about["sha256"])) == 2
 
 
-def test_where_metrics_are_cut_does_not_matter():
+def test_results_do_not_depend_on_log_every():
     fine, coarse = tiny(log_every=1), tiny(log_every=6)
     np.testing.assert_allclose(
         fine.metrics["loss"].reshape(2, 6, 2).mean(axis=1), coarse.metrics["loss"], rtol=1e-5
@@ -120,14 +120,14 @@ def test_where_metrics_are_cut_does_not_matter():
     np.testing.assert_array_equal(fine.states.weight, coarse.states.weight)
 
 
-def test_one_compilation_a_run(tiny_world):
+def test_a_run_compiles_once(tiny_world):
     tiny(batch_size=17, steps=3, evaluate_every=3)
     traced = len(tiny_world.traces)
     tiny(batch_size=17, steps=12, evaluate_every=3)
     assert len(tiny_world.traces) == traced
 
 
-def test_the_frame_has_a_row_each():
+def test_the_frame_has_one_row_per_value():
     run = tiny()
     frame = run.frame()
     assert set(frame) == {"seed", "step", "quantity", "value"}
@@ -139,7 +139,7 @@ def test_the_frame_has_a_row_each():
     assert value == pytest.approx(run.metrics["loss"][1, 1])
 
 
-def test_a_table_has_the_references():
+def test_the_table_has_the_last_evaluation_and_the_references():
     run = tiny()
     table = run.table()
     assert table["nothing"]["mean"] == 0.0
@@ -150,7 +150,7 @@ def test_a_table_has_the_references():
     assert "steps 10 to 12" in str(run.last_metrics())
 
 
-def test_a_fresh_evaluation_has_episodes_of_its_own():
+def test_fresh_evaluations_depend_on_the_draw():
     run = tiny()
     first, again, other = run.evaluate(30), run.evaluate(30), run.evaluate(30, draw=1)
     assert first.rows == again.rows
@@ -160,7 +160,7 @@ def test_a_fresh_evaluation_has_episodes_of_its_own():
         run.evaluate(episodes=0)
 
 
-def test_a_log_without_a_task_trains_and_cannot_be_judged(tmp_path):
+def test_a_log_without_a_task_trains_and_cannot_be_evaluated(tmp_path):
     run = tiny("bare/log", out=tmp_path / "run")
     assert run.evaluations.policies == {}
     assert len(run.frame()["value"]) == 2 * 4 * 2
@@ -193,7 +193,7 @@ def same_results(first, second):
         )
 
 
-def test_saved_is_loaded(tmp_path):
+def test_a_saved_run_is_loaded_unchanged(tmp_path):
     run = tiny(out=tmp_path / "a" / "run", snapshots=[6])
     same_results(tiny(snapshots=[6]), run)
     same_run(run, load(tmp_path / "a" / "run"))
@@ -207,10 +207,10 @@ def test_saved_is_loaded(tmp_path):
     assert about["versions"]["jax"] == jax.__version__
 
 
-def test_references_are_kept_where_somebody_asks_for_it(tmp_path, monkeypatch):
+def test_references_are_written_only_on_request(tmp_path, monkeypatch):
     run = tiny(out=tmp_path)
     run.keep_references()
-    assert not (tmp_path / "references.json").exists()  # nobody has measured them
+    assert not (tmp_path / "references.json").exists()  # they have not been measured
     expected = run.table()
     assert not (tmp_path / "references.json").exists()
     run.keep_references()
@@ -245,16 +245,16 @@ def test_another_run_in_the_folder_is_refused(tmp_path):
     assert (tmp_path / "run.json").read_bytes() == before
 
 
-def test_other_data_under_the_same_name_are_refused(tmp_path, tiny_world, monkeypatch):
+def test_changed_data_under_the_same_name_are_refused(tmp_path, tiny_world, monkeypatch):
     tiny("tiny/shared", out=tmp_path)
     reader = fat2thin.data.reader("tiny/shared")
     changed = reader._replace(read=lambda name, seed: tiny_world.dataset(name, 9))
     monkeypatch.setitem(fat2thin.data.readers._READERS, "tiny/shared", changed)
-    with pytest.raises(OtherRunError, match="contents of the data set are not what they were"):
+    with pytest.raises(OtherRunError, match="contents of the data set have changed"):
         tiny("tiny/shared", out=tmp_path)
 
 
-def test_an_unfinished_run_is_started_anew(tmp_path, caplog):
+def test_an_unfinished_run_without_a_checkpoint_starts_again(tmp_path, caplog):
     class Interrupt(Silent):
         def advance(self, step):
             if step == 6:
@@ -266,12 +266,12 @@ def test_an_unfinished_run_is_started_anew(tmp_path, caplog):
     with pytest.raises(NoRunError, match="is not finished"):
         load(tmp_path)
     run = tiny(out=tmp_path, snapshots=[0, 6])
-    assert "holds a run that no checkpoint leads on from: it is started anew" in caplog.text
+    assert "holds an unfinished run without a usable checkpoint: it starts again" in caplog.text
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4 * 2
     same_run(run, load(tmp_path))
 
 
-def test_a_folder_without_a_run(tmp_path):
+def test_loading_a_folder_without_a_run_raises_an_error(tmp_path):
     with pytest.raises(NoRunError, match=r"holds no run: there is no run.json"):
         load(tmp_path)
     (tmp_path / "run.json").write_text('{"format": 99}')
@@ -280,13 +280,13 @@ def test_a_folder_without_a_run(tmp_path):
 
 
 def breaking(seed, update):
-    """Settings that make this seed break in that update."""
+    """Return settings that make this seed diverge in that update."""
     key = stream_key(seed, Stream.INITIAL_STATE)
     identity = float(jax.random.uniform(key, (3, 2))[0, 0])
     return {"bad_identity": identity, "bad_update": float(update)}
 
 
-def test_a_run_that_diverges_leaves_the_last_good_state(tmp_path):
+def test_a_run_that_diverges_saves_its_last_good_state(tmp_path):
     bad = {**breaking(seed=5, update=7), "seeds": [5]}
     with pytest.raises(TrainingDiverged, match=r"loss is not finite at step 8 \(seed 5\)"):
         tiny(out=tmp_path, **bad, snapshots=[3, 9])
@@ -301,13 +301,13 @@ def test_a_run_that_diverges_leaves_the_last_good_state(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_seed_stops_alone(tmp_path, caplog, kept):
-    """Seed 5 breaks at step 8: the others never notice, and everything says so."""
+def test_a_seed_that_diverges_stops_alone(tmp_path, caplog, kept):
+    """Seed 5 diverges at step 8: the others are not affected, and all results show it."""
     options = {"seeds": [3, 5, 6], "snapshots": [6, 9]}
     whole = tiny(**options)
     run = tiny(out=tmp_path if kept else None, **options, **breaking(seed=5, update=7))
     assert "loss is not finite at step 8 (seed 5)" in caplog.text
-    assert "2 of its run's 3 seeds go on" in caplog.text
+    assert "2 of its run's 3 seeds continue" in caplog.text
     stopped = run.about["stopped"]["5"]
     assert (run.about["status"], run.step) == ("finished", 12)
     assert (stopped["step"], stopped["metric"], stopped["last_good_step"]) == (8, "loss", 6)
@@ -326,7 +326,7 @@ def test_a_seed_stops_alone(tmp_path, caplog, kept):
         np.testing.assert_array_equal(run.policy(seed).act(OBSERVATION), same)
     last_good = whole.policy(5, step=6).act(OBSERVATION)
     np.testing.assert_array_equal(run.policy(5).act(OBSERVATION), last_good)
-    # The table is of the seeds that went on.
+    # The table is of the other seeds.
     row = run.table()["actor_sampled"]
     returns = whole.evaluations["actor_sampled"].returns[-1, [0, 2]]
     np.testing.assert_allclose(row["mean"], returns.mean(), rtol=1e-6)
@@ -336,7 +336,7 @@ def test_a_seed_stops_alone(tmp_path, caplog, kept):
     )
 
 
-def test_a_file_is_whole_or_old(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     tiny(out=tmp_path)
     assert not list(tmp_path.rglob("*.partial"))
     before = (tmp_path / "run.json").read_bytes()
@@ -381,7 +381,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, like, message):
         files.load_tree(file, jax.eval_shape(lambda: like))
 
 
-def test_training_and_loading_need_no_pictures_commands_or_tasks(tmp_path):
+def test_training_and_loading_import_no_plotting_cli_or_gymnasium(tmp_path):
     program = f"""
 import sys, fat2thin
 options = dict(steps=2, hidden=(4,), batch_size=4, episodes=2, out={str(tmp_path / "run")!r})

@@ -1,4 +1,4 @@
-"""Scales of a log travel with the run: its policies take raw observations."""
+"""Scales of a log are part of the run: its policies take raw observations."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ OPTIONS = {
 
 @pytest.fixture
 def worlds(tiny_world, monkeypatch):
-    """ "tiny/far": far from 0 and of other scales; "tiny/near": the same, standardised by NumPy."""
+    """Register "tiny/far", with other means and scales, and "tiny/near", the same standardised."""
     near = tiny_world.dataset()
     mean, scale = near.observation.mean(axis=0), near.observation.std(axis=0)
     observation, following = ((x - mean) / scale for x in (near.observation, near.next_observation))
@@ -37,7 +37,7 @@ def worlds(tiny_world, monkeypatch):
     return near, far
 
 
-def test_standardised_is_what_standardised_data_give(worlds):
+def test_standardising_equals_training_on_standardised_data(worlds):
     near, far = worlds
     run = fat2thin.train("stand_in", "tiny/far", standardise=True, **OPTIONS)
     plain = fat2thin.train("stand_in", "tiny/near", **OPTIONS)
@@ -56,7 +56,7 @@ def test_standardised_is_what_standardised_data_give(worlds):
             assert not np.allclose(yours.act(jnp.asarray(far.observation)), standard, atol=1e-2)
 
 
-def test_scales_are_kept_and_loaded(worlds, tmp_path):
+def test_scales_are_saved_and_loaded(worlds, tmp_path):
     _, far = worlds
     run = fat2thin.train(
         "stand_in", "tiny/far", standardise=True, reward_scale="return_range", snapshots=[0, 6],
@@ -96,11 +96,11 @@ def test_rewards_are_multiplied():
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), "much", True])
-def test_a_scale_that_is_none_is_refused(value, without_type_checks):
+def test_an_invalid_reward_scale_is_refused(value, without_type_checks):
     with pytest.raises(ValueError, match="reward_scale must be"):
         fat2thin.train("stand_in", "tiny/shared", reward_scale=value, **OPTIONS)
 
 
-def test_json_gives_it_back(tiny_world):
+def test_scales_survive_json(tiny_world):
     for scales in (Scales(), find_scales(tiny_world.dataset(), True, 3.0)):
         assert Scales.from_json(json.loads(json.dumps(scales.to_json()))) == scales

@@ -1,4 +1,4 @@
-"""Runs in one program: each is what it would be alone, and ends alone where it breaks."""
+"""Runs in one program: each equals the run alone, and one that diverges stops alone."""
 
 import logging
 
@@ -45,7 +45,7 @@ def other_log(tiny_world, monkeypatch):
     monkeypatch.setitem(readers._READERS, "tiny/longer", reader)
 
 
-def test_runs_together_are_the_runs_alone(other_log):
+def test_runs_together_equal_the_runs_alone(other_log):
     several = specs(
         {"seeds": [3], "settings": {"learning_rate": 0.3}, "dataset": "tiny/longer"},
         {"seeds": [0, 1], "settings": {"learning_rate": 0.1}, "dataset": "tiny/own"},
@@ -55,14 +55,14 @@ def test_runs_together_are_the_runs_alone(other_log):
         assert_same_run(together, execute(spec))
 
 
-def test_a_log_of_several_runs_is_on_the_device_once():
+def test_a_log_shared_by_several_runs_is_on_the_device_once():
     several = specs({"settings": {"noise": 0.1}}, {"settings": {"noise": 0.2}})
     pack = make_pack(several, read_logs(several))
     assert len(pack.logs) == 1
     assert pack.jobs.log.tolist() == [0, 0] and pack.jobs.run.tolist() == [0, 1]
 
 
-def test_each_run_has_its_folder_and_is_not_computed_twice(tmp_path, tiny_world):
+def test_each_run_has_its_folder_and_is_computed_once(tmp_path, tiny_world):
     several = specs({"settings": {"noise": 0.1}}, {"settings": {"noise": 0.2}})
     places = [tmp_path / "a", tmp_path / "b"]
     execute(several[0], places[0])
@@ -91,7 +91,7 @@ def test_runs_that_cannot_share_a_program_are_refused(tmp_path, changes, message
     assert not list(tmp_path.iterdir())
 
 
-def test_a_number_that_shapes_the_program_is_refused():
+def test_different_numbers_that_shape_the_program_are_refused():
     first, second = (
         make_spec("fttpo", "treatment/cubic", steps=1, settings={"half_width_low": low})
         for low in (0.01, 0.02)
@@ -100,7 +100,7 @@ def test_a_number_that_shapes_the_program_is_refused():
         execute_together([first, second])
 
 
-def test_two_runs_do_not_fit_one_folder(tmp_path):
+def test_two_runs_in_one_folder_are_refused(tmp_path):
     several = specs({"settings": {"noise": 0.1}}, {"settings": {"noise": 0.2}})
     with pytest.raises(ValueError, match="cannot hold several runs"):
         execute_together(several, [tmp_path / "a", tmp_path / "b" / ".." / "a"])
@@ -108,13 +108,13 @@ def test_two_runs_do_not_fit_one_folder(tmp_path):
 
 
 def breaking(seed, update):
-    """Settings that make a job with this seed break in that update."""
+    """Return settings that make a job with this seed diverge in that update."""
     key = stream_key(seed, Stream.INITIAL_STATE)
     identity = float(jax.random.uniform(key, (3, 2))[0, 0])
     return {"bad_identity": identity, "bad_update": float(update), "bad_place": 0.0}
 
 
-def test_where_one_diverges_the_others_go_on(tmp_path, caplog):
+def test_if_one_run_diverges_the_others_continue(tmp_path, caplog):
     whole, broken = specs({"seeds": [1, 2]}, {"seeds": [2], "settings": breaking(2, update=5)})
     with caplog.at_level(logging.WARNING):
         runs = execute_together([whole, broken], [tmp_path / "a", tmp_path / "b"])
@@ -129,7 +129,7 @@ def test_where_one_diverges_the_others_go_on(tmp_path, caplog):
     assert [run.about["status"] for run in again] == ["finished", "diverged"]
 
 
-def test_where_all_diverge_it_is_an_error():
+def test_if_all_runs_diverge_an_error_is_raised():
     several = specs(
         {"seeds": [2], "settings": breaking(seed=2, update=5)},
         {"seeds": [1], "settings": breaking(seed=1, update=9)},

@@ -1,9 +1,9 @@
-"""Whatever happens to a run, the next start goes on to the very bits of one that was left in peace.
+"""Fault injection: after any fault, a resumed run has the same bits as an undisturbed one.
 
     pytest -m slow tests/training/test_torture.py -n 0 -s
 
-prints a table at the end. FAT2THIN_KILLS says how many random kills there are, 20 by default; half
-as many hit writes. The oracle is a run that nothing happened to.
+prints a table at the end. FAT2THIN_KILLS is the number of random kills, 20 by default; half as many
+hit writes. The oracle is an undisturbed run.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ MOST_KILLS_OF_A_RUN = 5
 DRIVER = Path(__file__).with_name("torture.py")
 PATIENCE = 600
 OF_THE_DAY = ("started", "seconds", "resumed", "files")
-"""What run.json says that two equal runs do not share."""
+"""Fields of run.json that differ between equal runs."""
 NOT_PERMITTED = 99
 IN_A_MOUNT = """
 mount {options} "$1" || exit {not_permitted}
@@ -47,7 +47,7 @@ exit $status
 
 
 class Table:
-    """What was done, and what became of it."""
+    """Counts of faults and their outcomes."""
 
     def __init__(self):
         self.times, self.equal = Counter(), Counter()
@@ -58,7 +58,7 @@ class Table:
         assert not differences, f"{fault}: {differences}"
 
     def __str__(self):
-        head = ["| fault | times | the same bits after it | lost |", "|---|---:|---:|---:|"]
+        head = ["| fault | times | same bits afterwards | lost |", "|---|---:|---:|---:|"]
         rows = [
             f"| {fault} | {times} | {self.equal[fault]} | {times - self.equal[fault]} |"
             for fault, times in self.times.items()
@@ -67,7 +67,7 @@ class Table:
 
 
 class World:
-    """Processes that train, what they should find, and what they are stopped in."""
+    """Starts training processes, and provides reference runs and interrupted folders."""
 
     def __init__(self, root, table):
         self.root, self.table = root, table
@@ -91,12 +91,12 @@ class World:
     def start(self, command):
         return subprocess.Popen(
             command, env=self.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            # Whoever started the tests in the background made them deaf to Ctrl-C.
+            # Tests that run in the background ignore Ctrl-C; the process must not.
             text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
     def train(self, case, *folders, fails=False, **more):
-        """Wait for a process to end; what it said."""
+        """Train in a process, wait for its end, and return its error output."""
         return self.wait(self.start(self.command(case, *folders, **more)), fails)
 
     def wait(self, process, fails=False):
@@ -107,7 +107,7 @@ class World:
 
     @functools.cached_property
     def seconds(self):
-        """How long the process of an undisturbed run lives."""
+        """Duration of an undisturbed process."""
         began = time.perf_counter()
         self.train("run", self.folder())
         return time.perf_counter() - began
@@ -120,15 +120,15 @@ class World:
 
     @functools.cache  # noqa: B019
     def frozen(self, case):
-        """Folders as a kill before or after each change of them would leave them, and the calls."""
+        """Return folders as kills before and after each change would leave them, and the calls."""
         into = self.folder()
         into.mkdir()
         self.train(case, self.folder(), fault={"kind": "freeze", "into": str(into)})
         calls = json.loads((into / "calls.json").read_text())
         return sorted(path for path in into.iterdir() if path.is_dir()), calls
 
-    def broken_off(self, case):
-        """A copy of a folder that has two checkpoints and more than they know."""
+    def interrupted(self, case):
+        """Return a copy of a folder with two checkpoints and later results."""
         stages = [
             stage
             for stage in self.frozen(case)[0]
@@ -137,7 +137,7 @@ class World:
         return shutil.copytree(stages[len(stages) * 3 // 4], self.folder())
 
     def differences(self, case, folder):
-        """Where a run is not what it would have been."""
+        """Return the files that differ from those of the reference run."""
         return [
             f"{folder.name}/{name}"
             for wanted, found in zip(
@@ -148,7 +148,7 @@ class World:
         ]
 
     def finish(self, case, folders, fault):
-        """Go on with all of these in a new process, and compare."""
+        """Resume all of these in a new process, and compare."""
         said = self.train(case, *folders)
         for folder in folders:
             self.table.add(fault, self.differences(case, folder))
@@ -160,7 +160,7 @@ def runs(case, folder):
 
 
 def compared(wanted, found):
-    """By file: whether it is the same, to the last byte; run.json apart from its times."""
+    """Return by file whether its bytes are equal; run.json is compared without its times."""
     names = ["metrics.jsonl", "evaluations.npz", "state.safetensors"]
     snapshots, others = ({file.name for file in (run / "snapshots").glob("*")}
                          for run in (wanted, found))  # fmt: skip
@@ -184,18 +184,18 @@ def compared(wanted, found):
 
 def lasting(about):
     kept = {name: value for name, value in about.items() if name not in OF_THE_DAY}
-    # A disk that was full is told of, and changes nothing else.
-    told = [line for line in about.get("warnings", []) if not line.startswith("no checkpoint")]
-    return {**kept, "warnings": told}
+    # A full disk adds a warning and changes nothing else.
+    others = [line for line in about.get("warnings", []) if not line.startswith("no checkpoint")]
+    return {**kept, "warnings": others}
 
 
 def checkpoints(folder):
-    """The newest first."""
+    """Return the checkpoints, newest first."""
     return sorted((folder / "checkpoints").glob("[a-z]*_*"), reverse=True)
 
 
 def unfinished(folder):
-    """Whether a run is on its way and has two checkpoints."""
+    """Whether a run is unfinished and has two checkpoints."""
     file = folder / "run.json"
     return len(checkpoints(folder)) == 2 and '"running"' in file.read_text()
 
@@ -231,8 +231,8 @@ def test_two_undisturbed_runs_are_equal(world):
 
 
 @pytest.mark.parametrize("case", ["short", "pack", "preparation"])
-def test_a_kill_at_any_change_of_a_folder(world, case):
-    """Before and after each of them: what the disk then holds was copied, and is gone on from."""
+def test_a_run_killed_at_any_change_of_its_folder_resumes(world, case):
+    """The folder is copied before and after each change, and every copy is resumed."""
     stages, calls = world.frozen(case)
     assert len(stages) > 50 and {name for name, _ in calls} >= {"fsync", "rename", "replace"}
     folders = [shutil.copytree(stage, world.folder()) for stage in stages]
@@ -243,8 +243,8 @@ WHAT = {"short": "one run", "pack": "a pack of two", "preparation": "with a prep
 
 
 @pytest.mark.parametrize("case", ["short", "pack", "preparation"])
-def test_a_kill_inside_a_write(world, case):
-    """The process kills itself; evenly spread over all changes of its life."""
+def test_a_run_killed_inside_a_write_resumes(world, case):
+    """The process kills itself at changes that are evenly spread over its life."""
     _, calls = world.frozen(case)
     count = max(2, KILLS // 6)
     folders = []
@@ -256,8 +256,8 @@ def test_a_kill_inside_a_write(world, case):
     world.finish(case, folders, f"kill -9 inside a write, {WHAT[case]}")
 
 
-def test_kills_at_random_moments(world):
-    """Uniform over the life of the process; a run may be killed several times before it ends."""
+def test_a_run_killed_at_random_times_resumes(world):
+    """Kills are uniform over the life of the process; a run may be killed several times."""
     random, killed, folder, phases = np.random.default_rng(2026), [], None, Counter()
     world.reference("run")
     while sum(phases.values()) < KILLS:
@@ -300,7 +300,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT] * 2])
-def test_a_signal_stops_it_after_a_checkpoint(world, signals):
+def test_a_signal_stops_a_run_after_a_checkpoint(world, signals):
     folder = world.folder()
     command = [sys.executable, "-m", "fat2thin", "train", *ARGUMENTS, str(folder)]
     process = world.start(command)
@@ -316,11 +316,11 @@ def test_a_signal_stops_it_after_a_checkpoint(world, signals):
     world.finish("run", [folder], " and ".join(number.name for number in signals))
 
 
-def test_two_processes_on_one_folder(world):
+def test_a_second_process_on_the_folder_is_refused(world):
     folder = world.folder()
     first = world.start(world.command("run", folder))
     until(lambda: wrote_metrics(folder), first)
-    # Held up, so that it cannot finish before the other one has come.
+    # Paused, so that it cannot finish before the other one starts.
     first.send_signal(signal.SIGSTOP)
     said = world.train("run", folder, fails=True)
     assert f"process {first.pid} trains into it" in said
@@ -352,11 +352,11 @@ DAMAGES = {
 PARTS = ("manifest.json", "state.safetensors", "metrics.jsonl", "evaluations.npz")
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(world):
+def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(world):
     folders = []
     for part in PARTS:
         for damage in DAMAGES.values():
-            folders.append(world.broken_off("short"))
+            folders.append(world.interrupted("short"))
             damage(checkpoints(folders[-1])[0] / part)
     befores = [checkpoints(folder)[1].name for folder in folders]
     said = world.finish("short", folders, "newest checkpoint damaged")
@@ -365,9 +365,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(world):
         assert f"{folder} resumes from step {int(before.removeprefix('step_'))}\n" in said
 
 
-def test_what_is_beyond_the_step_gone_on_from_is_removed(world):
-    """A damaged one, or one ahead of the runs beside, would drive out those that count."""
-    folder = world.broken_off("short")
+def test_checkpoints_after_the_resumed_step_are_removed(world):
+    """A later checkpoint, damaged or not, would displace those that are needed."""
+    folder = world.interrupted("short")
     newest = checkpoints(folder)[0]
     cut_off(newest / "state.safetensors")
     newest.rename(newest.with_name("step_000000159"))
@@ -376,8 +376,10 @@ def test_what_is_beyond_the_step_gone_on_from_is_removed(world):
 
 
 def test_a_checkpoint_of_another_run_is_not_used(world):
-    foreign, renamed, forged = (world.broken_off("short") for _ in range(3))
-    other, newest = (checkpoints(folder)[0] for folder in (world.broken_off("pack") / "0", foreign))
+    foreign, renamed, forged = (world.interrupted("short") for _ in range(3))
+    other, newest = (
+        checkpoints(folder)[0] for folder in (world.interrupted("pack") / "0", foreign)
+    )
     shutil.rmtree(newest)
     shutil.copytree(other, newest)
     moved = checkpoints(renamed)[0].rename(renamed / "checkpoints" / "step_000000150")
@@ -390,12 +392,12 @@ def test_a_checkpoint_of_another_run_is_not_used(world):
     said = world.finish("short", [foreign, renamed, forged], "checkpoint of another run")
     step = int(newest.name.removeprefix("step_"))
     assert f"the checkpoint of step {step} cannot be used: {foreign}/" in said
-    assert f"{moved} says that it is of step" in said
+    assert f"{moved} is damaged: its manifest says step" in said
     assert f"{manifest.parent} is of another run and is not used" in said
 
 
 def target(path):
-    """What a file that is not whole yet will be called."""
+    """Return the final name of a file that is being written."""
     return re.sub(r"^\.(.+)\.[0-9a-f]{16}\.partial$", r"\1", path)
 
 
@@ -403,26 +405,26 @@ def as_json(values):
     return (json.dumps(values, indent=2) + "\n").encode()
 
 
-def test_what_lies_beside_the_checkpoints_may_be_damaged(world):
-    """Files that a checkpoint has a copy of; snapshots, which it has not, are computed again."""
+def test_damaged_metrics_evaluations_and_snapshots_are_restored(world):
+    """A checkpoint has copies of metrics and evaluations; snapshots are computed again."""
     folders = []
     for part in ("metrics.jsonl", "evaluations.npz", "snapshots/step_000000080.safetensors"):
         for damage in DAMAGES.values():
-            folders.append(world.broken_off("short"))
+            folders.append(world.interrupted("short"))
             damage(folders[-1] / part)
     world.finish("short", folders, "metrics, evaluations or snapshots damaged")
 
 
-def test_all_checkpoints_damaged_is_a_fresh_start(world):
-    folder = world.broken_off("short")
+def test_a_run_with_only_damaged_checkpoints_starts_again(world):
+    folder = world.interrupted("short")
     for checkpoint in checkpoints(folder):
         cut_off(checkpoint / "state.safetensors")
     said = world.finish("short", [folder], "all checkpoints damaged")
-    assert "started anew" in said
+    assert "it starts again" in said
 
 
-def test_a_later_format_is_refused_and_left_alone(world):
-    folder = world.broken_off("short")
+def test_a_later_format_is_refused_and_not_changed(world):
+    folder = world.interrupted("short")
     manifest = checkpoints(folder)[0] / "manifest.json"
     before = manifest.read_bytes()
     manifest.write_bytes(before.replace(b'"format": 1', b'"format": 2', 1))
@@ -434,21 +436,21 @@ def test_a_later_format_is_refused_and_left_alone(world):
     world.finish("short", [folder], "checkpoint of a later format")
 
 
-def test_a_damaged_run_json_is_told_of(world):
-    folder = world.broken_off("short")
+def test_a_damaged_run_json_is_named(world):
+    folder = world.interrupted("short")
     before = (folder / "run.json").read_bytes()
     cut_off(folder / "run.json")
     said = world.train("short", folder, fails=True)
     assert str(folder / "run.json") in said
     (folder / "run.json").write_bytes(before)
-    world.finish("short", [folder], "run.json damaged, and mended")
+    world.finish("short", [folder], "run.json damaged, and restored")
 
 
 @pytest.mark.parametrize(
     ("count", "fault"), [(15, "no space for a while"), (10**9, "no space any more")]
 )
-def test_a_disk_that_is_full(world, count, fault):
-    """From some change on: the run ends with a plain word, or tells of it and goes on."""
+def test_a_run_survives_a_full_disk(world, count, fault):
+    """From some change on: the run ends with a clear message, or logs a warning and continues."""
     folders, (_, calls) = [], world.frozen("short")
     for share in (0.1, 0.5, 0.9):
         folders.append(world.folder())
@@ -460,7 +462,7 @@ def test_a_disk_that_is_full(world, count, fault):
 
 
 def in_a_mount(world, options, source, folder, command):
-    """Run a command with something mounted that nobody else sees; then copy what is there."""
+    """Run a command with a private mount, then copy its contents."""
     kept = world.folder()
     script = IN_A_MOUNT.format(options=options, not_permitted=NOT_PERMITTED)
     process = subprocess.run(
@@ -474,7 +476,7 @@ def in_a_mount(world, options, source, folder, command):
 
 
 @pytest.mark.parametrize("pages", [12, 20, 28])
-def test_a_file_system_that_is_really_full(world, pages):
+def test_a_run_survives_a_real_full_file_system(world, pages):
     folder = world.folder()
     folder.mkdir()
     world.reference("short")
@@ -484,9 +486,9 @@ def test_a_file_system_that_is_really_full(world, pages):
     world.finish("short", [kept], "a file system that is full")
 
 
-def test_a_folder_that_cannot_be_written(world):
-    """It is told before anything is computed."""
-    folder, phases = world.broken_off("short"), world.root / "phases of reading"
+def test_a_read_only_folder_is_refused_before_training(world):
+    """The error comes before anything is computed."""
+    folder, phases = world.interrupted("short"), world.root / "phases of reading"
     command = world.command("short", folder, phases=str(phases))
     options = f"--bind {folder} {folder} && mount -o remount,ro,bind"
     kept, process = in_a_mount(world, options, folder, folder, command)
@@ -496,8 +498,8 @@ def test_a_folder_that_cannot_be_written(world):
     world.finish("short", [kept], "a folder that cannot be written")
 
 
-def test_a_folder_that_vanishes(world):
-    """The run ends with a plain word, and never leaves a part of itself as a whole."""
+def test_a_removed_folder_ends_the_run(world):
+    """The run ends with a clear message, and never leaves a partial run that looks complete."""
     _, calls = world.frozen("short")
 
     def replaced(file):
@@ -520,8 +522,8 @@ def test_a_folder_that_vanishes(world):
 
 
 @pytest.mark.parametrize("years", [-20, 20])
-def test_a_clock_that_jumps(world, years):
-    fresh, begun = world.folder(), world.broken_off("short")
+def test_a_clock_that_jumps_changes_nothing(world, years):
+    fresh, begun = world.folder(), world.interrupted("short")
     world.train("short", fresh, fault={"kind": "clock", "years": years})
     world.train("short", begun, fault={"kind": "clock", "years": years})
     assert re.search(r'"started": "20[04]', (fresh / "run.json").read_text())

@@ -1,9 +1,9 @@
-"""Trains in a process of its own, with something that goes wrong: see test_torture.
+"""Trains in a separate process and injects a fault: see test_torture.
 
     python torture.py '{"case": "run", "folders": ["a"], "fault": {"kind": "kill", "call": 7}}'
 
-A case is one run or several that share a program; a folder of a pack holds theirs. Of many folders
-each is computed after the other. Faults count the calls that change what a folder holds.
+A case is one run or several that share a program; the folder of a pack has a subfolder per run.
+Several folders are computed one after the other. Faults count the calls that change a folder.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 CHANGES = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
-"""Functions of `os` after which a folder is not what it was."""
+"""Functions of `os` that change a folder."""
 _SMALL = {"seeds": 2, "batch_size": 16, "episodes": 4, "log_every": 20}
 _SHORT = {**_SMALL, "steps": 160, "evaluate_every": 80, "snapshots": (0, 80)}
 CASES = {
@@ -42,13 +42,13 @@ YEAR = 365 * 86_400.0
 
 
 def run_folders(case, folder):
-    """Where the runs of a case are."""
+    """Return the folders of the runs of a case."""
     runs = CASES[case]
     return [folder] if len(runs) == 1 else [folder / str(number) for number in range(len(runs))]
 
 
 class Calls:
-    """Counts the changes below a folder; `before` and `after` are told number, function, path."""
+    """Counts changes below a folder; `before` and `after` get the number, function and path."""
 
     def __init__(self, root, before, after):
         self.root, self.before, self.after = os.path.realpath(root), before, after
@@ -64,14 +64,14 @@ class Calls:
             if self.busy or os.path.commonpath([self.root, path]) != self.root:
                 return function(target, *arguments, **options)
             number, self.count = self.count, self.count + 1
-            self._tell(self.before, number, name, path)
+            self._notify(self.before, number, name, path)
             result = function(target, *arguments, **options)
-            self._tell(self.after, number, name, path)
+            self._notify(self.after, number, name, path)
             return result
 
         return changed
 
-    def _tell(self, listener, *event):
+    def _notify(self, listener, *event):
         self.busy = True
         try:
             listener(*event)
@@ -96,7 +96,7 @@ def _die():
 
 
 def kill(root, call, when):
-    """SIGKILL, right before or right after a change."""
+    """Kill the process right before or right after a change."""
 
     def die(number, name, path):
         if number == call:
@@ -106,7 +106,7 @@ def kill(root, call, when):
 
 
 def freeze(root, into):
-    """Keep what SIGKILL before and after every change would leave, each different one once."""
+    """Copy what SIGKILL before and after every change would leave, without duplicates."""
     into, seen, calls = Path(into), set(), []
 
     def keep(when, number, name, path):
@@ -129,7 +129,7 @@ def freeze(root, into):
 
 
 def full(root, call, count):
-    """No space left on the device, for so many changes that would need some."""
+    """Raise "no space left" in the changes that need space, from `call` for `count` calls."""
 
     def refuse(number, name, path):
         if call <= number < call + count and name in ("fsync", "mkdir"):
@@ -139,7 +139,7 @@ def full(root, call, count):
 
 
 def vanish(root, call):
-    """Somebody removes the folder."""
+    """Remove the folder."""
 
     def remove(number, name, path):
         if number == call:
@@ -149,7 +149,7 @@ def vanish(root, call):
 
 
 def clock(root, years):
-    """Every look at the clock of the day finds it that far ahead, or that far behind."""
+    """Move the wall clock ahead and behind by turns, at every call."""
     jumps = {"now": years * YEAR}
 
     def jump():
@@ -177,7 +177,7 @@ FAULTS = {
 
 
 class Phases:
-    """Tells whoever watches, through a file, what is being done."""
+    """Writes the current phase of training to a file."""
 
     def __init__(self, file):
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if file else None
@@ -185,13 +185,13 @@ class Phases:
 
     def enter(self, name):
         self._stack.append(name)
-        self._tell()
+        self._write()
 
     def leave(self):
         self._stack.pop()
-        self._tell()
+        self._write()
 
-    def _tell(self):
+    def _write(self):
         if self._file is not None and self._stack:
             os.write(self._file, f"{self._stack[-1]}\n".encode())
 
@@ -204,7 +204,7 @@ class Phases:
             self.leave()
 
     def watch(self, owner, function, name, first=None):
-        """Every call of a function is a phase, the first one perhaps another."""
+        """Make every call of a function a phase; the first call may have another name."""
         original, names = getattr(owner, function), [first or name]
 
         @functools.wraps(original)
@@ -217,7 +217,7 @@ class Phases:
 
 
 def main():
-    """Do what the only argument says."""
+    """Train as the only argument, a JSON object, says."""
     order = json.loads(sys.argv[1])
     folders = [Path(folder) for folder in order["folders"]]
     fault = dict(order.get("fault") or {})
@@ -228,17 +228,15 @@ def main():
         clock(folders[0], **fault)
     import jax
 
-    from fat2thin.engine import devices as turns
+    from fat2thin.engine import devices
     from fat2thin.runs import folder
-    from fat2thin.training import evaluation_queue as judging
-    from fat2thin.training import execute_together, make_spec
-    from fat2thin.training import run_writer as member
+    from fat2thin.training import evaluation_queue, execute_together, make_spec, run_writer
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    phases.watch(turns.JobScheduler, "chunk", "training", first="compilation")
-    phases.watch(judging.EvaluationQueue, "evaluate", "evaluation")
+    phases.watch(devices.JobScheduler, "chunk", "training", first="compilation")
+    phases.watch(evaluation_queue.EvaluationQueue, "evaluate", "evaluation")
     phases.watch(folder, "write", "writing")
-    phases.watch(member.RunWriter, "checkpoint", "checkpoint")
+    phases.watch(run_writer.RunWriter, "checkpoint", "checkpoint")
     done = FAULTS[kind](folders[0], **fault) if kind and kind != "clock" else None
     phases.enter("start")
     specs = [

@@ -1,4 +1,4 @@
-"""The registry of algorithms: look one up by name, or add your own."""
+"""The registry of algorithms: look one up by name or add your own."""
 
 import dataclasses
 import typing
@@ -24,7 +24,19 @@ _REGISTRY: dict[str, Algorithm] = {}
 
 
 def register(algorithm: Algorithm) -> Algorithm:
-    """Add an algorithm under its name; a name can be taken once."""
+    """Add an algorithm to the registry and return it; its name must be new.
+
+    Also available as `fat2thin.register_algorithm`.
+
+    Example:
+        >>> from fat2thin import algorithms
+        >>> mine = algorithms.get("bc")._replace(name="my_bc", summary="My behaviour cloning")
+        >>> algorithms.register(mine).name
+        'my_bc'
+        >>> "my_bc" in algorithms.names()
+        True
+        >>> _ = _REGISTRY.pop("my_bc")  # only to undo this example
+    """
     if algorithm.name in _REGISTRY:
         raise ValueError(f"an algorithm called {algorithm.name!r} is already registered")
     _REGISTRY[algorithm.name] = algorithm
@@ -34,9 +46,9 @@ def register(algorithm: Algorithm) -> Algorithm:
 def variant(
     name: str, of: str, summary: str, small_logs: SmallLogs | None = None, **defaults: Any
 ) -> Algorithm:
-    """Add an algorithm that is another one with other defaults of its settings.
+    """Register the algorithm `of` under another name, with other defaults of its settings.
 
-    All else is inherited but the settings for small logs, which were tried with other defaults.
+    Everything else is inherited, except `small_logs`, which depend on the defaults.
     """
     base = get(of)
     kinds = typing.get_type_hints(base.config)
@@ -56,13 +68,25 @@ def variant(
 
 
 def names() -> tuple[str, ...]:
-    """The names of all algorithms, variants among them."""
+    """Return the names of all algorithms, including variants and plug-ins, in sorted order.
+
+    Example:
+        >>> from fat2thin import algorithms
+        >>> "fttpo" in algorithms.names()
+        True
+    """
     plugins.load()
     return tuple(sorted(_REGISTRY))
 
 
 def get(name: str) -> Algorithm:
-    """The algorithm of this name, or an error that lists the right ones."""
+    """Return the algorithm of this name; raise a ValueError that lists the known names.
+
+    Example:
+        >>> from fat2thin import algorithms
+        >>> algorithms.get("iql").config().expectile
+        0.7
+    """
     return plugins.find(_REGISTRY, name, "algorithm")
 
 
@@ -72,7 +96,7 @@ for _module in (
     register(_module.ALGORITHM)
 
 variant(
-    "fttpo-spot", "fttpo", "FtTPO whose actor goes uphill on Q, held to the proposal",
+    "fttpo-spot", "fttpo", "FtTPO whose actor maximises Q, kept close to the proposal",
     SmallLogs({"temperature": 0.35}), actor_loss="spot",
 )  # fmt: skip
 variant(
@@ -88,7 +112,7 @@ variant(
     SmallLogs({"temperature": 0.05}), policy="q_gaussian",
 )  # fmt: skip
 variant(
-    "rar", "tawac", "Random action replacement: a sparse policy by regression on what it can take",
+    "rar", "tawac", "Random action replacement: weighted regression for a sparse policy",
     SmallLogs({"temperature": 0.01}), policy="sparse_q_gaussian", outside_support="replace",
 )  # fmt: skip
 

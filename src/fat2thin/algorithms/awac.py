@@ -1,7 +1,7 @@
 """Advantage Weighted Actor-Critic (Nair et al. 2020).
 
-No value network: the value of a state is Q at actions of the policy. With slow targets of Q and
-temperature lambda:
+There is no value network: the value of a state is the mean Q of actions of the policy. With slow
+targets of Q and temperature lambda, one update minimises
 
     Q       (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2                a' ~ policy
     policy  -exp((min Q(s, a) - V(s)) / lambda) log policy(a | s)           a from the log
@@ -27,21 +27,21 @@ class AWACConfig(configs.ActorCriticConfig):
     """Settings of AWAC."""
 
     temperature: float = 1.0
-    """lambda: the lower, the more the policy keeps to the best logged actions."""
+    """lambda: the lower, the more the policy prefers the best logged actions."""
 
     weights: str = configs.choice("exponential", ("exponential", "batch_softmax"))
-    """"exponential" as in the paper, or "batch_softmax": the same, divided by its mean over the
-    batch, as in the code that the FtTPO authors used."""
+    """Weights of logged actions: "exponential" as in the paper, or "batch_softmax", the same
+    divided by its mean over the batch, as in the code that the FtTPO authors used."""
 
     weight_limit: float = 100.0
-    """Largest weight of a logged action, for "exponential"."""
+    """Largest weight of a logged action, for weights "exponential"."""
 
     value_samples: int = 1
-    """Actions of the policy that the value of a state is the mean over."""
+    """Number of sampled actions per state whose mean Q is the value of the state."""
 
 
 class AWACState(NamedTuple):
-    """Everything that changes during training."""
+    """Training state of AWAC."""
 
     actor: steps.Learner
     critic: steps.Learner
@@ -49,18 +49,18 @@ class AWACState(NamedTuple):
 
 
 def check(config: AWACConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_regression(config)
     configs.positive(config, "temperature", "weight_limit")
     configs.whole(config, "value_samples")
     configs.only_with(
         config, ("weight_limit",), config.weights == "exponential",
-        "weights='batch_softmax' are at most the size of the batch",
+        "with weights='batch_softmax' a weight is at most the batch size",
     )  # fmt: skip
 
 
 def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> AWACState:
-    """Fresh networks and optimisers."""
+    """Return new networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
     critic = steps.start_critic(critic_key, problem, config)
     return AWACState(steps.start_policy(actor_key, problem, config), critic, critic.network)
@@ -69,11 +69,11 @@ def init(key: Key[Array, ""], problem: Problem, config: AWACConfig) -> AWACState
 def update(
     state: AWACState, batch: Batch, key: Key[Array, ""], problem: Problem, config: AWACConfig
 ) -> tuple[AWACState, Metrics]:
-    """One update of critics and policy, in this order, then of the targets."""
+    """Update critics and policy, in this order, then the targets."""
     critic_key, value_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
 
-    # Critics: one step of the log, then the policy.
+    # Critics: one logged step, then the policy.
     next_action = steps.sample_action(policy, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
@@ -97,7 +97,7 @@ def update(
 
 ALGORITHM = Algorithm(
     name="awac",
-    summary="Advantage Weighted Actor-Critic: exponential weights under the policy's own value",
+    summary="Advantage Weighted Actor-Critic: exponential weights relative to the policy's value",
     config=AWACConfig,
     check=check,
     init=init,

@@ -1,4 +1,4 @@
-"""What an algorithm is: a named bundle of pure functions, and what goes in and out of them."""
+"""The interface of an algorithm: a named bundle of pure functions, with its inputs and outputs."""
 
 import copy
 import dataclasses
@@ -17,18 +17,20 @@ Values = Float[Array, " batch"]
 
 
 class Batch(NamedTuple):
-    """Logged steps, one a row. Actions are in half-ranges of the box: -1 is low, 1 is high."""
+    """Logged steps, one per row."""
 
     observation: Observations
     action: Actions
+    """Actions in half-ranges of the box: -1 is its low end, 1 its high end."""
     reward: Values
     next_observation: Observations
-    continuation: Values  # 0 at a true end, 1 elsewhere, time limits included
+    continuation: Values
+    """0 where the episode truly ends, else 1, also at time limits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What an algorithm must know of its data: sizes, the action box, the discount factor."""
+    """What an algorithm needs to know about its data: sizes, action box and discount factor."""
 
     observation_size: int
     action_low: tuple[float, ...]
@@ -49,26 +51,27 @@ class Problem:
 
 
 Metrics = dict[str, Float[Array, ""] | Values]
-"""A number each, or one a row of the batch: then their mean is what is reported. Rows are cheap,
-since the means of many updates are taken at once."""
-State = Any  # a pytree of arrays; each algorithm has its own
+"""Scalars, or one value per row of the batch, of which the mean is reported. Rows are cheap: the
+means of many updates are computed together."""
+State = Any
+"""A pytree of arrays; its type depends on the algorithm."""
 _SHAPES = "shapes the program"
 
 
 def shaping(default: Any) -> Any:
-    """A field of a config whose number shapes the program: it cannot be traced."""
+    """Declare a config field whose value changes the compiled program, so it cannot be traced."""
     return dataclasses.field(default=default, metadata={_SHAPES: True})
 
 
 def shapes_program(field: dataclasses.Field) -> bool:
-    """Whether runs that share a program must agree on this field of a config."""
+    """Return whether runs must agree on this config field to share a compiled program."""
     return _SHAPES in field.metadata
 
 
 def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
-    """The config with other numbers, which may be traced ones: they are set without being checked.
+    """Return a copy of the config with other numbers, which may be traced.
 
-    A field's type says what a user may give, and a traced number is no float.
+    Types are not checked, because a traced number is not a float.
     """
     made = copy.copy(config)
     for name, number in numbers.items():
@@ -77,63 +80,72 @@ def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
 
 
 class Preparation(NamedTuple):
-    """Updates that come before the first, for algorithms that learn a model of the log first."""
+    """Updates before the first policy update, for algorithms that fit a model of the log first."""
 
     update: Callable[[State, Batch, Key[Array, ""], Problem, Any], tuple[State, Metrics]]
-    steps: Callable[[Any], int]  # how many, by the config
+    """One update, with the arguments and results of `Algorithm.update`."""
+    steps: Callable[[Any], int]
+    """Returns the number of updates for a config."""
 
 
 class Meaning(NamedTuple):
-    """A metric in words. Lengths are in half-ranges of the action box."""
+    """The description of a metric. Lengths are in half-ranges of the action box."""
 
     what: str
+    """What the metric measures."""
     look_for: str
+    """How to read it: the expected trend and warning signs."""
 
 
 class SmallLogs(NamedTuple):
-    """Settings for small logs, by how well the next observation can be predicted; None: not tried.
+    """Settings for small logs; None means that no setting was tested.
 
-    They belong to one set of defaults, so a variant does not inherit them.
+    They were tested with one set of defaults, so variants do not inherit them.
     """
 
     noisy: Mapping[str, Any] | None = None
+    """For logs whose next observation is hard to predict."""
     predictable: Mapping[str, Any] | None = None
+    """For logs whose next observation can be predicted well."""
 
 
 class Algorithm(NamedTuple):
-    """Pure functions: all state goes in and comes out.
-
-    `config` is a frozen dataclass with one sentence per field. Fields that are real numbers may
-    hold traced ones, so that a sweep over them is one program; those that shape the program say so
-    (`shaping`). `learning_rate` is one of them: at zero, `update` must move no network.
-    """
+    """An offline RL algorithm: pure functions that take the state and return the new one."""
 
     name: str
+    """Name used on the command line and in the registry."""
     summary: str
+    """One line for lists of algorithms."""
     config: type
+    """Frozen dataclass of settings, with one sentence per field. Real-valued fields may be traced,
+    so that a sweep over them is one program, unless declared with `shaping`."""
     check: Callable[[Any], None]
-    """Raises a ValueError that names the field for a config out of range."""
+    """Raises a ValueError that names the field if a setting of the config is out of range."""
     init: Callable[[Key[Array, ""], Problem, Any], State]
+    """Returns the initial state."""
     update: Callable[[State, Batch, Key[Array, ""], Problem, Any], tuple[State, Metrics]]
+    """Returns the state after one update, and its metrics. With a `learning_rate` of zero it must
+    not change any network."""
     policy: Callable[[State, Problem, Any], Policy]
-    """The policy that acts."""
+    """Returns the policy that acts, in the environment's units."""
     proposal: Callable[[State, Problem, Any], Policy] | None = None
-    """The policy that only learns."""
+    """Returns the policy that is trained but does not act, where there is one."""
     critics: Callable[[State, Problem, Any], TwinCritic] | None = None
-    """The critics that learn, of actions in half-ranges of the box."""
+    """Returns the online critics, which take actions in half-ranges of the box."""
     value: Callable[[State, Problem, Any], ScalarNetwork] | None = None
-    """The state value that learns; its advantage is the smaller Q minus this value."""
+    """Returns the online state value; the advantage is the smaller Q minus this value."""
     preparation: Preparation | None = None
-    """What is learned before the first update."""
+    """Updates that run before the first call of `update`."""
     metrics: Mapping[str, Meaning] = {}
-    """What `update` and the preparation report under any settings. A name has one meaning in all
-    algorithms: "critic_loss" is half the squared error of Q."""
+    """Descriptions of all metrics that `update` and the preparation can report. A name means the
+    same in all algorithms: "critic_loss" is half the squared error of Q."""
     weighted_loss: str | None = None
     """The metric that is -weight * log density of logged actions; "weight_mean" is its weight."""
     small_logs: SmallLogs = SmallLogs()
+    """Tested settings for small logs."""
     variant_of: str | None = None
-    """The algorithm that this is with other defaults."""
+    """Name of the algorithm that this one copies with other defaults."""
 
     def __hash__(self) -> int:
-        """Hash what computes; descriptions are dictionaries."""
+        """Leave out the descriptions, which are dictionaries and have no hash."""
         return hash((self.name, self.config, self.init, self.update, self.policy))

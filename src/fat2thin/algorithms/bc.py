@@ -1,6 +1,8 @@
-"""Behaviour cloning: the likelihood of logged actions, whatever they led to.
+"""Behaviour cloning: maximum likelihood of logged actions. Rewards are not used.
 
-policy  -log policy(a | s)                                              a from the log
+One update minimises
+
+    policy  -log policy(a | s)                                              a from the log
 """
 
 import dataclasses
@@ -19,20 +21,20 @@ class BCConfig(configs.ActorConfig):
 
 
 class BCState(NamedTuple):
-    """Everything that changes during training."""
+    """Training state of behaviour cloning."""
 
     actor: steps.Learner
 
 
 def init(key: Key[Array, ""], problem: Problem, config: BCConfig) -> BCState:
-    """A fresh network and optimiser."""
+    """Return a new network and optimiser."""
     return BCState(steps.start_policy(key, problem, config))
 
 
 def update(
     state: BCState, batch: Batch, key: Key[Array, ""], problem: Problem, config: BCConfig
 ) -> tuple[BCState, Metrics]:
-    """One update of the policy: regression with equal weights."""
+    """Update the policy by regression with equal weights."""
     weight = jnp.ones_like(batch.reward)
     actor, metrics = steps.fit_policy(state.actor, batch, weight, key, config)
     return BCState(actor), metrics
@@ -40,7 +42,7 @@ def update(
 
 ALGORITHM = Algorithm(
     name="bc",
-    summary="Behaviour cloning: what the log did, whatever it led to",
+    summary="Behaviour cloning: imitate logged actions, without regard to rewards",
     config=BCConfig,
     check=configs.check_regression,
     init=init,

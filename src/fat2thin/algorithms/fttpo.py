@@ -1,16 +1,16 @@
 """Fat-to-Thin Policy Optimization (Zhu, Wang and Nagai, ICLR 2025).
 
-A heavy-tailed *proposal* learns from the log by weighted regression; a sparse *actor* takes over
-the proposal's centre, learns its own width, and is the only one that acts. With online critics
-Q, their slow targets, a state value V and temperature tau, one update is
+A heavy-tailed *proposal* learns from the log by weighted regression. A sparse *actor* shares the
+proposal's centre and learns only its width; only the actor acts. With online critics Q, their slow
+targets, a state value V and temperature tau, one update minimises
 
     V         (V(s) - min target Q(s, a))^2 / 2                             a ~ actor
     Q         (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2              a' ~ actor
     proposal  -exp_q((min Q(s, a) - V(s)) / tau) log proposal(a | s)        a from the log
-    actor     KL(actor(. | s) || proposal(. | s))                           width alone
+    actor     KL(actor(. | s) || proposal(. | s))                           width only
 
 The weight exp_q with q < 1 is exactly zero for actions with an advantage below -tau / (1 - q).
-All of it is in half-ranges of the action box. `published=True` runs what the authors' code
+Lengths are in half-ranges of the action box. `published=True` computes what the authors' code
 computes instead: see `fttpo_published`.
 """
 
@@ -38,44 +38,45 @@ METRICS = {
     **steps.VALUE_METRICS,
     "proposal_loss": Meaning(
         "−weight · log proposal(a given s) on logged actions",
-        "falls as the proposal narrows; below zero once its density exceeds 1",
+        "falls as the proposal narrows; negative once its density exceeds 1",
     ),
     "actor_loss": steps.POLICY_METRICS["actor_loss"]._replace(
-        look_for="should settle; its least value for indices 0 and 2 does not depend on the "
-        "proposal's scale",
+        look_for="should settle; for indices 0 and 2 its minimum does not depend on the proposal's "
+        "scale",
     ),
     **steps.WEIGHT_METRICS,
     "half_width": Meaning(
         "half-width of the actor's band, after fitting to the action box",
-        "shrinks; stuck at a bound means that the bound decides",
+        "shrinks; a constant value at one of its bounds means that the bound limits it",
     ),
     "proposal_scale": Meaning(
         "scale of the proposal",
-        "shrinks with the data's good actions; the best band is a constant times it",
+        "shrinks as the good actions concentrate; the optimal half-width is a constant times it",
     ),
     "logged_inside_support": steps.POLICY_METRICS["logged_inside_support"],
     "actions_at_edge": Meaning(
         "share of the sampled actions at the edge of the box",
-        "high: the best actions may lie outside the box",
+        "if high, the best actions may lie outside the box",
     ),
     "box_binds_share": Meaning(
-        "share of states where the band was moved or cut by the box",
-        "where it binds, the width is not the unconstrained best",
+        "share of states where the box moves or clips the band",
+        "in these states the width is not the unconstrained optimum",
     ),
 }
 
 
 class FtTPOState(NamedTuple):
-    """Everything that changes during training."""
+    """Training state of FtTPO."""
 
     proposal: steps.Learner
     width: steps.Learner
-    values: steps.Learner  # of `ValueAndCritics`
+    values: steps.Learner
+    """The state value and both critics, as `ValueAndCritics`."""
     target_critic: networks.TwinCritic
 
 
 class ActorNetwork(eqx.Module):
-    """The proposal's centre, and a width of its own on the proposal's features.
+    """The actor: the proposal's centre, and a learned half-width from the proposal's features.
 
     No gradient reaches the proposal: only the width head learns from the actor's loss.
     """
@@ -85,34 +86,34 @@ class ActorNetwork(eqx.Module):
     width_bounds: tuple[float, float] = eqx.field(static=True)
 
     def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
-        """The actor's head."""
+        """Return the actor's head for each row."""
         features = lax.stop_gradient(self.proposal.network.trunk(observation))
         log_bounds = jnp.log(jnp.asarray(self.width_bounds, features.dtype))
         log_width = clip_inward(self.width(features), *log_bounds)
         return Head(_shared_centre(self.proposal, observation), log_width)
 
     def layers(self) -> dict[str, Any]:
-        """As those of `BoundedNetwork`."""
+        """Return the layers as `BoundedNetwork.layers` does."""
         bounds = np.log(self.width_bounds)
         own = {"log_scale": self.width, "fixed": None, "bounds": bounds, "tanh": True}
         return {**self.proposal.layers(), **own}
 
 
 class ProportionalActor(eqx.Module):
-    """The proposal's centre, and a half-width that is a constant times the proposal's scale."""
+    """The closed-form actor: the proposal's centre, and a constant times the proposal's scale."""
 
     proposal: BoundedNetwork
     log_ratio: Float[Array, ""]
     width_bounds: tuple[float, float] = eqx.field(static=True)
 
     def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
-        """The actor's head."""
+        """Return the actor's head for each row."""
         log_width = lax.stop_gradient(self.proposal(observation).log_scale) + self.log_ratio
         log_bounds = jnp.log(jnp.asarray(self.width_bounds, log_width.dtype))
         return Head(_shared_centre(self.proposal, observation), jnp.clip(log_width, *log_bounds))
 
     def layers(self) -> dict[str, Any]:
-        """As those of `BoundedNetwork`; the ratio is added to the proposal's log scale."""
+        """Return the layers as `BoundedNetwork.layers` does, with the log ratio of the widths."""
         own = {"ratio": self.log_ratio, "ratio_bounds": np.log(self.width_bounds), "tanh": True}
         return {**self.proposal.layers(), **own}
 
@@ -123,7 +124,7 @@ def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
 
 
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOState:
-    """Fresh networks and optimisers."""
+    """Return new networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
     value_network = networks.ScalarNetwork(value_key, problem.observation_size, config.hidden)
     critic = steps.start_critic(critic_key, problem, config).network
@@ -138,23 +139,23 @@ def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOSta
 def update(
     state: FtTPOState, batch: Batch, key: Key[Array, ""], problem: Problem, config: FtTPOConfig
 ) -> tuple[FtTPOState, Metrics]:
-    """One update of value, critics, proposal and actor, in this order, then of the targets."""
+    """Update value, critics, proposal and actor, in this order, then the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     fat = proposal_policy(state.proposal.network, config)
     thin = actor_policy(state.proposal.network, state.width.network, config)
     policies = {"actor": thin, "proposal": fat}
 
-    # Value and critics: what the evaluated policies get here and next, by the slow critics.
+    # Value and critics: slow Q of the evaluated policies, in this state and the next.
     action = steps.sample_action(policies[config.value_under], batch.observation, value_key)
-    judged = policies[config.critic_under]
-    next_action = steps.sample_action(judged, batch.next_observation, critic_key)
+    evaluated = policies[config.critic_under]
+    next_action = steps.sample_action(evaluated, batch.next_observation, critic_key)
     value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
     values, values_metrics = steps.fit_value_and_critics(
         state.values, batch, value_target, next_value, problem, config
     )
     critic = values.network.critic(like=state.target_critic)
 
-    # Proposal: regression on logged actions, the bad ones at exactly zero weight.
+    # Proposal: regression on logged actions; bad ones have a weight of exactly zero.
     advantage = values.network.advantage(batch.observation, batch.action)
     weight = q_exponential_weight(
         advantage, config.temperature, config.weight_index, config.weight_limit
@@ -167,17 +168,17 @@ def update(
 
     proposal, proposal_metrics = steps.descend(state.proposal, proposal_loss, config)
 
-    # Actor: the proposal's new centre, and the width that its own loss asks for.
-    judges = critic, batch.observation, actor_key
+    # Actor: the proposal's new centre, and a step of the width.
+    inputs = critic, batch.observation, actor_key
     moved = proposal_policy(proposal.network, config)
 
     def actor_loss(width: networks.Linear) -> tuple[Array, Metrics]:
-        scene = Scene(actor_policy(proposal.network, width, config), moved, *judges)
+        scene = Scene(actor_policy(proposal.network, width, config), moved, *inputs)
         errors = ACTOR_LOSSES[config.actor_loss](scene, config)
         return jnp.mean(errors), {"actor_loss": errors}
 
     if config.actor_loss == "closed_form":
-        actor_metrics = {"actor_loss": exact_loss(Scene(thin, fat, *judges), config)}
+        actor_metrics = {"actor_loss": exact_loss(Scene(thin, fat, *inputs), config)}
         width = state.width
     else:
         width, actor_metrics = steps.descend(state.width, actor_loss, config)
@@ -189,25 +190,27 @@ def update(
 
 
 class Scene(NamedTuple):
-    """What an actor's loss is computed from."""
+    """The inputs of the actor's loss."""
 
-    thin: Policy  # the actor, a function of the width that learns
-    fat: Policy  # the proposal
+    thin: Policy
+    """The actor, which depends on the width that is learned."""
+    fat: Policy
+    """The proposal."""
     critic: networks.TwinCritic
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]
 
 
 def exact_loss(scene: Scene, config: FtTPOConfig) -> Values:
-    """KL(actor || proposal) in each state: entropy exactly, the rest by Gauss quadrature.
+    """Return KL(actor || proposal) in each state: exact entropy, cross entropy by Gauss quadrature.
 
-    With indices 0 and up to 2.5 the best width is right to 1e-3; at 2.7 it is 2 % too narrow, at
-    2.9 26 %, where actor_loss="closed_form" is right.
+    For an actor index of 0, the optimal width is right to 1e-3 for proposal indices up to 2.5. It
+    is 2 % too narrow at 2.7 and 26 % at 2.9, where actor_loss="closed_form" is right.
     """
     band = scene.thin(scene.observation)
     base, dtype = band.base_dist, band.base_dist.loc.dtype
     nodes, weights = (jnp.asarray(part, dtype) for part in band_nodes(config.actor_index))
-    # The nodes are the last axis: what is summed lies side by side.
+    # The nodes are the last axis, so that the summed numbers are adjacent in memory.
     actions = base.loc[..., None] + base.half_width[..., None] * nodes[None, None]
     head = jax.tree.map(lambda part: part[..., None], scene.fat.network(scene.observation))
     ends = scene.fat.low[None, :, None], scene.fat.high[None, :, None]
@@ -216,13 +219,13 @@ def exact_loss(scene: Scene, config: FtTPOConfig) -> Values:
 
 
 def sampled_loss(scene: Scene, config: FtTPOConfig) -> Values:
-    """The same divergence from one sample a state, with gradients through both densities."""
+    """Return KL(actor || proposal) from one sample per state, with gradients of both densities."""
     action, log_density = sample_with_log_prob(scene.thin(scene.observation), scene.key)
     return log_density - scene.fat(scene.observation).log_prob(action)
 
 
 def spot_loss(scene: Scene, config: FtTPOConfig) -> Values:
-    """-Q / mean |Q| - tau log proposal at samples of the actor, gradients through both."""
+    """Return -Q / mean |Q| - tau log proposal at samples of the actor, with both gradients."""
     action = scene.thin(scene.observation).sample(scene.key)
     values = scene.critic.minimum(scene.observation, jnp.clip(action, -1.0, 1.0))
     scale = lax.stop_gradient(jnp.mean(jnp.abs(values)))
@@ -231,10 +234,10 @@ def spot_loss(scene: Scene, config: FtTPOConfig) -> Values:
 
 
 def greedy_loss(scene: Scene, config: FtTPOConfig) -> Values:
-    """Likelihood of the best of the actor's own samples, and tau times the exact divergence.
+    """Return -log likelihood of the actor's best samples, plus tau times the exact divergence.
 
-    Of `greedy_samples` actions a state the share `greedy_share` with the largest Q is kept.
-    Without the divergence the band would shrink for ever.
+    Of `greedy_samples` actions per state, the share `greedy_share` with the largest Q is kept.
+    Without the divergence the band would shrink without end.
     """
     band = scene.thin(scene.observation)
     actions = lax.stop_gradient(band.sample(scene.key, (config.greedy_samples,)))
@@ -256,29 +259,29 @@ ACTOR_LOSSES = {
 
 
 def policy(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
-    """The sparse actor, in the environment's units: the policy that acts."""
+    """Return the sparse actor, the policy that acts, in the environment's units."""
     unit = actor_policy(state.proposal.network, state.width.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
 def proposal(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
-    """The heavy-tailed proposal, in the environment's units."""
+    """Return the heavy-tailed proposal, in the environment's units."""
     unit = proposal_policy(state.proposal.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
 def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> networks.TwinCritic:
-    """The critics that learn."""
+    """Return the online critics."""
     return state.values.network.critic(like=state.target_critic)
 
 
 def value(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> networks.ScalarNetwork:
-    """The value that learns."""
+    """Return the online state value."""
     return state.values.network.value(problem.observation_size)
 
 
 def proposal_policy(network: networks.PolicyNetwork, config: FtTPOConfig) -> Policy:
-    """The proposal of a network, in half-ranges of the box."""
+    """Return the proposal of a network, in half-ranges of the box."""
     family = make_family(
         config.proposal_family,
         entropic_index=config.proposal_index,
@@ -290,7 +293,7 @@ def proposal_policy(network: networks.PolicyNetwork, config: FtTPOConfig) -> Pol
 def actor_policy(
     network: networks.PolicyNetwork, width: networks.Linear, config: FtTPOConfig
 ) -> Policy:
-    """The actor of the proposal's network and its own width, in half-ranges of the box."""
+    """Return the actor of the proposal's network and a width head, in half-ranges of the box."""
     fat = proposal_policy(network, config)
     bounds = (config.half_width_low, config.half_width_high)
     actor: ActorNetwork | ProportionalActor
@@ -302,7 +305,7 @@ def actor_policy(
 
 
 def half_width_ratio(config: FtTPOConfig) -> float:
-    """The closed-form actor's half-width in units of the proposal's scale."""
+    """Return the closed-form actor's half-width divided by the proposal's scale."""
     index, scale = config.proposal_index, 1.0
     if config.proposal_family == "clipped_gaussian":
         index = 1.0
@@ -315,11 +318,11 @@ def half_width_ratio(config: FtTPOConfig) -> float:
 
 
 def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPOConfig) -> Metrics:
-    """What one wants to see of the two policies, as they were when the update began."""
+    """Return metrics of both policies as they were before the update."""
     head = thin.network(batch.observation)
     _, half_width = Sparse(config.actor_index, config.box).band(head)
-    wanted = jnp.exp(head.log_scale)
-    binds = (head.centre - wanted < -1.0) | (head.centre + wanted > 1.0)
+    unfitted = jnp.exp(head.log_scale)
+    binds = (head.centre - unfitted < -1.0) | (head.centre + unfitted > 1.0)
     inside = steps.inside_support(thin, batch.observation, batch.action)
     return {
         "half_width": jnp.mean(half_width, axis=-1),
@@ -332,7 +335,7 @@ def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPO
 
 ALGORITHM = Algorithm(
     name="fttpo",
-    summary="Fat-to-Thin Policy Optimization: a sparse actor behind a heavy-tailed proposal",
+    summary="Fat-to-Thin Policy Optimization: a sparse actor guided by a heavy-tailed proposal",
     config=FtTPOConfig,
     check=check,
     init=init,

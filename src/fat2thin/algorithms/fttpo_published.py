@@ -1,12 +1,18 @@
 """FtTPO as the authors' code computes it, for comparison only (`published=True`).
 
-The same five steps as in `fttpo`, with the defects kept in place: the proposal's density has the
-wrong mass and its samples are Gaussian, the actor's width is implicit, V is evaluated under the
-actor and Q under the proposal, weights are floored at 1e-8, the actor's loss is the biased
-estimator r - 1 - log r with the proposal's density detached, and one Adam drives all of the
-actor's parameters although trunk and centre are overwritten at every update. In the SPOT variant Q
-is divided by V(s), whose sign flips the loss. Not reproduced: coordinates dropped for a relatively
-small scale, and NaN by rounding.
+The same five steps as in `fttpo`, with the defects of the authors' code:
+
+* the proposal's density has the wrong mass, and its samples are Gaussian;
+* the actor's width is implicit;
+* V is evaluated under the actor and Q under the proposal;
+* weights are at least 1e-8;
+* the actor's loss is the biased estimator r - 1 - log r, with the proposal's density detached;
+* one Adam optimiser updates all of the actor's parameters, although trunk and centre are
+  overwritten at every update;
+* in the SPOT variant Q is divided by V(s), so a negative V(s) flips the sign of the loss.
+
+Not reproduced: coordinates that are dropped because of a relatively small scale, and NaN caused by
+rounding.
 """
 
 from typing import NamedTuple
@@ -28,7 +34,7 @@ RATIO_LIMIT = 1e4
 
 
 class PublishedFtTPOState(NamedTuple):
-    """Everything that changes during training."""
+    """Training state of FtTPO with `published=True`."""
 
     proposal: steps.Learner
     actor: steps.Learner
@@ -38,12 +44,12 @@ class PublishedFtTPOState(NamedTuple):
 
 
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> PublishedFtTPOState:
-    """Fresh networks; proposal and actor start as copies of each other."""
+    """Return new networks; proposal and actor start as copies of each other."""
     critic_key, policy_key, value_key = jax.random.split(key, 3)
     critic = steps.start_critic(critic_key, problem, config)
-    fresh = steps.start_policy(policy_key, problem, config)
+    policy = steps.start_policy(policy_key, problem, config)
     value = steps.start_value(value_key, problem, config)
-    return PublishedFtTPOState(fresh, fresh, value, critic, critic.network)
+    return PublishedFtTPOState(policy, policy, value, critic, critic.network)
 
 
 def update(
@@ -53,7 +59,7 @@ def update(
     problem: Problem,
     config: FtTPOConfig,
 ) -> tuple[PublishedFtTPOState, Metrics]:
-    """One update in the authors' order: value, critics, proposal, actor, targets."""
+    """Update in the authors' order: value, critics, proposal, actor, targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
 
     # Value: under the actor.
@@ -69,7 +75,7 @@ def update(
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
-    # Proposal: regression with floored weights.
+    # Proposal: regression with weights of at least 1e-8.
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
     weight = published.floored_weight(advantage, config.temperature)
@@ -81,7 +87,7 @@ def update(
 
     proposal, proposal_metrics = steps.descend(state.proposal, proposal_loss, config)
 
-    # Actor: the proposal's trunk and centre are copied, then all of it takes a step.
+    # Actor: copy the proposal's trunk and centre, then take a step of all parameters.
     copied = eqx.tree_at(
         lambda network: (network.trunk, network.centre),
         state.actor.network,
@@ -93,8 +99,8 @@ def update(
         thin = published.sparse_policy(network)
         if config.actor_loss == "spot":
             baseline = value.network(batch.observation)
-            judge = (critic.network, baseline, config.temperature)
-            error = spot_loss(thin, fat, *judge, batch.observation, actor_key)
+            inputs = (critic.network, baseline, config.temperature)
+            error = spot_loss(thin, fat, *inputs, batch.observation, actor_key)
         else:
             error = actor_loss(thin, fat, batch.observation, actor_key)
         return error, {"actor_loss": error}
@@ -128,10 +134,11 @@ def actor_loss(
     key: Key[Array, ""],
     log_density_shift: float = 0.0,
 ) -> Float[Array, ""]:
-    """Mean of min(r, 1e4) - 1 - log r at samples of the actor, log proposal detached.
+    """Return the mean of min(r, 1e4) - 1 - log r at samples of the actor, log proposal detached.
 
-    `log_density_shift` is added to the proposal's log density: -log(2) / 2 repairs its mass in
-    one dimension, and with that alone the actor grows to its bound.
+    Here r = proposal / actor. `log_density_shift` is added to the proposal's log density:
+    -log(2) / 2 corrects its mass in one dimension, and with only this correction the actor grows to
+    its bound.
     """
     action = published.sample_within(thin, observation, key)
     reference = lax.stop_gradient(fat(observation).log_prob(action)) + log_density_shift
@@ -148,9 +155,9 @@ def spot_loss(
     observation: Observations,
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
-    """-Q / V(s) - tau log proposal at samples of the actor, V and log proposal detached.
+    """Return the mean of -Q / V(s) - tau log proposal at samples of the actor.
 
-    Where V(s) is negative the actor goes downhill on Q.
+    V and log proposal are detached. Where V(s) is negative, the actor minimises Q.
     """
     action = published.sample_within(thin, observation, key)
     reference = lax.stop_gradient(fat(observation).log_prob(action))
@@ -158,13 +165,13 @@ def spot_loss(
 
 
 def policy(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
-    """Their sparse actor, as it stands after its own Adam step."""
+    """Return the authors' sparse actor, after its own Adam step."""
     unit = published.sparse_policy(state.actor.network)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
 def proposal(state: PublishedFtTPOState, problem: Problem, config: FtTPOConfig) -> Policy:
-    """Their proposal."""
+    """Return the authors' proposal."""
     unit = published.POLICIES[config.proposal_family](state.proposal.network)
     return unit.in_box(problem.action_low, problem.action_high)
 

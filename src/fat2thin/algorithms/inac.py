@@ -1,7 +1,7 @@
-"""In-sample Actor-Critic (Xiao et al., ICLR 2023): a soft maximum over actions that the log has.
+"""In-sample Actor-Critic (Xiao et al., ICLR 2023): a soft maximum of Q over logged actions.
 
-A model of the behaviour takes its probability out of the weights, so that rare good actions count
-as much as frequent ones. With slow targets of Q and temperature tau:
+Weights are divided by a model of the behaviour, so that rare good actions count as much as frequent
+ones. With slow targets of Q and temperature tau, one update minimises
 
     behaviour  -log behaviour(a | s)                                               a from the log
     V          (V(s) - [min target Q(s, a) - tau log policy(a | s)])^2 / 2         a ~ policy
@@ -31,14 +31,15 @@ class InACConfig(configs.BehaviourConfig):
     """Settings of InAC."""
 
     temperature: float = 0.1
-    """tau, of the entropy and of the weights; the paper takes 0.01 to 1, by the task."""
+    """tau of the entropy and the weights: the lower, the more the policy prefers the best logged
+    actions. The paper uses 0.01 to 1, depending on the task."""
 
     weight_limit: float = 1e4
     """Largest weight of a logged action."""
 
 
 def check(config: InACConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_regression(config)
     configs.positive(config, "temperature", "weight_limit")
     reason = "InAC's values include an entropy, which the rewards do not bound"
@@ -48,28 +49,28 @@ def check(config: InACConfig) -> None:
 def update(
     state: BehaviourState, batch: Batch, key: Key[Array, ""], problem: Problem, config: InACConfig
 ) -> tuple[BehaviourState, Metrics]:
-    """One update of behaviour, value, critics and policy, in this order, then of the targets."""
+    """Update behaviour model, value, critics and policy, in this order, then the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
 
-    # Behaviour: what the log does.
+    # Behaviour model: maximum likelihood of logged actions.
     behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
     def soft_value(observation: Float[Array, "batch observation"], key: Key[Array, ""]) -> Values:
-        """min Q(s, a) - tau log policy(a | s) at a sample of the policy."""
+        """Return min Q(s, a) - tau log policy(a | s) at a sample of the policy."""
         action, log_density = sample_with_log_prob(policy(observation), key)
         value = state.target_critic.minimum(observation, jnp.clip(action, -1.0, 1.0))
         return value - config.temperature * log_density
 
-    # Value: what the policy gets here, its entropy included.
+    # Value: slow Q of the policy in this state, plus entropy.
     value_target = soft_value(batch.observation, value_key)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
-    # Critics: one step of the log, then the policy, its entropy included.
+    # Critics: one logged step, then the policy, plus entropy.
     next_value = soft_value(batch.next_observation, critic_key)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
-    # Policy: regression with weights that take the behaviour's probability out.
+    # Policy: regression with weights divided by the behaviour's density.
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
     likelihood = steps.behaviour_policy(behaviour.network, config)(batch.observation)
@@ -84,7 +85,7 @@ def update(
 
 ALGORITHM = Algorithm(
     name="inac",
-    summary="In-sample Actor-Critic: a soft maximum over actions that the log has",
+    summary="In-sample Actor-Critic: a soft maximum of Q over logged actions",
     config=InACConfig,
     check=check,
     init=steps.start_behaviour_state,

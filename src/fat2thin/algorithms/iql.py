@@ -1,7 +1,8 @@
 """Implicit Q-Learning (Kostrikov, Nair and Levine, ICLR 2022).
 
-The best value that logged actions support is an upper expectile of Q over them; no action is asked
-for that the log does not have. With slow targets of Q, expectile kappa and temperature tau:
+The value of a state is an upper expectile of Q over logged actions, so Q is never evaluated at
+actions outside the log. With slow targets of Q, expectile kappa and temperature tau, one update
+minimises
 
     V       |kappa - 1(u < 0)| u^2,  u = min target Q(s, a) - V(s)          a from the log
     Q       (Q(s, a) - r - gamma V(s'))^2 / 2                               a from the log
@@ -23,11 +24,11 @@ class IQLConfig(configs.ActorCriticConfig):
     """Settings of IQL."""
 
     expectile: float = 0.7
-    """kappa: which expectile of Q over logged actions V is; 0.5 is their mean, towards 1 their
-    best."""
+    """kappa, between 0 and 1: V is this expectile of Q over logged actions. 0.5 is their mean;
+    towards 1 it approaches the best of them."""
 
     temperature: float = 1.0 / 3.0
-    """tau: the lower, the more the policy keeps to the best logged actions; 1 / beta in the
+    """tau: the lower, the more the policy prefers the best logged actions; 1 / beta in the
     paper."""
 
     weight_limit: float = 100.0
@@ -35,7 +36,7 @@ class IQLConfig(configs.ActorCriticConfig):
 
 
 def check(config: IQLConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_regression(config)
     configs.between(config, "expectile", 0.0, 1.0)
     configs.positive(config, "temperature", "weight_limit")
@@ -44,14 +45,14 @@ def check(config: IQLConfig) -> None:
 def update(
     state: steps.ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: IQLConfig
 ) -> tuple[steps.ValueState, Metrics]:
-    """One update of value, critics and policy, in this order, then of the targets."""
+    """Update value, critics and policy, in this order, then the targets."""
     # Value: an upper expectile of Q over the logged actions.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = steps.fit_value(
         state.value, batch, lambda v: expectile_loss(logged_value - v, config.expectile), config
     )
 
-    # Critics: one step of the log, then that value.
+    # Critics: one logged step, then that value.
     next_value = value.network(batch.next_observation)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 

@@ -1,4 +1,4 @@
-"""`published=True`: how an algorithm offers it, and the FtTPO authors' policies and weights."""
+"""Support for `published=True`: the policies and weights of the FtTPO authors' code."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ LOG_DENSITY_FLOOR = -30.0
 
 
 def added_to(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
-    """One algorithm whose setting `published` chooses between its parts and the published ones."""
+    """Return `corrected` with functions that are replaced if the setting `published` is True."""
 
     def choose(part: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -43,25 +43,25 @@ def added_to(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm
 
 
 class AuthorsNetwork(eqx.Module):
-    """Observation to a head whose log scale is the log of the authors' s, clipped."""
+    """A policy network whose log scale is the clipped logarithm of the authors' s."""
 
     network: PolicyNetwork
     log_bounds: tuple[float, float] = eqx.field(static=True)
 
     def __call__(self, observation: Float[Array, "*rows observation"]) -> Head:
-        """The head, in their meaning."""
+        """Return the head for each row, with the authors' meaning of the scale."""
         centre, log_spread = self.network(observation)
         return Head(EDGE * jnp.tanh(centre), jnp.clip(log_spread, *self.log_bounds))
 
 
 @dataclasses.dataclass(frozen=True)
 class AuthorsSparseFamily(Family):
-    """Their actor: a q = 0 ellipsoid of implicit width, clipped to the box when it acts."""
+    """The authors' actor: an ellipsoid of index 0 with implicit width, clipped to the box."""
 
     reach: ClassVar[str] = "band"
 
     def distribution(self, head: Head, low: Array, high: Array) -> MultivariateQGaussian:
-        """The ellipsoid, in the environment's units."""
+        """Return the density on the ellipsoid, in the environment's units."""
         half_range = (high - low) / 2.0
         unit = authors_actor(head.centre, jnp.exp(head.log_scale))
         scale = half_range * unit.half_width / math.sqrt(2.0)
@@ -70,7 +70,7 @@ class AuthorsSparseFamily(Family):
         )
 
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
-        """The box around the ellipsoid, cut at the action box."""
+        """Return the bounding box of the ellipsoid, clipped to the action box."""
         ellipsoid = self.distribution(head, low, high)
         centre, half_width = ellipsoid.mean, ellipsoid.half_width
         return jnp.clip(centre - half_width, low, high), jnp.clip(centre + half_width, low, high)
@@ -78,26 +78,26 @@ class AuthorsSparseFamily(Family):
 
 @dataclasses.dataclass(frozen=True)
 class AuthorsHeavyFamily(Family):
-    """Their proposal: an improper density, and Gaussian samples."""
+    """The authors' proposal: an improper density, and Gaussian samples."""
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """What they take for a heavy-tailed density, in the environment's units."""
+        """Return the authors' version of a heavy-tailed density, in the environment's units."""
         squared_scale = ((high - low) / 2.0) ** 2 * jnp.exp(head.log_scale)
         return AuthorsProposal(self.centre(head, low, high), squared_scale, validate_args=False)
 
 
 def sparse_policy(network: PolicyNetwork) -> Policy:
-    """Their sparse policy, in half-ranges of the box."""
+    """Return the authors' sparse policy, in half-ranges of the box."""
     return _unit(AuthorsNetwork(network, SPARSE_LOG_BOUNDS), AuthorsSparseFamily())
 
 
 def heavy_policy(network: PolicyNetwork) -> Policy:
-    """Their heavy-tailed policy, in half-ranges of the box."""
+    """Return the authors' heavy-tailed policy, in half-ranges of the box."""
     return _unit(AuthorsNetwork(network, HEAVY_LOG_BOUNDS), AuthorsHeavyFamily())
 
 
 def squashed_policy(network: PolicyNetwork) -> Policy:
-    """Their squashed Gaussian, which is right, in half-ranges of the box."""
+    """Return the authors' squashed Gaussian, which is correct, in half-ranges of the box."""
     return unit_policy(network, Squashed(), SQUASHED_BOUNDS)
 
 
@@ -114,23 +114,23 @@ def _unit(network: AuthorsNetwork, family: AuthorsSparseFamily | AuthorsHeavyFam
 
 
 def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
-    """Their policy of the family that the config names, in the environment's units."""
+    """Return the authors' policy of the config's family, in the environment's units."""
     unit = POLICIES[config.policy](state.actor.network)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
 def sample_within(policy: Policy, observation: Array, key: Key[Array, ""]) -> Array:
-    """A sample of the policy, kept off the ends of the box."""
+    """Return a sample of the policy, kept slightly inside the ends of the box."""
     return jnp.clip(policy(observation).sample(key), -EDGE, EDGE)
 
 
 def floored_log_density(policy: Policy, observation: Array, action: Array) -> Values:
-    """The log density, -30 (without a gradient) where it is -inf."""
+    """Return the log density, or -30 (without a gradient) where it is -inf."""
     found = policy(observation).log_prob(action)
     return jnp.where(jnp.isfinite(found), found, LOG_DENSITY_FLOOR)
 
 
 def floored_weight(advantage: Values, temperature: Setting) -> Values:
-    """max(0, 1 + advantage / temperature), but 1e-8 for zero and at most 1e4."""
+    """Return 1 + advantage / temperature, clipped to between 1e-8 and 1e4."""
     low, high = WEIGHT_BOUNDS
     return jnp.maximum(q_exponential_weight(advantage, temperature, WEIGHT_INDEX, high), low)

@@ -1,7 +1,8 @@
-"""A sparse policy learned directly, by the reverse KL to the weighted behaviour.
+"""A sparse policy learned without a proposal, by the reverse KL to the weighted behaviour.
 
-The target is behaviour(a | s) exp_q(A(s, a) / tau). A sparse policy cannot be regressed on the
-log, but its own samples can be judged, with gradients through the action in every term:
+The target is behaviour(a | s) exp_q(A(s, a) / tau). Regression on the log fails for a sparse
+policy, whose density is zero at some logged actions. Its own samples can be scored instead, with
+gradients through the action in every term. One update minimises
 
     behaviour  -log behaviour(a | s)                                               a from the log
     V          (V(s) - min target Q(s, a))^2 / 2                                   a ~ policy
@@ -9,8 +10,8 @@ log, but its own samples can be judged, with gradients through the action in eve
     policy     log policy(a | s) - log behaviour(a | s) - log exp_q((min Q(s, a) - V(s)) / tau)
                                                                                    a ~ policy
 
-exp_q is zero for bad actions and its logarithm -inf; below `weight_floor` it is continued by its
-tangent, so that a sample among bad actions is pulled out of them.
+For bad actions exp_q is zero and its logarithm -inf. Below `weight_floor` the logarithm is
+continued by its tangent, so that a sample among bad actions still gets a gradient.
 """
 
 import dataclasses
@@ -28,11 +29,11 @@ from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.families import covering_families, families
 from fat2thin.policies.networks import PolicyNetwork, polyak
 
-THEIRS = (
+FIXED_BY_PUBLISHED = (
     "policy", "entropic_index", "box", "behaviour", "weight_index", "weight_floor", "scale_low",
     "scale_high", "state_dependent_scale", "actor_decay_steps",
 )  # fmt: skip
-"""Settings that `published=True` has values of its own for."""
+"""Settings for which `published=True` uses the authors' values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,39 +41,42 @@ class SparseReverseKLConfig(configs.BehaviourConfig):
     """Settings of the sparse reverse KL."""
 
     policy: str = configs.choice("sparse_q_gaussian", families)
-    """Family of the policy: "sparse_q_gaussian", for which this was made, or any other that has a
-    density."""
+    """Family of the policy: "sparse_q_gaussian", for which the algorithm is meant, or any other
+    family with a density."""
 
     behaviour: str = configs.choice("q_gaussian", covering_families)
-    """Family of the model of the log's behaviour: any that has a density wherever a logged action
-    can be, so neither "sparse_q_gaussian" nor "deterministic"."""
+    """Family of the model of the logged behaviour. It must have a density everywhere in the action
+    box, so neither "sparse_q_gaussian" nor "deterministic"."""
 
     temperature: float = 0.5
-    """tau: actions with an advantage below -tau / (1 - weight_index) have no weight."""
+    """tau: the lower, the more the policy prefers the best actions. With weight_index below 1,
+    actions with an advantage below -tau / (1 - weight_index) have zero weight."""
 
     weight_index: float = 0.0
-    """Index of the q-exponential weight, at most 1, which is the usual exponential."""
+    """Index of the q-exponential weight, at most 1; 1 is the usual exponential."""
 
     weight_floor: float = 0.01
-    """Weight below which its logarithm is continued by the tangent."""
+    """Weight below which the logarithm is continued by its tangent, between 0 and 1."""
 
     published: bool = False
-    """Run what the FtTPO authors' code computes: a sparse model of the behaviour, and no gradient
-    but that of the policy's own log density, which is entropy maximisation."""
+    """Compute what the FtTPO authors' code computes: a sparse model of the behaviour, and gradients
+    only of the policy's own log density, which maximises its entropy."""
 
 
 def check(config: SparseReverseKLConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_learning(config)
-    configs.check_policy(config, "the loss asks for a density, and a deterministic policy has none")
+    configs.check_policy(config, "the loss needs a density, and a deterministic policy has none")
     configs.only_with(
         config, ("outside_support",), False,
-        "the loss asks for no density of logged actions, so none can be outside",
+        "the loss does not use the density of logged actions",
     )  # fmt: skip
     configs.positive(config, "temperature")
     configs.between(config, "weight_index", -math.inf, 1.0, closed_high=True)
     configs.between(config, "weight_floor", 0.0, 1.0)
-    configs.only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+    configs.only_with(
+        config, FIXED_BY_PUBLISHED, not config.published, "published=True uses the authors' value"
+    )
 
 
 def update(
@@ -82,24 +86,24 @@ def update(
     problem: Problem,
     config: SparseReverseKLConfig,
 ) -> tuple[steps.BehaviourState, Metrics]:
-    """One update of behaviour, value, critics and policy, in this order, then of the targets."""
+    """Update behaviour model, value, critics and policy, in this order, then the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
 
-    # Behaviour: what the log does.
+    # Behaviour model: maximum likelihood of logged actions.
     behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
-    # Value: what the policy gets here.
+    # Value: slow Q of the policy in this state.
     action = steps.sample_action(policy, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
-    # Critics: one step of the log, then the policy.
+    # Critics: one logged step, then the policy.
     next_action = steps.sample_action(policy, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
-    # Policy: its own samples, judged by the behaviour and by the critics.
+    # Policy: its own samples, scored by the behaviour model and the critics.
     likelihood = steps.behaviour_policy(behaviour.network, config)(batch.observation)
     baseline = value.network(batch.observation)
 
@@ -129,11 +133,11 @@ def published_update(
     problem: Problem,
     config: SparseReverseKLConfig,
 ) -> tuple[steps.BehaviourState, Metrics]:
-    """One update as the FtTPO authors' code computes it (`published=True`).
+    """Update as the FtTPO authors' code does (`published=True`).
 
     The behaviour is modelled by the same sparse family, with random action replacement, and its log
-    density and the advantage are detached from the action. What is left to the gradient is
-    log policy(a | s) at the policy's own samples: its entropy is maximised, whatever the log says.
+    density and the advantage are detached from the action. The only remaining gradient is that of
+    log policy(a | s) at the policy's own samples: it maximises the entropy and ignores the log.
     """
     behaviour_key, value_key, critic_key, actor_key = jax.random.split(key, 4)
     before = published.sparse_policy(state.actor.network)
@@ -194,8 +198,8 @@ CORRECTED = Algorithm(
         **steps.VALUE_METRICS,
         **steps.POLICY_METRICS,
         "samples_below_floor": Meaning(
-            "share of the policy's samples whose weight is below the floor",
-            "falls; near 1 the policy sits among bad actions",
+            "share of the policy's samples with a weight below the floor",
+            "falls; near 1 means that most of the policy's samples are bad actions",
         ),
     },
     small_logs=SmallLogs(noisy={"temperature": 0.1}),

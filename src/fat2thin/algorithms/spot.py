@@ -1,15 +1,15 @@
 """SPOT (Wu et al., NeurIPS 2022): TD3 kept within the support of the log by a density model.
 
-A conditional variational autoencoder of logged actions is learned first. Then, with its evidence
-lower bound in place of log behaviour(b | s), weight lambda and mean |Q| as a constant:
+First a conditional variational autoencoder of logged actions is fitted. Its evidence lower bound
+then replaces log behaviour(b | s). With weight lambda and mean |Q| as a constant, the losses are
 
     model   |a - decoded(s, z)|^2 / n + beta KL(encoded(z | s, a) || N(0, 1)) / m      z ~ encoded
     Q       (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2      a' = target policy(s') + noise
     policy  -Q1(s, b) / mean |Q1| + lambda model loss(s, b)       b = policy(s)
 
-with n action coordinates and m latent ones: the model loss is the negative bound for a decoder
-variance beta n / (2 m), but for a factor and a constant. The policy and the targets move at every
-second update.
+with n action coordinates and m latent ones. Up to a factor and a constant, the model loss is the
+negative bound for a decoder variance beta n / (2 m). The policy and the targets are updated at
+every second update.
 """
 
 import dataclasses
@@ -33,41 +33,42 @@ class SPOTConfig(td3_bc.SmoothedTargetConfig):
     """Settings of SPOT."""
 
     support_weight: float = 0.1
-    """lambda: how much the density of the log counts beside Q; the paper takes 0.05 to 1, by the
-    task."""
+    """lambda: weight of the density model against Q; the higher, the closer the policy stays to
+    logged actions. The paper uses 0.05 to 1, depending on the task."""
 
     vae_steps: int = 100_000
-    """Updates of the density model, before the first of the policy."""
+    """Number of updates of the density model, all before the first update of the policy."""
 
     vae_hidden: tuple[int, ...] = (750, 750)
-    """Widths of the hidden layers of encoder and decoder."""
+    """Widths of the hidden layers of encoder and decoder of the density model."""
 
     vae_beta: float = 0.5
     """Weight of the divergence in the density model's loss."""
 
     vae_learning_rate: float = 1e-3
-    """Adam's step for the density model."""
+    """Adam's learning rate for the density model."""
 
     latent_size: int | None = None
-    """Latent coordinates of the density model; None is twice the action's."""
+    """Number of latent coordinates of the density model; None is twice the number of action
+    coordinates."""
 
     actor_dropout: float = base.shaping(0.1)
-    """Share of the policy's hidden units that are left out at random while it learns."""
+    """Dropout rate of the policy's hidden units during training, from 0 to below 1."""
 
     published: bool = False
-    """Run what the FtTPO authors' code computes: the loss at logged actions, which no gradient
-    connects with the policy."""
+    """Compute what the FtTPO authors' code computes: the loss at logged actions, which has no
+    gradient for the policy, so the policy never changes."""
 
 
 class Bound(NamedTuple):
-    """The two terms of the negative evidence lower bound, each a mean over its coordinates."""
+    """The two terms of the negative evidence lower bound, each averaged over its coordinates."""
 
     reconstruction: Values
     divergence: Values
 
 
 class VariationalAutoencoder(eqx.Module):
-    """Encodes an action, given the observation, and decodes it again, into the box of +-1."""
+    """A conditional autoencoder of actions in [-1, 1], given the observation."""
 
     encoder: Trunk
     latent_mean: Linear
@@ -91,18 +92,18 @@ class VariationalAutoencoder(eqx.Module):
         self.action = Linear(keys[4], hidden[-1], action_size)
 
     def encode(self, observation: Observations, action: Actions) -> tuple[Latents, Latents]:
-        """Mean and log standard deviation of the latent variable."""
+        """Return mean and log standard deviation of the latent variable."""
         features = self.encoder(jnp.concatenate([observation, action], axis=-1))
         log_deviation = jnp.clip(self.latent_log_deviation(features), *LOG_DEVIATION_BOUNDS)
         return self.latent_mean(features), log_deviation
 
     def decode(self, observation: Observations, latent: Latents) -> Actions:
-        """The action of a latent variable."""
+        """Return the action of a latent variable."""
         features = self.decoder(jnp.concatenate([observation, latent], axis=-1))
         return jnp.tanh(self.action(features))
 
     def bound(self, observation: Observations, action: Actions, key: Key[Array, ""]) -> Bound:
-        """Squared error of the action decoded from one sample, and KL(encoded || N(0, 1))."""
+        """Return the squared error of one decoded sample, and KL(encoded || N(0, 1))."""
         mean, log_deviation = self.encode(observation, action)
         latent = mean + jnp.exp(log_deviation) * jax.random.normal(key, mean.shape)
         decoded = self.decode(observation, latent)
@@ -111,7 +112,7 @@ class VariationalAutoencoder(eqx.Module):
 
 
 class SPOTState(NamedTuple):
-    """Everything that changes during training."""
+    """Training state of SPOT."""
 
     actor: steps.Learner
     critic: steps.Learner
@@ -121,14 +122,14 @@ class SPOTState(NamedTuple):
 
 
 class DroppedOut(eqx.Module):
-    """A trunk with each hidden unit left out with probability `rate`, the others scaled up."""
+    """A trunk with dropout: units are zero with probability `rate`, the others are scaled up."""
 
     trunk: Trunk
     key: Key[Array, ""]
     rate: float = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
-        """The features of each row."""
+        """Return the features of each row."""
         keys = jax.random.split(self.key, len(self.trunk.layers))
         for layer, key in zip(self.trunk.layers, keys, strict=True):
             hidden = rectify(layer(x))
@@ -138,7 +139,7 @@ class DroppedOut(eqx.Module):
 
 
 def check(config: SPOTConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     td3_bc.check_smoothed_target(config)
     configs.positive(config, "support_weight", zero=True)
     configs.whole(config, "vae_steps")
@@ -154,7 +155,7 @@ def check(config: SPOTConfig) -> None:
 
 
 def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState:
-    """Fresh networks and optimisers."""
+    """Return new networks and optimisers."""
     actor_key, critic_key, density_key = jax.random.split(key, 3)
     actor = steps.start_policy(actor_key, problem, config)
     critic = steps.start_critic(critic_key, problem, config)
@@ -167,7 +168,7 @@ def init(key: Key[Array, ""], problem: Problem, config: SPOTConfig) -> SPOTState
 def prepare(
     state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
 ) -> tuple[SPOTState, Metrics]:
-    """One update of the density model."""
+    """Update the density model."""
 
     def loss(network: VariationalAutoencoder) -> tuple[Array, Metrics]:
         bound = network.bound(batch.observation, batch.action, key)
@@ -185,10 +186,10 @@ def prepare(
 def update(
     state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
 ) -> tuple[SPOTState, Metrics]:
-    """One update of the critics and, when it is due, of the policy and the targets."""
+    """Update the critics and, every `delay` updates, the policy and the targets."""
     critic_key, actor_key, model_key, dropout_key = jax.random.split(key, 4)
 
-    # Policy: uphill on the first critic, where the log has density.
+    # Policy: maximise the first critic where the log has density.
     def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
         if config.actor_dropout > 0.0:
             dropped = DroppedOut(network.trunk, dropout_key, config.actor_dropout)
@@ -196,8 +197,8 @@ def update(
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
-        climb = td3_bc.scaled_value(critic, batch.observation, action)
-        error = config.support_weight * outside - climb
+        value = td3_bc.scaled_value(critic, batch.observation, action)
+        error = config.support_weight * outside - value
         return error, {"actor_loss": error, "model_loss": outside}
 
     return td3_bc.delayed_update(state, batch, critic_key, loss, problem, config)
@@ -206,10 +207,10 @@ def update(
 def published_update(
     state: SPOTState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SPOTConfig
 ) -> tuple[SPOTState, Metrics]:
-    """One update as the FtTPO authors' code computes it (`published=True`).
+    """Update as the FtTPO authors' code does (`published=True`).
 
-    The policy's loss is taken at logged actions, so nothing in it depends on the policy: it is
-    reported, and the policy stays what it was at the start.
+    The policy's loss is computed at logged actions, so it does not depend on the policy. It is
+    reported, and the policy keeps its initial parameters.
     """
     critic_key, model_key = jax.random.split(key)
     policy = steps.learned_policy(state.actor.network, config)
@@ -220,11 +221,11 @@ def published_update(
 
     bound = state.density.network.bound(batch.observation, batch.action, model_key)
     outside = jnp.mean(model_loss(bound, config))
-    climb = td3_bc.scaled_value(state.target_critic, batch.observation, batch.action)
+    value = td3_bc.scaled_value(state.target_critic, batch.observation, batch.action)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {
-        "actor_loss": config.support_weight * outside - climb,
+        "actor_loss": config.support_weight * outside - value,
         "model_loss": outside,
         **critic_metrics,
         **steps.watch_policy(policy, batch),
@@ -233,13 +234,13 @@ def published_update(
 
 
 def model_loss(bound: Bound, config: SPOTConfig) -> Values:
-    """The negative evidence lower bound, but for a factor and a constant."""
+    """Return the negative evidence lower bound, up to a factor and a constant."""
     return bound.reconstruction + config.vae_beta * bound.divergence
 
 
 CORRECTED = base.Algorithm(
     name="spot",
-    summary="SPOT: uphill on Q, within the support of the log by a learned density",
+    summary="SPOT: maximise Q within the support of the log, by a learned density model",
     config=SPOTConfig,
     check=check,
     init=init,
@@ -248,15 +249,15 @@ CORRECTED = base.Algorithm(
     critics=steps.learned_critics,
     metrics={
         "model_loss": base.Meaning(
-            "the density model's loss, at the policy's actions (in the preparation: logged ones)",
-            "far above its value at the end of the preparation: the policy leaves the log",
+            "loss of the density model at the policy's actions (during preparation: logged ones)",
+            "far above its value at the end of preparation means that the policy leaves the log",
         ),
         "reconstruction_loss": base.Meaning(
-            "squared error of actions that the density model encodes and decodes",
-            "falls; what is left is what the latent variable cannot hold",
+            "squared error of actions encoded and decoded by the density model",
+            "falls; the rest is what the latent variable cannot represent",
         ),
         "latent_divergence": base.Meaning(
-            "KL of the encoded latent variable to the standard normal, mean over its coordinates",
+            "KL from the encoded latent variable to the standard normal, mean over coordinates",
             "0 means that the latent variable is not used",
         ),
         **steps.CRITIC_METRICS,

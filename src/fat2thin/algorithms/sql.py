@@ -1,8 +1,8 @@
 """Sparse Q-Learning (Xu et al., ICLR 2023): implicit value regularisation with a chi-square term.
 
-The value is what makes the weights [1 + (Q - V) / (2 alpha)]_+ of logged actions average to 1; the
-policy drops actions whose advantage is below -2 alpha. With slow targets of Q and temperature
-alpha:
+The value V makes the mean weight [1 + (Q - V) / (2 alpha)]_+ of logged actions 1. The policy drops
+actions with an advantage below -2 alpha. With slow targets of Q and temperature alpha, one update
+minimises
 
     V       [1 + (min target Q(s, a) - V(s)) / (2 alpha)]_+^2 + V(s) / alpha    a from the log
     Q       (Q(s, a) - r - gamma V(s'))^2 / 2                                   a from the log
@@ -25,19 +25,19 @@ class SQLConfig(configs.ActorCriticConfig):
     """Settings of SQL."""
 
     temperature: float = 1.0
-    """alpha: how dear it is to leave the log; actions with an advantage below -2 alpha are
-    dropped."""
+    """alpha: the higher, the closer the policy stays to the log; actions with an advantage below
+    -2 alpha are dropped."""
 
     weights: str = configs.choice("sparse", ("sparse", "positive_part"))
-    """Weights of the policy: "sparse", [1 + A / (2 alpha)]_+ as the paper derives, or
-    "positive_part", max(A, 0) as its code has."""
+    """Weights of logged actions with advantage A: "sparse", [1 + A / (2 alpha)]_+ as derived in the
+    paper, or "positive_part", max(A, 0) as in the paper's code."""
 
     weight_limit: float = 100.0
     """Largest weight of a logged action."""
 
 
 def check(config: SQLConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_regression(config)
     configs.positive(config, "temperature", "weight_limit")
 
@@ -45,14 +45,14 @@ def check(config: SQLConfig) -> None:
 def update(
     state: steps.ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: SQLConfig
 ) -> tuple[steps.ValueState, Metrics]:
-    """One update of value, critics and policy, in this order, then of the targets."""
-    # Value: where the sparse weights of the logged actions average to 1.
+    """Update value, critics and policy, in this order, then the targets."""
+    # Value: such that the mean sparse weight of logged actions is 1.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = steps.fit_value(
         state.value, batch, lambda v: sparse_value_loss(logged_value, v, config.temperature), config
     )
 
-    # Critics: one step of the log, then that value.
+    # Critics: one logged step, then that value.
     next_value = value.network(batch.next_observation)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
@@ -71,7 +71,7 @@ def update(
 
 ALGORITHM = Algorithm(
     name="sql",
-    summary="Sparse Q-Learning: a sparse value of Q, and weights that drop bad actions",
+    summary="Sparse Q-Learning: sparse value regularisation, and weights that drop bad actions",
     config=SQLConfig,
     check=check,
     init=steps.start_value_state,

@@ -1,7 +1,7 @@
-"""What algorithms have in common: the networks they start with, and one step of each of them.
+"""Building blocks of algorithms: initial networks, and one training step for each kind of network.
 
-A step takes a learner and a batch and gives the learner back with what it reports. What differs
-between algorithms (targets, row losses, weights) is handed in.
+A step takes a learner and a batch, and returns the updated learner and its metrics. What differs
+between algorithms (targets, row losses, weights) is an argument.
 """
 
 from collections.abc import Callable
@@ -23,70 +23,69 @@ from fat2thin.policies.policy import Policy, unit_policy
 
 ADAM_BETA_1 = 0.9
 BEHAVIOUR_SCALES = (1e-3, 10.0)
-"""Bounds of the behaviour's scale; the policy's own may be those of a narrow band."""
+"""Bounds of the scale of the behaviour model; those of the policy may be too narrow for it."""
 REPLACEMENT_SAMPLES = 100
 PROJECTED_SHARE = 0.9
 
 CRITIC_METRICS = {
     "critic_loss": Meaning(
-        "half the squared error of Q against its target, both critics",
-        "falls towards the noise of the rewards; far below it means the log is being learned by "
-        "heart",
+        "half the squared error of Q against its target, mean of both critics",
+        "falls towards the noise of the rewards; far below it means overfitting to the log",
     ),
     "q_mean": Meaning(
         "mean Q of logged actions",
-        "on the scale of discounted returns; growing without end means overestimation",
+        "on the scale of discounted returns; unbounded growth means overestimation",
     ),
 }
 VALUE_METRICS = {
-    "value_loss": Meaning("what V minimises, mean over the batch", "should settle; it follows Q"),
+    "value_loss": Meaning("loss of V, mean over the batch", "should settle; it follows Q"),
     "v_mean": Meaning(
-        "mean V of logged states", "near `q_mean`; above it where the policy is better than the log"
+        "mean V of logged states", "near `q_mean`; above it if the policy is better than the log"
     ),
     **CRITIC_METRICS,
 }
 WEIGHT_METRICS = {
     "weight_mean": Meaning(
-        "mean weight of logged actions", "near zero: the policy hardly learns from the log"
+        "mean weight of logged actions", "near zero means that the policy hardly learns"
     ),
     "zero_weight_share": Meaning(
         "share of logged actions with a weight of exactly zero",
-        "the share that is thrown away as bad; 1 means that nothing is learned",
+        "the share that is dropped as bad; 1 means that nothing is learned",
     ),
 }
 POLICY_METRICS = {
     "actor_loss": Meaning(
-        "what the policy that acts minimises",
-        "should settle; a regression's falls below zero once the density exceeds 1",
+        "loss of the policy that acts",
+        "should settle; a regression loss is negative once the density exceeds 1",
     ),
     "policy_scale": Meaning(
         "scale of the policy (half-width of a sparse one)",
-        "shrinks with the good actions; at a bound, the bound decides",
+        "shrinks as the policy concentrates on good actions; may be limited by its bounds",
     ),
     "logged_inside_support": Meaning(
         "share of logged actions that the policy could have taken",
-        "how much of the log's behaviour is still allowed",
+        "how much of the logged behaviour the policy still allows",
     ),
 }
 REGRESSION_METRICS = {**POLICY_METRICS, **WEIGHT_METRICS}
 BEHAVIOUR_METRICS = {
     "behaviour_loss": Meaning(
         "−log behaviour(a given s) on logged actions",
-        "falls towards the entropy of the log's actions",
+        "falls towards the entropy of the logged actions",
     )
 }
-"""Metrics of the steps below, by what is learned."""
+"""Descriptions of the metrics that the steps below report, by the network they train."""
 
 
 class Learner(NamedTuple):
-    """A network and Adam's state for it."""
+    """A network and its Adam state."""
 
     network: Any
     moments: optax.ScaleByAdamState
 
 
 def start(network: eqx.Module) -> Learner:
-    """A learner with fresh moments."""
+    """Return a learner with initial moments."""
     return Learner(network, optax.scale_by_adam().init(network))
 
 
@@ -96,16 +95,16 @@ def descend(
     config: LearningConfig,
     learning_rate: float | Float[Array, ""] | None = None,
 ) -> tuple[Learner, Metrics]:
-    """One Adam step down `loss(network) -> (value, metrics)`; the learner, and the metrics.
+    """Take one Adam step on `loss(network) -> (value, metrics)`; return learner and metrics.
 
-    The learning rate is the config's where no other is given. Weight decay is AdamW's: apart from
-    the gradient, so that Adam does not rescale it.
+    `learning_rate` overrides the config's. Weight decay is AdamW's: it is added after Adam has
+    rescaled the gradient.
     """
     rate = config.learning_rate if learning_rate is None else learning_rate
     gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
     adam = optax.scale_by_adam(b1=ADAM_BETA_1, b2=config.adam_beta_2)
     direction, moments = adam.update(gradient, learner.moments)
-    # A traced number is not known to be zero.
+    # Skip the product only for a plain zero: the value of a traced number is not known.
     decay = config.weight_decay
     if not (isinstance(decay, float) and decay == 0.0):
         direction = jax.tree.map(lambda d, p: d + decay * p, direction, learner.network)
@@ -116,7 +115,7 @@ def descend(
 def cosine_decay(
     counted: Learner, learning_rate: float | Float[Array, ""], steps: int | None
 ) -> float | Float[Array, ""]:
-    """The learning rate after as many updates as `counted` has had: half a cosine to zero."""
+    """Return the learning rate after the updates of `counted`: half a cosine down to zero."""
     if steps is None:
         return learning_rate
     share = jnp.minimum(counted.moments.count / steps, 1.0)
@@ -124,12 +123,12 @@ def cosine_decay(
 
 
 def keep_if(due: Array, new: Any, old: Any) -> Any:
-    """`new` where it is due, else `old`, leaf by leaf."""
+    """Return `new` if `due`, else `old`, for each leaf."""
     return jax.tree.map(lambda fresh, kept: jnp.where(due, fresh, kept), new, old)
 
 
 class ValueState(NamedTuple):
-    """Everything that changes while a policy, a value and critics are learned."""
+    """Training state of a policy, a state value and critics."""
 
     actor: Learner
     value: Learner
@@ -138,7 +137,7 @@ class ValueState(NamedTuple):
 
 
 class BehaviourState(NamedTuple):
-    """The same, and a model of the log's behaviour."""
+    """Training state of a policy, a model of the logged behaviour, a state value and critics."""
 
     actor: Learner
     behaviour: Learner
@@ -148,22 +147,22 @@ class BehaviourState(NamedTuple):
 
 
 def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
-    """A fresh policy network."""
+    """Return a learner with a new policy network."""
     return start(PolicyNetwork(key, problem.observation_size, problem.action_size, config.hidden))
 
 
 def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
-    """Fresh twin critics; their targets start as a copy."""
+    """Return a learner with new twin critics."""
     return start(TwinCritic(key, problem.observation_size, problem.action_size, config.hidden))
 
 
 def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
-    """A fresh state value."""
+    """Return a learner with a new state value."""
     return start(ScalarNetwork(key, problem.observation_size, config.hidden))
 
 
 def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
-    """Fresh networks and optimisers of a policy, a value and critics."""
+    """Return the initial state of a policy, a value and critics; targets start as a copy."""
     actor_key, value_key, critic_key = jax.random.split(key, 3)
     actor = start_policy(actor_key, problem, config)
     value = start_value(value_key, problem, config)
@@ -174,7 +173,7 @@ def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningCon
 def start_behaviour_state(
     key: Key[Array, ""], problem: Problem, config: LearningConfig
 ) -> BehaviourState:
-    """The same, and of a model of the log's behaviour."""
+    """Return the initial state of a policy, a behaviour model, a value and critics."""
     actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
     actor = start_policy(actor_key, problem, config)
     behaviour = start_policy(behaviour_key, problem, config)
@@ -184,38 +183,38 @@ def start_behaviour_state(
 
 
 def learned_policy(network: PolicyNetwork, config: PolicyConfig) -> Policy:
-    """The policy of a network, in half-ranges of the box."""
+    """Return the policy of a network, in half-ranges of the box."""
     family = make_family(config.policy, **{name: getattr(config, name) for name in SETTINGS})
-    # Beyond the whole box a wider band is the same band, and its gradient lost.
+    # A band wider than the box equals the box, and its width would get no gradient.
     widest = min(config.scale_high, 1.0) if family.reach == "band" else config.scale_high
     return unit_policy(network, family, (config.scale_low, widest), config.state_dependent_scale)
 
 
 def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
-    """The learned policy in the environment's units."""
+    """Return the learned policy in the environment's units."""
     unit = learned_policy(state.actor.network, config)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
 def learned_critics(state: Any, problem: Problem, config: LearningConfig) -> TwinCritic:
-    """The critics of a state that has them as a learner of their own."""
+    """Return the online critics of a state with a learner called `critic`."""
     return state.critic.network
 
 
 def learned_value(state: Any, problem: Problem, config: LearningConfig) -> ScalarNetwork:
-    """The value of a state that has it as a learner of its own."""
+    """Return the online value of a state with a learner called `value`."""
     return state.value.network
 
 
 def sample_action(policy: Policy, observation: Observations, key: Key[Array, ""]) -> Actions:
-    """Actions in the box for critics to judge, without a gradient."""
+    """Return sampled actions in the box, without a gradient."""
     return lax.stop_gradient(policy.act(observation, key))
 
 
 def values_of_both(
     critic: TwinCritic, batch: Batch, action: Actions, next_action: Actions
 ) -> tuple[Values, Values]:
-    """The smaller Q of an action here and of another in the next state, in one pass."""
+    """Return the smaller Q of `action` and, in the next state, of `next_action`, in one pass."""
     observations = jnp.concatenate([batch.observation, batch.next_observation])
     values = critic.minimum(observations, jnp.concatenate([action, next_action]))
     here, following = jnp.split(values, 2)
@@ -225,7 +224,7 @@ def values_of_both(
 def fit_value(
     learner: Learner, batch: Batch, row_loss: Callable[[Values], Values], config: LearningConfig
 ) -> tuple[Learner, Metrics]:
-    """One step down the mean of `row_loss(V(s))`."""
+    """Take one step on the mean of `row_loss(V(s))`."""
 
     def loss(network: ScalarNetwork) -> tuple[Array, Metrics]:
         prediction = network(batch.observation)
@@ -238,16 +237,17 @@ def fit_value(
 def regress_value(
     learner: Learner, batch: Batch, target: Values, config: LearningConfig
 ) -> tuple[Learner, Metrics]:
-    """One step down the mean of (V(s) - target)^2 / 2."""
+    """Take one step on the mean of (V(s) - target)^2 / 2."""
     return fit_value(learner, batch, lambda value: losses.half_squared_error(value, target), config)
 
 
 def critic_target(
     batch: Batch, next_value: Values, problem: Problem, config: LearningConfig
 ) -> Values:
-    """Return r + gamma * next value, clipped to what rewards allow if `clip_targets` is set.
+    """Return r + gamma * continuation * next value.
 
-    Without a known range (a finished run on another log) nothing is clipped.
+    With `clip_targets` it is clipped to the returns that the log's rewards allow. Without a known
+    range (a finished run on another log) nothing is clipped.
     """
     target = losses.temporal_difference_target(
         batch.reward, batch.continuation, problem.discount, next_value
@@ -265,7 +265,7 @@ def fit_critic(
     config: LearningConfig,
     row_loss: Callable[[Array, Array], Array] = losses.twin_critic_loss,
 ) -> tuple[Learner, Metrics]:
-    """One step of both critics towards r + gamma * next value."""
+    """Take one step of both critics towards `critic_target`."""
     target = critic_target(batch, next_value, problem, config)
 
     def loss(network: TwinCritic) -> tuple[Array, Metrics]:
@@ -284,7 +284,7 @@ def fit_value_and_critics(
     problem: Problem,
     config: LearningConfig,
 ) -> tuple[Learner, Metrics]:
-    """One step of the value towards its target, and of both critics towards r + gamma * next."""
+    """Take one step of the value towards its target and of the critics towards theirs."""
     target = critic_target(batch, next_value, problem, config)
 
     def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
@@ -304,13 +304,13 @@ def fit_value_and_critics(
 def fit_policy(
     learner: Learner, batch: Batch, weight: Values, key: Key[Array, ""], config: ActorConfig
 ) -> tuple[Learner, Metrics]:
-    """One step of weighted regression on logged actions."""
+    """Take one step of weighted regression on logged actions."""
     before = learned_policy(learner.network, config)
     action = regressed_action(before, batch.observation, batch.action, config.outside_support, key)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         log_density = learned_policy(network, config)(batch.observation).log_prob(action)
-        # An action at the very end of a band may be outside it by rounding: it sits this one out.
+        # Rounding may put an action at the very end of a band outside it: leave it out.
         counts = jnp.isfinite(log_density) if config.outside_support else True
         errors = losses.weighted_regression(jnp.where(counts, weight, 0.0), log_density)
         return jnp.mean(errors), {"actor_loss": errors}
@@ -327,10 +327,11 @@ def regressed_action(
     rule: str | None,
     key: Key[Array, ""],
 ) -> Actions:
-    """The actions whose likelihood is raised: the logged ones, but for those outside the support.
+    """Return the logged actions, with those outside the policy's support moved into it by `rule`.
 
     "replace" takes the nearest of a hundred samples of the policy (random action replacement),
-    "project" the nearest point of the middle 90 % of the band. Neither carries a gradient.
+    "project" the nearest point of the middle 90 % of the band, None changes nothing. The result of
+    a rule carries no gradient.
     """
     if rule is None:
         return action
@@ -342,13 +343,13 @@ def regressed_action(
         low, high = policy.support(observation)
         centre, reach = (low + high) / 2.0, PROJECTED_SHARE * (high - low) / 2.0
         instead = jnp.clip(action, centre - reach, centre + reach)
-    # The density itself is asked: it knows an ellipsoid from its box, and its own rounding.
+    # The density decides, not the support: it is exact for ellipsoids and has the same rounding.
     inside = jnp.isfinite(policy(observation).log_prob(action))
     return lax.stop_gradient(jnp.where(inside[:, None], action, instead))
 
 
 def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
-    """The model of the log's behaviour, in half-ranges of the box."""
+    """Return the model of the logged behaviour, in half-ranges of the box."""
     family = make_family(config.behaviour)
     return unit_policy(network, family, BEHAVIOUR_SCALES, config.state_dependent_scale)
 
@@ -356,7 +357,7 @@ def behaviour_policy(network: PolicyNetwork, config: BehaviourConfig) -> Policy:
 def fit_behaviour(
     learner: Learner, batch: Batch, config: BehaviourConfig
 ) -> tuple[Learner, Metrics]:
-    """One step of maximum likelihood on logged actions."""
+    """Take one step of maximum likelihood on logged actions."""
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
         errors = -behaviour_policy(network, config)(batch.observation).log_prob(batch.action)
@@ -368,7 +369,10 @@ def fit_behaviour(
 def watched_actions(
     action: Actions, key: Key[Array, ""], random_actions: int, noise: losses.Setting
 ) -> Float[Array, "actions batch action"]:
-    """The logged action and so many uniform ones a state, all with noise cut at 0.5, in the box."""
+    """Return the logged action and `random_actions` uniform ones per state, with noise, in the box.
+
+    The noise is Gaussian with standard deviation `noise`, clipped at 0.5.
+    """
     random_key, noise_key = jax.random.split(key)
     uniform = jax.random.uniform(random_key, (random_actions, *action.shape), minval=-1.0)
     actions = jnp.concatenate([action[None], uniform])
@@ -379,18 +383,18 @@ def watched_actions(
 def inside_support(
     policy: Policy, observation: Observations, action: Array
 ) -> Bool[Array, " batch"]:
-    """Which actions lie between the ends of the policy's support."""
+    """Return which actions lie between the ends of the policy's support."""
     low, high = policy.support(observation)
     return jnp.all((low <= action) & (action <= high), axis=-1)
 
 
 def watch_weight(weight: Values) -> Metrics:
-    """How much of the log counts."""
+    """Return the metrics of the weights of logged actions."""
     return {"weight_mean": weight, "zero_weight_share": (weight == 0.0).astype(weight.dtype)}
 
 
 def watch_policy(policy: Policy, batch: Batch) -> Metrics:
-    """How wide a policy is, and how much of the log it could have done."""
+    """Return the scale of the policy and the share of logged actions in its support."""
     if policy.family.reach == "point":
         return {}
     inside = inside_support(policy, batch.observation, batch.action)

@@ -1,13 +1,13 @@
 """Tsallis Advantage Weighted Actor-Critic (Zhu et al. 2024): AWAC with q-exponential weights.
 
-With slow targets of Q and temperature tau:
+With slow targets of Q and temperature tau, one update minimises
 
     V       (V(s) - min target Q(s, a))^2 / 2                               a ~ policy
     Q       (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2                a' ~ policy
     policy  -exp_q((min Q(s, a) - V(s)) / tau) log policy(a | s)            a from the log
 
 The weight exp_q with q < 1 is exactly zero for actions with an advantage below -tau / (1 - q).
-FtTPO's proposal is learned in the same way, beside an actor that V and Q are evaluated under.
+FtTPO's proposal is learned in the same way, except that V and Q evaluate the actor.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from fat2thin.algorithms.losses import q_exponential_weight
 from fat2thin.algorithms.steps import ValueState
 from fat2thin.policies.networks import PolicyNetwork, polyak
 
-THEIRS = (
+FIXED_BY_PUBLISHED = (
     "entropic_index", "box", "weight_index", "weight_limit", "scale_low", "scale_high",
     "state_dependent_scale", "actor_decay_steps",
 )  # fmt: skip
-"""Settings that `published=True` has values of its own for."""
+"""Settings for which `published=True` uses the authors' values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,50 +35,55 @@ class TAWACConfig(configs.ActorCriticConfig):
     """Settings of TAWAC."""
 
     temperature: float = 0.5
-    """tau: actions with an advantage below -tau / (1 - weight_index) are dropped; the FtTPO paper
-    sweeps 1, 0.5 and 0.01."""
+    """tau: the lower, the more the policy prefers the best logged actions. With weight_index below
+    1, actions with an advantage below -tau / (1 - weight_index) are dropped. The FtTPO paper sweeps
+    1, 0.5 and 0.01."""
 
     weight_index: float = 0.0
-    """Index of the q-exponential weight: below 1 it drops bad actions, 1 is AWAC's."""
+    """Index of the q-exponential weight, below 2: below 1 it drops bad actions, 1 is the
+    exponential of AWAC."""
 
     weight_limit: float = 1e4
-    """Largest weight of a logged action, as in the FtTPO authors' code."""
+    """Largest weight of a logged action; the default is that of the FtTPO authors' code."""
 
     published: bool = False
-    """Run what the FtTPO authors' code computes for a "q_gaussian" policy (TAWAC-HT) or a
-    "sparse_q_gaussian" one (random action replacement): their densities, samplers and bounds."""
+    """Compute what the FtTPO authors' code computes for a "q_gaussian" policy (TAWAC-HT) or a
+    "sparse_q_gaussian" policy (random action replacement), with its densities, samplers and
+    bounds."""
 
 
 def check(config: TAWACConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_regression(config)
     configs.positive(config, "temperature", "weight_limit")
     configs.between(config, "weight_index", -math.inf, 2.0)
-    configs.only_with(config, THEIRS, not config.published, "published=True has the authors' own")
+    configs.only_with(
+        config, FIXED_BY_PUBLISHED, not config.published, "published=True uses the authors' value"
+    )
     if config.published and config.policy not in ("q_gaussian", "sparse_q_gaussian"):
         raise ValueError(
-            f"published=True is for policy='q_gaussian' and 'sparse_q_gaussian': the authors' "
-            f"{config.policy!r} policy needs no form of its own."
+            "published=True supports only policy='q_gaussian' and 'sparse_q_gaussian', got "
+            f"{config.policy!r}. Set published=False."
         )
     if config.published and config.outside_support == "project":
-        raise ValueError("published=True replaces actions: use outside_support='replace'.")
+        raise ValueError("published=True needs outside_support='replace', got 'project'.")
 
 
 def update(
     state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TAWACConfig
 ) -> tuple[ValueState, Metrics]:
-    """One update of value, critics and policy, in this order, then of the targets."""
+    """Update value, critics and policy, in this order, then the targets."""
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     policy = steps.learned_policy(state.actor.network, config)
 
-    # Value and critics: what the policy gets here and next, by the slow critics.
+    # Value and critics: slow Q of the policy, in this state and the next.
     action = steps.sample_action(policy, batch.observation, value_key)
     next_action = steps.sample_action(policy, batch.next_observation, critic_key)
     value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
-    # Policy: regression on logged actions, the bad ones at exactly zero weight.
+    # Policy: regression on logged actions; bad ones have a weight of exactly zero.
     advantage = critic.network.minimum(batch.observation, batch.action)
     advantage -= value.network(batch.observation)
     weight = q_exponential_weight(
@@ -94,12 +99,12 @@ def update(
 def published_update(
     state: ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TAWACConfig
 ) -> tuple[ValueState, Metrics]:
-    """One update as the FtTPO authors' code computes it (`published=True`).
+    """Update as the FtTPO authors' code does (`published=True`).
 
-    A "q_gaussian" policy is their TAWAC-HT: an improper density in several dimensions, and Gaussian
-    samples. A "sparse_q_gaussian" one is their random action replacement: logged actions outside
-    the support are replaced by the nearest of a hundred samples, and what is -inf even then counts
-    as -30. Weights are floored at 1e-8.
+    A "q_gaussian" policy is the authors' TAWAC-HT: an improper density in several dimensions, and
+    Gaussian samples. A "sparse_q_gaussian" policy is their random action replacement: logged
+    actions outside the support are replaced by the nearest of a hundred samples, and a log density
+    that is still -inf counts as -30. Weights are at least 1e-8.
     """
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     authors_policy = published.POLICIES[config.policy]

@@ -1,13 +1,14 @@
 """TD3+BC (Fujimoto and Gu, NeurIPS 2021): TD3 with a pull towards logged actions.
 
-With slow targets of the policy and of Q, and mean |Q| over the batch as a constant:
+With slow targets of the policy and of Q, and mean |Q| over the batch as a constant, one update
+minimises
 
     Q       (Q(s, a) - r - gamma min target Q(s', a'))^2 / 2      a' = target policy(s') + noise
     policy  -alpha Q1(s, b) / mean |Q1| + (b - a)^2               b = policy(s), a from the log
 
-The policy and the targets move at every second update. A policy that is not deterministic is
-sampled for a' and b, with a gradient through the sample. SPOT shares the smoothed targets, the
-delay and the way uphill on Q.
+The policy and the targets are updated at every second update. If the policy is not deterministic,
+a' and b are samples, with a gradient through the sample. SPOT uses the same smoothed targets, delay
+and scaled Q.
 """
 
 import dataclasses
@@ -28,30 +29,31 @@ from fat2thin.policies.policy import Policy
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedTargetConfig(configs.ActorCriticConfig):
-    """Settings of an algorithm that goes uphill on Q as TD3 does."""
+    """Settings of an algorithm that maximises Q as TD3 does."""
 
     policy: str = configs.choice("deterministic", families)
-    """Family of the policy: "deterministic", or one that is sampled with a gradient through the
-    sample: "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta" or
+    """Family of the policy: "deterministic", or a family whose samples carry a gradient:
+    "squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta" or
     "sparse_q_gaussian"."""
 
     delay: int = 2
-    """The policy and the targets move once in so many updates."""
+    """The policy and the targets are updated once per this many updates of the critics."""
 
     target_noise: float = 0.2
-    """Standard deviation of the noise on the target policy's actions, in half-ranges of the box."""
+    """Standard deviation of the noise on the target policy's actions, in half-ranges of the action
+    box; 0 disables it."""
 
     noise_clip: float = 0.5
-    """Largest noise on the target policy's actions."""
+    """Largest noise on the target policy's actions, in half-ranges of the action box."""
 
 
 def check_smoothed_target(config: SmoothedTargetConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_learning(config)
     configs.check_policy(config)
     configs.only_with(
         config, ("outside_support",), False,
-        "the loss asks for no density of logged actions, so none can be outside",
+        "the loss does not use the density of logged actions",
     )  # fmt: skip
     configs.whole(config, "delay")
     configs.positive(config, "target_noise", "noise_clip", zero=True)
@@ -62,11 +64,11 @@ class TD3BCConfig(SmoothedTargetConfig):
     """Settings of TD3+BC."""
 
     q_weight: float = 2.5
-    """alpha: how much Q counts beside the distance to logged actions; 0 is cloning."""
+    """alpha: weight of Q against the squared distance to logged actions; 0 only imitates."""
 
 
 class TD3BCState(NamedTuple):
-    """Everything that changes during training."""
+    """Training state of TD3+BC."""
 
     actor: steps.Learner
     critic: steps.Learner
@@ -75,13 +77,13 @@ class TD3BCState(NamedTuple):
 
 
 def check(config: TD3BCConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     check_smoothed_target(config)
     configs.positive(config, "q_weight", zero=True)
 
 
 def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> TD3BCState:
-    """Fresh networks and optimisers."""
+    """Return new networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
     actor = steps.start_policy(actor_key, problem, config)
     critic = steps.start_critic(critic_key, problem, config)
@@ -91,15 +93,15 @@ def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> TD3BCSta
 def update(
     state: TD3BCState, batch: Batch, key: Key[Array, ""], problem: Problem, config: TD3BCConfig
 ) -> tuple[TD3BCState, Metrics]:
-    """One update of the critics and, when it is due, of the policy and the targets."""
+    """Update the critics and, every `delay` updates, the policy and the targets."""
     critic_key, actor_key = jax.random.split(key)
 
-    # Policy: uphill on the first critic, not far from the log.
+    # Policy: maximise the first critic, close to logged actions.
     def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
-        climb = scaled_value(critic, batch.observation, action)
-        error = distance - config.q_weight * climb
+        value = scaled_value(critic, batch.observation, action)
+        error = distance - config.q_weight * value
         return error, {"actor_loss": error}
 
     return delayed_update(state, batch, critic_key, loss, problem, config)
@@ -113,11 +115,11 @@ def delayed_update(
     problem: Problem,
     config: SmoothedTargetConfig,
 ) -> tuple[Any, Metrics]:
-    """One update of the critics and, when it is due, of the targets and the policy.
+    """Update the critics and, every `delay` updates, the policy and the targets.
 
-    The policy goes down `loss(network, critics)`.
+    The policy minimises `loss(network, critics)`.
     """
-    # Critics: one step of the log, then the target policy with noise.
+    # Critics: one logged step, then the target policy with noise.
     target_policy = steps.learned_policy(state.target_actor, config)
     next_value = smoothed_next_value(
         target_policy, state.target_critic, batch.next_observation, key, config
@@ -147,7 +149,7 @@ def smoothed_next_value(
     key: Key[Array, ""],
     config: SmoothedTargetConfig,
 ) -> Values:
-    """min Q(s', a') at an action of the target policy with clipped noise, in the box."""
+    """Return min Q(s', a') at an action of the target policy with clipped noise, in the box."""
     action_key, noise_key = jax.random.split(key)
     action = policy.act(observation, action_key)
     noise = config.target_noise * jax.random.normal(noise_key, action.shape)
@@ -158,14 +160,14 @@ def smoothed_next_value(
 def scaled_value(
     critic: TwinCritic, observation: Float[Array, "batch observation"], action: Array
 ) -> Float[Array, ""]:
-    """Mean of the first critic over its mean size, which carries no gradient."""
+    """Return the mean of the first critic divided by its mean |Q|, which carries no gradient."""
     values = critic(observation, action)[0]
     return jnp.mean(values) / lax.stop_gradient(jnp.mean(jnp.abs(values)))
 
 
 ALGORITHM = Algorithm(
     name="td3_bc",
-    summary="TD3+BC: uphill on Q, with a pull towards logged actions",
+    summary="TD3+BC: maximise Q, with a penalty on the distance to logged actions",
     config=TD3BCConfig,
     check=check,
     init=init,

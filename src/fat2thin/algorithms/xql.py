@@ -1,6 +1,7 @@
 """Extreme Q-Learning (Garg et al., ICLR 2023): the soft maximum of Q by Gumbel regression.
 
-With slow targets of Q, Gumbel temperature beta and the policy's temperature tau:
+With slow targets of Q, Gumbel temperature beta and the policy's temperature tau, one update
+minimises
 
     V       e^z - z - 1,  z = (min target Q(s, a) - V(s)) / beta            a from the log
     Q       Huber(Q(s, a) - r - gamma V(s'))                                a from the log
@@ -25,7 +26,7 @@ LEAST_SHIFT = -1.0
 EXPECTILE = 0.8
 RANDOM_ACTIONS = 1
 ACTION_NOISE = 0.1
-"""The last three are those of `published=True`."""
+"""`EXPECTILE`, `RANDOM_ACTIONS` and `ACTION_NOISE` are used with `published=True`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,33 +35,33 @@ class XQLConfig(configs.ActorCriticConfig):
 
     value_temperature: float = 2.0
     """beta of the Gumbel regression: V is beta log mean e^(Q / beta) over logged actions; the
-    paper takes 1 to 10, by the task."""
+    lower, the closer to their largest Q. The paper uses 1 to 10, depending on the task."""
 
     value_clip: float = 7.0
-    """Largest exponent z that counts; the paper takes 5 or 7."""
+    """Upper limit of the exponent z in the loss of V; the paper uses 5 or 7."""
 
     temperature: float = 1.0 / 3.0
-    """tau: the lower, the more the policy keeps to the best logged actions."""
+    """tau: the lower, the more the policy prefers the best logged actions."""
 
     weight_limit: float = 100.0
     """Largest weight of a logged action."""
 
     huber_limit: float = 20.0
-    """Errors of the critics beyond this count by their size and not by their square."""
+    """Limit of the critics' Huber loss: larger errors count linearly instead of quadratically."""
 
     action_noise: float = 0.0
-    """Standard deviation of noise (cut at 0.5) on the actions that V looks at."""
+    """Standard deviation of the noise (clipped at 0.5) on the actions in the loss of V."""
 
     random_actions: int = 0
-    """Uniform actions a state that V looks at beside the logged one."""
+    """Number of uniform random actions per state in the loss of V, besides the logged action."""
 
     published: bool = False
-    """Run what the FtTPO authors' code calls XQL: expectile regression (expectile 0.8) with one
-    random action a state and noise on all of them."""
+    """Compute what the FtTPO authors' code calls XQL: expectile regression (expectile 0.8) with one
+    random action per state and noise on all actions."""
 
 
 def check(config: XQLConfig) -> None:
-    """Refuse a setting out of range."""
+    """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_regression(config)
     configs.positive(
         config, "value_temperature", "value_clip", "temperature", "weight_limit", "huber_limit"
@@ -69,29 +70,29 @@ def check(config: XQLConfig) -> None:
     configs.whole(config, "random_actions", least=0)
     configs.only_with(
         config, ("value_temperature", "value_clip", "action_noise", "random_actions"),
-        not config.published, "published=True has an expectile and noise of its own",
+        not config.published, "published=True uses the authors' expectile and noise",
     )  # fmt: skip
 
 
 def update(
     state: steps.ValueState, batch: Batch, key: Key[Array, ""], problem: Problem, config: XQLConfig
 ) -> tuple[steps.ValueState, Metrics]:
-    """One update of value, critics and policy, in this order, then of the targets."""
+    """Update value, critics and policy, in this order, then the targets."""
     value_key, actor_key = jax.random.split(key)
 
-    # Value: the soft maximum of Q over the logged actions; as published, an expectile of Q over
-    # the logged action and a uniform one, both with noise.
+    # Value: the soft maximum of Q over logged actions; as published, an expectile of Q over the
+    # logged action and a uniform one, both with noise.
     row_loss = expectile_rows if config.published else soft_maximum_loss
     actions = config.random_actions, config.action_noise
     actions = (RANDOM_ACTIONS, ACTION_NOISE) if config.published else actions
     watched = steps.watched_actions(batch.action, value_key, *actions)
-    judge = functools.partial(state.target_critic.minimum, batch.observation)
-    watched_value = jax.vmap(judge)(watched)
+    evaluate = functools.partial(state.target_critic.minimum, batch.observation)
+    watched_value = jax.vmap(evaluate)(watched)
     value, value_metrics = steps.fit_value(
         state.value, batch, lambda v: row_loss(watched_value, v, config), config
     )
 
-    # Critics: one step of the log, then that value.
+    # Critics: one logged step, then that value.
     next_value = value.network(batch.next_observation)
     huber = functools.partial(losses.twin_huber_loss, limit=config.huber_limit)
     critic, critic_metrics = steps.fit_critic(
@@ -112,7 +113,7 @@ def update(
 def soft_maximum_loss(
     values: Float[Array, "actions batch"], prediction: Values, config: XQLConfig
 ) -> Values:
-    """Mean Gumbel loss of each state's actions, all divided by the largest e^z there is."""
+    """Return the mean Gumbel loss of each state's actions, divided by the batch's largest e^z."""
     residual = values - prediction[None]
     largest = jnp.minimum(jnp.max(residual) / config.value_temperature, config.value_clip)
     shift = jnp.broadcast_to(lax.stop_gradient(jnp.maximum(largest, LEAST_SHIFT)), residual.shape)
@@ -123,7 +124,7 @@ def soft_maximum_loss(
 def expectile_rows(
     values: Float[Array, "actions batch"], prediction: Values, config: XQLConfig
 ) -> Values:
-    """Mean expectile loss of each state's actions: what the FtTPO authors' code has for it."""
+    """Return the mean expectile loss of each state's actions, as in the FtTPO authors' code."""
     return jnp.mean(losses.expectile_loss(values - prediction[None], EXPECTILE), axis=0)
 
 
@@ -140,7 +141,7 @@ ALGORITHM = Algorithm(
     metrics={
         **steps.VALUE_METRICS,
         "critic_loss": steps.CRITIC_METRICS["critic_loss"]._replace(
-            what="Huber's loss of Q against its target, both critics"
+            what="Huber loss of Q against its target, mean of both critics"
         ),
         **steps.REGRESSION_METRICS,
     },

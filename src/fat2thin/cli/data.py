@@ -1,4 +1,4 @@
-"""The commands about data sets: `fat2thin data info`, `check`, `convert` and `make`."""
+"""Commands for data sets: `fat2thin data info`, `check`, `convert` and `make`."""
 
 import contextlib
 import dataclasses
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 app = SubcommandApp()
 
-DESCRIPTION = "Look at data sets, check them, make them, and write them in another format."
-ROWS = 100_000  # of a recording, where nobody says how many
+DESCRIPTION = "Inspect, check, convert and create data sets."
+ROWS = 100_000  # default length of a recording
 
 _Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|FILE")]
 _Out = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT|minari/ID")]
@@ -29,11 +29,11 @@ _Out = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT|minari/I
 
 @app.command
 def info(source: _Source, /, seed: int = 0) -> None:
-    """Show what is in a data set: episodes, returns, where actions and observations lie.
+    """Summarise a data set: episodes, returns, and ranges of actions and observations.
 
     Args:
         source: Name of a data set, for example treatment/cubic, or the path of a file.
-        seed: Which log, where every seed has its own.
+        seed: Seed of the log, for data sets that are generated per seed.
     """
     from fat2thin import data
     from fat2thin.data.summary import summarise
@@ -45,11 +45,11 @@ def info(source: _Source, /, seed: int = 0) -> None:
 
 @app.command
 def check(source: _Source, /, seed: int = 0) -> None:
-    """Check a data set before anything is learned from it; errors make the exit status 1.
+    """Check a data set for errors before training; the exit status is 1 if there are any.
 
     Args:
         source: Name of a data set, for example treatment/cubic, or the path of a file.
-        seed: Which log, where every seed has its own.
+        seed: Seed of the log, for data sets that are generated per seed.
     """
     from fat2thin import data
     from fat2thin.data.checks import check as check_log
@@ -63,16 +63,16 @@ def check(source: _Source, /, seed: int = 0) -> None:
 
 @app.command
 def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
-    """Write a data set in another format, which the suffix says.
+    """Convert a data set to the format given by the suffix of the output.
 
-    There are .npz, .csv and .parquet (with a .toml beside it that says what the columns are) and
-    .hdf5 (laid out as D4RL's). Only .npz keeps the content hash for certain. minari/ID, for example
-    minari/own/doses/log-v0, is a data set of Minari's, in the folder it keeps them in.
+    Formats: .npz; .csv and .parquet, each with a .toml file that describes the columns; .hdf5 in
+    the layout of D4RL. Only .npz always keeps the content hash. minari/ID, for example
+    minari/own/doses/log-v0, writes a Minari data set to Minari's folder.
 
     Args:
         source: Path of a file, or the name of a data set.
-        out: Path to write to, or minari/ and an id.
-        overwrite: Replace what is there.
+        out: Path to write to, or minari/ followed by an id.
+        overwrite: Replace existing files.
     """
     from fat2thin import data
     from fat2thin.data.writers import refuse
@@ -94,26 +94,26 @@ def make(
     discount: float | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Make a log and write it; the formats are those of `convert`.
+    """Create a log: generate one for a built-in task, or record a policy in a Gymnasium task.
 
-    A task of ours draws its own log. In a task of Gymnasium's a policy is recorded.
+    The output formats are those of `fat2thin data convert`.
 
     Example: fat2thin data make treatment/cubic log.npz --seed 3
 
     Example: fat2thin data make Hopper-v5 log.hdf5 --policy runs/x --rows 200000
 
     Args:
-        name: Name of a data set that every seed has its own log of, for example treatment/cubic;
-            or a task of Gymnasium's, for example Hopper-v5 or package.module:Name-v0.
-        out: Path to write to, or minari/ and an id.
-        policy: Who acts in the task: uniform (the default) draws every action from the box; a run
-            folder is the policy of the run's first seed.
-        rows: Steps to record in the task, 100,000 by default; the last episode is cut there.
-        seed: Which log.
-        way: How the policy of a run acts: by a sample (the default), at its centre, or by a sample
-            of the proposal.
-        discount: The discount factor that training is to use, 0.99 by default.
-        overwrite: Replace what is there.
+        name: A data set that is generated per seed, for example treatment/cubic; or a Gymnasium
+            task, for example Hopper-v5 or package.module:Name-v0.
+        out: Path to write to, or minari/ followed by an id.
+        policy: Policy to record: uniform (the default) draws actions uniformly from the action box;
+            a run folder means the policy of the run's first seed.
+        rows: Steps to record, 100,000 by default; the last episode is truncated there.
+        seed: Seed of the log.
+        way: How the policy of a run acts: sampled (the default), at its centre, or as a sample of
+            the proposal.
+        discount: Discount factor stored in the log for training, 0.99 by default.
+        overwrite: Replace existing files.
     """
     from fat2thin import data
     from fat2thin.data.writers import refuse
@@ -125,8 +125,9 @@ def make(
         of_recordings = {"policy": policy, "rows": rows, "way": way, "discount": discount}
         given = [f"--{option}" for option, value in of_recordings.items() if value is not None]
         if not recorded and given:
-            useless = f"for which {given[0]} means nothing: leave it out"
-            raise ValueError(f"{name} draws its own log, {useless}")
+            raise ValueError(
+                f"{given[0]} has no effect for {name}, which generates its own log: leave it out"
+            )
         refuse(out, overwrite)
         if not recorded:
             _write(data.load(name, seed), out, _specification(name))
@@ -139,11 +140,11 @@ def make(
         with _bar(task.name, rows) as progress:
             dataset = record(task, act, rows, seed, discount=discount, progress=progress)
         pace = dataset.rows / (time.perf_counter() - began)
-        _write(dataset, out, task.specification, f", {pace:,.0f} rows a second")
+        _write(dataset, out, task.specification, f", {pace:,.0f} rows per second")
 
 
 def _is_task(name: str) -> bool:
-    """Whether it is for Gymnasium to know; what is neither that nor made by us is refused."""
+    """Return whether a name is a Gymnasium task; raise an error if no log can be created for it."""
     from fat2thin import data
 
     try:
@@ -152,15 +153,15 @@ def _is_task(name: str) -> bool:
         if re.search(r"-v\d+$", name):
             return True
         raise ValueError(
-            f"{error}. A task of Gymnasium's has a version at its end, as Hopper-v5 has"
+            f"{error}. The name of a Gymnasium task ends with a version, as in Hopper-v5"
         ) from error
     if not found.one_a_seed:
-        raise ValueError(f"{name} is not made by us; `fat2thin data convert` copies it")
+        raise ValueError(f"{name} cannot be created, only read; `fat2thin data convert` copies it")
     return False
 
 
 def _describe(name: str, out: Path) -> "Task":
-    """The task; one that Minari could not make again is refused where it is asked to."""
+    """Return the task; raise an error if Minari is to store it but cannot recreate it."""
     from fat2thin.data.writers import minari_id
     from fat2thin.envs.rollouts import describe
 
@@ -170,20 +171,20 @@ def _describe(name: str, out: Path) -> "Task":
             task.specification.to_json()
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"{name}: Minari keeps how a task is made, and this one's way cannot be written "
-                f"down: {error} Register it with an entry_point in words "
-                '("package.module:Class") and plain arguments, or choose another format'
+                f"{name}: Minari stores how to create a task, which is not possible here: {error} "
+                'Register the task with a text entry_point ("package.module:Class") and plain '
+                "arguments, or choose another format"
             ) from error
     return task
 
 
 def _acting(task: "Task", policy: str, way: str | None, seed: int) -> "Act":
-    """Who acts; a run of another task is refused."""
+    """Return the function that acts; raise an error for a run of another task."""
     from fat2thin.envs.record import from_policy, uniform
 
     if policy == "uniform":
         if way is not None:
-            raise ValueError("--way is for the policy of a run: name its folder with --policy")
+            raise ValueError("--way needs the policy of a run: give its folder with --policy")
         return uniform(task, seed)
     from fat2thin.training import load
 
@@ -198,7 +199,7 @@ def _acting(task: "Task", policy: str, way: str | None, seed: int) -> "Act":
 
 @contextlib.contextmanager
 def _bar(title: str, rows: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar with rows and rows a second, where somebody can see it."""
+    """Show a progress bar with rows per second, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -219,7 +220,7 @@ def _bar(title: str, rows: int) -> Iterator[Callable[[int], None] | None]:
 
 
 def _specification(name: str) -> Any:
-    """How Gymnasium makes the task of a data set, where that is known."""
+    """Return the Gymnasium specification of a data set's task; None if it is not known."""
     from fat2thin.envs import treatment
 
     if not treatment.is_name(name):

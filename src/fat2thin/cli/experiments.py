@@ -1,4 +1,4 @@
-"""Commands about many runs: sweeps, the paper's figures and claims, a page to explore."""
+"""Commands for many runs: sweeps, the paper's figures and claims, and the HTML report."""
 
 import functools
 import json
@@ -41,19 +41,20 @@ def sweep(
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
 ) -> None:
-    """Try a grid of settings, then run the best with fresh seeds, and say what choosing cost.
+    """Try a grid of settings, train the best with fresh seeds, and report the cost of the search.
 
     Example: fat2thin sweep fttpo treatment/quadratic --grid learning_rate=3e-4,1e-4,3e-5
     temperature=1,0.5,0.1,0.01 --seeds 5
 
-    Settings that are real numbers share one compiled program. Finished runs are reused.
+    Runs that differ only in real-valued settings share one compiled program. Finished runs are
+    reused.
 
     Args:
         algorithm: Name of the algorithm.
         dataset: Name of the data set, or path of a log.
-        grid: Values by setting; every combination is tried.
+        grid: Values to try for each setting; every combination is tried.
         out: Folder for all runs; sweeps/ALGORITHM-DATASET by default.
-        settings: Settings that do not vary.
+        settings: Settings of the algorithm that are the same in all runs.
     """
     from fat2thin import data
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
@@ -61,7 +62,7 @@ def sweep(
     from fat2thin.settings.spec import describe_settings, expand_seeds
     from fat2thin.training import make_spec
 
-    with _told_plainly():
+    with _plain_messages():
         load = functools.cache(data.load)
         given, asked = read_settings(settings), read_options(options)
         select, reporting = asked.pop("select"), asked.pop("report_seeds")
@@ -77,15 +78,15 @@ def sweep(
             reporting = list(range(first, first + len(expand_seeds(reporting))))
         wanted = Sweep(base, values, expand_seeds(reporting), select, given)
         specs = [wanted.spec(one) for one in wanted.settings]
-        if told := describe_settings(specs, [*given, *values, *asked], automatic, load):
-            print(printable(told))
+        if described := describe_settings(specs, [*given, *values, *asked], automatic, load):
+            print(printable(described))
         root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
         (result,) = run_sweeps({".": wanted}, root).values()
         print(result.table())
         if result.run.evaluations.policies:
             print(f"\n{result.run.table()}")
             result.run.keep_references()
-        print(f"\nkept in {printable(root)}")
+        print(f"\nsaved in {printable(root)}")
 
 
 def reproduce(
@@ -97,32 +98,33 @@ def reproduce(
     steps: int | None = None,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Make a figure or a table of the FtTPO paper, with the runs it needs.
+    """Reproduce a figure or a table of the FtTPO paper, including the runs it needs.
 
-    Runs that are there already are reused, so that figures share them.
+    Existing runs are reused, and figures share runs.
 
     Args:
-        preset: A figure; treatment (every method on that task); ablation (figures 6 and 8); time;
-            hyperparameters (the paper's sweeps, or those on the treatment task alone); selection
-            (how well a log alone chooses among checkpoints and settings); small-logs (every method
-            with the settings for them); or all of the paper but the sweeps.
-        scale: smoke takes minutes on two cores, small an evening, paper is its ten seeds and all
-            its updates.
-        data: Where the robots' data come from; both are looked for in $FAT2THIN_DATA.
-        seeds: How many, instead of the scale's.
-        steps: Updates of learning curves, instead of the scale's.
+        preset: fig1 to fig9: a figure of the paper. treatment: every method on that task.
+            ablation: figures 6 and 8. time: training time. selection: how well a log alone selects
+            checkpoints and settings. small-logs: every method with the settings for small logs.
+            hyperparameters, hyperparameters-treatment: the paper's sweeps, or only those on the
+            treatment task. all: everything in the paper except the sweeps.
+        scale: Size of the runs: smoke takes minutes on two cores, small an evening; paper is the
+            paper's ten seeds and numbers of updates.
+        data: Source of the robot data; both are read from the folder $FAT2THIN_DATA.
+        seeds: Number of seeds; overrides the scale.
+        steps: Updates of learning curves; overrides the scale.
         out: Folder for runs, tables and figures; reproduction/SCALE by default.
     """
     from fat2thin.paper import reproduction
     from fat2thin.paper.presets import Reproduction, scale_of
 
-    with _told_plainly():
+    with _plain_messages():
         asked = Reproduction(scale_of(scale), data, seeds, steps)
         root = out or ROOT / scale
         outcome = reproduction.reproduce(preset, asked, root)
     for table in outcome.tables:
         print(f"\n{table}")
-    print("", *map(printable, outcome.pictures), "", f"kept in {printable(root)}", sep="\n")
+    print("", *map(printable, outcome.pictures), "", f"saved in {printable(root)}", sep="\n")
 
 
 def claims(
@@ -132,20 +134,20 @@ def claims(
     markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json", metavar="FILE")] = None,
 ) -> None:
-    """Check the paper's claims against existing runs: a verdict for each.
+    """Check the paper's claims against existing runs, and print a verdict for each.
 
     Args:
-        folder: Where `fat2thin reproduce` kept its runs.
-        markdown: File for the table with effects, intervals and commands.
-        json_file: File for the same as data; `fat2thin report --claims` shows it.
+        folder: Folder with the runs of `fat2thin reproduce`.
+        markdown: Markdown file to write, with effects, intervals and commands.
+        json_file: JSON file to write; `fat2thin report --claims` reads it.
     """
     from fat2thin.paper import claims_table
     from fat2thin.paper.presets import options_of
     from fat2thin.runs.folder import RunFolder
 
-    with _told_plainly():
+    with _plain_messages():
         if not folder.is_dir():
-            raise ValueError(f"{folder} is no folder: `fat2thin reproduce` makes one")
+            raise ValueError(f"{folder} is not a folder: `fat2thin reproduce` creates one")
         found, options = claims_table.verdicts(folder), options_of(folder)
         print(claims_table.table(found))
         if markdown is not None:
@@ -163,32 +165,33 @@ def report(
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
     claims: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
-    """Make one HTML page to explore runs: curves, policies over time, any state, doses.
+    """Write an HTML page to explore runs: learning curves, policies in any state, doses.
 
-    It opens without a network, and holds the data behind every plot.
+    The page needs no network and contains the data behind every plot.
 
     Args:
-        folders: Run folders, or folders with run folders below them.
-        out: The page.
-        claims: What `fat2thin claims --json` wrote, to be shown as a table.
+        folders: Run folders, or folders that contain run folders at any depth.
+        out: HTML file to write.
+        claims: File written by `fat2thin claims --json`, to show as a table.
     """
     from fat2thin.report.page import save_page
     from fat2thin.training import load
 
-    with _told_plainly():
+    with _plain_messages():
         found = [path for folder in folders for path in run_folders(folder)]
         if not found:
-            raise ValueError(f"no finished run is in or below {', '.join(map(str, folders))}")
+            raise ValueError(f"no finished run in or below {', '.join(map(str, folders))}")
         verdicts = []
         if claims is not None:
             with open_regular(claims) as file:
                 verdicts = json.load(file)
         path = save_page([load(one) for one in found], out, verdicts)
-    print(f"{printable(path)}: {len(found)} runs, {path.stat().st_size / 1e6:.1f} MB")
+    runs = f"{len(found)} run{'s' * (len(found) != 1)}"
+    print(f"{printable(path)}: {runs}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folder itself where it holds a run, or those below it that do; unfinished ones not."""
+    """Return the folder if it holds a run, or the runs below it; unfinished runs are left out."""
     from fat2thin.runs.folder import RUNNING, RunFolder
 
     inside = [folder] if (folder / "run.json").exists() else []
@@ -198,8 +201,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
-    """What a user can mend ends a command with a line; Ctrl-C with what to do next."""
+def _plain_messages() -> Iterator[None]:
+    """End a command with a one-line message after a user error or Ctrl-C."""
     from fat2thin.envs import TaskFailed
     from fat2thin.training import TrainingDiverged
 

@@ -45,11 +45,11 @@ _RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER
 def gallery(
     out: Path = Path("gallery"), formats: tuple[Literal["png", "pdf"], ...] = ("png",)
 ) -> None:
-    """Draw the policy gallery: the q-Gaussian family, fat against thin, and the published sampler.
+    """Draw the q-Gaussian family, a fat and a thin policy, and the published sampler.
 
     Args:
-        out: Folder the pictures are written to; it is made when it is missing.
-        formats: File formats, one or both.
+        out: Folder for the pictures; created if missing.
+        formats: File formats: png, pdf or both.
     """
     from fat2thin.report.distribution_figures import save_gallery
 
@@ -67,20 +67,18 @@ def train(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
     checkpoint_seconds: float = 60.0,
 ) -> None:
-    """Learn a policy from a data set, for several seeds at once, and show how good it is.
+    """Train a policy on a data set, for several seeds at once, and show its evaluation.
 
     Example: fat2thin train fttpo treatment/quadratic --steps 20000 --seeds 10 --out runs/x
 
     Args:
         algorithm: Name of the algorithm, for example fttpo.
         dataset: Name of the data set, for example treatment/quadratic, or path of a log.
-        out: Run folder. A finished run that is already there is shown and not computed again; an
-            interrupted one resumes from its newest checkpoint.
+        out: Run folder. If it holds a finished run, that run is shown; an interrupted run resumes.
         settings: Settings of the algorithm, for example: --set temperature=0.1 hidden=64,64. They
-            override those of settings_from, and drop those that they leave without effect.
-            `fat2thin settings fttpo` explains them all.
-        checkpoint_seconds: About how much work may be lost if the machine dies. Ctrl-C loses
-            nothing.
+            override those of --settings-from and drop those that would have no effect.
+            `fat2thin settings ALGORITHM` explains them.
+        checkpoint_seconds: About how many seconds of work a crash may lose. Ctrl-C loses nothing.
     """
     from fat2thin import data, training
     from fat2thin.envs import TaskFailed
@@ -114,12 +112,12 @@ def train(
 
 @app.command
 def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
-    """Judge the final policies of a run on fresh episodes, beside the reference rows.
+    """Evaluate the final policies of a run on fresh episodes, and compare with reference policies.
 
     Args:
         folder: Run folder.
-        episodes: Episodes a seed and a policy.
-        draw: Which fresh episodes; another number, other episodes.
+        episodes: Episodes per seed and policy.
+        draw: Number of the set of fresh episodes; another number gives other episodes.
     """
     from fat2thin.envs import TaskFailed
     from fat2thin.training import load
@@ -130,11 +128,11 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
 
 @app.command
 def show(folders: RunFolders, /, follow: bool = False) -> None:
-    """Show a run: its last evaluation and metrics, or how far it is; of several, a line each.
+    """Show the progress, last evaluation and metrics of a run, or one line per run for several.
 
     Args:
         folders: Run folders.
-        follow: Go on showing how far a run is until it is over.
+        follow: Keep showing the progress of one run until it ends.
     """
     from fat2thin.report import run_status
     from fat2thin.runs.status import StatusReader
@@ -142,7 +140,7 @@ def show(folders: RunFolders, /, follow: bool = False) -> None:
 
     with plain_errors(ValueError):
         if not folders or (follow and len(folders) > 1):
-            raise ValueError("show wants a run folder, and with --follow no more than one")
+            raise ValueError("show needs a run folder, and exactly one with --follow")
         if len(folders) > 1:
             print(run_status.overview(folders))
             return
@@ -158,12 +156,12 @@ def show(folders: RunFolders, /, follow: bool = False) -> None:
 
 @app.command
 def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | None = None) -> None:
-    """Draw a run: learning curves; on the treatment task also the policies and their doses.
+    """Draw the learning curves of a run and, on the treatment task, its policies and doses.
 
     Args:
-        folder: Run folder, of a run that was judged on a task.
-        out: Folder the pictures are written to; it is made when it is missing.
-        seed: Whose policies are shown; the run's first seed by default.
+        folder: Run folder of a run that was evaluated on a task.
+        out: Folder for the pictures; created if missing.
+        seed: Seed whose policies are drawn; the first seed by default.
     """
     from fat2thin.report.run_figures import save_run_figures
     from fat2thin.training import load
@@ -175,12 +173,12 @@ def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | Non
 
 @app.command
 def demo(out: Path = Path("demo")) -> None:
-    """Learn to dose from 1,200 logged steps a seed, compare, and draw it: about a minute.
+    """Train a dosing policy on 1,200 logged steps per seed and draw it, in about a minute.
 
-    A finished run that is already there is not computed again.
+    A finished run in the folder is reused.
 
     Args:
-        out: Folder for the run and the pictures; it is made when it is missing.
+        out: Folder for the run and the pictures; created if missing.
     """
     steps = 6000
     options = TrainOptions(
@@ -194,7 +192,7 @@ def demo(out: Path = Path("demo")) -> None:
 
 @app.command(name="algorithms")
 def list_algorithms() -> None:
-    """List the algorithms with a line each; `fat2thin settings NAME` explains one of them."""
+    """List the algorithms; `fat2thin settings NAME` explains the settings of one."""
     from fat2thin import algorithms
     from fat2thin.tables import Table
 
@@ -232,8 +230,8 @@ def published(
     """List published settings with their sources, for `fat2thin train ... --settings-from`.
 
     Args:
-        algorithm: Name of the algorithm; all of them without.
-        dataset: Name of a data set: then the records are merged into what a run on it gets.
+        algorithm: Name of an algorithm; all by default.
+        dataset: Name of a data set: show only the settings that a run on it would use.
     """
     from fat2thin.settings.published import listing, rows
 
@@ -250,16 +248,16 @@ def validate(
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     seed: int | None = None,
 ) -> None:
-    """Check a run on logged steps that it did not learn from: coverage, TD error, likelihood.
+    """Evaluate a run on held-out logged steps: coverage, TD error, likelihood.
 
     Example: fat2thin validate runs/x held_out.csv --out pictures
 
     Args:
         folder: Run folder.
-        dataset: Path of a file, or name of a data set, with the observations and the action box of
-            the one that the run learned from.
-        out: Folder for pictures of the policy against the log; without it none are drawn.
-        seed: Whose policy the pictures show; the run's first seed by default.
+        dataset: Path or name of a data set with the same observations and action box as the
+            training data.
+        out: Folder for pictures of the policy and the log; none are drawn by default.
+        seed: Seed whose policy is drawn; the first seed by default.
     """
     from fat2thin import data
     from fat2thin.evaluation.held_out import training_log
@@ -277,13 +275,13 @@ def validate(
 
 @app.command
 def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
-    """Check that a run folder is what it says, and change nothing in it; status 1 where it is not.
+    """Check the integrity of a run folder without changing it; the exit status is 1 on failure.
 
     Args:
-        folder: Run folder, of a run that is finished or not.
-        replay: Recompute at least this many steps from the start and compare bits, and those from
-            the newest checkpoint to the end if they are no more; 0 disables. By default as many
-            as the first metrics row averages.
+        folder: Run folder of a finished or unfinished run.
+        replay: Recompute at least this many steps from the start and compare bits, and also the
+            steps after the newest checkpoint if they are no more; 0 disables. By default the steps
+            of the first metrics row.
     """
     from fat2thin.training import verify as check
 
@@ -306,20 +304,20 @@ def _print(run: "Run") -> None:
         print(run.table(), end="\n\n")
     if len(run.metrics["step"]):
         print(run.last_metrics())
-    if told := [*remarks(outline(run.about))]:
-        print("", *told, sep="\n")
+    if lines := [*remarks(outline(run.about))]:
+        print("", *lines, sep="\n")
     if "rollouts" in run.about:
         steps, pace = (run.about["rollouts"][name] for name in ("steps", "steps_a_second"))
-        print(f"\nevaluations: {steps:,} steps of the task, {pace:,.0f} a second")
+        print(f"\nevaluations: {steps:,} steps of the task, {pace:,.0f} per second")
     if run.folder:
-        print(f"\nkept in {printable(run.folder)}")
+        print(f"\nsaved in {printable(run.folder)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; what a user can mend ends it with a plain message and a non-zero status.
+    """Run one command; a user error ends it with a one-line message and a non-zero status.
 
-    Without `arguments` it is the program itself, and keeps what it compiles for the next time;
-    called with some, by a program, it leaves that program's configuration of JAX alone.
+    Without `arguments` it reads the command line and caches compiled programs on disk. Called by a
+    program with `arguments`, it does not change that program's configuration of JAX.
     """
     if arguments is None:
         compilation_cache.use()
@@ -330,5 +328,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             app.cli(prog="fat2thin", description=DESCRIPTION, args=given)
         except BrokenPipeError:
-            # Whoever reads has seen enough, as `head` has; there is nobody left to tell.
+            # The reader of the output, such as `head`, has closed the pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

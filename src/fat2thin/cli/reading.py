@@ -1,4 +1,4 @@
-"""What people type on a command line, as Python values."""
+"""Conversion of command-line arguments to Python values and options."""
 
 import ast
 import dataclasses
@@ -14,16 +14,16 @@ LISTS = ("formats", "grid", "set", "snapshots")  # options that take several val
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with repeated lists joined; any other option given twice is an error.
+    """Return the arguments with repeated list options joined; other repeated options are an error.
 
-    Of an option that is given twice, the parser keeps the last and drops the others silently.
+    The parser itself would keep the last occurrence and silently drop the others.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     current: list[str] = []
     by_option = {"": current}
     for word in arguments[:end]:
         option, equals, value = word.partition("=")
-        # The parser takes --batch_size for --batch-size, and --no-follow turns --follow off.
+        # The parser treats --batch_size as --batch-size, and --no-follow turns --follow off.
         name = option.removeprefix("--").replace("_", "-").removeprefix("no-")
         if not option.startswith("--"):
             current.append(word)
@@ -38,7 +38,7 @@ def merge_repeated(arguments: Sequence[str]) -> list[str]:
 
 
 def read_value(text: str) -> Any:
-    """A Python value where it reads as one, the text itself otherwise."""
+    """Return the text as a Python literal if it is one, otherwise the text itself."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -46,7 +46,7 @@ def read_value(text: str) -> Any:
 
 
 def read_setting(text: str) -> tuple[str, Any]:
-    """`NAME=VALUE`."""
+    """Return the name and the value of `NAME=VALUE`."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"a setting is written NAME=VALUE, got {text!r}")
@@ -54,7 +54,7 @@ def read_setting(text: str) -> tuple[str, Any]:
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Settings by name; one that is given twice is an error."""
+    """Return settings by name; raise an error if one is given twice."""
     given: dict[str, Any] = {}
     for name, value in map(read_setting, texts):
         if name in given:
@@ -64,9 +64,9 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 _TEXTS = ("seeds", "report_seeds", "reward_scale")
-"""Options that may be of several kinds, such as a number or a list: read as text."""
+"""Options that accept several types, such as a number or a list: parsed as text first."""
 _KINDS: dict[str, Any] = {"snapshots": tuple[int, ...], "standardise": bool}
-"""Options that are typed in another way than they are given in Python."""
+"""Options whose type on the command line differs from the type in Python."""
 _METAVARS = {
     "steps": "INT",
     "seeds": "COUNT|LIST",
@@ -78,7 +78,7 @@ _METAVARS = {
 
 
 def command_options(options: type) -> type:
-    """Return a dataclass of options as the command line takes them, with their help."""
+    """Return a copy of a dataclass of options with command-line types and help texts."""
     helps = {name: sentence for name, _, sentence in explain(options)}
     described = []
     for field in dataclasses.fields(options):
@@ -95,7 +95,7 @@ def command_options(options: type) -> type:
 
 
 def read_options(options: Any) -> dict[str, Any]:
-    """Return the options by name, as Python takes them; those left to the settings are missing."""
+    """Return the given options by name, as Python values; omit those left to the settings."""
     given = dict(vars(options))
     for name in _TEXTS:
         if given.get(name) is not None:

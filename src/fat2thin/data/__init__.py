@@ -1,4 +1,4 @@
-"""Logged data: what a data set is, how one is found by its name, and readers of files."""
+"""Logged data: the `Dataset` class, loading by name or path, and file readers."""
 
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.formats.d4rl import normalised_score, read_hdf5

@@ -1,8 +1,8 @@
-"""Checks of a log before anything is learned from it: what is wrong, and what is odd.
+"""Checks of a log before training; they report errors and warnings.
 
-An error is what no data set can be made of, or what would be learned wrongly for certain. A warning
-may be right: a task that never ends has no ends. A finding is one line, however many rows it is in.
-Every threshold is a constant with its reason.
+An error means that the log cannot be used, or that training would certainly learn something wrong.
+A warning may be harmless: a task without end has no end marks. A finding covers all its rows. Each
+threshold is a constant with its reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,54 +18,64 @@ from fat2thin.data.operations import Box, RawLog
 __all__ = ["Finding", "Order", "Report", "check"]
 
 OTHER_UNIT = 1.0
-"""Widths of the box by which actions of another unit leave it; noise leaves it by a part of one."""
+"""Excess over the box, in box widths, above which actions seem to be in another unit; noise leaves
+the box by a fraction of its width."""
 NARROW_SHARE = 0.01
-"""Share of the box that is hardly used: percent against fractions is a factor of 100."""
+"""Used share of the box below which the range is narrow: percent against fractions is 100 : 1."""
 BEYOND_SHARE = 0.25
-"""Share of the box's width that lies on one side of every logged action above which the box is too
-wide: doses from 0 to 1 leave half of a box of ±1 untried, and uniform actions hardly anything."""
+"""Untried share of the box on one side of all logged actions above which the box is too wide: doses
+from 0 to 1 leave half of a box of ±1 untried, uniform actions almost nothing."""
 EDGE_WIDTH = 1e-3
-"""Part of the box's width that counts as its edge: a tanh in float32 does not reach ±1 exactly, and
-uniform actions fall that near to an end in two of a thousand cases."""
+"""Share of the box's width that counts as its edge: a tanh in float32 does not reach ±1, and only
+two in a thousand uniform actions are that close to an end."""
 EDGE_SHARE = 0.05
-"""Share of actions at one edge from which on it is worth a word: 50 times what uniform actions have
-there. A pile on a point has no density, and a policy family with one cannot fit it."""
+"""Share of actions at one edge that is reported: 50 times that of uniform actions. Many actions at
+one point have no density, so a policy with a density cannot fit them."""
 CONSTANT_SPREAD = 1e-6
-"""Range of a column, beside its magnitude, up to which it is constant: float32 has seven digits."""
+"""Range of a column, relative to its magnitude, that counts as constant: float32 has 7 digits."""
 DUPLICATE_SHARE = 0.01
-"""Share of repeated rows from which on a file was joined to itself: by chance there are none."""
+"""Share of repeated rows that suggests a file joined to itself: none repeat by chance."""
 REWARD_RATIO = 1000.0
-"""Largest reward over the median of those that are not 0, in size: squared errors then differ by a
-million, and a critic learns the few large ones alone."""
-OBSERVATION_MAGNITUDE = 1e4  # size from which on a network's first layer sees little else
+"""Largest |reward| over the median of those that are not 0: above it, squared errors differ by a
+factor of a million, and a critic learns only the few large ones."""
+OBSERVATION_MAGNITUDE = 1e4
+"""Magnitude above which a column dominates the first layer of a network."""
 OBSERVATION_RATIO = 100.0
-"""Size of a column over that of the smallest other one: below it one learning rate serves both."""
+"""Magnitude of a column over that of the smallest one: below it, one learning rate suits both."""
 CHAIN_TOLERANCE = 1e-4
-"""Part of a column's range by which a next observation may differ from the row below: rounding."""
+"""Allowed difference of a next observation from the row below, as a share of the column's range:
+rounding."""
 SHORT_EPISODE_SHARE = 0.01
-"""Part of the median length below which an episode is very short: an interrupted recording."""
+"""Share of the median length below which an episode is very short: an interrupted recording."""
 _RANGED = ("observation", "action", "reward")
 
 
 class _Log(NamedTuple):
-    """The finite rows of a log whose shapes and types are right."""
+    """The finite rows of a log with valid shapes and types."""
 
-    row: np.ndarray  # their numbers in the log
-    arrays: Arrays  # of numbers; next_observation and propensity where they are known
+    row: np.ndarray  # row numbers in the log
+    arrays: Arrays  # numbers only; next_observation and propensity if known
     extremes: dict[str, Extremes]  # of observation, action and reward
-    follows: np.ndarray  # whether the row after this one, in the log, is of the same episode
-    lengths: np.ndarray  # rows of the episodes of the whole log
-    starts: np.ndarray  # rows that the episodes of the whole log start at
+    follows: np.ndarray  # whether the next row of the log belongs to the same episode
+    lengths: np.ndarray  # rows per episode of the whole log
+    starts: np.ndarray  # first row of each episode of the whole log
     ends: int  # number of true ends in the whole log
-    low: np.ndarray  # lower end of the action box, shape (columns,); empty where there is none
+    low: np.ndarray  # lower end of the action box, shape (columns,); empty without a box
     high: np.ndarray
 
 
 def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = None) -> Report:
-    """Return what is wrong and what is odd about a log.
+    """Return the errors and warnings about a log.
 
-    A data set brings its box; for a raw log it is given, and without it nothing is said about the
-    box. `order` has the columns of a table that a raw log no longer shows.
+    `box` is the action box of a raw log; without it, actions are not compared with a box. A
+    `Dataset` has its own. `order` holds the episode and time columns of a table, which a raw log
+    does not contain.
+
+    Example:
+        >>> from fat2thin.data import load
+        >>> report = check(load("treatment/cubic@10"))
+        >>> report.errors, report.codes
+        ((), ())
     """
     arrays, box = _arrays(log, box)
     wrong_form = tuple(checks_form.wrong_forms(arrays, box, order))
@@ -121,18 +131,15 @@ def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> _Log:
 
 
 def _outside_box(log: _Log) -> Iterator[Finding]:
-    """Yield the actions that leave the box, which are errors."""
+    """Yield errors for actions outside the box."""
     low, high, logged = log.low, log.high, log.extremes["action"]
     excess = np.maximum(low - logged.low, logged.high - high)
     far = np.flatnonzero(excess > OTHER_UNIT * (high - low))
     near = np.setdiff1d(np.flatnonzero(excess > 0), far)
-    unit = (
-        "Actions and box seem to be in different units: bring both into the same, or correct the "
-        "box."
-    )
+    unit = "Actions and box seem to be in different units: convert one of them, or correct the box."
     mistake = (
         "Widen the box if such actions are allowed, correct them if they are mistakes; clip them "
-        "only where they are rounding."
+        "only if rounding put them there."
     )
     for code, columns, way_out in (("other_unit", far, unit), ("outside_box", near, mistake)):
         if not columns.size:
@@ -156,10 +163,10 @@ def _in_columns(code: str, array: str, columns: np.ndarray, sentence: str, way_o
 
 def _constant(log: _Log) -> Iterator[Finding]:
     ways_out = {
-        "observation": "It tells a policy nothing; leave it out, or look why it was not recorded.",
-        "action": "Nothing can be learned about what was never tried; leave it out, or look for "
-        "the column that was varied.",
-        "reward": "Every policy is as good as any other; look for the right column.",
+        "observation": "It carries no information; leave it out, or find out why it is constant.",
+        "action": "Nothing can be learned about untried actions; leave the column out, or find the "
+        "one that was varied.",
+        "reward": "All policies look equally good; find the right column.",
     }
     for name, way_out in ways_out.items():
         columns = np.flatnonzero(never_changes(log.extremes[name]))
@@ -178,15 +185,15 @@ def _narrow(log: _Log) -> Iterator[Finding]:
     if narrow.size:
         yield _in_columns(
             "narrow_actions", "action", narrow,
-            f"uses {100 * used[narrow].max():.2g} % of the box at most",
-            "Look whether actions and box are in the same unit; else narrow the box to what may "
-            "be done.",
+            f"uses at most {100 * used[narrow].max():.2g} % of the box",
+            "Check that actions and box are in the same unit; if so, narrow the box to the allowed "
+            "actions.",
         )  # fmt: skip
 
 
 def _wide_box(log: _Log) -> Iterator[Finding]:
     low, high, logged = log.low, log.high, log.extremes["action"]
-    # A column that never changes, or hardly does, has a finding of its own.
+    # Constant and narrow columns have findings of their own.
     varied = ~never_changes(logged) & (logged.high - logged.low >= NARROW_SHARE * (high - low))
     for side, beyond, end in (
         ("below", (logged.low - low) / (high - low), logged.low),
@@ -198,10 +205,10 @@ def _wide_box(log: _Log) -> Iterator[Finding]:
             where = f" (action[{worst}])" if columns.size > 1 else ""
             yield _in_columns(
                 "wide_box", "action", columns,
-                f"was never {side} {end[worst]:g}, and {100 * beyond[worst]:.3g} % of the box from "
+                f"is never {side} {end[worst]:g}, but {100 * beyond[worst]:.3g} % of the box from "
                 f"{low[worst]:g} to {high[worst]:g} lies there{where}",
-                "A policy may act where nothing was tried: write the limits that hold as the box, "
-                "or narrow it to what was logged.",
+                "A policy may act where nothing was tried: set the box to the real limits, or to "
+                "the range of the logged actions.",
             )  # fmt: skip
 
 
@@ -218,8 +225,8 @@ def _edges(log: _Log) -> Iterator[Finding]:
                 "at_edge", name_columns("action", columns), np.any(at_edge[:, columns], axis=1),
                 f"lies at the {edge} edge of the box in {100 * share[columns].max():.3g} % of "
                 "the rows",
-                "Say so where results are shown: a policy whose support lies inside the box puts "
-                "a band there, not a point. If actions were clipped to the box, widen it.", log.row,
+                "Say so with your results: a policy whose support lies inside the box puts a band "
+                "there, not a point. If actions were clipped to the box, widen it.", log.row,
             )  # fmt: skip
 
 
@@ -239,8 +246,8 @@ def _chain(log: _Log) -> Iterator[Finding]:
         "broken_chain", "next_observation", broken,
         "is not the observation of the row below in {count} of "
         f"{int(log.follows.sum())} steps inside episodes",
-        "Rows may be out of order, steps left out, or episodes joined without a mark; sort "
-        "them, or mark where an episode is cut.", log.row,
+        "Rows may be out of order, steps missing, or episodes joined without a mark; sort the "
+        "rows, or mark where an episode is cut.", log.row,
     )  # fmt: skip
 
 
@@ -250,13 +257,13 @@ def _duplicates(log: _Log) -> Iterator[Finding]:
         yield from in_rows(
             "duplicates", "all columns", repeated,
             f"repeat an earlier row in {100 * repeated.mean():.3g} % of the rows",
-            "Look whether a file was joined to itself, and drop the copies: they count twice in "
+            "Check whether a file was joined to itself, and drop the copies: they count twice in "
             "every mean.", log.row,
         )  # fmt: skip
 
 
 def _no_end(log: _Log) -> Iterator[Finding]:
-    # A time limit makes all episodes equally long; where recording stopped, the last is shorter.
+    # A time limit gives all episodes the same length, except a last one that was interrupted.
     *others, last = log.lengths.tolist()
     time_limit = len({*others}) == 1 and last <= others[0]
     if not log.ends and not time_limit:
@@ -265,8 +272,8 @@ def _no_end(log: _Log) -> Iterator[Finding]:
             "no_end", "terminal", episodes, (),
             "is never true, and no time limit explains where "
             + ("the only episode stops" if episodes == 1 else f"{episodes} episodes stop"),
-            "Mark the rows with which the task truly ended: without them the value of what comes "
-            "after an end is learned as if there were one. A task without ends is right as it is.",
+            "Mark the rows where the task truly ended; otherwise values are learned as if episodes "
+            "continued after their end. If the task has no end, ignore this warning.",
         )  # fmt: skip
 
 
@@ -275,12 +282,13 @@ def _short_episodes(log: _Log) -> Iterator[Finding]:
     short = log.lengths <= max(1.0, SHORT_EPISODE_SHARE * median)
     if short.any():
         count, first = int(short.sum()), log.starts[short][: checks_form.FIRST_ROWS]
+        longest = int(log.lengths[short].max())
         yield Finding(
             "short_episodes", "episodes", count, tuple(first.tolist()),
-            f"are very short {count} times of {short.size}: {int(log.lengths[short].max())} rows "
-            f"or fewer, the median is {median:g}",
-            "Look whether recordings were interrupted or episodes marked wrongly; a task of one "
-            "step is right as it is.",
+            f"are very short in {count} of {short.size} cases: at most {longest} "
+            f"row{'s' * (longest != 1)}, the median is {median:g}",
+            "Check whether recordings were interrupted or episodes marked wrongly. If the task has "
+            "one step, ignore this warning.",
         )  # fmt: skip
 
 
@@ -292,8 +300,8 @@ def _reward_scale(log: _Log) -> Iterator[Finding]:
     yield from in_rows(
         "reward_scale", "reward", size > REWARD_RATIO * median,
         f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
-        "Look whether units were mixed or a code stands for a missing value; else scale or "
-        "clip rewards by a rule that you state.", log.row,
+        "Check whether units were mixed or a code marks missing values; otherwise scale or clip "
+        "rewards, and state the rule.", log.row,
     )  # fmt: skip
 
 
@@ -309,14 +317,14 @@ def _observation_scale(log: _Log) -> Iterator[Finding]:
     if large.size:
         yield _in_columns(
             "observation_scale", "observation", large,
-            f"reaches {size[large].max():.3g}, another column {smallest:.3g} at most",
-            "Standardise the observations, or choose units that make the columns alike; a time "
-            "stamp or a number of a patient is no observation.",
+            f"reaches {size[large].max():.3g}, while another column stays within {smallest:.3g}",
+            "Standardise the observations, or choose units with similar ranges; a time stamp or a "
+            "patient number is not an observation.",
         )  # fmt: skip
 
 
 def never_changes(seen: Extremes) -> np.ndarray:
-    """Return which columns are constant, shape (columns,)."""
+    """Return a mask of the constant columns, shape (columns,)."""
     return seen.high - seen.low <= CONSTANT_SPREAD * _size(seen)
 
 
@@ -325,10 +333,10 @@ def _size(seen: Extremes) -> np.ndarray:
 
 
 def repeated_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Shape (rows,), bool: in float32 the row equals one above it, in all of these finite arrays.
+    """Return a mask of the rows that repeat an earlier row in all arrays, compared in float32.
 
-    Rows of one 64-bit hash are compared with the first of them, and those that differ from it once
-    more among themselves, so that the answer is exact.
+    The arrays must be finite. Rows with equal 64-bit hashes are compared cell by cell, so the
+    result is exact.
     """
     tables = [array.reshape(len(array), -1) for array in arrays]
     hashes = _hashes(tables)
@@ -346,21 +354,21 @@ def repeated_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _hashes(tables: list[np.ndarray]) -> np.ndarray:
-    """Return 64 bits for each row: its words of 32 bits times random odd numbers."""
-    # Different rows with the same hash cost time, not truth, so any seed will do.
+    """Return a 64-bit hash per row: its 32-bit words times random odd numbers, summed."""
+    # Collisions only cost time, so any seed will do.
     draw = np.random.default_rng(0)
     hashes = np.zeros(len(tables[0]), np.uint64)
     for table in tables:
         factors = draw.integers(2**63, size=table.shape[1], dtype=np.uint64) * 2 + 1
         for rows in blocks(table):
-            # The sum turns −0 into 0: equal numbers, different bytes.
+            # Adding 0 turns −0 into 0: equal numbers with different bytes.
             words = (table[rows].astype(np.float32) + 0.0).view(np.uint32)
             hashes[rows] += words.astype(np.uint64) @ factors
     return hashes
 
 
 def _equal(tables: list[np.ndarray], row: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return whether the rows of these two numbers are equal, pair by pair."""
+    """Return, per pair of row numbers, whether the two rows are equal."""
     equal = np.ones(len(row), bool)
     for table in tables:
         for pairs in blocks(np.broadcast_to(row[:, None], (len(row), table.shape[1]))):

@@ -1,4 +1,4 @@
-"""Findings of checks, and the checks of types, shapes, order and cells that no log may fail."""
+"""Findings and reports, and the checks that yield errors: types, shapes, order and cells."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -10,21 +10,27 @@ from fat2thin.data.dataset import is_box, not_a_probability, not_finite, rows_wh
 from fat2thin.data.operations import Box
 from fat2thin.terminal_text import printable
 
-FIRST_ROWS = 5  # rows that a finding names: enough to look it up, few enough to read
+FIRST_ROWS = 5  # most row numbers that a finding lists
 FLOAT32_LARGEST = float(np.finfo(np.float32).max)
 _NAMED_COLUMNS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong or odd about a log, counted once however often it occurs."""
+    """One error or warning about a log, however many rows it concerns."""
 
-    code: str  # a short name that stays the same from version to version
-    column: str  # where: "action[0]", or the name of a whole array
-    count: int  # how often, in rows, columns or episodes, as the sentence says
-    rows: tuple[int, ...]  # the first rows of it, counted from 0; empty where it is not about rows
+    code: str
+    """Short name, stable between versions."""
+    column: str
+    """Column ("action[0]") or whole array that it concerns."""
+    count: int
+    """Number of rows, columns or episodes, as the sentence says."""
+    rows: tuple[int, ...]
+    """First affected rows, counted from 0; empty if the finding is not about rows."""
     sentence: str
+    """What is wrong; `column` is its subject."""
     way_out: str
+    """What to do about it."""
 
     def __str__(self) -> str:
         more = ", …" if self.count > len(self.rows) else ""
@@ -35,10 +41,12 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Findings of a check: errors forbid training, warnings ask for a look."""
+    """The result of a check; iterating yields errors, then warnings."""
 
     errors: tuple[Finding, ...] = ()
+    """Findings that prevent training."""
     warnings: tuple[Finding, ...] = ()
+    """Findings that may be harmless."""
 
     def __iter__(self) -> Iterator[Finding]:
         return iter((*self.errors, *self.warnings))
@@ -58,10 +66,12 @@ class Report:
 
 
 class Order(NamedTuple):
-    """The columns of a table that say which episode a row belongs to, and when it happened."""
+    """The episode and time columns of a table."""
 
-    episode: np.ndarray  # shape (rows,): labels of any type
-    time: np.ndarray  # shape (rows,): numbers or dates that rise within an episode
+    episode: np.ndarray
+    """Shape (rows,): episode labels of any type."""
+    time: np.ndarray
+    """Shape (rows,): numbers or dates that increase within an episode."""
 
 
 Arrays = dict[str, np.ndarray]  # the arrays of a log by name
@@ -71,9 +81,9 @@ def in_rows(
     code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str,
     numbers: np.ndarray | None = None,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield a finding where a mask of rows holds; the sentence may show its {count}.
+    """Yield a finding if the mask `wrong` has any row; the sentence may contain {count}.
 
-    `numbers` are the rows' numbers in the log, where they are not 0, 1, 2 and so on.
+    `numbers` are the row numbers in the log; by default 0, 1, 2, …
     """
     found = np.flatnonzero(wrong)
     if found.size:
@@ -83,19 +93,19 @@ def in_rows(
 
 
 def name_columns(array: str, columns: np.ndarray) -> str:
-    """Return columns of an array by name, the first few of them where there are many."""
+    """Return the names of columns as text; of many, only the first."""
     names = [f"{array}[{column}]" for column in columns[:_NAMED_COLUMNS]]
     left = len(columns) - len(names)
     return ", ".join(names) + (f" and {left} more" if left else "")
 
 
 def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
-    """Yield what makes any other check impossible: types, shapes, the box, the order of rows."""
+    """Yield the errors that make other checks impossible: types, shapes, box, order of rows."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             yield Finding(
                 "type", name, array.size, (), f"holds {array.dtype}, not numbers",
-                "Turn its words or dates into numbers, one column a category.",
+                "Convert words or dates to numbers, one column per category.",
             )  # fmt: skip
     yield from _lengths(arrays)
     yield from _box(arrays, box)
@@ -104,36 +114,37 @@ def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterato
 
 
 def wrong_values(arrays: Arrays) -> Iterator[Finding]:
-    """Yield the cells that no data set can hold: wrong flags, numbers that are not finite."""
+    """Yield the errors in cells: invalid flags, numbers and propensities."""
     for name in ("terminal", "cut"):
         yield from in_rows(
-            "flag", name, ~np.isin(arrays[name], (0, 1)), "is neither 0 nor 1 in {count} rows",
-            "An end either is one or is none; make it 0 and 1, or false and true.",
+            "flag", name, ~np.isin(arrays[name], (0, 1)),
+            f"is neither 0 nor 1 in {{count}} of {len(arrays[name])} rows",
+            "Write flags as 0 and 1, or as false and true.",
         )  # fmt: skip
     for name in number_arrays(arrays):
         yield from _in_cells(
-            "not_finite", name, arrays[name], not_finite, "is not a number, or infinite,",
-            "Fill the gaps by a rule that you can defend, or leave the episodes out; a column "
-            "that says where something was missing is information.",
+            "not_finite", name, arrays[name], not_finite, "is NaN or infinite",
+            "Fill the gaps by a rule that you can justify, or leave the episodes out; a column "
+            "that marks missing values can be useful.",
         )  # fmt: skip
     for name in number_arrays(arrays):
         yield from _in_cells(
             "too_large", name, arrays[name],
             lambda array: np.isfinite(array) & not_in_float32(array),
-            f"is beyond ±{FLOAT32_LARGEST:.3g}, which single precision ends at,",
-            "Choose a larger unit, or look for a code that stands for a missing value.",
+            f"is beyond the float32 range of ±{FLOAT32_LARGEST:.3g}",
+            "Choose a larger unit, or look for a code that marks missing values.",
         )  # fmt: skip
     if "propensity" in arrays:
         yield from _in_cells(
             "propensity", "propensity", arrays["propensity"],
             lambda array: np.isfinite(array) & not_a_probability(array),
             "is not above 0 and at most 1",
-            "Give the probability with which the logged action was chosen; a density is none.",
+            "Give the probability with which the logged action was chosen, not a density.",
         )  # fmt: skip
 
 
 def not_in_float32(array: np.ndarray) -> np.ndarray:
-    """Return where numbers are NaN, infinite or too large for float32."""
+    """Return a mask of the numbers that are NaN, infinite or too large for float32."""
     return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)
 
 
@@ -156,8 +167,8 @@ def _lengths(arrays: Arrays) -> Iterator[Finding]:
             expected = f"({rows}, columns)" if axes == 2 else f"({rows},)"
             yield Finding(
                 "length", name, abs(len(array) - rows) if array.ndim else rows, (),
-                f"has shape {array.shape}, not {expected} as the rewards would have it",
-                "Every array has one row a logged step; look for a header or a last row too many.",
+                f"has shape {array.shape}, but the rewards require {expected}",
+                "Every array has one row per logged step; look for a header or an extra last row.",
             )  # fmt: skip
     if "next_observation" in arrays:
         ours, theirs = arrays["observation"].shape[1:], arrays["next_observation"].shape[1:]
@@ -180,26 +191,27 @@ def _box(arrays: Arrays, box: Box | None) -> Iterator[Finding]:
         complaint = f"has a box from {low} to {high}, which must be finite, low below high"
     else:
         return
-    yield Finding("box", "action", width, (), complaint, "Give a low and a high end a column.")
+    yield Finding("box", "action", width, (), complaint, "Give a low and a high end per column.")
 
 
 def _order(order: Order) -> Iterator[Finding]:
     _, label = np.unique(np.asarray(order.episode), return_inverse=True)
     begins = np.append(True, label[1:] != label[:-1])
-    # Of the rows that begin a stretch of one label, all but the first of that label.
+    # Rows that begin a stretch of a label, except the first stretch of each label.
     returns = begins.copy()
     starts = np.flatnonzero(begins)
     returns[starts[np.unique(label[starts], return_index=True)[1]]] = False
     yield from in_rows(
         "episode_order", "episode", returns,
-        "comes back {count} times after another episode has begun",
+        f"comes back after another episode has begun in {{count}} of {label.size} rows",
         "Sort the rows by episode, then by time.",
     )  # fmt: skip
     time = np.asarray(order.time)
     falls = np.append(False, (time[1:] <= time[:-1]) & ~begins[1:])
     yield from in_rows(
-        "time_order", "time", falls, "does not rise in {count} rows of an episode",
-        "Sort the rows of an episode by time, and keep one row a moment.",
+        "time_order", "time", falls,
+        f"does not increase within its episode in {{count}} of {time.size} rows",
+        "Sort the rows of an episode by time, and keep one row per time.",
     )  # fmt: skip
 
 
@@ -207,7 +219,7 @@ def _in_cells(
     code: str, name: str, array: np.ndarray, wrong: Callable[[np.ndarray], np.ndarray],
     complaint: str, way_out: str,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield one finding for all columns of an array in which it is wrong somewhere."""
+    """Yield one finding for all columns of an array with a wrong cell."""
     rows = rows_where(wrong, array)
     if array.ndim == 2 and rows.any():
         name = name_columns(name, np.flatnonzero(wrong(array[rows]).any(axis=0)))

@@ -1,4 +1,4 @@
-"""A data set: logged steps, the bounds of their episodes, the action box, a content hash."""
+"""The `Dataset` class: logged steps, episode starts, action box and content hash."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 from fat2thin.columns import Column, Transforms, default_columns, transform, transforms_of
 
 BLOCK_CELLS = 2**19
-"""Numbers in a block of rows: 4 MiB in double precision, about what a processor's cache holds."""
+"""Array cells per block of rows: 4 MiB in float64, about the size of a CPU cache."""
 
 _SHAPES = {
     "observation": ("rows", "observation"),
@@ -27,32 +27,57 @@ _SHAPES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """Logged steps, one per row, episodes one after the other, in the environment's units."""
+    """Logged steps in the environment's units, one per row, grouped by episode.
+
+    Arrays become NumPy arrays. A `ValueError` names the first array with a wrong shape, type or
+    value.
+
+    Example:
+        >>> dataset = Dataset(
+        ...     name="doses",
+        ...     observation=[[0.0], [1.0], [0.5]], action=[[0.1], [0.2], [0.3]],
+        ...     reward=[1.0, 0.0, 2.0], next_observation=[[1.0], [2.0], [0.7]],
+        ...     continuation=[1.0, 0.0, 1.0], episode_start=[0, 2],
+        ...     action_low=(0.0,), action_high=(1.0,), discount=0.9,
+        ... )
+        >>> dataset.rows, dataset.episode_start.size
+        (3, 2)
+    """
 
     name: str
-    observation: Any  # shape (rows, observation)
-    action: Any  # shape (rows, action), inside the box
-    reward: Any  # shape (rows,)
-    next_observation: Any  # shape (rows, observation)
-    continuation: Any  # shape (rows,): 0 at a true end, 1 elsewhere, time limits included
-    episode_start: Any  # shape (episodes,): the row each episode starts at, the first of them 0
-    action_low: tuple[float, ...]  # lower end of the action box, one number per coordinate
-    action_high: tuple[float, ...]  # upper end of the action box
-    discount: float  # the discount factor that training uses
+    """Name or path that the data set was loaded from."""
+    observation: Any
+    """Shape (rows, observation)."""
+    action: Any
+    """Shape (rows, action), inside the action box."""
+    reward: Any
+    """Shape (rows,)."""
+    next_observation: Any
+    """Shape (rows, observation)."""
+    continuation: Any
+    """Shape (rows,): 0 at a true end, 1 elsewhere, including at time limits."""
+    episode_start: Any
+    """Shape (episodes,): the first row of each episode; starts with 0."""
+    action_low: tuple[float, ...]
+    """Lower end of the action box, one number per action dimension."""
+    action_high: tuple[float, ...]
+    """Upper end of the action box, one number per action dimension."""
+    discount: float
+    """Discount factor used in training."""
     propensity: Any = None
-    """Shape (rows,), or None where it is unknown: the probability, above 0 and at most 1, with
-    which the logged action was chosen; a density is none."""
+    """Shape (rows,), or None if unknown: the probability (not the density) with which the logged
+    action was chosen, above 0 and at most 1."""
     observation_columns: tuple[Column, ...] = ()
-    """Names, units and transforms of the observation's columns; named by number if not given."""
+    """Names, units and transforms of the observation's columns; numbered names if not given."""
     action_columns: tuple[Column, ...] = ()
-    """The same of the action's coordinates."""
+    """Names, units and transforms of the action dimensions."""
 
     def __post_init__(self) -> None:
-        """Turn the arrays into NumPy's and refuse what cannot be a log, naming the array."""
+        """Convert and check the fields."""
         for field in self.arrays:
             object.__setattr__(self, field, np.asarray(getattr(self, field)))
         if self.episode_start.dtype.kind in "iu":
-            # One type, so that a log has one hash whatever file it came from.
+            # A fixed type, so that the hash does not depend on the file format.
             object.__setattr__(self, "episode_start", self.episode_start.astype(np.int64))
         self._check_shapes()
         self._check_columns()
@@ -62,7 +87,7 @@ class Dataset:
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Names of the arrays: all of them, with `propensity` only where it is known."""
+        """Names of all arrays; `propensity` only if it is known."""
         return tuple(field for field in _SHAPES if getattr(self, field) is not None)
 
     @property
@@ -101,9 +126,9 @@ class Dataset:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Hash of the contents: each array's name, type, shape and bytes, the box, the discount.
+        """Hash of the arrays (names, types, shapes and bytes), the action box and the discount.
 
-        It depends neither on the name of the data set nor on the machine's byte order.
+        It does not depend on the name of the data set or the byte order of the machine.
         """
         digest = hashlib.sha256()
         for field in self.arrays:
@@ -161,7 +186,9 @@ class Dataset:
             wrong = rows_where(not_finite, array)
             if wrong.any():
                 count, row = int(not_finite(array[wrong]).sum()), int(wrong.argmax())
-                raise self._wrong(field, f"is not finite {count} times, first in row {row}")
+                raise self._wrong(
+                    field, f"is not finite in {count} cell{'s' * (count != 1)}, first in row {row}"
+                )
         if np.any((self.continuation < 0) | (self.continuation > 1)):
             raise self._wrong("continuation", "must lie between 0 and 1")
         if self.propensity is not None and not_a_probability(self.propensity).any():
@@ -175,7 +202,7 @@ class Dataset:
         if not len(self.action_low) == len(self.action_high) == self.action_size:
             raise self._wrong(
                 "the action box",
-                f"must have a low and a high end for each of {self.action_size} coordinates, "
+                f"must have a low and a high end for each of {self.action_size} action dimensions, "
                 f"got {len(self.action_low)} and {len(self.action_high)}",
             )
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
@@ -184,7 +211,8 @@ class Dataset:
         outside = rows_where(lambda action: (action < low) | (action > high), self.action)
         if outside.any():
             count, row = int(outside.sum()), int(outside.argmax())
-            raise self._wrong("action", f"leaves the box in {count} rows, first in row {row}")
+            in_rows = f"in {count} row{'s' * (count != 1)}, first in row {row}"
+            raise self._wrong("action", f"leaves the box {in_rows}")
         self._check_transforms()
 
     def _check_transforms(self) -> None:
@@ -207,14 +235,14 @@ class Dataset:
         start = self.episode_start
         rising = start.size and start[0] == 0 and (np.diff(start) > 0).all()
         if not rising or start[-1] >= self.rows or start.dtype.kind not in "iu":
-            raise self._wrong("episode_start", "must be rising row numbers that begin with 0")
+            raise self._wrong("episode_start", "must be increasing row numbers that start with 0")
 
     def _wrong(self, field: str, complaint: str) -> ValueError:
         return ValueError(f"data set {self.name!r}: {field} {complaint}")
 
 
 def transformed(dataset: Dataset) -> Dataset:
-    """Return a log as it is learned from: columns, and the box, on their transformed scales.
+    """Return a log with its columns and its action box transformed, as algorithms see it.
 
     The columns keep their names and have no transform left, so doing it twice changes nothing.
     """
@@ -242,14 +270,14 @@ def transformed(dataset: Dataset) -> Dataset:
 
 
 class Extremes(NamedTuple):
-    """The smallest and the largest number of each column, shape (columns,), in float64."""
+    """Minimum and maximum of each column, shape (columns,), in float64."""
 
     low: np.ndarray
     high: np.ndarray
 
 
 def blocks(array: np.ndarray) -> Iterator[slice]:
-    """The rows of an array from top to bottom, a few at a time."""
+    """Yield slices that cover the rows of an array in order, `BLOCK_CELLS` cells at a time."""
     rows = len(array)
     step = max(1, BLOCK_CELLS * rows // max(1, array.size))
     for start in range(0, rows, step):
@@ -257,32 +285,35 @@ def blocks(array: np.ndarray) -> Iterator[slice]:
 
 
 def rows_where(holds: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
-    """Shape (rows,), bool: whether `holds`, called with blocks of rows, is true in any cell."""
+    """Return a bool per row, shape (rows,): whether `holds` is true in any cell of that row.
+
+    `holds` is called with blocks of rows.
+    """
     found = np.zeros(len(arrays[0]), bool)
     for rows in blocks(arrays[0]):
         cells = holds(*(array[rows] for array in arrays))
-        # It mostly holds nowhere, and one answer for all cells takes a fraction of one per row.
+        # Usually false everywhere, and one `any` over all cells is much faster than one per row.
         if cells.any():
             found[rows] = cells.reshape(len(cells), -1).any(axis=1)
     return found
 
 
 def extremes(array: np.ndarray) -> Extremes:
-    """The range of each column of an array with shape (rows, columns) or (rows,)."""
+    """Return the range of each column of an array with shape (rows, columns) or (rows,)."""
     table = array.reshape(len(array), -1)
     return Extremes(table.min(axis=0).astype(np.float64), table.max(axis=0).astype(np.float64))
 
 
 def not_finite(array: np.ndarray) -> np.ndarray:
-    """Where an array is NaN or infinite, in the array's shape."""
+    """Return a mask of the cells that are NaN or infinite."""
     return ~np.isfinite(array)
 
 
 def not_a_probability(propensity: np.ndarray) -> np.ndarray:
-    """Where the propensity of a logged action cannot be one; what never happens is not logged."""
+    """Return a mask of the values outside (0, 1]; a logged action cannot have probability 0."""
     return ~((propensity > 0) & (propensity <= 1))
 
 
 def is_box(low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether both ends are finite and the lower one is below the upper one everywhere."""
+    """Return whether both ends are finite and `low` is below `high` in every dimension."""
     return bool(np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all())

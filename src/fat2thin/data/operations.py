@@ -1,7 +1,7 @@
-"""Make data sets of raw logs, parts and joins of data sets, and the returns of their episodes.
+"""Operations on data sets: assemble from raw logs, split, subsample, join, compute returns.
 
-Episodes are never torn: a split by rows would put a step into the training part and the step after
-it into the other. The result has its episodes in the order of the log.
+Episodes always stay whole: splitting by rows would put neighbouring steps into different parts.
+Results keep the episode order of the log.
 """
 
 import dataclasses
@@ -16,38 +16,47 @@ from fat2thin.data.dataset import Dataset, blocks
 
 
 class RawLog(NamedTuple):
-    """Logged steps as a file has them, one per row, episodes one after the other."""
+    """Logged steps as read from a file, one per row, grouped by episode."""
 
-    observation: np.ndarray  # shape (rows, observation)
-    action: np.ndarray  # shape (rows, action)
-    reward: np.ndarray  # shape (rows,)
-    terminal: np.ndarray  # shape (rows,), bool: the task truly ended with this step
+    observation: np.ndarray
+    """Shape (rows, observation)."""
+    action: np.ndarray
+    """Shape (rows, action)."""
+    reward: np.ndarray
+    """Shape (rows,)."""
+    terminal: np.ndarray
+    """Shape (rows,), bool: the task truly ended with this step."""
     cut: np.ndarray
-    """Shape (rows,), bool: the episode is over after this row, by a time limit or because the next
+    """Shape (rows,), bool: the episode stops after this row, at a time limit or because the next
     row belongs to another episode."""
-    next_observation: np.ndarray | None = None  # shape (rows, observation), where the file has it
+    next_observation: np.ndarray | None = None
+    """Shape (rows, observation), or None if the file has none."""
     propensity: np.ndarray | None = None
-    """Shape (rows,): the probability of the logged action, where the file has it."""
+    """Shape (rows,): the probability of the logged action, or None if unknown."""
     observation_columns: tuple[Column, ...] = ()
-    """Names, units and transforms, where the file has them."""
+    """Names, units and transforms of the observation's columns; empty if the file has none."""
     action_columns: tuple[Column, ...] = ()
+    """Names, units and transforms of the action dimensions."""
 
 
 class Box(NamedTuple):
-    """The action box and the discount factor that a data set is used with."""
+    """The action box and the discount factor of a data set."""
 
     low: tuple[float, ...]
+    """Lower end of the box, one number per action dimension."""
     high: tuple[float, ...]
+    """Upper end of the box."""
     discount: float
+    """Discount factor used in training."""
 
 
 def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Dataset:
-    """Return the data set of a log; what ends mean is decided here, once for every format.
+    """Return the data set of a raw log; all formats share this treatment of episode ends.
 
-    A true end stops the bootstrap (continuation 0); a time limit does not. Where the file has no
-    next observations they are the observations of the row below: a true end needs none and keeps
-    its own observation in that place, and the last row of a cut episode, whose next observation is
-    unknown, is dropped. With `reuse` rows may move up in the log's own arrays, which saves a copy.
+    A true end stops bootstrapping (continuation 0); a time limit does not. If the log has no next
+    observations, they are taken from the row below: a row with a true end repeats its own
+    observation, and the last row of a cut episode, whose next observation is unknown, is dropped.
+    With `reuse`, rows may be moved within the arrays of `raw`, which saves a copy.
     """
     terminal = np.asarray(raw.terminal, bool)
     last = terminal | np.asarray(raw.cut, bool)
@@ -89,7 +98,7 @@ def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Datase
 
 
 def episode_lengths(dataset: Dataset) -> np.ndarray:
-    """Rows of each episode, shape (episodes,)."""
+    """Return the number of rows of each episode, shape (episodes,)."""
     return np.diff(dataset.episode_start, append=dataset.rows)
 
 
@@ -102,7 +111,15 @@ def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
 
 
 def discounted_returns(dataset: Dataset) -> np.ndarray:
-    """Discounted sum of rewards from each step to the end of its episode, shape (rows,)."""
+    """Return the discounted sum of rewards from each step to the end of its episode, shape (rows,).
+
+    Example:
+        >>> from fat2thin.data import load
+        >>> dataset = load("treatment/cubic@2")
+        >>> returns = discounted_returns(dataset)
+        >>> bool(np.isclose(returns[0], dataset.reward[0] + dataset.discount * returns[1]))
+        True
+    """
     returns = dataset.reward.astype(np.float64)
     ends = {int(start) - 1 for start in dataset.episode_start}
     for row in range(dataset.rows - 2, -1, -1):
@@ -112,7 +129,7 @@ def discounted_returns(dataset: Dataset) -> np.ndarray:
 
 
 class Reachable(NamedTuple):
-    """The least and the largest discounted return that the rewards of a log allow."""
+    """The smallest and the largest discounted return that the rewards of a log allow."""
 
     low: float
     high: float
@@ -122,12 +139,12 @@ class Reachable(NamedTuple):
 
 
 def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
-    """Return the range that every discounted return of `horizon` steps lies in.
+    """Return the range of possible discounted returns over `horizon` steps (None: infinite).
 
-    With S = Σ discount^t over the horizon (without one for ever) that is [r_min S, r_max S]. Where
-    an episode can end early it may have one reward alone: [min(r_min, r_min S), max(r_max, r_max
-    S)]. It can where some row of the log is not certain to be followed by another (a continuation
-    below 1). Several data sets are parts of one log; the discount is that of the first.
+    With S = Σ discount^t over the horizon, it is [r_min S, r_max S], or, if episodes can end early,
+    [min(r_min, r_min S), max(r_max, r_max S)], because an episode may then consist of one step.
+    Episodes can end early if any continuation of the log is below 1. Several data sets count as
+    parts of one log; the discount is that of the first.
     """
     least = min(float(part.reward.min()) for part in parts)
     largest = max(float(part.reward.max()) for part in parts)
@@ -135,10 +152,10 @@ def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
     if horizon is None:
         steps = 1.0 / (1.0 - discount) if discount < 1.0 else math.inf
     elif horizon < 1:
-        raise ValueError(f"a horizon is at least one step, got {horizon}")
+        raise ValueError(f"horizon must be at least 1, got {horizon}")
     else:
         steps = float(np.sum(discount ** np.arange(horizon)))
-    # Rewards of 0 add up to 0, however many there are.
+    # Avoids 0 · inf for rewards of 0.
     low, high = (reward and reward * steps for reward in (least, largest))
     if any(part.continuation.min() < 1 for part in parts):
         low, high = min(least, low), max(largest, high)
@@ -146,16 +163,20 @@ def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:
 
 
 def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Return about this share of the rows, and the rest, as whole episodes; neither is empty.
+    """Split by episode into about this share of the rows and the rest; neither part is empty.
 
-    Episodes are drawn in an order fixed by the seed until the share of rows is met as closely as
-    possible, so it is missed by half an episode at most.
+    Episodes are drawn in an order fixed by the seed until the number of rows is as close as
+    possible to the share, so it is off by at most half an episode.
+
+    Example:
+        >>> from fat2thin.data import load
+        >>> part, rest = split(load("treatment/cubic@10"), share=0.3, seed=0)
+        >>> part.episode_start.size, rest.episode_start.size
+        (3, 7)
     """
     _require_share(share, below=1.0)
     if dataset.episode_start.size < 2:
-        raise ValueError(
-            f"data set {dataset.name!r} has one episode; a split, by episode, needs two"
-        )
+        raise ValueError(f"data set {dataset.name!r} has one episode; a split by episode needs two")
     chosen = _draw(dataset, share, seed, most=dataset.episode_start.size - 1)
     others = np.setdiff1d(np.arange(dataset.episode_start.size), chosen)
     return (
@@ -167,13 +188,13 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
 def learned_and_held_out(
     dataset: Dataset, holdout: float, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """Return the episodes to learn from and those held out; None where nothing is."""
+    """Return the training episodes and the held-out episodes (None if `holdout` is 0)."""
     if not holdout:
         return dataset, None
     if dataset.episode_start.size < 2:
         raise ValueError(
             f"holdout={holdout:g} cannot be met: data set {dataset.name!r} has one episode, and "
-            "whole episodes are held out. Take holdout=0, or say where its episodes begin"
+            "whole episodes are held out. Set holdout=0, or mark where episodes start"
         )
     held_out, learned = split(dataset, holdout, seed)
     return learned, held_out
@@ -182,24 +203,27 @@ def learned_and_held_out(
 def subsample(
     dataset: Dataset, *, episodes: int | None = None, share: float | None = None, seed: int
 ) -> Dataset:
-    """Draw a number of episodes, or episodes with about this share of the rows, once each.
+    """Draw a number of episodes, or about this share of the rows, without replacement.
 
-    The seed fixes an order of the episodes, so a smaller draw is part of a larger one.
+    The seed fixes the order of the draw, so a smaller subsample is part of a larger one.
     """
     if share is not None and episodes is None:
         _require_share(share)
         chosen = _draw(dataset, share, seed, most=dataset.episode_start.size)
         return _keep(dataset, chosen, f"{_percent(share)}, seed {seed}")
     if episodes is None or share is not None:
-        raise ValueError("say either how many episodes or which share of the rows")
+        raise ValueError("give exactly one of episodes and share")
     if not 1 <= episodes <= dataset.episode_start.size:
         there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
-        raise ValueError(f"{there}, {episodes} cannot be drawn")
+        raise ValueError(f"{there}, cannot draw {episodes}")
     return _keep(dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}")
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
-    """Return this share of the episodes, at least one: the best, of equal ones the earlier."""
+    """Return this share of the episodes, those with the highest returns; at least one.
+
+    Among equal returns, earlier episodes come first.
+    """
     _require_share(share)
     count = max(1, math.floor(share * dataset.episode_start.size + 0.5))
     chosen = np.argsort(-episode_returns(dataset), stable=True)[:count]
@@ -207,12 +231,12 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
 
 
 def concatenate(datasets: Sequence[Dataset]) -> Dataset:
-    """Join data sets of equal widths, box and discount, all with propensities or none."""
+    """Join data sets with equal sizes, box and discount; all or none must have propensities."""
     if not datasets:
-        raise ValueError("there is nothing to concatenate")
+        raise ValueError("no data sets to concatenate")
     first = datasets[0]
     for other in datasets[1:]:
-        refused = f"data sets {first.name!r} and {other.name!r} cannot be one"
+        refused = f"data sets {first.name!r} and {other.name!r} cannot be joined"
         same = ("observation_columns", "action_columns", "action_low", "action_high", "discount")
         for field in ("observation_size", "action_size", *same):
             ours, theirs = getattr(first, field), getattr(other, field)
@@ -224,7 +248,7 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
             known, unknown = (first, other) if first.propensity is not None else (other, first)
             raise ValueError(
                 f"{refused}: {unknown.name!r} has no propensity; "
-                f"dataclasses.replace(dataset, propensity=None) forgets that of {known.name!r}"
+                f"dataclasses.replace(dataset, propensity=None) removes that of {known.name!r}"
             )
     arrays: dict[str, Any] = {
         field: np.concatenate([getattr(dataset, field) for dataset in datasets])
@@ -238,7 +262,7 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
 
 
 def _draw(dataset: Dataset, share: float, seed: int, most: int) -> np.ndarray:
-    """Return the numbers of episodes, drawn until the share of rows is best met."""
+    """Return the numbers of the drawn episodes, whose rows are closest to the share."""
     order = _order(dataset, seed)
     rows = np.cumsum(episode_lengths(dataset)[order])[:most]
     return order[: int(np.argmin(np.abs(rows - share * dataset.rows))) + 1]
@@ -249,7 +273,7 @@ def _order(dataset: Dataset, seed: int) -> np.ndarray:
 
 
 def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
-    """Return the data set with these episodes alone, in the order of the log."""
+    """Return the data set with only these episodes, in the order of the log."""
     lengths = episode_lengths(dataset)
     chosen = np.isin(np.arange(lengths.size), episodes)
     rows = np.repeat(chosen, lengths)
@@ -272,7 +296,7 @@ def _percent(share: float) -> str:
 
 
 def _close_up(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Move the rows to keep to the top of their array."""
+    """Move the kept rows to the top of the array, in place, and return them."""
     stop = 0
     for block in blocks(array):
         part = array[block][kept[block]]

@@ -1,6 +1,6 @@
-"""How well a log's observations and actions predict what comes next: is it noise, or a machine?
+"""A measure of how well observations and actions predict the next observation of a log.
 
-From a noisy log only a simple policy is learned well; a predictable one may need more.
+A noisy log supports only a simple policy; a predictable one may need a larger network.
 """
 
 from typing import Any
@@ -10,28 +10,28 @@ import numpy as np
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 
-NOISY = 0.5  # a log is noisy where a smaller share of the next observation is explained
+NOISY = 0.5  # predictability below which a log counts as noisy
 MOST_ROWS = 20_000
 RIDGE = 10.0
 
 
 def is_noisy(dataset: Dataset) -> bool:
-    """Whether most of what comes next in a log is chance, as far as a simple model can tell."""
+    """Return whether a simple model explains less than half of the next observation's variance."""
     return predictability(dataset) < NOISY
 
 
 def predictability(dataset: Dataset) -> float:
-    """Share of the next observation's variance that the observation and the action explain.
+    """Return the share of the next observation's variance that observation and action explain.
 
-    By ridge regression on `quadratic_features`, fitted on every other episode and judged on
-    those between, and the other way round; the mean over columns. Columns that never change do not
-    count; where none is left, nothing is explained.
+    It is measured by ridge regression on `quadratic_features` with two-fold cross-validation over
+    even and odd episodes, and averaged over columns. Constant columns do not count; without any
+    other column the result is 0.
     """
     episode = np.repeat(np.arange(dataset.episode_start.size), episode_lengths(dataset))
     if dataset.episode_start.size == 1:
         episode = (np.arange(dataset.rows) >= dataset.rows // 2).astype(int)
     rows = np.unique(np.linspace(0, dataset.rows - 1, MOST_ROWS).astype(int))
-    # In float64: in float32 a column of equal numbers has a deviation, by rounding.
+    # In float64: rounding gives a constant float32 column a deviation above zero.
     seen = dataset.observation[rows].astype(np.float64)
     following = dataset.next_observation[rows].astype(np.float64)
     mean = seen.mean(axis=0)
@@ -48,9 +48,9 @@ def predictability(dataset: Dataset) -> float:
 
 
 def quadratic_features(seen: Any, action: Any) -> Any:
-    """Return (1, s, s², a, aᵢaⱼ, sᵢaⱼ) of each row, of NumPy or of JAX arrays.
+    """Return (1, s, s², a, aᵢaⱼ, sᵢaⱼ) of each row, as a NumPy or JAX array like the arguments.
 
-    `seen` (rows, observation) is standardised, `action` (rows, action) in half-ranges of the box.
+    `seen` (rows, observation) is standardised; `action` (rows, action) is scaled to [−1, 1].
     """
     library = seen.__array_namespace__()
     pairs = library.triu_indices(action.shape[-1])
@@ -61,7 +61,7 @@ def quadratic_features(seen: Any, action: Any) -> Any:
 
 
 def _explained(known: np.ndarray, wanted: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-    """Share of the variance that is explained where nothing was fitted, a column each."""
+    """Return the share of variance explained per column, on the rows that were not fitted."""
     one, target = known[fitted], wanted[fitted].astype(np.float64)
     system = one.T @ one + RIDGE * np.eye(one.shape[1])
     errors = wanted[~fitted] - known[~fitted] @ np.linalg.solve(system, one.T @ target)

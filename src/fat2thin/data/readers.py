@@ -1,7 +1,8 @@
-"""Load data sets by name; `register_reader` adds a kind of name.
+"""Loading of data sets by name or path, and the registry of readers.
 
-A name that ends in a known suffix (.npz) is the path of a file; `register_suffix` adds one. Any
-other name may be the path of a folder; `register_folder` adds a kind of these.
+A name with a known suffix (.npz) is the path of a file, and one with a known prefix ("treatment/")
+is passed to the reader of that prefix. Any other name may be the path of a folder.
+`register_suffix`, `register_reader` and `register_folder` add to each.
 """
 
 import itertools
@@ -15,15 +16,16 @@ from fat2thin.terminal_text import did_you_mean
 
 
 class Reader(NamedTuple):
-    """How data sets whose names begin with `prefix` are made."""
+    """A reader of all data sets whose names start with `prefix`."""
 
     prefix: str
+    """Start of the names, such as "hospital/"."""
     read: Callable[[str, int], Dataset]
-    """`read(name, seed)`: the data set."""
+    """`read(name, seed)` returns the data set."""
     names: Callable[[], tuple[str, ...]] | None = None
-    """The names there are; without it `read` is asked for any name with this prefix."""
+    """Returns all valid names; without it, any name with the prefix is passed to `read`."""
     one_a_seed: bool = False
-    """Whether every seed has a log of its own; otherwise `read` gets seed 0, once."""
+    """Whether each seed has its own log; otherwise `read` is called once, with seed 0."""
 
 
 _READERS: dict[str, Reader] = {}
@@ -32,37 +34,46 @@ _FOLDERS: dict[str, Reader] = {}
 
 
 def register_reader(new: Reader) -> Reader:
-    """Add a reader under its prefix ("hospital/"); a prefix can be taken once."""
+    """Register a reader under its prefix and return it; a prefix can be registered once.
+
+    Example:
+        >>> import dataclasses
+        >>> def read(name, seed):
+        ...     return dataclasses.replace(load("treatment/cubic@2", seed), name=name)
+        >>> _ = register_reader(Reader("hospital/", read))
+        >>> load("hospital/ward-3").name
+        'hospital/ward-3'
+    """
     return _register(_READERS, new.prefix, new, f"data sets called {new.prefix}...")
 
 
 def _register(registry: dict[str, Reader], key: str, new: Reader, what: str) -> Reader:
     if key in registry:
-        raise ValueError(f"{what} have a reader already")
+        raise ValueError(f"{what} already have a reader")
     return registry.setdefault(key, new)
 
 
 def register_suffix(suffix: str, read: Callable[[str, int], Dataset]) -> None:
-    """Let `load` take paths that end in `suffix` (".npz"); a suffix can be taken once."""
+    """Register a reader of files that end in `suffix` (".npz"); a suffix can be registered once."""
     if not suffix.startswith(".") or suffix != suffix.lower():
-        raise ValueError(f"a suffix starts with a dot and is in lower case, unlike {suffix!r}")
+        raise ValueError(f"a suffix must start with a dot and be lower case, got {suffix!r}")
     _register(_SUFFIXES, suffix, Reader("", read), f"paths that end in {suffix}")
 
 
 def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
-    """Let `load` take folders that hold the file `inside` ("data/x"); it can be taken once."""
-    _register(_FOLDERS, inside, Reader("", read), f"folders that hold {inside}")
+    """Register a reader of folders that contain the file `inside`, which can be registered once."""
+    _register(_FOLDERS, inside, Reader("", read), f"folders that contain {inside}")
 
 
 def names() -> tuple[str, ...]:
-    """Return every name that `load` knows; "prefix..." for a reader that cannot list its own."""
+    """Return the names that `load` accepts; "prefix..." for a reader that cannot list its names."""
     plugins.load()
     known = ((one.names and one.names()) or (f"{one.prefix}...",) for one in _READERS.values())
     return tuple(itertools.chain.from_iterable(known))
 
 
 def reader(name: str) -> Reader:
-    """Return the reader of a name or a path; a wrong name is an error that lists the right ones."""
+    """Return the reader of a name or path; for an unknown one, the error lists the known names."""
     found = _by_name(name)
     if not found:
         plugins.load()
@@ -73,7 +84,7 @@ def reader(name: str) -> Reader:
         hint, there = did_you_mean(name, names()), ", ".join(names())
         raise ValueError(
             f"no data set is called {name!r}{hint}; there are {there}, paths that "
-            f"end in {', '.join(_SUFFIXES)}, and folders that hold {' or '.join(_FOLDERS)}"
+            f"end in {', '.join(_SUFFIXES)}, and folders that contain {' or '.join(_FOLDERS)}"
         )
     return found[0]
 
@@ -87,17 +98,25 @@ def _by_name(name: str) -> list[Reader]:
 
 
 def _knows(reader: Reader, name: str) -> bool:
-    """Whether a reader has this name among its own; what follows an @ says how much of it."""
+    """Return whether a reader accepts this name; the number after an @ is not part of it."""
     return not reader.names or name in reader.names() or name.partition("@")[0] in reader.names()
 
 
 def load(name: str, seed: int = 0) -> Dataset:
-    """Return the data set of a name or path; `seed` says which log, where each has its own."""
+    """Return the data set of a name or path.
+
+    `seed` selects the log of names that have one log per seed ("treatment/...").
+
+    Example:
+        >>> dataset = load("treatment/cubic@2", seed=3)
+        >>> dataset.observation.shape, dataset.action.shape
+        ((48, 8), (48, 1))
+    """
     return reader(name).read(name, seed)
 
 
 def _table(path: str, seed: int) -> Dataset:
-    # Here, so that Arrow is loaded only where a table is read.
+    # Imported here, so that Arrow is loaded only when a table is read.
     from fat2thin.data.formats.table import load
 
     return load(Path(path))

@@ -1,4 +1,4 @@
-"""Open data files from anywhere: regular files only, limits on their size, errors that help."""
+"""Safe opening of untrusted data files: regular files only, size limits, helpful errors."""
 
 import contextlib
 import io
@@ -10,18 +10,18 @@ from pathlib import Path
 from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
 from fat2thin.terminal_text import printable, printable_lines
 
-MOST_COLUMNS = 2**15  # of a table, of observations or of actions: each costs time and memory
+MOST_COLUMNS = 2**15  # per table, observation or action: each column costs time and memory
 _LISTED = 8
 
 
 class DataFileError(ValueError):
-    """A data file is not what it must be; the message names the file, the place, the way out."""
+    """A data file is unusable; the message names the file, the place and the way out."""
 
 
 def file_error(
     path: str | Path, complaint: str, remedy: str, field: str = "", row: int | None = None
 ) -> DataFileError:
-    """The error that says what is wrong with a file, with its field and row where known."""
+    """Return an error about a file that names the field, the row and the remedy."""
     place = f" {field!r}" if field else ""
     where = "" if row is None else f" (first in row {row}, counted from 0)"
     what = printable(f"{path}:{place} {complaint}{where}.")
@@ -29,7 +29,7 @@ def file_error(
 
 
 def open_file(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
-    """Open a data file for reading; a pipe, a device or a folder is refused at once."""
+    """Open a data file for reading; raise an error for a pipe, a device or a folder."""
     try:
         return open_regular(path, follow_links=follow_links)
     except (FileNotFoundError, NotADirectoryError):
@@ -43,13 +43,13 @@ def open_file(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
 
 @contextlib.contextmanager
 def opened_path(path: Path) -> Iterator[Path]:
-    """Yield a path for a library that opens files by name: that of the regular file opened here."""
+    """Open a regular file and yield a path to it, for libraries that open files by name."""
     with open_file(path) as file:
         yield path_of_open(file, path)
 
 
 def read_small(path: Path, limit: int, remedy: str) -> bytes:
-    """Read a whole file of at most `limit` bytes; a larger one is refused."""
+    """Return the contents of a file of at most `limit` bytes; a larger file is an error."""
     with open_file(path) as file:
         contents = file.read(limit + 1)
     if len(contents) > limit:
@@ -58,46 +58,46 @@ def read_small(path: Path, limit: int, remedy: str) -> bytes:
 
 
 def several(errors: Sequence[DataFileError]) -> DataFileError:
-    """Join errors into one, one per line; of many, only the first ones."""
+    """Join errors into one, one per line; of many, show only the first."""
     lines = list(dict.fromkeys(map(str, errors)))
-    more = [f"And {len(lines) - _LISTED} more of this kind."] if len(lines) > _LISTED else []
+    more = [f"And {len(lines) - _LISTED} more."] if len(lines) > _LISTED else []
     return DataFileError("\n".join(lines[:_LISTED] + more))
 
 
 class MemoryBudget:
-    """Bytes that the arrays of one file may take together; half of the machine's by default."""
+    """A limit on the total size of the arrays of one file; by default half of the memory."""
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self._path, self._taken = path, 0
         self._limit = default_limit() if limit is None else limit
 
     def take(self, field: str, shape: tuple[int, ...], itemsize: int) -> None:
-        """Reserve memory for an array of this shape; too much is an error."""
+        """Reserve memory for an array; raise an error above the limit."""
         size = math.prod(shape) * itemsize
         self.check(field, size, f"with shape {shape}")
         self._taken += size
 
     def check(self, field: str, size: int, reason: str) -> None:
-        """Refuse a further need that goes above the limit, without reserving it."""
+        """Raise an error if `size` more bytes would exceed the limit; reserve nothing."""
         if self._taken + size > self._limit:
             raise file_error(
                 self._path,
-                f"{reason} would bring the memory taken to {self._taken + size:,} bytes; the "
-                f"limit is {self._limit:,}",
-                "Raise memory_limit if the file can be trusted, or keep fewer rows.",
+                f"{reason} would bring memory use to {self._taken + size:,} bytes; the limit is "
+                f"{self._limit:,}",
+                "Raise memory_limit if you trust the file, or keep fewer rows.",
                 field,
             )
 
 
 def refuse_too_many_columns(path: Path, count: int, field: str = "") -> None:
-    """Refuse a table or an array that has more columns than a log may have."""
+    """Raise an error if a table or an array has more than `MOST_COLUMNS` columns."""
     if count > MOST_COLUMNS:
-        complaint = f"has {count:,} columns; {MOST_COLUMNS:,} are read at most"
-        raise file_error(path, complaint, "Keep the columns that a policy can learn from.", field)
+        complaint = f"has {count:,} columns; the limit is {MOST_COLUMNS:,}"
+        raise file_error(path, complaint, "Keep only the columns that a policy needs.", field)
 
 
 def default_limit() -> int:
-    """Half of the machine's memory, in bytes; 2 GiB where the system does not say."""
+    """Return half of the machine's memory in bytes, or 2 GiB if it is unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

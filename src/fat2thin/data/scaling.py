@@ -1,4 +1,4 @@
-"""Scales of observations and rewards: computed from a log, applied to one, kept as plain values."""
+"""Scaling of observations and rewards: fit to a data set, apply, and store as JSON."""
 
 import dataclasses
 import json
@@ -13,36 +13,38 @@ from fat2thin.data.dataset import Dataset, blocks, transformed
 from fat2thin.data.operations import episode_returns
 
 SMALLEST_SCALE = 1e-3
-"""What a column of observations is divided by at least: one that never changes in the log has no
-scale of its own. TD3+BC adds the same number to every standard deviation (sfujim/TD3_BC)."""
+"""Smallest divisor of an observation column, for columns that never change in the log. TD3+BC adds
+the same number to every standard deviation (sfujim/TD3_BC)."""
 
 IQL_RETURN_RANGE = 1000.0
-"""Difference between the best and the worst return of an episode after IQL's scaling of rewards
+"""Difference between the best and the worst episode return after IQL's reward scaling
 (ikostrikov/implicit_q_learning, train_offline.py)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Standardisation:
-    """Observations become (observation − mean) / scale, column by column."""
+    """A map of observations to (observation − mean) / scale, per column."""
 
     mean: tuple[float, ...]
+    """Mean of each column."""
     scale: tuple[float, ...]
+    """Divisor of each column, positive."""
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.scale):
             sizes = f"{len(self.mean)} means and {len(self.scale)} scales"
-            raise ValueError(f"{sizes} do not go together")
+            raise ValueError(f"{sizes}: give one of each per column")
         if not (np.isfinite(self.mean).all() and np.isfinite(self.scale).all()):
             raise ValueError("means and scales must be finite")
         if not all(scale > 0 for scale in self.scale):
             raise ValueError(f"scales must be positive, got {self.scale}")
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """Return the data set with observations and next observations on the new scale."""
+        """Return the data set with standardised observations and next observations."""
         if dataset.observation_size != len(self.mean):
             raise ValueError(
-                f"data set {dataset.name!r} has observations of {dataset.observation_size} "
-                f"columns, the standardisation is for {len(self.mean)}"
+                f"data set {dataset.name!r} has {dataset.observation_size} observation columns, "
+                f"the standardisation is for {len(self.mean)}"
             )
         return dataclasses.replace(
             dataset,
@@ -55,17 +57,19 @@ class Standardisation:
         scaled = np.empty(observation.shape, _real(observation))
         mean, scale = np.array(self.mean), np.array(self.scale)
         for rows in blocks(observation):
-            # In float64, for a large mean would take the digits that the difference needs.
+            # In float64: subtracting a large mean in float32 would lose digits.
             scaled[rows] = (observation[rows].astype(np.float64) - mean) / scale
         return scaled
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardScaling:
-    """Rewards become (reward + shift) · factor; a positive factor keeps the better the better."""
+    """A map of rewards to (reward + shift) · factor."""
 
     shift: float = 0.0
+    """Added to every reward."""
     factor: float = 1.0
+    """Positive, so that the order of rewards stays."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.shift) and np.isfinite(self.factor) and self.factor > 0):
@@ -75,82 +79,82 @@ class RewardScaling:
             )
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """The data set with rewards on the new scale."""
+        """Return the data set with scaled rewards."""
         scaled = (dataset.reward.astype(np.float64) + self.shift) * self.factor
         name, reward = f"{dataset.name}[rewards scaled]", scaled.astype(_real(dataset.reward))
         return dataclasses.replace(dataset, name=name, reward=reward)
 
 
 def standardisation(dataset: Dataset, smallest_scale: float = SMALLEST_SCALE) -> Standardisation:
-    """Mean and standard deviation of every column of the observations of a log."""
+    """Return the mean and the standard deviation of each observation column."""
     observation = dataset.observation
     mean = observation.mean(axis=0, dtype=np.float64)
-    # In blocks, for the deviations of a large log would be twice as large as the log itself.
+    # In blocks: all deviations in float64 would take twice the memory of the log.
     squares = sum(np.square(observation[rows] - mean).sum(axis=0) for rows in blocks(observation))
     scale = np.maximum(np.sqrt(squares / len(observation)), smallest_scale)
     return Standardisation(tuple(mean.tolist()), tuple(scale.tolist()))
 
 
 def iql_reward_scaling(dataset: Dataset) -> RewardScaling:
-    """IQL's factor for locomotion: 1000 / (best − worst undiscounted return of an episode)."""
+    """Return IQL's scaling for locomotion: 1000 / (best − worst undiscounted episode return)."""
     returns = episode_returns(dataset)
     difference = float(returns.max() - returns.min())
     if not difference > 0:
         raise ValueError(
-            f"data set {dataset.name!r}: every episode has the return {returns[0]:g}, so rewards "
-            "have no scale in the best and the worst; give a factor of your own"
+            f"data set {dataset.name!r}: every episode has the return {returns[0]:g}, so the range "
+            "of returns gives no scale; set reward_scale to a number"
         )
     return RewardScaling(factor=IQL_RETURN_RANGE / difference)
 
 
 def deviation_reward_scaling(dataset: Dataset) -> RewardScaling:
-    """The factor that gives the rewards of a log a standard deviation of 1."""
+    """Return the scaling that gives the rewards a standard deviation of 1."""
     reward = dataset.reward.astype(np.float64)
     deviation = float(np.std(reward))
-    # That of equal numbers is above zero where their mean is rounded.
+    # A rounded mean gives equal numbers a deviation above zero.
     if reward.min() == reward.max() or not deviation > 0:
         raise ValueError(
-            f"data set {dataset.name!r}: every reward is {reward[0]:g}, so rewards have no scale "
-            "of their own; give a factor (reward_scale=1 leaves them as they are)"
+            f"data set {dataset.name!r}: every reward is {reward[0]:g}, so their deviation gives "
+            "no scale; set reward_scale to a number (1 leaves rewards unchanged)"
         )
     return RewardScaling(factor=1.0 / deviation)
 
 
 def _real(array: np.ndarray) -> np.dtype:
-    """The array's own type where it holds fractions, float32 for integers."""
+    """Return the array's type if it is floating-point, else float32."""
     return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
 
 
 BY_LOG = {"return_range": iql_reward_scaling, "deviation": deviation_reward_scaling}
-"""Scales of rewards that a log has of its own, by name."""
+"""Reward scalings that are computed from the log, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """What was done to a log before anything was learned from it."""
+    """The scalings applied to a log before training; None where there is none."""
 
     observation: Standardisation | None = None
     reward: RewardScaling | None = None
 
     @property
     def reward_factor(self) -> float:
-        """What rewards were multiplied by."""
+        """The factor of the rewards."""
         return 1.0 if self.reward is None else self.reward.factor
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """Another log on the same scales, after the transforms of its columns."""
+        """Return a data set with its columns transformed and these scalings applied."""
         dataset = transformed(dataset)
         for scale in (self.observation, self.reward):
             dataset = dataset if scale is None else scale.apply(dataset)
         return dataset
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, as run.json gives them back: with lists in place of tuples."""
+        """Return JSON values, with lists in place of tuples."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Scales":
-        """Return what `to_json` was called on."""
+        """Return the scales that `to_json` was called on."""
         seen, reward = values["observation"], values["reward"]
         return cls(
             None if seen is None else Standardisation(*map(tuple, (seen["mean"], seen["scale"]))),
@@ -159,7 +163,10 @@ class Scales:
 
 
 def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) -> Scales:
-    """The scales of a log, as a run asks for them; of transformed columns where it has some."""
+    """Return the scales of a log, after the transforms of its columns, for these run options.
+
+    `reward_scale` is a factor or a key of `BY_LOG`.
+    """
     dataset, reward = transformed(dataset), None
     if isinstance(reward_scale, str):
         reward = BY_LOG[reward_scale](dataset)
@@ -169,7 +176,7 @@ def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) 
 
 
 def check_reward_scale(value: Any) -> float | str:
-    """The value as a specification holds it, or an error that names it."""
+    """Return a valid `reward_scale` as a float or a key of `BY_LOG`; else raise a `ValueError`."""
     if isinstance(value, str) and value in BY_LOG:
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -1,4 +1,4 @@
-"""Summarise a data set on one screen: episodes, returns, where actions and observations lie."""
+"""Summary of a data set: episodes, returns, and distributions of actions and observations."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ HISTOGRAM_BINS = 16
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _LISTED_COLUMNS = 12
 _SPREAD = {"min": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "max": 1.0}
-"""Quantiles of a column, in the order of the fields of `Column`."""
+"""Headings and quantiles, in the order of the fields of `Column`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Where the values of one column lie."""
+    """Quantiles of one column."""
 
     low: float
     percentile_5: float
@@ -31,35 +31,44 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class ActionColumn(Column):
-    """Where the actions of one coordinate lie in the box."""
+    """Quantiles of one action dimension, and its distribution over the box."""
 
     box: tuple[float, float]
+    """Lower and upper end of the box."""
     share_at_low_edge: float
-    """Share of rows within a thousandth of the box's width from its lower end."""
+    """Share of rows within a thousandth of the box's width of its lower end."""
     share_at_high_edge: float
-    histogram: tuple[int, ...]  # rows in equal parts of the box, from its lower to its upper end
+    """Share of rows within a thousandth of the box's width of its upper end."""
+    histogram: tuple[int, ...]
+    """Number of rows in each of `HISTOGRAM_BINS` equal parts of the box, lowest first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What `summarise` found; printing it gives a page of text."""
+    """The result of `summarise`; its `str` is a page of text."""
 
     name: str
     rows: int
     episodes: int
-    lengths: tuple[int, float, int]  # rows of an episode: fewest, median, most
+    lengths: tuple[int, float, int]
+    """Rows per episode: minimum, median, maximum."""
     return_mean: float
+    """Mean undiscounted episode return."""
     return_quartiles: tuple[float, float, float, float, float]
-    """Undiscounted return of an episode: worst, quarter, median, three quarters, best."""
+    """Undiscounted episode returns: minimum, lower quartile, median, upper quartile, maximum."""
     discount: float
     discounted_return_mean: float
-    true_ends: float  # share of episodes that truly ended; the others were cut
+    """Mean discounted episode return."""
+    true_ends: float
+    """Share of episodes with a true end; the others were cut."""
     actions: tuple[ActionColumn, ...]
     observations: tuple[Column, ...]
-    constant_observations: tuple[int, ...]  # columns of the observations that never change
+    constant_observations: tuple[int, ...]
+    """Numbers of the observation columns that never change."""
     sha256: str
+    """Content hash of the data set."""
     propensity: tuple[float, float] | None = None
-    """The smallest and the largest propensity, where they are known."""
+    """Minimum and maximum propensity, if known."""
 
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
@@ -75,8 +84,8 @@ class Summary:
         rows = tuple({"fact": name, "value": value} for name, value in facts.items())
         lines = (
             printable(self.name),
-            f"{self.rows:,} rows in {self.episodes:,} episodes of {fewest:,} to {most:,} rows, "
-            f"median {middle:,g}",
+            f"{self.rows:,} rows in {self.episodes:,} episode{'s' * (self.episodes != 1)} of "
+            f"{fewest:,} to {most:,} rows, median {middle:,g}",
             f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
             str(Table("", rows, headings=False)),
         )
@@ -111,7 +120,14 @@ class Summary:
 
 
 def summarise(dataset: Dataset) -> Summary:
-    """Return sizes, returns, and where actions and observations lie."""
+    """Return a summary of a data set; print it for a page of text.
+
+    Example:
+        >>> from fat2thin.data import load
+        >>> summary = summarise(load("treatment/cubic@2"))
+        >>> summary.rows, summary.episodes, summary.lengths
+        (48, 2, (24, 24.0, 24))
+    """
     lengths, returns, known = episode_lengths(dataset), episode_returns(dataset), dataset.propensity
     last_rows = dataset.episode_start + lengths - 1
     low, high = dataset.action_low, dataset.action_high
@@ -135,7 +151,7 @@ def summarise(dataset: Dataset) -> Summary:
 
 
 def histogram_text(counts: tuple[int, ...]) -> str:
-    """A block a count, the largest a full one; what is not empty is never blank."""
+    """Return one block character per count, scaled to the largest; only 0 is blank."""
     largest = max(*counts, 1)
     return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // largest)] for count in counts)
 
@@ -165,4 +181,4 @@ def _spread(column: Column) -> dict[str, str]:
 
 def _left_out(columns: int) -> tuple[str, ...]:
     left = columns - _LISTED_COLUMNS
-    return (f"and {left} more columns",) if left > 0 else ()
+    return (f"and {left} more column{'s' * (left != 1)}",) if left > 0 else ()

@@ -1,6 +1,6 @@
-"""Write data sets: npz, CSV or Parquet with a TOML that explains them, HDF5 as D4RL's, Minari.
+"""Writers of data sets: npz, CSV or Parquet with a TOML, HDF5 in D4RL's layout, Minari.
 
-A file is always a whole one (see `atomic_files`). Minari opens what is written for it from 0.5 on.
+Files are written atomically (see `atomic_files`). Minari 0.5 or later opens the Minari folders.
 """
 
 import json
@@ -24,15 +24,16 @@ from fat2thin.data.formats import d4rl, minari
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.operations import episode_lengths
 
-ROWS_AT_ONCE = 2**20  # rows of a table that are written at once, and of a Parquet row group
+ROWS_AT_ONCE = 2**20  # rows per write of a table, and per Parquet row group
 _MINARI_VERSION = "0.5.0"
-"""The first version with this layout; a reader accepts what versions before its own wrote."""
+"""The first version with this layout; Minari also reads what older versions wrote."""
 
 
 def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> tuple[Path, ...]:
-    """Write a data set to a file, in the format of its suffix, or to "minari/ID".
+    """Write a data set and return the paths written.
 
-    `specification` is how Gymnasium makes the task, if known; Minari keeps it. Returns the paths.
+    `out` is a file, whose suffix sets the format, or "minari/ID". `specification` is Gymnasium's
+    specification of the task, if known; only Minari stores it.
     """
     identifier = minari_id(out)
     if identifier is not None:
@@ -43,33 +44,36 @@ def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> 
 
 
 def places(path: Path) -> tuple[Path, ...]:
-    """Return every file that `write` would make; an unknown suffix is an error."""
+    """Return the files that `write` would create; an unknown suffix is an error."""
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        raise ValueError(f"{path}: the suffix says the format, and there are {', '.join(FORMATS)}")
+        raise ValueError(f"{path}: the suffix must be one of {', '.join(FORMATS)}")
     return (path, path.with_suffix(".toml")) if FORMATS[suffix] is write_table else (path,)
 
 
 def minari_id(out: Path) -> str | None:
-    """Return the id in "minari/ID"; None for the path of a file with the suffix of a format."""
+    """Return the id in "minari/ID"; None if `out` is the path of a file."""
     named = out.as_posix().startswith(minari.PREFIX) and out.suffix.lower() not in FORMATS
     return out.as_posix().removeprefix(minari.PREFIX) if named else None
 
 
 def refuse(out: Path, overwrite: bool, source: str = "") -> None:
-    """Refuse a place that cannot be written to, or must not."""
+    """Raise a `ValueError` if `out` cannot or must not be written.
+
+    `source` is the path of the data set to convert; its own TOML is never replaced.
+    """
     identifier = minari_id(out)
     if identifier is not None:
         check_id(identifier)
         place = minari.root() / identifier
         files = (place / minari.DATA_FILE, place / minari.METADATA_FILE)
         if place.exists() and not any(file.is_file() for file in files):
-            raise ValueError(f"{place} is there and is no data set of Minari's: choose another id")
+            raise ValueError(f"{place} exists and is not a Minari data set: choose another id")
         paths: tuple[Path, ...] = (place,)
         folder = next(above for above in place.parents if above.exists())
     else:
         paths, folder = places(out), out.parent
-    # What says what the source's columns are: written anew, the source could not be read again.
+    # Replacing the TOML that describes the source's columns would make the source unreadable.
     needed = Path(source).with_suffix(".toml").resolve() if source and not identifier else None
     for path in paths:
         if path.resolve() == needed and out.resolve() != Path(source).resolve():
@@ -78,15 +82,15 @@ def refuse(out: Path, overwrite: bool, source: str = "") -> None:
         if path.is_dir() and not identifier:
             raise ValueError(f"{path} is a folder: choose another name")
         if path.exists() and not overwrite:
-            raise ValueError(f"{path} is there already; --overwrite replaces it")
+            raise ValueError(f"{path} exists; --overwrite replaces it")
     if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: make it, or choose another place")
+        raise ValueError(f"folder {folder} does not exist: create it, or choose another one")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{folder} may not be written to: choose another place")
+        raise ValueError(f"folder {folder} is not writable: choose another one")
 
 
 def write_hdf5(dataset: Dataset, path: Path) -> None:
-    """Write an HDF5 file with D4RL's names, and the box and the discount as attributes of it."""
+    """Write an HDF5 file in D4RL's layout, with the action box and the discount as attributes."""
     flags = dict(zip(("terminal", "cut"), last_rows(dataset), strict=True))
     kept = ("observation", "action", "reward", "next_observation", *flags, "propensity")
     with writing(path) as stream, h5py.File(stream, "w") as file:
@@ -99,7 +103,7 @@ def write_hdf5(dataset: Dataset, path: Path) -> None:
 
 
 def write_table(dataset: Dataset, path: Path) -> None:
-    """Write a CSV or Parquet file, and beside it the TOML that says what its columns are."""
+    """Write a CSV or Parquet file, and next to it a TOML that describes its columns."""
     columns, roles = _columns(dataset)
     about = {
         "files": [path.name],
@@ -108,13 +112,13 @@ def write_table(dataset: Dataset, path: Path) -> None:
         "action_high": list(dataset.action_high),
         "discount": dataset.discount,
     }
-    # A TOML value looks like a JSON one for texts, finite numbers and lists of them.
+    # Strings, finite numbers and lists of them look the same in TOML and JSON.
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in about.items())
     csv = path.suffix.lower() == ".csv"
     table_writer = arrow_csv.CSVWriter if csv else arrow_parquet.ParquetWriter
     with writing(path.with_suffix(".toml")) as toml, writing(path) as table:
         toml.write("".join(lines).encode())
-        # Arrow copies the columns, so it gets a part of the rows at a time.
+        # Arrow copies the columns, so rows are written in parts.
         schema = pa.table({name: column[:1] for name, column in columns.items()}).schema
         with table_writer(table, schema) as file:
             for start in range(0, dataset.rows, ROWS_AT_ONCE):
@@ -128,11 +132,11 @@ FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
     ".parquet": write_table,
     ".hdf5": write_hdf5,
 }
-"""What writes the files of each suffix; only .npz keeps all that the content hash covers."""
+"""Writer of each suffix; only .npz keeps everything that the content hash covers."""
 
 
 def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]]]:
-    """Return the columns of a table, and which of them belong to which key of the TOML."""
+    """Return the columns of a table, and the column names of each key of the TOML."""
     end, cut = last_rows(dataset)
     lengths = episode_lengths(dataset)
     columns = {
@@ -153,7 +157,7 @@ def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | l
 
 
 def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Where an episode truly ended, and where it was cut; shape (rows,) and bool, both."""
+    """Return two masks of shape (rows,): true ends, and rows after which an episode was cut."""
     last = np.zeros(dataset.rows, bool)
     last[dataset.episode_start + episode_lengths(dataset) - 1] = True
     end = dataset.continuation == 0
@@ -165,7 +169,7 @@ def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
         if wrong.any():
             raise ValueError(
                 f"data set {dataset.name!r} has {what}, in row {int(wrong.argmax())}; this format "
-                "cannot hold that"
+                "cannot store that"
             )
     return end, last & ~end
 
@@ -177,52 +181,53 @@ def save_minari(
     env_spec: EnvSpec | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a data set below a folder of Minari data sets; the path of its own folder.
+    """Write a Minari data set below `folder` and return the path of the data set's own folder.
 
-    Where MINARI_DATASETS_PATH names `folder`, `minari.load_dataset(dataset_id)` opens it. An id
-    ("own/doses/log-v0") is words between slashes and ends in a version. With `env_spec` Minari can
-    recover the environment. With `overwrite` an old folder stays until the new one is complete.
+    If MINARI_DATASETS_PATH is `folder`, `minari.load_dataset(dataset_id)` opens it. An id such as
+    "own/doses/log-v0" is words separated by slashes, with a version at the end. With `env_spec`,
+    Minari can recover the environment. With `overwrite`, an old folder is kept until the new one is
+    complete.
     """
     check_id(dataset_id)
     if dataset.propensity is not None:
         raise ValueError(
-            f"data set {dataset.name!r}: Minari has no place for propensities; "
-            "dataclasses.replace(dataset, propensity=None) forgets them"
+            f"data set {dataset.name!r}: Minari cannot store propensities; "
+            "dataclasses.replace(dataset, propensity=None) removes them"
         )
     place = Path(folder) / dataset_id
     if place.exists() and not overwrite:
-        raise FileExistsError(f"{place} is there already: remove it, or choose another version")
+        raise FileExistsError(f"{place} exists: remove it, or choose another version")
     end, cut = last_rows(dataset)
-    # Minari keeps the observation between two steps once.
+    # Minari stores the observation between two steps once.
     joined = (dataset.next_observation[:-1] == dataset.observation[1:]).all(axis=1)
     broken = ~joined & ~(end | cut)[:-1]
     if broken.any():
         raise ValueError(
-            f"data set {dataset.name!r}: after row {int(broken.argmax())} the episode goes on with "
-            "another observation than that row's next_observation; Minari keeps the two as one"
+            f"data set {dataset.name!r}: the next_observation of row {int(broken.argmax())} is not "
+            "the observation of the row below; Minari stores the two as one"
         )
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Minari passes over folders whose names begin with a dot.
-    with writing_folder(place) as beside:
-        data_file = beside / minari.DATA_FILE
+    # Minari ignores folders whose names start with a dot.
+    with writing_folder(place) as unfinished:
+        data_file = unfinished / minari.DATA_FILE
         data_file.parent.mkdir()
         with creating(data_file) as stream, h5py.File(stream, "w") as file:
             _write_episodes(file, dataset, end, cut)
         about = _metadata(dataset, dataset_id, env_spec)
         about["dataset_size"] = round(data_file.stat().st_size / 1e6, 1)
-        with creating(beside / minari.METADATA_FILE) as stream:
+        with creating(unfinished / minari.METADATA_FILE) as stream:
             stream.write(json.dumps(about).encode())
         sync(data_file.parent)
     return place
 
 
 def check_id(dataset_id: str) -> None:
-    """Refuse what Minari would not take for an id."""
+    """Raise a `ValueError` if Minari would not accept the id."""
     word = "[A-Za-z0-9_][A-Za-z0-9_-]"
     if not re.fullmatch(rf"(?:{word}+/)*{word}*-v\d+", dataset_id):
         raise ValueError(
-            f"{dataset_id!r} is no id of Minari's: words of letters, digits, - and _ between "
-            "slashes, and a version at the end, as in own/doses/log-v0"
+            f"{dataset_id!r} is not a Minari id: write words of letters, digits, - and _, "
+            "separated by slashes, with a version at the end, such as own/doses/log-v0"
         )
 
 
@@ -241,7 +246,7 @@ def _write_episodes(file: h5py.File, dataset: Dataset, end: np.ndarray, cut: np.
             (minari.LAYOUT.terminal, end[rows]),
             (minari.LAYOUT.cut, cut[rows]),
         ):
-            # Minari itself makes arrays that can grow, and relies on it when it adds to an episode.
+            # Minari writes resizable arrays, and relies on that when it extends an episode.
             group.create_dataset(name, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
 
 
@@ -255,7 +260,7 @@ def _metadata(dataset: Dataset, dataset_id: str, env_spec: EnvSpec | None) -> di
         "total_steps": dataset.rows,
         "observation_space": _box([-math.inf] * size, [math.inf] * size),
         "action_space": _box(list(dataset.action_low), list(dataset.action_high)),
-        # Minari has no place for it and leaves what it does not know alone.
+        # Not a key of Minari's, which keeps unknown keys.
         "discount": dataset.discount,
     }
     return about if env_spec is None else about | {"env_spec": env_spec.to_json()}

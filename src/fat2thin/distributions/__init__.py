@@ -1,6 +1,6 @@
-"""The q-Gaussian family and its neighbours, as NumPyro distributions.
+"""The q-Gaussian family, a squashed Gaussian and a Beta on a box, as NumPyro distributions.
 
-Importing this module adds their divergences to NumPyro's `kl_divergence`.
+Importing this package registers their KL divergences with NumPyro's `kl_divergence`.
 """
 
 from fat2thin.distributions.beta import BoxBeta

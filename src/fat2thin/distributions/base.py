@@ -1,7 +1,8 @@
-"""What the laws share: equal ranks, sampling from one draw, dtypes, the edges of an action box.
+"""Base classes and helpers of the distributions: sampling, equal ranks, dtypes, action boxes.
 
-NumPyro lets values have axes in front of a distribution's batch. Here the missing axes are added
-explicitly, so that tests can let JAX refuse shapes of unequal rank (`jax_numpy_rank_promotion`).
+NumPyro allows values with extra axes in front of a distribution's batch. Here the missing axes are
+added explicitly, so tests can run with JAX's implicit rank promotion turned off
+(`jax_numpy_rank_promotion="raise"`).
 """
 
 import copy
@@ -22,20 +23,20 @@ AnyDistribution = TypeVar("AnyDistribution", bound=Distribution)
 
 
 def expand_to_rank(x: Any, rank: int) -> Any:
-    """Put axes of length 1 in front of `x`, up to `rank` axes; a scalar stays a scalar."""
+    """Prepend axes of length 1 to `x` until it has `rank` axes; scalars are returned unchanged."""
     present = np.ndim(x)
     if not 0 < present < rank:
         return x
     axes = tuple(range(rank - present))
     if not isinstance(x, jax.Array):
         return np.expand_dims(x, axes)
-    # A known index stays known inside a traced function.
+    # Inside a traced function, a concrete index must stay concrete.
     with jax.ensure_compile_time_eval():
         return jnp.expand_dims(x, axes)
 
 
 def lift(distribution: AnyDistribution, rank: int) -> AnyDistribution:
-    """The same distribution with axes of length 1 in front of its batch, up to `rank` axes."""
+    """Return the distribution with axes of length 1 prepended to its batch, up to `rank` axes."""
     missing = rank - len(distribution.batch_shape)
     if missing <= 0 or not distribution.shape():
         return distribution
@@ -47,7 +48,7 @@ def lift(distribution: AnyDistribution, rank: int) -> AnyDistribution:
 
 
 def at_equal_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a method's distribution and its first argument, the values, equal ranks."""
+    """Decorate a method so that the distribution and its first argument have equal ranks."""
     name = list(inspect.signature(method).parameters)[1]
 
     @functools.wraps(method)
@@ -64,7 +65,7 @@ def at_equal_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
 def clip_straight_through(
     value: Float[Array, "..."], low: ArrayLike, high: ArrayLike
 ) -> Float[Array, "..."]:
-    """Clip `value` to [low, high], with the derivative of `value` as if nothing were clipped."""
+    """Clip `value` to [low, high]; the gradient passes through as if nothing were clipped."""
     return jnp.clip(value, low, high)
 
 
@@ -75,9 +76,9 @@ def _clip_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def broadcast_parameters(**parameters: ArrayLike) -> tuple[tuple[int, ...], list[Any]]:
-    """Return the common shape of named parameters, and the parameters with as many axes.
+    """Return the broadcast shape of the parameters, and the parameters promoted to its rank.
 
-    Raise a ValueError that names them and their shapes if they do not broadcast.
+    Raise a ValueError with their names and shapes if they do not broadcast.
     """
     shapes = {name: jnp.shape(value) for name, value in parameters.items()}
     try:
@@ -88,22 +89,24 @@ def broadcast_parameters(**parameters: ArrayLike) -> tuple[tuple[int, ...], list
 
 
 class Law(Distribution):
-    """A distribution whose samples and their log densities come from one draw.
+    """A distribution that computes samples and their log densities from the same random draw.
 
-    Subclasses define `_draw(key, sample_shape)`, `_place(draw)` and `_log_density(draw)`.
+    Subclasses define `_draw(key, sample_shape)`, which returns parameter-free random numbers,
+    `_place(draw)`, which maps them to samples, and `_log_density(draw)`.
     """
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """Return exact samples, in the support despite rounding, reparametrised."""
+        """Return reparametrised samples. Rounding never moves one outside the support."""
         return self._over(sample_shape)._place(self._draw(key, sample_shape))
 
     def sample_with_log_prob(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
     ) -> tuple[Array, Array]:
-        """Return samples and their log density, the latter from the draw itself.
+        """Return samples and their log densities, computed from the same random draw.
 
-        Equal to `log_prob(sample)` up to rounding, but not clamped, and finite and accurate at the
-        very edge of the support, where the sample has lost its distance to it.
+        The log density equals `log_prob(sample)` up to rounding. Unlike `log_prob` it is not
+        clamped, and it stays finite and accurate at the edge of the support, where the rounded
+        sample no longer resolves its distance to the edge.
         """
         draw, law = self._draw(key, sample_shape), self._over(sample_shape)
         return law._place(draw), law._log_density(draw)
@@ -119,9 +122,9 @@ class Law(Distribution):
 
 
 class BoxLaw(Law):
-    """A scalar distribution on the box [low, high], one box per element of the batch.
+    """A scalar distribution on the box [low, high], with one box per batch element.
 
-    Subclasses also define `_quantile(share)`: icdf for a share strictly between 0 and 1.
+    Subclasses also define `_quantile(share)`, the icdf for a share strictly between 0 and 1.
     """
 
     low: ArrayLike
@@ -134,11 +137,11 @@ class BoxLaw(Law):
 
     @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
-        """Where a value lies in the box, edges included."""
+        """Return whether each value lies in the box, edges included."""
         return (jnp.asarray(self.low) <= value) & (value <= jnp.asarray(self.high))
 
     def validate_args(self, strict: bool = True) -> None:
-        """NumPyro's checks, and that low is below high."""
+        """Run NumPyro's checks, and check that low is below high."""
         super().validate_args(strict)
         with jax.ensure_compile_time_eval():
             ordered = jnp.less(self.low, self.high)
@@ -150,16 +153,16 @@ class BoxLaw(Law):
 
     @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
-        """Return the value below which a share `q` of the mass lies; NaN for q outside [0, 1]."""
+        """Return the quantile at probability `q`; NaN for q outside [0, 1]."""
         share = self._as_value(q)
         info = jnp.finfo(share.dtype)
-        # At 0 and 1 the quantile before the box is infinite, and so would be its derivative.
+        # At 0 and 1 the quantile on the unbounded scale is infinite, and so is its derivative.
         value = self._quantile(jnp.clip(share, float(info.tiny), 1.0 - float(info.epsneg)))
         value = jnp.where(share <= 0.0, self.low, jnp.where(share >= 1.0, self.high, value))
         return jnp.where((share >= 0.0) & (share <= 1.0), value, jnp.nan)
 
     def _clip(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Undo rounding past an edge of the box; the gradient passes straight through."""
+        """Move values that rounding put past an edge back to it; gradients pass through."""
         return clip_straight_through(value, self.low, self.high)
 
     def _half_range(self) -> Float[Array, "..."]:
@@ -169,9 +172,9 @@ class BoxLaw(Law):
         return jnp.asarray(self.low, self._dtype()) / 2.0 + jnp.asarray(self.high) / 2.0
 
     def _margins(self, value: Array, unit: Array, floor: float) -> tuple[Array, Array]:
-        """Return distances to low and to high in units of `unit`, each at least `floor`.
+        """Return the distances to low and to high divided by `unit`, each at least `floor`.
 
-        Both come from a subtraction of the edge itself, so neither loses digits next to it.
+        Each is measured from its own edge, so neither loses digits close to that edge.
         """
         below = jnp.maximum((value - self.low) / unit, floor)
         above = jnp.maximum((self.high - value) / unit, floor)

@@ -22,15 +22,15 @@ _REFUSED = "concentration1 and concentration0", "concentrations"
 def _log_density(
     log_below: Array, log_above: Array, concentration1: Array, concentration0: Array
 ) -> Array:
-    """Log density on [0, 1] at x, given log(x) and log(1 - x)."""
+    """Return the log density on [0, 1] at x, given log(x) and log(1 - x)."""
     kernel = (concentration1 - 1.0) * log_below + (concentration0 - 1.0) * log_above
     return kernel - log_beta(concentration1, concentration0)
 
 
 def _mass_below(below: Array, above: Array, concentration1: Array, concentration0: Array) -> Array:
-    """P(X <= x) on [0, 1], given below = x and above = 1 - x.
+    """Return P(X <= x) on [0, 1], given below = x and above = 1 - x.
 
-    Where the mass crowds at the upper end, x has lost the digits that matter and 1 - x has not.
+    Where most of the mass is close to 1, rounding x loses the digits that 1 - x still has.
     """
     log_density = _log_density(jnp.log(below), jnp.log(above), concentration1, concentration0)
     mirrored = (above < below) & (log_density > 0.0)
@@ -46,22 +46,22 @@ def _unit_cdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     below, above, *concentrations = primals
     floor = float(jnp.finfo(below.dtype).eps)
     log_below, log_above = (jnp.log(jnp.maximum(margin, floor)) for margin in (below, above))
-    # The tangent of `above` is that of `below` with the other sign, so one of them is enough.
+    # The tangent of `above` is minus that of `below`, so only one of them is used.
     slope = jnp.exp(_log_density(log_below, log_above, *concentrations))
     return _unit_cdf(*primals), slope * tangents[0]
 
 
 @jax.custom_jvp
 def _unit_icdf(share: Array, concentration1: Array, concentration0: Array) -> Array:
-    """logit(x) for the x in [0, 1] below which a share of the mass lies; share within (0, 1).
+    """Return logit(x) of the quantile x in [0, 1] at probability `share`, 0 < share < 1.
 
-    Newton's method for the logarithm of the smaller tail as a function of logit(x), kept inside
-    a bracket. That function is concave, so that the steps converge from one side.
+    Applies Newton's method, safeguarded by a bracket, to the logarithm of the smaller tail as a
+    function of logit(x). That function is concave, so the steps converge from one side.
     """
     share, one, zero = jnp.broadcast_arrays(share, concentration1, concentration0)
     info = jnp.finfo(share.dtype)
     upper = share > 0.5
-    # The larger half is the smaller half of the mirrored distribution: 1 - share is exact there.
+    # The upper half is the lower half of the mirrored distribution: 1 - share is exact there.
     first, second = jnp.where(upper, zero, one), jnp.where(upper, one, zero)
     log_tail = jnp.log(jnp.where(upper, 1.0 - share, share))
     normaliser = log_beta(first, second)
@@ -76,14 +76,15 @@ def _unit_icdf(share: Array, concentration1: Array, concentration0: Array) -> Ar
         step = -excess * mass * jnp.exp(normaliser - log_slope)
         newton = logit + step
         usable = (newton > low) & (newton < high)
-        # Below the rounding of the incomplete Beta function a further step only follows noise.
+        # Once the error is below the rounding of the incomplete Beta function, stop.
         settled = jnp.abs(excess) <= info.eps * (4.0 + first + second)
         settled |= jnp.abs(step) <= info.eps * jnp.maximum(jnp.abs(logit), 1.0)
         following = jnp.where(settled, logit, jnp.where(usable, newton, (low + high) / 2.0))
         return low, high, following, jnp.any(following != logit), iteration + 1
 
     reach = math.log(float(info.max)) - 1.0
-    # Exact mean and variance of logit(x); the root is near it but for small concentrations.
+    # Start from a Gaussian with the exact mean and variance of logit(x), which is close to the
+    # root unless the concentrations are small.
     spread = jnp.sqrt(polygamma(1, first) + polygamma(1, second))
     start = digamma(first) - digamma(second) + spread * ndtri(jnp.exp(log_tail))
     start = jnp.clip(start, -reach, reach)
@@ -106,12 +107,18 @@ def _unit_icdf_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 class BoxBeta(BoxLaw):
-    """Beta(concentration1, concentration0) moved to the box [low, high]; a scalar event.
+    """Beta distribution on the box [low, high], with scalar events.
 
-    A concentration1 above 1 makes the density vanish at low, below 1 makes it infinite there;
-    concentration0 does the same at high. So that a logged action at an edge has a finite log
-    density, `log_prob` clamps the unit coordinate (value - low) / (high - low) to [eps, 1 - eps],
-    eps the machine epsilon. `cdf` and `icdf` are not differentiable in the concentrations.
+    At low, the density is zero for concentration1 > 1 and infinite for concentration1 < 1;
+    concentration0 does the same at high. To give logged actions at an edge a finite log density,
+    `log_prob` clamps the unit coordinate (value - low) / (high - low) to [eps, 1 - eps], where eps
+    is the machine epsilon. `cdf` and `icdf` are not differentiable in the concentrations.
+
+    Example:
+        >>> from fat2thin.distributions import BoxBeta
+        >>> dose = BoxBeta(2.0, 4.0, low=0.0, high=300.0)
+        >>> print(f"{dose.mean:.1f} {dose.mode:.1f} {dose.cdf(100.0):.3f}")
+        100.0 75.0 0.539
     """
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
@@ -140,7 +147,7 @@ class BoxBeta(BoxLaw):
     @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
-        """Log density; -inf outside the box, finite at its edges (see the class)."""
+        """Return the log density: -inf outside the box, finite at its edges (see the class)."""
         value = self._as_value(value)
         below, above = self._margins(value, self._range(), float(jnp.finfo(value.dtype).eps))
         unit = _log_density(jnp.log(below), jnp.log(above), *self._concentrations())
@@ -148,9 +155,9 @@ class BoxBeta(BoxLaw):
 
     @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Return the probability of a sample at or below `value`.
+        """Return the probability that a sample is at or below `value`.
 
-        In float32 the error is about 1e-6 + 2e-7 (c1 + c0), that of JAX's incomplete Beta function.
+        In float32 the error is about 1e-6 + 2e-7 (c1 + c0), from JAX's incomplete Beta function.
         """
         value = self._as_value(value)
         inside = self._clip(value)
@@ -163,18 +170,18 @@ class BoxBeta(BoxLaw):
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
-        """low + (high - low) c1 / (c1 + c0)."""
+        """The mean, low + (high - low) c1 / (c1 + c0)."""
         value = self.low + self._range() * self._unit_beta().mean
         return jnp.broadcast_to(self._clip(value), self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
-        """(high - low)² c1 c0 / ((c1 + c0)² (c1 + c0 + 1))."""
+        """The variance, (high - low)² c1 c0 / ((c1 + c0)² (c1 + c0 + 1))."""
         return jnp.broadcast_to(self._range() ** 2 * self._unit_beta().variance, self.batch_shape)
 
     @property
     def mode(self) -> Float[Array, "*batch"]:
-        """The peak, which may be at an edge of the box; NaN where there is no single one."""
+        """The mode, possibly at an edge of the box; NaN where there is no unique mode."""
         first, second = self._concentrations()
         interior = (first > 1.0) & (second > 1.0)
         position = (first - 1.0) / jnp.where(interior, first + second - 2.0, 1.0)
@@ -185,10 +192,10 @@ class BoxBeta(BoxLaw):
         return jnp.broadcast_to(jnp.where(interior, inner, edge), self.batch_shape)
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """Entropy in nats: H(c1) + H(c0) - H(c1 + c0) - digamma(c1 + c0) + log(high - low).
+        """Return the entropy, H(c1) + H(c0) - H(c1 + c0) - digamma(c1 + c0) + log(high - low).
 
-        H is the entropy of a Gamma variable. The textbook form loses all digits of float32 for
-        large concentrations.
+        H is the entropy of a Gamma variable, and the unit is nats. The textbook formula loses all
+        float32 digits for large concentrations.
         """
         first, second = self._concentrations()
         total = first + second
@@ -207,7 +214,7 @@ class BoxBeta(BoxLaw):
         return jnp.asarray(self.high, self._dtype()) - jnp.asarray(self.low)
 
     def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> Array:
-        """log(x / (1 - x)) as a difference of log-Gamma variables: both ends keep their digits."""
+        """Return log(x / (1 - x)) as a difference of log-Gamma variables, exact at both ends."""
         first, second = jax.random.split(key)
         shape, dtype = self.shape(sample_shape), self._dtype()
         concentration1, concentration0 = self._concentrations()
@@ -219,7 +226,7 @@ class BoxBeta(BoxLaw):
         return _log_density(log_below, log_above, *self._concentrations()) - jnp.log(self._range())
 
     def _place(self, logit: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The point of the box with this logit, measured from the nearer edge."""
+        """Return the point of the box with this logit, measured from the nearer edge."""
         from_low = self.low + self._range() * jax.nn.sigmoid(logit)
         from_high = self.high - self._range() * jax.nn.sigmoid(-logit)
         return self._clip(jnp.where(logit < 0.0, from_low, from_high))

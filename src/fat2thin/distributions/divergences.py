@@ -1,14 +1,15 @@
-"""Kullback-Leibler divergences of the family: exact, by quadrature, and by sampling.
+"""Kullback-Leibler divergences of the q-Gaussian family, and the best width of a sparse band.
 
-The exact ones are in NumPyro's registry: `numpyro.distributions.kl_divergence(p, r)`. The
-sampled ones have `monte_carlo` in their names.
+The closed forms and quadratures are registered with `numpyro.distributions.kl_divergence`. Sampled
+estimates have `monte_carlo` in their names.
 
-Quadrature is double-exponential. The line is cut at the q-Gaussian's centre and at a second point
-(where the integrand has its own feature), and each piece gets nodes that crowd at its ends
-(Takahasi and Mori, 1974): any ratio of scales and any offset is resolved with the same nodes.
+The quadrature is double-exponential (Takahasi and Mori, 1974). The line is cut at the centre of the
+q-Gaussian and at the feature of the integrand. In each piece the nodes are dense near both ends, so
+the same nodes resolve any ratio of scales and any offset.
 
-The last functions say how wide a sparse band is best for a heavy-tailed proposal. With a common
-centre its reverse KL depends on half-width / scale alone: one number for each pair of indices.
+`optimal_half_width` and `half_width_for_mass` choose the width of a sparse band for a heavy-tailed
+proposal with the same centre. KL(band || proposal) then depends on half-width / scale alone, so the
+best ratio is one number per pair of indices.
 """
 
 import itertools
@@ -49,11 +50,20 @@ _INFINITE = _NODES, _STEP * _NODES * np.pi / 2.0 * np.cosh(_T)
 
 
 def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Array, "..."]:
-    """KL(q = 0 || q = 2) with a common centre, in closed form.
+    """Return KL(q = 0 || q = 2) of two q-Gaussians with a common centre, in closed form.
 
-    With k = half_width / cauchy_scale (so cauchy_scale = sqrt(2) sigma of the proposal):
-    log(3 pi) - 13/3 - log k + log(1 + k^2) + 3 atan(k) / k - (1 - atan(k) / k) / k^2.
-    Its minimum over k is at 3.2579.
+    `half_width` is that of the q = 0 band. `cauchy_scale` is sqrt(2) times the `scale` of the q = 2
+    proposal. With k = half_width / cauchy_scale the divergence is
+    log(3 pi) - 13/3 - log k + log(1 + k^2) + 3 atan(k) / k - (1 - atan(k) / k) / k^2,
+    which has its minimum at k = 3.2579.
+
+    Example:
+        >>> from fat2thin.distributions import kl_sparse_cauchy
+        >>> for half_width in (2.0, 3.2579, 5.0):
+        ...     print(f"{kl_sparse_cauchy(half_width, 1.0):.4f}")
+        0.3754
+        0.2959
+        0.3537
     """
     ratio = jnp.asarray(half_width) / jnp.asarray(cauchy_scale)
     small = ratio < _ARCTAN_SERIES_BELOW
@@ -70,12 +80,13 @@ def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Ar
 def expectation(
     distribution: QGaussian, function: Callable[[Array], Array], feature: ArrayLike
 ) -> Float[Array, "*batch"]:
-    """E[function(X)] under a scalar q-Gaussian, with one more cut at `feature`.
+    """Return E[function(X)] under a scalar q-Gaussian by quadrature.
 
     `function` maps (nodes, *batch) to the same shape and may be infinite where the density is 0.
-    Absolute error below 1e-4 in float32 and 1e-6 in float64 for functions that are smooth but
-    for `feature` and grow no faster than a logarithm in the tails (q <= 2.5), or than x^2 where
-    the second moment exists and q <= 1.5.
+    `feature` is a point where it need not be smooth; the line is also cut there. The absolute error
+    is below 1e-4 in float32 and 1e-6 in float64 for functions that are smooth elsewhere and grow
+    no faster than a logarithm in the tails (q <= 2.5), or than x^2 where the second moment exists
+    and q <= 1.5.
     """
     feature = jnp.asarray(feature, distribution.mode.dtype)
     shape = jnp.broadcast_shapes(distribution.batch_shape, feature.shape)
@@ -84,8 +95,8 @@ def expectation(
     low, high = centre - width, centre + width
     feature = jnp.clip(jnp.broadcast_to(feature, shape), low, high)
     first, second = jnp.minimum(centre, feature), jnp.maximum(centre, feature)
-    # A wide support ends where nothing is left of the density, many scales away: nodes spread
-    # over all of it would miss the centre.
+    # A wide support extends many scales beyond the mass: nodes spread over all of it would miss
+    # the centre.
     narrow = width < _WIDE * scale
     # Nodes are the first axis.
     low, high, first, second, centre, scale, narrow = (
@@ -109,7 +120,7 @@ def expectation(
     nodes = jnp.concatenate([first - left, first + middle, second + right])
     nodes = jnp.clip(nodes, low, high)
     weights = jnp.concatenate([left_weights, middle_weights, right_weights])
-    # The weight may overflow where the density underflows, so they meet as logarithms.
+    # A weight may overflow where the density underflows, so they are multiplied as logarithms.
     positive = weights > 0.0
     log_density = distribution.log_prob(nodes) + jnp.log(jnp.where(positive, weights, 1.0))
     mass = jnp.where(positive, jnp.exp(log_density), 0.0)
@@ -126,12 +137,13 @@ def _at_one_rank(p: Distribution, r: Distribution) -> tuple[Any, Any]:
 def kl_by_quadrature(
     p: QGaussian, r: QGaussian | SquashedGaussian, divergent: ArrayLike = False
 ) -> Float[Array, "..."]:
-    """KL(p || r) = E_p[-log r] - entropy(p); +inf where r does not cover p, or if `divergent`.
+    """Return KL(p || r) = E_p[-log r] - entropy(p) by quadrature.
 
-    Error as stated in `expectation`.
+    The result is +inf where r does not cover the support of p, and where `divergent` is true.
+    The error is that of `expectation`.
     """
     p, r = _at_one_rank(p, r)
-    # The point of r's support where its log density bends most.
+    # The log density of r has its largest curvature around this point.
     centre = r.centre if isinstance(r, SquashedGaussian) else r.mode
     low, high = p.mode - p.half_width, p.mode + p.half_width
     finite = r.support_mask(low) & r.support_mask(high) & ~jnp.asarray(divergent)
@@ -144,9 +156,11 @@ def kl_by_quadrature(
 
 
 def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
-    """KL(p || r) of two scalar q-Gaussians; +inf where r does not cover p or the integral diverges.
+    """Return KL(p || r) of two scalar q-Gaussians.
 
-    Closed form for the numbers q = 0 against q = 2 with a common centre, quadrature otherwise.
+    The result is +inf where r does not cover the support of p, and where the integral diverges.
+    The closed form is used for concrete indices q = 0 and q = 2 with a common centre, quadrature
+    otherwise.
     """
     p, r = _at_one_rank(p, r)
     indices = (p.entropic_index, 0.0), (r.entropic_index, 2.0)
@@ -160,7 +174,7 @@ def kl_q_gaussians(p: QGaussian, r: QGaussian) -> Float[Array, "..."]:
 
 
 def as_q_gaussian(distribution: Distribution) -> QGaussian:
-    """The q-Gaussian that is the same law as a Normal, Cauchy or Student-t."""
+    """Return the q-Gaussian equal to a Normal, Cauchy or Student-t distribution."""
     if isinstance(distribution, QGaussian):
         return distribution
     if isinstance(distribution, Normal):
@@ -181,7 +195,11 @@ kl_divergence.add((QGaussian, SquashedGaussian), kl_by_quadrature)
 def sample_with_log_prob(
     distribution: Distribution, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
 ) -> tuple[Array, Array]:
-    """Return samples and their log density, by the distribution's own stable method if any."""
+    """Return samples and their log densities for any NumPyro distribution.
+
+    Uses the distribution's own `sample_with_log_prob` if it has one, which is more accurate at the
+    edge of the support. Shapes: (*sample_shape, *batch, *event) and (*sample_shape, *batch).
+    """
     if isinstance(distribution, Independent):
         values, log_density = sample_with_log_prob(distribution.base_dist, key, sample_shape)
         event = tuple(range(-distribution.reinterpreted_batch_ndims, 0))
@@ -193,7 +211,7 @@ def sample_with_log_prob(
 
 
 def _log_ratio(key: Key[Array, ""], p: Distribution, r: Distribution, samples: int) -> Array:
-    """log r - log p at samples of p; shape (samples, *batch)."""
+    """Return log r - log p at samples of p, with shape (samples, *batch)."""
     values, log_density = sample_with_log_prob(p, key, (samples,))
     return r.log_prob(values) - log_density
 
@@ -201,18 +219,21 @@ def _log_ratio(key: Key[Array, ""], p: Distribution, r: Distribution, samples: i
 def monte_carlo_kl(
     key: Key[Array, ""], p: Distribution, r: Distribution, samples: int = 1_000
 ) -> Float[Array, "*batch"]:
-    """Mean of log p - log r over samples of p: unbiased, gradients through both densities."""
+    """Return the mean of log p - log r over samples of p, an unbiased estimate of KL(p || r).
+
+    Gradients pass through both densities.
+    """
     return -jnp.mean(_log_ratio(key, p, r, samples), axis=0)
 
 
 def monte_carlo_k3(
     key: Key[Array, ""], p: Distribution, r: Distribution, samples: int = 1_000
 ) -> Float[Array, "*batch"]:
-    """The paper's estimator: mean of ratio - 1 - log ratio, ratio = r / p, over samples of p.
+    """Return the paper's estimate of KL(p || r): the mean of ratio - 1 - log ratio, ratio = r / p.
 
-    Never negative, but biased where r has mass outside the support of p: its expectation is
-    KL - (1 - M) with M the mass of r inside that support. Its variance is infinite for a sparse
-    p with index 0 or above.
+    The mean is over samples of p. It is never negative, but biased where r has mass outside the
+    support of p: its expectation is KL - (1 - M), where M is the mass of r inside that support.
+    Its variance is infinite for a sparse p with index 0 or above.
     """
     log_ratio = _log_ratio(key, p, r, samples)
     return jnp.mean(jnp.expm1(log_ratio) - log_ratio, axis=0)
@@ -220,10 +241,11 @@ def monte_carlo_k3(
 
 @cache
 def band_nodes(sparse_index: float) -> tuple[np.ndarray, np.ndarray]:
-    """32 Gauss-Gegenbauer nodes in (-1, 1) and weights that add to 1 for a sparse q-Gaussian.
+    """Return 32 Gauss-Gegenbauer nodes in (-1, 1) and their weights for a sparse q-Gaussian.
 
-    E[f(centre + half_width t)] = sum of weights * f(...), exact for polynomials of degree 63.
-    The density over t is proportional to (1 - t^2)^(1 / (1 - q)).
+    The weights sum to 1, and sum(weights * f(centre + half_width * nodes)) is the expectation of f,
+    exact for polynomials up to degree 63. The density of a node t is proportional to
+    (1 - t^2)^(1 / (1 - q)).
     """
     nodes, weights = scipy.special.roots_gegenbauer(32, _exponent(sparse_index) + 0.5)
     return nodes, weights / np.sum(weights)
@@ -231,24 +253,32 @@ def band_nodes(sparse_index: float) -> tuple[np.ndarray, np.ndarray]:
 
 def _exponent(sparse_index: float) -> float:
     if not sparse_index < 1.0:
-        raise ValueError(f"sparse_index must lie below 1, got {sparse_index}")
+        raise ValueError(f"sparse_index must be below 1, got {sparse_index}")
     return 1.0 / (1.0 - sparse_index)
 
 
 @cache
 def optimal_half_width(sparse_index: float, heavy_index: float) -> float:
-    """Half-width of the sparse band that minimises KL(band || proposal), for proposal scale 1.
+    """Return the half-width of the sparse band that minimises KL(band || proposal).
 
-    The root of E[y^2 / (1 + (q - 1) y^2 / 2)] = 1 with y = r t over the band; the left side
-    grows with r from 0 to 2 / (q - 1). For indices 0 and 2 it is 3.2579 sqrt(2); towards a heavy
-    index of 3 it grows like 1 / (3 - q). Relative error below 1e-12 for every pair of indices.
+    `sparse_index` (below 1) is the index of the band, `heavy_index` (1 <= q < 3) that of the
+    proposal, which has scale 1 and the same centre. The half-width r is the root of
+    E[y^2 / (1 + (q - 1) y^2 / 2)] = 1, where y = r t over the band and q is the heavy index; the
+    left side grows with r from 0 to 2 / (q - 1). For indices 0 and 2, r = 3.2579 sqrt(2). As q
+    approaches 3, r grows like 1 / (3 - q). The relative error is below 1e-12 for every pair.
+
+    Example:
+        >>> from fat2thin.distributions.divergences import optimal_half_width
+        >>> print(f"{optimal_half_width(0.0, 2.0) / 2**0.5:.4f}")
+        3.2579
     """
     if not 1.0 <= heavy_index < 3.0:
-        raise ValueError(f"heavy_index must lie in [1, 3), got {heavy_index}")
+        raise ValueError(f"heavy_index must be in [1, 3), got {heavy_index}")
     exponent = _exponent(sparse_index)
     gaussian_log_width = 0.5 * np.log(2.0 * exponent + 3.0)
-    # With t = 1 / sqrt(1 + exp(-2 s)) the integrand falls exponentially to both sides of s, and is
-    # smooth at every r: equal steps reach rounding error, where nodes in t miss a narrow peak.
+    # With t = 1 / sqrt(1 + exp(-2 s)) the integrand decays exponentially in both directions of s
+    # and is smooth for every r. Equal steps in s reach rounding error; nodes in t can miss a
+    # narrow peak.
     steps = np.arange(-gaussian_log_width - 80.0, 20.0, 0.1)
     squared_nodes = scipy.special.expit(2.0 * steps)
     log_rest = -np.logaddexp(0.0, 2.0 * steps)
@@ -256,25 +286,26 @@ def optimal_half_width(sparse_index: float, heavy_index: float) -> float:
 
     def excess(log_width: float) -> float:
         squared = np.exp(2.0 * log_width) * squared_nodes
-        # E[...] - 1 as one fraction: near q = 3 the difference of the two would cancel.
+        # E[...] - 1 as one fraction: near q = 3 the two terms would cancel.
         fraction = (3.0 - heavy_index) / 2.0 * squared - 1.0
         return float(np.sum(weights * fraction / (1.0 + (heavy_index - 1.0) / 2.0 * squared)))
 
-    # The best band of a Gaussian proposal is the narrowest; that of 3 - 2^-51 is e^36 times wider.
+    # A Gaussian proposal has the narrowest best band; that of index 3 - 2^-51 is e^36 times wider.
     low, high = gaussian_log_width - 1.0, gaussian_log_width + 40.0
     return float(np.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-13)))
 
 
 @cache
 def half_width_for_mass(mass: float, heavy_index: float) -> float:
-    """Half-width of the centred band that holds this share of a proposal of scale 1.
+    """Return the half-width of the centred band that contains a share `mass` of a proposal.
 
-    Right up to 1e150 (a mass of 0.8 at index 2.99); wider bands come out as about 1e153.
+    The proposal has index `heavy_index` and scale 1. The result is correct up to 1e150 (a mass of
+    0.8 at index 2.99); for wider bands it saturates at about 1e153.
     """
     if not 0.0 < mass < 1.0:
-        raise ValueError(f"the share of mass to keep must lie strictly between 0 and 1, got {mass}")
+        raise ValueError(f"mass must be strictly between 0 and 1, got {mass}")
     if not 1.0 <= heavy_index < 3.0:
-        raise ValueError(f"heavy_index must lie in [1, 3), got {heavy_index}")
+        raise ValueError(f"heavy_index must be in [1, 3), got {heavy_index}")
     share = (1.0 + mass) / 2.0
     if heavy_index == 1.0:
         return float(scipy.special.ndtri(share))

@@ -1,11 +1,11 @@
-"""q-Gaussians of several dimensions: the ellipsoidal one below index 1, Student-t above it.
+"""Multivariate q-Gaussians: ellipsoidal for an index below 1, Student-t above it.
 
 With m² = (a - mu)' Sigma^-1 (a - mu) and h = 1 - q > 0 the ellipsoidal density is
 
     p(a) = exp_q(-m² / 2) / Z,    zero outside the ellipsoid m² <= 2 / h.
 
-At q >= 1 + 2/n its integral diverges. The heavy-tailed counterpart is the multivariate Student-t,
-all of whose one-dimensional marginals are q-Gaussians of one index.
+For q >= 1 + 2/n its integral diverges. The heavy-tailed counterpart is the multivariate Student-t,
+whose one-dimensional marginals are all q-Gaussians with the same index.
 """
 
 import functools
@@ -30,7 +30,7 @@ _Draw = tuple[Array, Array, Array]
 
 
 def student_t_parameters(entropic_index: ArrayLike) -> tuple[Array, Array]:
-    """Degrees of freedom (3 - q) / (q - 1) and scale factor sqrt(2 / (3 - q)) for 1 < q < 3.
+    """Return degrees of freedom (3 - q) / (q - 1) and scale factor sqrt(2 / (3 - q)), 1 < q < 3.
 
     A q-Gaussian with scale sigma is the Student-t with scale sigma times this factor.
     """
@@ -38,15 +38,14 @@ def student_t_parameters(entropic_index: ArrayLike) -> tuple[Array, Array]:
         known = np.asarray(entropic_index)
         if np.any((known <= 1.0) | (known >= 3.0)):
             raise ValueError(
-                "entropic_index must lie strictly between 1 and 3 to have degrees of freedom, "
-                f"got {known}."
+                f"entropic_index must be strictly between 1 and 3 for a Student-t, got {known}."
             )
     index = jnp.asarray(entropic_index, jnp.result_type(entropic_index, float))
     return (3.0 - index) / (index - 1.0), jnp.sqrt(2.0 / (3.0 - index))
 
 
 def index_from_degrees_of_freedom(degrees_of_freedom: ArrayLike) -> Float[Array, "..."]:
-    """The entropic index (nu + 3) / (nu + 1) of a Student-t with nu degrees of freedom."""
+    """Return the entropic index (nu + 3) / (nu + 1) of a Student-t with nu degrees of freedom."""
     dtype = jnp.result_type(degrees_of_freedom, float)
     return 1.0 + 2.0 / (jnp.asarray(degrees_of_freedom, dtype) + 1.0)
 
@@ -58,9 +57,9 @@ def multivariate_student_t(
     *,
     validate_args: bool | None = None,
 ) -> MultivariateStudentT:
-    """The Student-t whose every one-dimensional marginal is a q-Gaussian of this index, 1 < q < 3.
+    """Return the multivariate Student-t whose marginals are q-Gaussians with this index, 1 < q < 3.
 
-    Along a direction v the marginal is QGaussian(v'loc, |scale_tril' v|, entropic_index). Shapes:
+    The marginal along a direction v is QGaussian(v'loc, |scale_tril' v|, entropic_index). Shapes:
     loc (*batch, n), scale_tril (*batch, n, n), entropic_index (*batch).
     """
     freedom, factor = student_t_parameters(entropic_index)
@@ -74,15 +73,16 @@ def _solve(lower: Array, vector: Array) -> Array:
 
 
 def _multiply(matrix: Array, vector: Array) -> Array:
-    # An accelerator's default precision would put a sample outside its own support.
+    # With an accelerator's default precision, samples could fall outside the support.
     return jnp.einsum("...ij,...j->...i", matrix, vector, precision=lax.Precision.HIGHEST)
 
 
 class Ellipsoid(constraints.Constraint):
-    """|L^-1 (x - loc)| <= radius, L lower triangular (*batch, n, n) or a diagonal (*batch, n).
+    """The constraint |L^-1 (x - loc)| <= radius.
 
-    A point counts as inside when a point within its rounding error is, a few units in the last
-    place of x: a sample never falls outside, however small the ellipsoid beside its location.
+    `scale` is L: lower triangular (*batch, n, n), or a diagonal (*batch, n) if `diagonal`. A point
+    within rounding error of the ellipsoid (a few units in the last place of x) counts as inside. So
+    samples are never outside, even if the ellipsoid is tiny compared to its location.
     """
 
     event_dim = 1
@@ -92,7 +92,7 @@ class Ellipsoid(constraints.Constraint):
         self.loc, self.scale, self.radius, self.diagonal = loc, scale, radius, diagonal
 
     def __call__(self, x: ArrayLike) -> Bool[Array, "..."]:
-        """Return whether each event lies in the ellipsoid: (..., n) to (...)."""
+        """Return whether each event lies in the ellipsoid; maps (..., n) to (...)."""
         points = lax.stop_gradient(jnp.asarray(x, jnp.result_type(x, self.scale)))
         points = expand_to_rank(points, self.loc.ndim)
         lifted = Ellipsoid(
@@ -119,7 +119,7 @@ class Ellipsoid(constraints.Constraint):
         return jnp.broadcast_to(self.loc, jnp.shape(prototype))
 
     def eq(self, other: object, static: bool = False) -> ArrayLike:
-        """Compare ellipsoids by value, or with `static` by the identity of their arrays."""
+        """Compare ellipsoids by value, or with `static` by identity of their arrays."""
         if not isinstance(other, Ellipsoid) or self.diagonal != other.diagonal:
             return False
         pairs = [(getattr(self, name), getattr(other, name)) for name in self._fields]
@@ -128,18 +128,18 @@ class Ellipsoid(constraints.Constraint):
         return jnp.all(jnp.stack([jnp.array_equal(first, second) for first, second in pairs]))
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
-        """Return children and their names, as NumPyro's constraints do."""
+        """Return the children and their names in the format of NumPyro's constraints."""
         children = tuple(getattr(self, name) for name in self._fields)
         return children, (self._fields, {"diagonal": self.diagonal})
 
     def _rounding(self, x: Array, whitened: Array) -> Array:
-        """Bound the error of each whitened coordinate: |L^-1| eps (|x| + (n + 2) |L| |w|)."""
+        """Return a bound on the error of whitened, w: |L^-1| eps (|x| + (n + 2) |L| |w|)."""
         dimension = whitened.shape[-1]
         epsilon = jnp.finfo(whitened.dtype).eps
         weight = (dimension + 2) * jnp.abs(whitened)
         if self.diagonal:
             return epsilon * (jnp.abs(x) / jnp.abs(self.scale) + weight)
-        # Solving for the rows of the identity gives the columns of the inverse.
+        # Solving for a row of the identity gives a column of the inverse.
         identity = expand_to_rank(jnp.eye(dimension, dtype=whitened.dtype), self.scale.ndim)
         inverse = jnp.swapaxes(_solve(self.scale[..., None, :, :], identity), -1, -2)
         absolute = jnp.abs(x) + _multiply(jnp.abs(self.scale), weight)
@@ -147,13 +147,21 @@ class Ellipsoid(constraints.Constraint):
 
 
 class MultivariateQGaussian(Law):
-    """Ellipsoidal q-Gaussian with an index below 1.
+    """Ellipsoidal q-Gaussian over vectors of n coordinates, with an index below 1.
 
     Shapes: loc (*batch, n), entropic_index (*batch), and either scale_tril (*batch, n, n), the
-    Cholesky factor of Sigma, or scale_diag (*batch, n), the roots of a diagonal one. Sigma is not
-    the covariance. Coordinates are uncorrelated for a diagonal Sigma, but never independent; their
-    marginals have the index 1 - h / (1 + h (n - 1) / 2), above that of the joint density. An index
-    known to be 1 or above is an error; a traced one gives NaN. Samples are smooth in it up to 1.
+    Cholesky factor of Sigma, or scale_diag (*batch, n), the square roots of a diagonal Sigma. Sigma
+    is not the covariance. With a diagonal Sigma the coordinates are uncorrelated but never
+    independent. With h = 1 - q, the marginals have the index 1 - h / (1 + h (n - 1) / 2), which is
+    above q. A concrete index of 1 or above raises a ValueError; a traced one gives NaN. Samples are
+    smooth in the index up to 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fat2thin.distributions import MultivariateQGaussian
+        >>> disc = MultivariateQGaussian(jnp.zeros(2), 0.0, scale_diag=jnp.ones(2))
+        >>> print(disc.half_width, disc.support_mask(jnp.array([[0.9, 0.9], [1.1, 1.1]])))
+        [1.4142135 1.4142135] [ True False]
     """
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
@@ -192,7 +200,7 @@ class MultivariateQGaussian(Law):
         super().__init__(batch_shape, (dimension,), validate_args=validate_args)
 
     def get_args(self) -> dict[str, ArrayLike]:
-        """The parameters that were given: one of the two scales is absent."""
+        """Return the given parameters by name, with only one of the two scales."""
         return {name: value for name, value in super().get_args().items() if value is not None}
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
@@ -204,21 +212,21 @@ class MultivariateQGaussian(Law):
 
     @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
-        """Where an event lies in the support, its surface included: (..., n) to (...)."""
+        """Return whether each event lies in the support, surface included; (..., n) to (...)."""
         return self.support(self._as_event(value))
 
     @property
     def half_width(self) -> Float[Array, "*batch n"]:
-        """Half the edges of the box around the support, sqrt(2 / (1 - q)) sqrt(diag Sigma)."""
+        """Half-widths of the bounding box of the support, sqrt(2 / (1 - q)) sqrt(diag Sigma)."""
         radius = jnp.sqrt(2.0 / self._sparsity())[..., None]
         return jnp.broadcast_to(radius * jnp.sqrt(self._diagonal()), self.shape())
 
     @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
-        """Log density; exactly -inf outside the support, with a zero gradient there.
+        """Return the log density: exactly -inf outside the support, with a zero gradient there.
 
-        Inside, 1 - h m² / 2 is at least the machine epsilon: rounding never makes it -inf.
+        Inside, 1 - h m² / 2 is clamped to at least the machine epsilon, so the result is finite.
         """
         value = self._as_event(value)
         support, sparsity = self.support, self._sparsity()
@@ -242,7 +250,7 @@ class MultivariateQGaussian(Law):
         return kernel - self._log_normaliser()
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """Shannon entropy log Z + e (digamma(e + 1 + n/2) - digamma(e + 1)), with e = 1 / h."""
+        """Return the entropy log Z + e (digamma(e + 1 + n/2) - digamma(e + 1)), with e = 1 / h."""
         sparsity = self._sparsity()
         excess = jnp.sum(1.0 / (1.0 + sparsity[..., None] * self._steps()), axis=-1)
         if self._is_odd:
@@ -263,7 +271,7 @@ class MultivariateQGaussian(Law):
 
     @property
     def covariance_matrix(self) -> Float[Array, "*batch n n"]:
-        """Sigma 2 / ((n + 2) h + 2)."""
+        """The covariance, Sigma 2 / ((n + 2) h + 2)."""
         if self._is_diagonal:
             identity = jnp.eye(self.event_shape[0], dtype=self._dtype())
             squared = self._diagonal()[..., None]
@@ -294,25 +302,25 @@ class MultivariateQGaussian(Law):
         value = self._as_value(value)
         if value.shape[-1:] != self.event_shape:
             raise ValueError(
-                f"value must have {self.event_shape[0]} coordinates in its last axis, "
+                f"The last axis of value must have length {self.event_shape[0]}, "
                 f"got shape {value.shape}."
             )
         return value
 
     def _sparsity(self) -> Float[Array, "..."]:
-        """h = 1 - q, and NaN where that is not positive."""
+        """Return h = 1 - q, or NaN where it is not positive."""
         index = jnp.asarray(self.entropic_index, self._dtype())
         if index.ndim == 0:
             index = index.reshape((1,) * len(self.batch_shape))
         return jnp.where(index < 1.0, 1.0 - index, jnp.nan)
 
     def _steps(self) -> np.ndarray:
-        """Where the ladder of Gamma functions stops: 1, 2, ..., n/2 or 3/2, 5/2, ..., n/2."""
+        """Return the steps of the Gamma recurrence: 1, 2, ..., n/2 or 3/2, 5/2, ..., n/2."""
         steps = np.arange(1, self.event_shape[0] // 2 + 1) + self._is_odd / 2
         return expand_to_rank(steps, len(self.batch_shape) + 1)
 
     def _log_normaliser(self) -> Float[Array, "..."]:
-        """log Z by the recurrence of the Gamma function, from n = 0 or 1: smooth as h -> 0.
+        """Return log Z by the recurrence of the Gamma function from n = 0 or 1; smooth as h -> 0.
 
         Z = |Sigma|^(1/2) (2 pi / h)^(n/2) Gamma(e + 1) / Gamma(e + 1 + n/2), with e = 1 / h.
         """
@@ -325,16 +333,16 @@ class MultivariateQGaussian(Law):
         return value + log_normaliser(1.0 - sparsity) if self._is_odd else value
 
     def _shrinkage(self) -> Float[Array, "..."]:
-        """Covariance over Sigma."""
+        """Return the ratio of the covariance to Sigma."""
         return 2.0 / ((self.event_shape[0] + 2) * self._sparsity() + 2.0)
 
     def _draw(self, key: Key[Array, ""], sample_shape: tuple[int, ...]) -> _Draw:
-        """Draw a direction in the unit ball, `radial` > 0, and the direction's share left out.
+        """Return a direction in the unit ball, `radial` > 0, and the squared length left out.
 
-        In an even dimension 1 - h m² / 2 = exp(-h radial) is a product of powers of uniforms:
-        Beta(e + 1, n/2) is one of Beta(e + j, 1), j = 1 ... n/2. The generalised Box-Muller map is
-        the case n = 2. An odd dimension is the even one above it, with 1/2 less in the exponent,
-        less one coordinate.
+        In an even dimension, 1 - h m² / 2 = exp(-h radial) is a product of powers of uniforms: a
+        Beta(e + 1, n/2) variable is a product of Beta(e + j, 1) variables, j = 1 ... n/2. The case
+        n = 2 is the generalised Box-Muller map. An odd dimension n is the dimension n + 1 with an
+        exponent smaller by 1/2, with one coordinate dropped; its squared length is left out.
         """
         (dimension,) = self.event_shape
         pairs = (dimension + 1) // 2
@@ -359,12 +367,12 @@ class MultivariateQGaussian(Law):
 
 
 def _log_energy(radial: Array, sparsity: Array) -> Array:
-    """log((1 - exp(-h radial)) / h), which is log(radial) as h -> 0."""
+    """Return log((1 - exp(-h radial)) / h), which tends to log(radial) as h -> 0."""
     return jnp.log(radial) + log_expm1_ratio(-sparsity * radial)
 
 
 def _shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """Return batch shape and dimension, or raise naming the parameters and their shapes."""
+    """Return the batch shape and the dimension, or raise an error with names and shapes."""
     listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     matrix = shapes.get("scale_tril")
     if matrix is not None and (len(matrix) < 2 or matrix[-1] != matrix[-2]):
@@ -376,27 +384,27 @@ def _shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
     except ValueError:
         raise ValueError(f"Parameters do not broadcast to one shape: {listed}.") from None
     if matrix is not None and dimension != matrix[-1]:
-        raise ValueError(f"scale_tril has another dimension than loc: {listed}.")
+        raise ValueError(f"The dimensions of scale_tril and loc differ: {listed}.")
     return tuple(batch_shape), dimension
 
 
 def _refuse_index(entropic_index: ArrayLike, dimension: int) -> None:
-    """Raise for an index known to be 1 or above, naming the distribution that takes it."""
+    """Raise an error for a concrete index of 1 or above, with the distribution to use instead."""
     if not not_jax_tracer(entropic_index) or not np.any(np.asarray(entropic_index) >= 1.0):
         return
     largest = np.nanmax(entropic_index)
     limit = 1.0 + 2.0 / dimension
     student_t = (
         "use fat2thin.distributions.multivariate_student_t(loc, scale_tril, entropic_index), "
-        "all of whose one-dimensional marginals have the index you give"
+        "whose one-dimensional marginals all have the given index"
     )
     if largest == 1.0:
         advice = "1 is the Gaussian: use numpyro.distributions.MultivariateNormal"
     elif largest >= limit:
-        advice = f"at 1 + 2/n = {limit:g} and above no such density exists: {student_t}"
+        advice = f"for an index of 1 + 2/n = {limit:g} or above no density exists: {student_t}"
     else:
         advice = f"above 1 the index of its marginals changes with the dimension: {student_t}"
     raise ValueError(
-        f"MultivariateQGaussian takes an entropic_index below 1, got {largest:g} "
+        f"MultivariateQGaussian needs an entropic_index below 1, got {largest:g} "
         f"in n = {dimension} dimensions; {advice}."
     )

@@ -1,7 +1,7 @@
-"""Densities and samplers as in the paper and its authors' code. For comparison only.
+"""Densities and samplers as in the paper and in its authors' code, for comparison only.
 
-None of these is what it claims to be, as the conformance kit shows. Only the `published` mode of
-FtTPO builds on them.
+`PaperQGaussian`, `AuthorsProposal` and their sampler are wrong and fail the conformance kit. Only
+the `published` mode trains with them.
 """
 
 import math
@@ -22,10 +22,11 @@ from fat2thin.distributions.q_math import exp_q, log_q
 def published_box_muller(
     key: Key[Array, ""], shape: tuple[int, ...], entropic_index: ArrayLike
 ) -> Float[Array, "..."]:
-    """The paper's "standard q-Gaussian": the generalised Box-Muller map with q' = (q-1)/(3-q).
+    """Return samples of the paper's "standard q-Gaussian".
 
-    The index that the map needs is (1 + q) / (3 - q). With the paper's, q = 2 gives exactly
-    standard normal variables, and q = 0 gives variables of index -3.
+    It is the generalised Box-Muller map with q' = (q - 1) / (3 - q); the correct index is
+    (1 + q) / (3 - q). With the paper's q', q = 2 gives exactly standard normal samples, and q = 0
+    gives samples with index -3.
     """
     radius_key, angle_key = jax.random.split(key)
     index = jnp.asarray(entropic_index, jnp.result_type(entropic_index, float))
@@ -37,10 +38,11 @@ def published_box_muller(
 
 
 class PaperQGaussian(LocationScaleIndex):
-    """The q-Gaussian as printed: a normaliser too small by sqrt(2), and the sampler above.
+    """The q-Gaussian as printed in the paper, with its normaliser and sampler.
 
-    Its density integrates to sqrt(2) for every index but 1, and its samples follow neither the
-    index nor the scale of that density.
+    The normaliser is too small by sqrt(2), so the density integrates to sqrt(2) for every index
+    except 1. Samples come from `published_box_muller` and match neither the index nor the scale of
+    the density.
     """
 
     reparametrized_params = ["loc", "scale"]  # noqa: RUF012
@@ -51,18 +53,18 @@ class PaperQGaussian(LocationScaleIndex):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The support of the density it claims."""
+        """The support of the density."""
         return self._claimed.support
 
     @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Log of the density with the printed normaliser."""
+        """Return the log density with the printed normaliser."""
         missing = jnp.where(jnp.asarray(self.entropic_index) == 1.0, 0.0, math.log(2.0) / 2.0)
         return self._claimed.log_prob(value) + missing
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """loc + scale z with the printed sampler."""
+        """Return loc + scale z, with z from the printed sampler."""
         standard = published_box_muller(key, self.shape(sample_shape), self.entropic_index)
         law = lift(self, standard.ndim)
         return law.loc + law.scale * standard
@@ -71,9 +73,9 @@ class PaperQGaussian(LocationScaleIndex):
 class AuthorsProposal(Distribution):
     """The heavy-tailed proposal of the authors' code, over vectors of n coordinates.
 
-    Kernel exp_q(-m^2 / (2 (3 - q))), m^2 = sum (a - loc)^2 / squared_scale, over the constant of a
-    multivariate Student-t. For n = 1 its mass is sqrt(2); for n >= 2 and q = 2 it has no finite
-    mass. Coordinates are sampled one by one with the printed sampler.
+    The density is the kernel exp_q(-m^2 / (2 (3 - q))), m^2 = sum (a - loc)^2 / squared_scale,
+    divided by the normaliser of a multivariate Student-t. For n = 1 its mass is sqrt(2); for n >= 2
+    and q = 2 its mass is infinite. Coordinates are sampled independently with the printed sampler.
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -101,7 +103,7 @@ class AuthorsProposal(Distribution):
     @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Log of what the authors' code takes for the density."""
+        """Return the log of what the authors' code uses as the density."""
         count = self.event_shape[0]
         squared = jnp.sum((value - self.loc) ** 2 / self.squared_scale, axis=-1)
         index = jnp.asarray(self.entropic_index, self.loc.dtype)
@@ -116,19 +118,19 @@ class AuthorsProposal(Distribution):
         return kernel - constant
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
-        """Each coordinate on its own, by the printed sampler."""
+        """Return samples with independent coordinates from the printed sampler."""
         standard = published_box_muller(key, self.shape(sample_shape), self.entropic_index)
         law = lift(self, standard.ndim - 1)
         return law.loc + jnp.sqrt(law.squared_scale) * standard
 
 
 def authors_actor(loc: ArrayLike, spread: ArrayLike) -> MultivariateQGaussian:
-    """The sparse actor of the authors' code: a q = 0 ellipsoid whose width is implicit.
+    """Return the sparse actor of the authors' code, a q = 0 ellipsoid with an implicit width.
 
     `spread` is their "scale" s_i. The semi-axis of coordinate i is c R_n sqrt(s_i), with
-    R_n = (2 Gamma(n/2 + 2) / pi^(n/2))^(1/(n+2)) and c = prod(s)^(-1/(2n+4)): a proper density,
-    but no coordinate sets its own width, and in six dimensions s >= e^-14 means a half-width of
-    at least 0.18.
+    R_n = (2 Gamma(n/2 + 2) / pi^(n/2))^(1/(n+2)) and c = prod(s)^(-1/(2n+4)). This is a proper
+    density, but the width of a coordinate depends on all spreads. In six dimensions, s >= e^-14
+    means a half-width of at least 0.18.
     """
     spread = jnp.asarray(spread, jnp.result_type(spread, float))
     count = spread.shape[-1]

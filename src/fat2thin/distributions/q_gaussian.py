@@ -1,11 +1,12 @@
-"""The one-dimensional q-Gaussian for every entropic index below 3.
+"""The scalar q-Gaussian for every entropic index below 3.
 
 Density (location mu, scale sigma, index q):
 
     p(a) = exp_q(-(a - mu)^2 / (2 sigma^2)) / Z_q(sigma)
 
-q < 1 is sparse (zero outside mu +- sigma sqrt(2 / (1 - q))), q = 1 is the Gaussian, q = 2 the
-Cauchy with scale sqrt(2) sigma. `scale` is not the standard deviation unless q = 1.
+For q < 1 it is sparse (zero outside mu +- sigma sqrt(2 / (1 - q))), for q = 1 it is the Gaussian,
+and for q = 2 it is the Cauchy with scale sqrt(2) sigma. `scale` is the standard deviation only for
+q = 1.
 """
 
 import math
@@ -34,7 +35,7 @@ from fat2thin.distributions.standard_q_gaussian import (
 
 
 class _Draw(NamedTuple):
-    """Parameter-free randomness of one sample: an Exp(1) variable and a uniform angle."""
+    """The parameter-free random numbers of a sample: an Exp(1) variable and a uniform angle."""
 
     exponential: Float[Array, "..."]
     log_sine: Float[Array, "..."]
@@ -49,8 +50,8 @@ def _draw(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype) -> _Dra
     def fraction(high: Array, low: Array) -> Float[Array, "..."]:
         return high.astype(dtype) * 2.0**-32 + (low.astype(dtype) + 0.5) * 2.0**-64
 
-    # Both ends of the exponential keep full relative precision: heavy tails live at one of
-    # them, the centre at the other.
+    # The exponential needs full relative precision at both ends: one is the heavy tail, the other
+    # the centre.
     below_half = words[0] < np.uint32(2**31)
     remainder = fraction(jnp.where(below_half, words[0], ~words[0]), words[1])
     exponential = jnp.where(below_half, -jnp.log(remainder), -jnp.log1p(-remainder))
@@ -61,7 +62,7 @@ def _draw(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype) -> _Dra
 
 
 class LocationScaleIndex(Distribution):
-    """The parameters of a scalar q-Gaussian, in this form and in the published one."""
+    """Base class with the parameters of a scalar q-Gaussian."""
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
         "loc": constraints.real,
@@ -84,19 +85,28 @@ class LocationScaleIndex(Distribution):
 
 
 class QGaussian(LocationScaleIndex, Law):
-    """q-Gaussian with location `loc`, scale `scale` and `entropic_index` below 3.
+    """Scalar q-Gaussian with location `loc`, scale `scale` and `entropic_index` below 3.
 
-    The index may be a number or an array, traced or not. `sample` is reparametrised in all
-    three; `cdf` and `icdf` are differentiable in value, loc and scale, and refuse a derivative
-    in the index. float32 is good for indices up to 2.5; above, use float64. A sample that would
-    overflow saturates at the largest finite number.
+    The index may be a number or an array, and may be traced. Samples are reparametrised in all
+    three parameters. `cdf` and `icdf` are differentiable in value, loc and scale; a derivative in
+    the index raises a TypeError. float32 is accurate for indices up to 2.5; use float64 above. A
+    sample that would overflow becomes the largest finite number.
+
+    Example:
+        >>> import jax
+        >>> from fat2thin.distributions import QGaussian
+        >>> sparse = QGaussian(loc=0.0, scale=1.0, entropic_index=0.0)
+        >>> print(f"{sparse.half_width:.4f} {sparse.log_prob(0.0):.4f} {sparse.cdf(1.5):.4f}")
+        1.4142 -0.6343 1.0000
+        >>> bool(sparse.support_mask(sparse.sample(jax.random.key(0), (1000,))).all())
+        True
     """
 
     reparametrized_params = ["loc", "scale", "entropic_index"]  # noqa: RUF012
 
     @property
     def support(self) -> constraints.Constraint:
-        """[loc - half_width, loc + half_width] for a known index below 1, else the real line."""
+        """[loc - half_width, loc + half_width] for a concrete index below 1, else the real line."""
         if not_jax_tracer(self.entropic_index) and np.all(np.asarray(self.entropic_index) < 1.0):
             return constraints.interval(*self._ends())
         return constraints.real
@@ -112,14 +122,14 @@ class QGaussian(LocationScaleIndex, Law):
 
     @at_equal_ranks
     def support_mask(self, value: ArrayLike) -> Bool[Array, "..."]:
-        """Where a value lies in the support, ends included."""
+        """Return whether each value lies in the support, ends included."""
         low, high = self._ends()
         return (low <= value) & (value <= high)
 
     @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
-        """Log density; exactly -inf outside the support, with a zero gradient there."""
+        """Return the log density: exactly -inf outside the support, with a zero gradient there."""
         low, high = self._ends()
         value = self._as_value(value)
         outside = (value < low) | (value > high)
@@ -146,30 +156,30 @@ class QGaussian(LocationScaleIndex, Law):
 
     @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Probability of a sample at or below `value`."""
+        """Return the probability that a sample is at or below `value`."""
         standardised = (jnp.asarray(value, self._dtype()) - self.loc) / self.scale
         return standard_cdf(standardised, self._index())
 
     @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
-        """Value below which a share `q` of the mass lies."""
+        """Return the quantile at probability `q`."""
         quantile = standard_icdf(jnp.asarray(q, self._dtype()), self._index())
         return self._within(self.loc + self.scale * quantile)
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """Shannon entropy in nats."""
+        """Return the Shannon entropy in nats."""
         excess = log_normaliser(self.entropic_index) + entropy_excess(self.entropic_index)
         return jnp.broadcast_to(excess + jnp.log(self.scale), self.batch_shape)
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
-        """The location for q < 2; undefined (NaN) from 2 on."""
+        """The location for q < 2; undefined (NaN) for q >= 2."""
         value = jnp.where(jnp.asarray(self.entropic_index) < 2.0, self.loc, jnp.nan)
         return jnp.broadcast_to(value, self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
-        """2 scale^2 / (5 - 3 q) for q < 5/3; infinite up to 2; undefined (NaN) from 2 on."""
+        """2 scale^2 / (5 - 3 q) for q < 5/3; infinite for q < 2; undefined (NaN) for q >= 2."""
         index = self._index()
         finite = index < 5.0 / 3.0
         value = 2.0 * jnp.square(self.scale) / (5.0 - 3.0 * jnp.where(finite, index, 0.0))
@@ -178,7 +188,7 @@ class QGaussian(LocationScaleIndex, Law):
 
     @property
     def mode(self) -> Float[Array, "*batch"]:
-        """The location: peak and median for every index."""
+        """The location, which is mode and median for every index."""
         return jnp.broadcast_to(jnp.asarray(self.loc, self._dtype()), self.batch_shape)
 
     def _index(self) -> Float[Array, "..."]:
@@ -189,15 +199,15 @@ class QGaussian(LocationScaleIndex, Law):
         return self.loc - width, self.loc + width
 
     def _within(self, value: Array) -> Array:
-        """Undo rounding past an end of the support; the gradient passes straight through."""
+        """Move values that rounding put past an end of the support back; gradients pass through."""
         low, high = self._ends()
         beyond = jnp.where(value < low, low - value, jnp.where(value > high, high - value, 0.0))
         return value + lax.stop_gradient(beyond)
 
     def _place(self, draw: _Draw) -> Array:
-        """The generalised Box-Muller map, exact for every index."""
+        """Return samples by the generalised Box-Muller map, exact for every index."""
         log_distance = _log_radius(draw.exponential, self._index()) + draw.log_sine
-        # The margin covers the rounding of exp, so that scale * exp(...) stays finite.
+        # The margin covers the rounding of exp, so scale * exp(...) stays finite.
         largest = math.log(float(jnp.finfo(self._dtype()).max)) - 1e-4
         room = largest - lax.stop_gradient(jnp.maximum(jnp.log(self.scale), 0.0))
         distance = jnp.exp(jnp.minimum(log_distance, room))
@@ -205,11 +215,11 @@ class QGaussian(LocationScaleIndex, Law):
 
 
 def _kappa(index: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The exponent of u in the generalised Box-Muller map, 1 - q' with q' = (1 + q) / (3 - q)."""
+    """Return the exponent 1 - q' of the generalised Box-Muller map, q' = (1 + q) / (3 - q)."""
     return 2.0 * (1.0 - index) / (3.0 - index)
 
 
 def _log_radius(exponential: Array, index: Float[Array, "..."]) -> Array:
-    """log of sqrt(2 / (3 - q)) sqrt(-2 log_q'(u)) with u = exp(-exponential)."""
+    """Return log of sqrt(2 / (3 - q)) sqrt(-2 log_q'(u)) with u = exp(-exponential)."""
     stretch = jnp.log(4.0 / (3.0 - index)) + jnp.log(exponential)
     return (stretch + log_expm1_ratio(-_kappa(index) * exponential)) / 2.0

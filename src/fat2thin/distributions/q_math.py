@@ -1,11 +1,11 @@
-"""Special functions of the family: q-exponential, q-logarithm, and Gamma without cancellation.
+"""Special functions: q-exponential, q-logarithm, and Gamma functions without cancellation.
 
 Every formula of the q-Gaussian family is a power that tends to an exponential as the entropic
-index q tends to 1. Written with `expm1(x) / x` and `log1p(x) / x` it crosses q = 1 without a
-switch; the ratios use a series around 0, so that values *and derivatives* are right there in
-float32 as well.
+index q tends to 1. Written with `expm1(x) / x` and `log1p(x) / x` it needs no special case at
+q = 1. The ratios use a series around 0, so values *and derivatives* are accurate there in float32
+as well.
 
-Combinations of Gamma functions whose large parts cancel use Stirling's formula above a switch
+Combinations of Gamma functions whose large terms cancel use Stirling's formula above a switch
 point: log Gamma(x) = (x - 1/2) log x - x + log(2 pi) / 2 + r(x) with
 r(x) = sum over k of B_2k / (2 k (2 k - 1) x^(2k - 1)).
 """
@@ -16,20 +16,20 @@ import jax.numpy as jnp
 from jax.scipy.special import betainc, digamma, gammaln
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-# Coefficients in ascending powers; with the switch points below, the first one left out is
-# under 1e-17.
+# Coefficients in ascending powers. With the switch points below, the first omitted term is below
+# 1e-17.
 _ATANH_RATIO = tuple(1 / (2 * k + 1) for k in range(10))
 _SINH_RATIO = tuple(1 / math.factorial(2 * k + 1) for k in range(9))
 _LOG1P_SERIES_BELOW = 0.25
 _EXPM1_SERIES_BELOW = 1.0
-# B_2k / (2 k) for k = 1, 2, ...; with this switch, the first one left out is under 1e-16.
+# B_2k / (2 k) for k = 1, 2, ... With this switch point, the first omitted term is below 1e-16.
 _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _SERIES_ABOVE = 16.0
 _HALF_LOG_2_PI = math.log(2.0 * math.pi) / 2.0
 
 
 def polynomial(coefficients: tuple[float, ...], x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The polynomial with these coefficients, in ascending powers, by Horner's rule."""
+    """Return the polynomial with these coefficients (ascending powers), by Horner's rule."""
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = value * x + coefficient
@@ -37,21 +37,21 @@ def polynomial(coefficients: tuple[float, ...], x: Float[Array, "..."]) -> Float
 
 
 def log1p_ratio(x: ArrayLike) -> Float[Array, "..."]:
-    """log(1 + x) / x for x > -1, equal to 1 at 0, smooth in value and derivative."""
+    """Return log(1 + x) / x for x > -1 (1 at x = 0), smooth in value and derivative."""
     x = jnp.asarray(x, jnp.result_type(x, float))
     small = jnp.abs(x) < _LOG1P_SERIES_BELOW
-    # log(1 + x) = 2 artanh(x / (2 + x)): a series in the square of a smaller number.
+    # log(1 + x) = 2 artanh(x / (2 + x)), a series in a smaller number squared.
     near = jnp.where(small, x, 0.0)
     argument = near / (2.0 + near)
     series = 2.0 / (2.0 + near) * polynomial(_ATANH_RATIO, argument**2)
     far = jnp.where(small, 1.0, x)
-    # Away from 0 the plain logarithm is right to the last digit; XLA's log1p loses two digits
+    # Away from 0 the plain logarithm is accurate to the last digit; XLA's log1p loses two digits
     # around -0.414 in float64.
     return jnp.where(small, series, jnp.log(1.0 + far) / far)
 
 
 def log_expm1_ratio(x: ArrayLike) -> Float[Array, "..."]:
-    """log((exp(x) - 1) / x), equal to 0 at 0; never overflows for finite x."""
+    """Return log((exp(x) - 1) / x) (0 at x = 0); never overflows for finite x."""
     x = jnp.asarray(x, jnp.result_type(x, float))
     small = jnp.abs(x) < _EXPM1_SERIES_BELOW
     # (exp(x) - 1) / x = exp(x / 2) sinh(x / 2) / (x / 2).
@@ -64,9 +64,14 @@ def log_expm1_ratio(x: ArrayLike) -> Float[Array, "..."]:
 
 
 def exp_q(x: ArrayLike, entropic_index: ArrayLike) -> Float[Array, "..."]:
-    """The q-exponential [1 + (1 - q) x]_+^(1 / (1 - q)); exp(x) at q = 1.
+    """Return the q-exponential [1 + (1 - q) x]_+^(1 / (1 - q)), which is exp(x) at q = 1.
 
-    Exactly zero for q < 1 and x <= -1 / (1 - q); infinite for q > 1 and x >= 1 / (q - 1).
+    It is exactly zero for q < 1 and x <= -1 / (1 - q), and infinite for q > 1 and x >= 1 / (q - 1).
+
+    Example:
+        >>> from fat2thin.distributions.q_math import exp_q
+        >>> [round(float(exp_q(-2.0, q)), 4) for q in (0.0, 1.0, 2.0)]
+        [0.0, 0.1353, 0.3333]
     """
     dtype = jnp.result_type(x, entropic_index, float)
     x, index = jnp.asarray(x, dtype), jnp.asarray(entropic_index, dtype)
@@ -78,9 +83,14 @@ def exp_q(x: ArrayLike, entropic_index: ArrayLike) -> Float[Array, "..."]:
 
 
 def log_q(x: ArrayLike, entropic_index: ArrayLike) -> Float[Array, "..."]:
-    """The q-logarithm (x^(1 - q) - 1) / (1 - q); log(x) at q = 1; NaN for x < 0.
+    """Return the q-logarithm (x^(1 - q) - 1) / (1 - q), which is log(x) at q = 1.
 
-    At x = 0 it is -1 / (1 - q) for q < 1 and -inf otherwise.
+    At x = 0 it is -1 / (1 - q) for q < 1 and -inf otherwise. For x < 0 it is NaN.
+
+    Example:
+        >>> from fat2thin.distributions.q_math import log_q
+        >>> [round(float(log_q(0.5, q)), 4) for q in (0.0, 1.0, 2.0)]
+        [-0.5, -0.6931, -1.0]
     """
     dtype = jnp.result_type(x, entropic_index, float)
     x, index = jnp.asarray(x, dtype), jnp.asarray(entropic_index, dtype)
@@ -93,7 +103,7 @@ def log_q(x: ArrayLike, entropic_index: ArrayLike) -> Float[Array, "..."]:
 
 
 def _stirling_remainder(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """r(x), which is 1 / (12 x) for large x."""
+    """Return r(x) of Stirling's formula, which tends to 1 / (12 x) for large x."""
     large = x > _SERIES_ABOVE
     near = jnp.where(large, 1.0, x)
     direct = gammaln(near) - (near - 0.5) * jnp.log(near) + near - _HALF_LOG_2_PI
@@ -103,9 +113,9 @@ def _stirling_remainder(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def log_beta(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log of the Beta function B(a, b) for a, b > 0.
+    """Return the log of the Beta function B(a, b) for a, b > 0.
 
-    jax.scipy.special.betaln is off by 1e-6 when an argument is 8 or above, in float64 as well.
+    jax.scipy.special.betaln has an error of 1e-6 if an argument is 8 or above, even in float64.
     """
     shares = -a * jnp.log1p(b / a) - b * jnp.log1p(a / b)
     spread = _HALF_LOG_2_PI + (jnp.log(a + b) - jnp.log(a) - jnp.log(b)) / 2.0
@@ -116,7 +126,7 @@ def log_beta(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..
 def incomplete_beta(
     a: ArrayLike, b: ArrayLike, x: Array, complement: Array, mirrored: Bool[Array, "..."]
 ) -> Float[Array, "..."]:
-    """I_x(a, b) with complement = 1 - x, computed as 1 - I_complement(b, a) where `mirrored`."""
+    """Return I_x(a, b) with complement = 1 - x; as 1 - I_complement(b, a) where `mirrored`."""
     share = betainc(
         jnp.where(mirrored, b, a), jnp.where(mirrored, a, b), jnp.where(mirrored, complement, x)
     )
@@ -124,7 +134,7 @@ def incomplete_beta(
 
 
 def gamma_entropy(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Entropy of a Gamma(x, 1) variable, x + log Gamma(x) + (1 - x) digamma(x)."""
+    """Return the entropy of a Gamma(x, 1) variable, x + log Gamma(x) + (1 - x) digamma(x)."""
     large = x > _SERIES_ABOVE
     near = jnp.where(large, 1.0, x)
     direct = near + gammaln(near) + (1.0 - near) * digamma(near)

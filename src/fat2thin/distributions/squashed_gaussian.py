@@ -17,24 +17,31 @@ _PANELS = 16
 _RULE = np.polynomial.legendre.leggauss(16)
 _NODES = ((np.arange(_PANELS)[:, None] + (_RULE[0] + 1.0) / 2.0) / _PANELS).reshape(-1)
 _WEIGHTS = np.tile(_RULE[1] / (2.0 * _PANELS), _PANELS)
-# Beyond this many standard deviations lies a mass of 1e-19; beyond this |x| tanh is +-1 to 1e-17.
+# The mass beyond 9 standard deviations is 1e-19; beyond |x| = 20, tanh is +-1 to 1e-17.
 _DEVIATIONS = 9.0
 _SATURATION = 20.0
 _HALF_LOG_2_PI = math.log(2.0 * math.pi) / 2.0
 
 
 def _log_slope(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(1 - tanh(x)^2) for every finite x."""
+    """Return log(1 - tanh(x)^2), accurate for every finite x."""
     return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x))
 
 
 class SquashedGaussian(BoxLaw):
-    """tanh of a Gaussian, moved to the box [low, high]; a scalar event, `to_event` for vectors.
+    """The tanh of a Gaussian, scaled to the box [low, high], with scalar events.
 
-    `loc` and `scale` belong to the Gaussian before squashing. Its density tends to 0 at the
-    edges of the box; there, `log_prob` uses the normalised action (value - middle) / half_range
-    clamped to +-(1 - eps), eps the machine epsilon, in the Gaussian and in the Jacobian alike.
-    So a logged action at an edge has a finite log density, with a gradient in `loc` and `scale`.
+    Use `to_event` for vectors. `loc` and `scale` are those of the Gaussian before squashing. The
+    density tends to 0 at the edges of the box. There `log_prob` clamps the normalised action
+    (value - middle) / half_range to +-(1 - eps), in both the Gaussian and the Jacobian, where eps
+    is the machine epsilon. So a logged action at an edge has a finite log density with a gradient
+    in `loc` and `scale`.
+
+    Example:
+        >>> from fat2thin.distributions import SquashedGaussian
+        >>> torque = SquashedGaussian(loc=0.0, scale=1.0, low=-2.0, high=2.0)
+        >>> print(f"{torque.centre:.2f} {torque.icdf(0.975):.4f} {torque.log_prob(0.0):.4f}")
+        0.00 1.9222 -1.6121
     """
 
     arg_constraints = {  # noqa: RUF012  (NumPyro's convention)
@@ -61,7 +68,7 @@ class SquashedGaussian(BoxLaw):
     @at_equal_ranks
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list | None = None) -> Float[Array, "..."]:
-        """Log density; -inf outside the box, finite at its edges (see the class)."""
+        """Return the log density: -inf outside the box, finite at its edges (see the class)."""
         value = self._as_value(value)
         below, above = self._margins(value, self._half_range(), float(jnp.finfo(value.dtype).eps))
         before = self._before_squashing(value, below, above)
@@ -71,7 +78,7 @@ class SquashedGaussian(BoxLaw):
 
     @at_equal_ranks
     def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Probability of a sample at or below `value`: exactly 0 at low and 1 at high."""
+        """Return P(sample <= value): exactly 0 at low and 1 at high."""
         value = self._as_value(value)
         below, above = self._margins(value, self._half_range(), float(jnp.finfo(value.dtype).tiny))
         before = self._before_squashing(value, below, above)
@@ -89,24 +96,25 @@ class SquashedGaussian(BoxLaw):
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
-        """Mean by quadrature; error below 1e-6 (float32) or 1e-13 (float64) half-ranges."""
+        """The mean, by quadrature; error below 1e-6 (float32) or 1e-13 (float64) half-ranges."""
         value = self._middle() + self._half_range() * self._unit_moments()[0]
         return jnp.broadcast_to(self._clip(value), self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
-        """Variance by quadrature; error below 1e-6 (float32) or 1e-13 (float64) half-ranges²."""
+        """The variance, by quadrature; error below 1e-6 (float32), 1e-13 (float64) half-ranges²."""
         return jnp.broadcast_to(self._half_range() ** 2 * self._unit_moments()[1], self.batch_shape)
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """Entropy in nats by quadrature: that of the Gaussian plus E[log half_range (1 - tanh²)].
+        """Return the entropy in nats, that of the Gaussian plus E[log half_range (1 - tanh²)].
 
-        Error below 2e-5 (float32) or 1e-12 (float64) for |loc| up to 10 and scales up to 10.
+        Computed by quadrature, with an error below 2e-5 (float32) or 1e-12 (float64) for |loc| and
+        scale up to 10.
         """
         deviation, weights, (lowest, below), (highest, above) = self._quadrature()
         law = lift(self, deviation.ndim)
         inner = jnp.sum(weights * _log_slope(law.loc + law.scale * deviation), axis=0)
-        # Beyond saturation the logarithm is 2 log 2 - 2 |x|, whose tails have a closed form.
+        # Beyond saturation the logarithm is 2 log 2 - 2 |x|, and its integral has a closed form.
         mean_above = self.loc * above + self.scale * _density(highest)
         mean_below = self.scale * _density(lowest) - self.loc * below
         outer = 2.0 * math.log(2.0) * (below + above) - 2.0 * (mean_above + mean_below)
@@ -129,7 +137,7 @@ class SquashedGaussian(BoxLaw):
         return self._clip(self._middle() + self._half_range() * jnp.tanh(before))
 
     def _before_squashing(self, value: Array, below: Array, above: Array) -> Array:
-        """Return artanh of the normalised action, in the form that is exact there."""
+        """Return artanh of the normalised action, by the formula that is accurate there."""
         normalised = (value - self._middle()) / self._half_range()
         central = jnp.abs(normalised) < 0.5
         near_middle = jnp.arctanh(jnp.where(central, normalised, 0.0))
@@ -137,10 +145,11 @@ class SquashedGaussian(BoxLaw):
         return jnp.where(central, near_middle, near_edge)
 
     def _quadrature(self) -> tuple[Array, Array, tuple[Array, Array], tuple[Array, Array]]:
-        """Nodes (in standard deviations) and weights of the Gaussian where tanh is not constant.
+        """Return nodes (in standard deviations) and weights where tanh is not constant.
 
-        The last two are (end, mass beyond it) below and above. Panels are at most 2.5 wide in x
-        and 1.2 standard deviations or 2.5 wide, whichever is coarser, so both scales are resolved.
+        The last two results are (end, mass beyond it) below and above. Panels are at most 2.5 wide
+        in x and at most 1.2 standard deviations or 2.5 wide, whichever is coarser, so both scales
+        are resolved.
         """
         loc, scale = jnp.broadcast_arrays(
             jnp.asarray(self.loc, self._dtype()), jnp.asarray(self.scale, self._dtype())
@@ -156,7 +165,7 @@ class SquashedGaussian(BoxLaw):
         return deviation, weights * _density(deviation), below, above
 
     def _unit_moments(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """Mean and variance of tanh(x)."""
+        """Return mean and variance of tanh(x)."""
         deviation, weights, (_, below), (_, above) = self._quadrature()
         law = lift(self, deviation.ndim)
         squashed = jnp.tanh(law.loc + law.scale * deviation)
@@ -166,5 +175,5 @@ class SquashedGaussian(BoxLaw):
 
 
 def _density(deviation: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Density of the standard Gaussian."""
+    """Return the density of the standard Gaussian."""
     return jnp.exp(-(deviation**2) / 2.0 - _HALF_LOG_2_PI)

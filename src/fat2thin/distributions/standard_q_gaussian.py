@@ -1,10 +1,10 @@
 """The standard q-Gaussian (location 0, scale 1): normaliser, entropy, kernel, tail, cdf, icdf.
 
-Around q = 1 the Gamma functions of the textbook formulas have arguments that grow as 1 / |1 - q|
-and cancel; there a series in (1 - q)^2 takes over, exact in value and derivative, and the tail is
-a quadrature. Elsewhere the tail is an incomplete beta function. The quantile is the root of the
-tail in the logarithm of the distance: there the problem is concave for every index, and Newton's
-steps converge from one side.
+Around q = 1 the Gamma functions of the textbook formulas have arguments of order 1 / |1 - q| and
+cancel. There a series in (1 - q)^2 is used instead, accurate in value and derivative, and the tail
+is computed by quadrature. Elsewhere the tail is an incomplete Beta function. The quantile is found
+by Newton's method on the log tail as a function of the log distance, which is concave for every
+index, so the steps converge from one side.
 """
 
 import math
@@ -29,7 +29,7 @@ from fat2thin.distributions.q_math import (
     polynomial,
 )
 
-# Closer to 1 than this the Gamma functions of 1 / |1 - q| cancel and a series takes over.
+# Within this distance of 1 a series replaces the Gamma functions of 1 / |1 - q|, which cancel.
 NEAR_GAUSSIAN = 0.1
 _LOG_2_PI = math.log(2.0 * math.pi)
 # Stirling's series for log(Gamma(c + 1/4) / Gamma(c + 3/4)) + log(c) / 2 in powers of 1 / c^2:
@@ -39,27 +39,31 @@ _GAMMA_RATIO = (0.0, *(e / (4.0 ** (2 * k + 1) * k) for k, e in enumerate(_EULER
 _STEPS = 8
 _GAMMA_RATIO_SLOPE = tuple(k * a for k, a in enumerate(_GAMMA_RATIO))[1:]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
-# A tail is cut where the density has fallen by this many e-folds.
+# A tail is truncated where the density has fallen by this many e-folds.
 _FOLDS = 40.0
 _MAX_ITERATIONS = 200
 
-# Lower and upper end of a bracket, the point, whether any moves, the number of steps.
+# Lower and upper end of the bracket, current point, whether any point moved, number of steps.
 Search = tuple[Array, Array, Array, Array, Array]
 
 
 class GammaPair(NamedTuple):
-    """Arguments of Gamma(lower) / Gamma(upper), which gives normaliser and entropy."""
+    """Arguments of Gamma(lower) / Gamma(upper), which determines normaliser and entropy."""
 
     near: Bool[Array, "..."]
-    stretch: Float[Array, "..."]  # c |1 - q|, which is 1 at q = 1
-    inverse_square: Float[Array, "..."]  # 1 / c^2
-    distance: Float[Array, "..."]  # |1 - q|
+    """Whether the index is close to 1, where the series in 1 / c^2 is used."""
+    stretch: Float[Array, "..."]
+    """c |1 - q|, which is 1 at q = 1."""
+    inverse_square: Float[Array, "..."]
+    """1 / c^2."""
+    distance: Float[Array, "..."]
+    """|1 - q|."""
     lower: Float[Array, "..."]
     upper: Float[Array, "..."]
 
 
 def gamma_pair(entropic_index: ArrayLike) -> GammaPair:
-    """Return the Gamma arguments of an index, and the small parameters used near 1 instead."""
+    """Return the Gamma arguments of an index, and the series parameters used near 1."""
     index = jnp.asarray(entropic_index, jnp.result_type(entropic_index, float))
     near = jnp.abs(index - 1.0) < NEAR_GAUSSIAN
     close = jnp.where(near, index, 1.0)
@@ -73,7 +77,7 @@ def gamma_pair(entropic_index: ArrayLike) -> GammaPair:
 
 
 def _log_gamma_ratio(lower: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(Gamma(x) / Gamma(x + 1/2)): the recurrence up to where Stirling's series is exact.
+    """Return log(Gamma(x) / Gamma(x + 1/2)) by recurrence to where Stirling's series is accurate.
 
     A difference of two log-Gamma functions would lose three more digits in float32.
     """
@@ -89,7 +93,8 @@ def by_closeness(
 ) -> Array:
     """Return `near(index)` where the index is close to 1, `far(index)` elsewhere.
 
-    Each sees indices of its own side only. For a known index the other side is not computed.
+    Each function only gets indices from its own side. For a concrete index the other function is
+    not computed.
     """
     if not_jax_tracer(entropic_index):
         close = np.abs(np.asarray(entropic_index) - 1.0) < NEAR_GAUSSIAN
@@ -103,7 +108,7 @@ def by_closeness(
 
 
 def _as_constant(function: Callable[[ArrayLike], Array]) -> Callable[[ArrayLike], Array]:
-    """Evaluate a function of a known index while tracing, so that it costs nothing afterwards."""
+    """Evaluate a function of a concrete index at trace time, so it costs nothing at run time."""
     compiled = jax.jit(function)
 
     @wraps(function)
@@ -118,7 +123,7 @@ def _as_constant(function: Callable[[ArrayLike], Array]) -> Callable[[ArrayLike]
 
 @_as_constant
 def log_normaliser(entropic_index: ArrayLike) -> Float[Array, "..."]:
-    """log Z_q for scale 1, smooth across q = 1."""
+    """Return log Z_q for scale 1, smooth across q = 1."""
     pair = gamma_pair(entropic_index)
     series = -jnp.log(pair.stretch) / 2.0 + polynomial(_GAMMA_RATIO, pair.inverse_square)
     direct = _log_gamma_ratio(pair.lower) - jnp.log(pair.distance) / 2.0
@@ -127,7 +132,7 @@ def log_normaliser(entropic_index: ArrayLike) -> Float[Array, "..."]:
 
 @_as_constant
 def entropy_excess(entropic_index: ArrayLike) -> Float[Array, "..."]:
-    """Shannon entropy minus log Z_q, the same for every scale; 1/2 at q = 1."""
+    """Return Shannon entropy minus log Z_q, which is the same for every scale; 1/2 at q = 1."""
     pair = gamma_pair(entropic_index)
     slope = pair.inverse_square * polynomial(_GAMMA_RATIO_SLOPE, pair.inverse_square)
     series = (0.5 + 2.0 * slope) / pair.stretch
@@ -138,11 +143,11 @@ def entropy_excess(entropic_index: ArrayLike) -> Float[Array, "..."]:
 def log_kernel(
     deviation: Float[Array, "..."], entropic_index: ArrayLike, scale: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
-    """log exp_q(-y^2 / 2) at y = deviation / scale inside the support.
+    """Return log exp_q(-y^2 / 2) at y = deviation / scale inside the support.
 
-    Inside the support 1 - (1 - q) y^2 / 2 is floored at the machine epsilon, so that a point of
-    the support is never -inf by rounding. Beyond float's range of y^2 the result is -inf for
-    q <= 1, and the power law takes over for q > 1, even where y itself overflows.
+    1 - (1 - q) y^2 / 2 is clamped to at least the machine epsilon, so rounding never gives -inf
+    inside the support. Where y^2 overflows, the result is -inf for q <= 1 and the power law for
+    q > 1, even if y itself overflows.
     """
     info = jnp.finfo(deviation.dtype)
     standardised = deviation / scale
@@ -150,7 +155,7 @@ def log_kernel(
     representable = magnitude < float(np.sqrt(info.max)) / 8.0
 
     def tail_of(index: Array) -> tuple[Array, Array]:
-        """Where 1 + z and z are the same number: z may overflow there, its logarithm does not."""
+        """Return where 1 + z rounds to z (z may overflow there, but not its log), and the shift."""
         heavy = index > 1.0
         shift = jnp.where(heavy, index - 1.0, 1.0)
         return heavy & (magnitude > jnp.sqrt(8.0 / (info.eps * shift))), shift
@@ -177,10 +182,11 @@ def log_kernel(
 
 
 def _near_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> Array:
-    """log of the upper tail at distance >= 0 for an index near 1, by quadrature.
+    """Return the log of the upper tail at distance >= 0 for an index near 1, by quadrature.
 
-    The density has fallen by `_FOLDS` e-folds at distance^2 exp(d) + 2 folds (exp(d) - 1) / d
-    squared, with d = (q - 1) folds; for q < 1 that point lies inside the support.
+    The density has fallen by `_FOLDS` e-folds at the point whose square is
+    distance^2 exp(d) + 2 folds (exp(d) - 1) / d, with d = (q - 1) folds. For q < 1 that point lies
+    inside the support.
     """
     growth = (index - 1.0) * _FOLDS
     end = jnp.sqrt(distance**2 * jnp.exp(growth) + 2.0 * _FOLDS * jnp.exp(log_expm1_ratio(growth)))
@@ -194,7 +200,7 @@ def _near_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) ->
 
 
 def _far_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> Array:
-    """log of the upper tail at distance >= 0 for an index away from 1.
+    """Return the log of the upper tail at distance >= 0 for an index away from 1.
 
     The tail is I_x(c, 1/2) / 2 with x = 1 - t^2 (q < 1) or 1 / (1 + z) (q > 1).
     """
@@ -203,12 +209,12 @@ def _far_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> 
     gap = jnp.abs(index - 1.0)
     largest = float(np.sqrt(jnp.finfo(distance.dtype).max)) / 8.0
     argument = gap * jnp.minimum(distance, largest) ** 2 / 2.0
-    # x and 1 - x, each from the side on which it is exact.
+    # x and 1 - x are computed separately, so each is accurate where it is small.
     inner = jnp.where(sparse, jnp.minimum(argument, 1.0), argument / (1.0 + argument))
     outer = jnp.where(sparse, jnp.maximum(1.0 - argument, 0.0), 1.0 / (1.0 + argument))
     central = inner < 0.5
     tail = incomplete_beta(shape, 0.5, outer, inner, central) / 2.0
-    # For x -> 0 the tail is x^c / (2 c B(c, 1/2)), whose logarithm never underflows.
+    # For x -> 0 the tail is x^c / (2 c B(c, 1/2)); its logarithm never underflows.
     log_outer = -(jnp.log(gap / 2.0) + 2.0 * jnp.log(jnp.maximum(distance, 1.0)))
     half = jnp.full_like(shape, 0.5)
     power_law = shape * log_outer - jnp.log(2.0 * shape) - log_beta(shape, half)
@@ -218,7 +224,7 @@ def _far_log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> 
 
 @jax.jit
 def log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log P(Y > distance) of a standard q-Gaussian Y, for distance >= 0."""
+    """Return log P(Y > distance) for a standard q-Gaussian Y and distance >= 0."""
     distance, index = jnp.broadcast_arrays(distance, index)
     near = gamma_pair(index).near
     close = _near_log_tail(jnp.where(near, distance, 0.0), jnp.where(near, index, 1.0))
@@ -227,11 +233,11 @@ def log_tail(distance: Float[Array, "..."], index: Float[Array, "..."]) -> Float
 
 
 def refuse_derivative(tangents: Sequence[object], what: str, parameters: str, them: str) -> None:
-    """Raise where a derivative in parameters is asked of a function that has none in them."""
+    """Raise a TypeError if a tangent of a parameter without a derivative is not zero."""
     if any(type(tangent) is not SymbolicZero for tangent in tangents):
         raise TypeError(
-            f"{what} is not differentiable in {parameters}: "
-            f"use sample, which is, or stop the gradient of the {them}."
+            f"The {what} is not differentiable in {parameters}. "
+            f"Use sample, which is, or stop the gradient of the {them}."
         )
 
 
@@ -244,7 +250,7 @@ def _density(standardised: Array, index: Array) -> Array:
 @jax.custom_jvp
 @jax.jit
 def standard_cdf(standardised: Float[Array, "..."], index: Float[Array, "..."]) -> Array:
-    """P(Y <= y) of a standard q-Gaussian Y; accurate to rounding in the lower tail."""
+    """Return P(Y <= y) for a standard q-Gaussian Y; accurate to rounding in the lower tail."""
     beyond = (1.0 - index) * standardised**2 >= 2.0
     distance = jnp.where(beyond, 0.0, jnp.abs(standardised))
     tail = jnp.where(beyond, 0.0, jnp.exp(log_tail(distance, index)))
@@ -255,7 +261,7 @@ def standard_cdf(standardised: Float[Array, "..."], index: Float[Array, "..."]) 
 @jax.custom_jvp
 @jax.jit
 def standard_icdf(share: Float[Array, "..."], index: Float[Array, "..."]) -> Array:
-    """The y with P(Y <= y) = share; NaN outside [0, 1], the ends of the support at 0 and 1."""
+    """Return the y with P(Y <= y) = share: the support's ends at 0 and 1, NaN outside [0, 1]."""
     share, index = jnp.broadcast_arrays(share, index)
     dtype = share.dtype
     info = jnp.finfo(dtype)
@@ -280,7 +286,7 @@ def standard_icdf(share: Float[Array, "..."], index: Float[Array, "..."]) -> Arr
         moved = jnp.abs(following - log_distance) > resolution
         return low, high, following, jnp.any(moved & solvable), iteration + 1
 
-    # Closer to the centre than this the distance is below the rounding of the share.
+    # At smaller distances from the centre, rounding of the share dominates.
     low = jnp.full_like(share, np.log(info.eps) - 2.0)
     high = jnp.where(sparse, jnp.log(edge), np.log(info.max) - 1e-4).astype(dtype)
     start = jnp.minimum(jnp.zeros_like(share), high - 0.5)

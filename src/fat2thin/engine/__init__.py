@@ -1,4 +1,4 @@
-"""The compiled part of a run: programs, jobs, devices. It opens no run or data file."""
+"""The compiled part of a run: programs, jobs, devices. It reads and writes no files of a run."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ __all__ = ["train"]
 
 
 def __getattr__(name: str) -> Any:
-    # Later, so that the command line can set up JAX's cache before JAX is loaded.
+    # Imported on demand: the command line must set up JAX's cache before JAX is loaded.
     if name == "train":
         from fat2thin.engine.loop import train
 

@@ -1,7 +1,8 @@
 """Compiled programs: kept on disk for later processes, released before Linux runs out of mappings.
 
-JAX stores and finds programs on disk; `use` only says where, and which are worth keeping. The files
-are programs that JAX runs, so the folder belongs to its user alone. It may be removed at any time.
+JAX stores and finds programs on disk; `use` only sets the folder, and which programs are kept. The
+files are programs that JAX runs, so only the user can write to the folder. It can be removed at any
+time.
 
 In memory, JAX keeps every program that it compiled. On a CPU one trained program takes about 1,500
 memory mappings, and Linux allows a process 65,530 by default. Beyond that it ends the process.
@@ -18,7 +19,7 @@ MAPPINGS = Path("/proc/self/maps")  # one line per mapping of this process; only
 LIMIT = Path("/proc/sys/vm/max_map_count")
 DEFAULT_LIMIT = 65_530  # used if the file cannot be read
 HALF, MOST = 0.5, 0.75
-"""Shares of the limit above which our own programs, and all programs, are released."""
+"""Shares of the limit above which the programs of the loop, and all programs, are released."""
 GROWTH = 0.1  # share of the mappings free after a release that must be used before the next release
 
 _FOLDER = "jax_compilation_cache_dir"
@@ -26,14 +27,14 @@ _KEPT = {
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-"""Keep programs that take 0.1 s, not JAX's 1 s: a run has twenty below and few above."""
+"""Keep programs that compile in 0.1 s or more, not JAX's 1 s: a run has twenty below 1 s."""
 
 _log = logging.getLogger(__name__)
 _after_release = 0  # mappings in use after the last release
 
 
 def use() -> None:
-    """Let JAX keep what it compiles in $XDG_CACHE_HOME/fat2thin/jax, or under ~/.cache.
+    """Let JAX keep compiled programs in $XDG_CACHE_HOME/fat2thin/jax, or under ~/.cache.
 
     If a folder is chosen already ($JAX_COMPILATION_CACHE_DIR, or JAX's own configuration), nothing
     changes. If the folder cannot be written, nothing is kept, and that is logged.
@@ -62,10 +63,10 @@ def use() -> None:
 
 
 def _refuse_others(folder: Path) -> None:
-    """Refuse a folder that others can write to: their programs would run as if they were ours."""
+    """Refuse a folder that others can write to: JAX would run their programs."""
     status = folder.stat()
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-        raise PermissionError(f"others may write to {folder}; remove it, or `chmod go-w` it")
+        raise PermissionError(f"other users can write to {folder}; remove it, or `chmod go-w` it")
 
 
 def _chosen() -> bool:

@@ -1,7 +1,7 @@
-"""Jobs on the devices of a machine: each device has its share; jobs that do not fit take turns.
+"""Distribute jobs over the devices of a machine; jobs that do not fit into memory take turns.
 
 With one device that holds all jobs, nothing is added to the compiled loop. Otherwise copies of the
-last job fill up the rest, so that every device and every turn has the same number of jobs; the
+last job fill the last turn, so that every device and every turn has the same number of jobs; the
 results of the copies are dropped.
 """
 
@@ -29,20 +29,20 @@ from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream
 
 LIMIT = "FAT2THIN_MEMORY"
-"""Environment variable: the memory of each device that a run may use, in GiB."""
+"""Environment variable: the memory that a run may use on each device, in GiB."""
 
 _METRICS = 20  # about how many metrics of an update have one number per row
 _MARGIN = 0.1  # share of a device's memory left to evaluations and the compiler
 _STATES = 3
 _OUTPUTS = 1
-"""Memory of a chunk, in copies of the state and of all layers' outputs for a batch. XLA's own count
-on a CPU, of TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side, layers of 64 and 256 and
-batches of 256 and 1,024, is 2 states and .7 to .8 outputs; an accelerator's compiler may keep more
-copies. The rows drawn ahead are added to that."""
+"""Memory of a chunk, in copies of the state and of all layers' outputs for a batch. XLA reports 2
+states and .7 to .8 outputs on a CPU, for TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side,
+layers of 64 and 256 and batches of 256 and 1,024; an accelerator's compiler may keep more copies.
+The rows drawn ahead are added to that."""
 
 
 class JobScheduler:
-    """Runs the compiled loop for any number of jobs, on all devices and in turns.
+    """Runs the compiled loop for any number of jobs, on all devices and in turns if needed.
 
     The states of jobs that take turns are kept in host memory, all others on the devices; `spread`
     puts them there, and `gathered` brings them back.
@@ -53,24 +53,24 @@ class JobScheduler:
         make_room((loop.init, loop.chunk, loop.policies, loop.evaluate))
         self._all = np.arange(len(jobs.seed))
         held = jobs_at_a_time(program, jobs, data_size) or self._all.size
-        self.count = math.ceil(self._all.size / (held * jax.device_count()))  # of turns
+        self.count = math.ceil(self._all.size / (held * jax.device_count()))  # number of turns
         equally_many = math.ceil(self._all.size / self.count)
         of_device = math.ceil(equally_many / jax.device_count())
         devices = math.ceil(equally_many / of_device)
-        self.at_a_time = of_device * devices  # jobs in a turn
+        self.at_a_time = of_device * devices  # jobs per turn
         self._program = dataclasses.replace(program, devices=devices)
         self._plain = self.count == devices == 1
         self._jobs = self.spread(jobs)
 
     @property
     def about(self) -> dict[str, int]:
-        """Fields of run.json: how many devices share the jobs, and how many jobs have a turn."""
+        """Fields of run.json: the number of devices that share the jobs, and the jobs per turn."""
         devices = {"devices": self._program.devices} if self._program.devices > 1 else {}
         turns = {"jobs_at_a_time": self.at_a_time} if self.count > 1 else {}
         return devices | turns
 
     def spread(self, tree: Any) -> Any:
-        """Put a tree of all jobs where it is needed: on the devices, or the host."""
+        """Put a tree of all jobs where it is needed: on the devices, or on the host."""
         if self._plain:
             return tree
         on_host = jax.device_get(tree)
@@ -109,9 +109,9 @@ class JobScheduler:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 raise MemoryError(
-                    "the device has not enough memory for so many jobs at a time, more than was "
-                    f"estimated. Set {LIMIT} to what they may take of it, in GiB, and they take "
-                    f"turns. ({error})"
+                    "the device has not enough memory for this number of jobs; the estimate was "
+                    f"too low. Set {LIMIT} to the GiB that they may use, so that they take turns. "
+                    f"({error})"
                 ) from error
 
         going = np.ones(self._all.size, bool) if active is None else active
@@ -182,7 +182,7 @@ def _on_host(parts: Iterable[Any], count: int) -> Any:
 
 
 def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
-    """Return how many jobs a device holds beside the logs, at least one; None without a limit.
+    """Return how many jobs a device holds along with the logs, at least one; None without a limit.
 
     The limit is `FAT2THIN_MEMORY`, or the free memory of the devices.
     """
@@ -205,7 +205,7 @@ def _asked_for() -> float | None:
 
 
 def _offered() -> float | None:
-    """Return the smallest free memory of a device; the main memory of a CPU does not count."""
+    """Return the smallest free memory of the devices; None on a CPU, which reports no limit."""
     known = [device.memory_stats() or {} for device in jax.devices()]
     limited = [stats for stats in known if "bytes_limit" in stats]
     sizes = [stats["bytes_limit"] - stats.get("bytes_in_use", 0) for stats in limited]
@@ -222,5 +222,5 @@ def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
     outputs = sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in layers)
     rows = loop.batch_bytes(program) + _METRICS * program.batch_size * 4
     rest = _OUTPUTS * program.batch_size * outputs + loop.drawn_ahead(program) * rows
-    # One after the other, they need the rest in turn.
+    # Sequential jobs share the memory of the rest.
     return count * _STATES * state + (1 if program.sequential else count) * rest

@@ -1,9 +1,9 @@
 """The compiled loop: updates of one job in a scan, and all jobs of a pack in one program.
 
 A job is a seed and, in a pack of runs, the numbers of some settings. On a CPU, jobs run one after
-the other, so that a job's bits do not depend on the other jobs; elsewhere they run side by side.
+the other, so that a job's bits do not depend on the other jobs; elsewhere they run in parallel.
 Every random number comes from the seed, the purpose and the number of the update, so it does not
-matter where a run was cut.
+matter where a run is cut into chunks.
 
 `train` is training as a pure function, without a run folder: jit, vmap or differentiate it.
 """
@@ -44,7 +44,7 @@ from fat2thin.random_streams import Stream, fold, seed_key, stream_key
 from fat2thin.settings.config import whole_number
 
 DRAWN_AHEAD = 2**21
-"""About how many bytes of the log a job draws and gathers at once for its next updates."""
+"""Approximate number of bytes of the log that a job gathers at a time for its next updates."""
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 """Kernels of an update that do not wait for each other may run at the same time on a GPU."""
 
@@ -53,7 +53,7 @@ def initial_state(key: Key[Array, ""], program: Program) -> State:
     """Return the state that one job starts in."""
     init = program.algorithm.init
     state = init(fold(key, Stream.INITIAL_STATE), program.problem, program.config)
-    # Whether a number was written as 0 or as an array must not matter to what is compiled.
+    # Python numbers and arrays must compile to the same program.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
 
 
@@ -163,7 +163,7 @@ def chunk(
     """Run updates `start` to `start + length - 1` of every job, or of its preparation.
 
     A job in which something is not finite keeps the state it was given, and so does one that is
-    no longer active. The jobs beside it are not affected.
+    no longer active. The other jobs are not affected.
     """
 
     def one(state: State, job: Jobs, data: Data, start: Array) -> tuple[State, ChunkReport]:

@@ -12,7 +12,7 @@ from fat2thin.algorithms.base import Metrics, State
 from fat2thin.engine.program import Jobs
 
 STATE = "state"
-"""Reported in place of a metric when all metrics are finite and the parameters are not."""
+"""Reported in place of a metric if all metrics are finite and the parameters are not."""
 
 
 class ChunkReport(NamedTuple):
@@ -23,7 +23,7 @@ class ChunkReport(NamedTuple):
     bad_update: Int[Array, " jobs"]
     """The first update (from 0) after which something is not finite, or -1."""
     bad_metric: Int[Array, " jobs"]
-    """Index of that metric in sorted order; the number of metrics stands for the state."""
+    """Index of that metric in sorted order; the number of metrics means the state."""
     signals: dict[str, Float[Array, " jobs"]] | None = None
     """Signals of the held-out rows after the last update, if rows are held out."""
 
@@ -34,7 +34,7 @@ class ChunkReport(NamedTuple):
 
 
 class UpdateMetrics(eqx.Module):
-    """The metrics of one or several updates: single numbers first, then those with one per row.
+    """The metrics of one or several updates: scalars first, then those with one number per row.
 
     On a GPU, the mean over a batch is slow for one update and fast for many updates together.
     """
@@ -56,7 +56,7 @@ def pack_metrics(metrics: Metrics, batch_size: int) -> UpdateMetrics:
         if value.shape not in ((), (batch_size,)):
             raise ValueError(
                 f"the metric {name} of an update has shape {value.shape}: it must be one number, "
-                f"or one a row of the batch, ({batch_size},)"
+                f"or one per row of the batch, ({batch_size},)"
             )
     numbers = {name: value for name, value in values.items() if value.ndim == 0}
     rows = {name: value for name, value in values.items() if value.ndim > 0}
@@ -109,7 +109,7 @@ def chunk_report(
 
 
 class TrainingDiverged(RuntimeError):
-    """Something is not finite; names the job, the update and the metric."""
+    """A metric or a parameter is not finite; names the job, the update and the metric."""
 
     def __init__(
         self, *, seed: int, settings: dict[str, float], step: int, metric: str, last_good_step: int

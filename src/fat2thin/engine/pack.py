@@ -47,7 +47,7 @@ class LoadedLog(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """The program of several runs, and what it is called with."""
+    """The program of several runs, and its arguments."""
 
     program: Program
     jobs: Jobs
@@ -77,7 +77,7 @@ class Shapes(NamedTuple):
 
 
 def make_program(spec: RunSpec, problem: Problem) -> Program:
-    """Return what is compiled for a run on this machine."""
+    """Return the program of a run on this machine."""
     return Program(
         algorithm=algorithms.get(spec.algorithm),
         problem=problem,
@@ -127,7 +127,7 @@ def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
 def make_pack(
     specs: Sequence[RunSpec], logs: Sequence[tuple[LoadedLog, ...]], traced: Sequence[str] = ()
 ) -> Pack:
-    """Put all runs into one program; runs that cannot share one are an error that says why.
+    """Put all runs into one program; a ValueError says why runs cannot share one.
 
     Settings that differ are arguments of the program, and so are those named in `traced`.
     """
@@ -173,19 +173,19 @@ def _refuse_different(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> 
             if field.name not in OWN and mine != other:
                 raise ValueError(
                     f"runs with different {field.name} ({mine!r} and {other!r}) cannot share a "
-                    "program: run them apart"
+                    "program: run them separately"
                 )
         if problem != problems[0]:
             raise ValueError(
                 f"{first.dataset} and {spec.dataset} cannot share a program, their widths, action "
-                f"boxes or discounts differ ({problems[0]} and {problem}): run them apart"
+                f"boxes or discounts differ ({problems[0]} and {problem}): run them separately"
             )
     for name, values, traceable in _different_settings(specs):
         if not traceable:
             raise ValueError(
                 f"runs with different {name} ({', '.join(map(repr, dict.fromkeys(values)))}) "
                 "cannot share a program: only settings that are real numbers and do not shape it "
-                "may differ. Run them apart"
+                "may differ. Run them separately"
             )
 
 
@@ -213,7 +213,7 @@ def data_size(dataset: Dataset) -> int:
 
 
 def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> Data:
-    """Put logs on the device, shorter ones padded, with rows to watch if any are held out."""
+    """Put logs on the device, shorter ones padded, with rows for signals if any are held out."""
 
     def padded(arrays: list[np.ndarray]) -> Array:
         if len(arrays) == 1:

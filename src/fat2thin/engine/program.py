@@ -1,4 +1,4 @@
-"""What is compiled for a pack of runs, what it is called with, and where its chunks end."""
+"""The compiled program of a pack of runs, its arguments, and the lengths of its chunks."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ class Program:
     config: Any
     batch_size: int
     sequential: bool
-    """Whether jobs run one after the other (CPU) or side by side."""
+    """Whether jobs run one after the other (CPU) or in parallel."""
     devices: int = 1
     """Number of devices that share the jobs; it must divide the number of jobs."""
     select: bool = False
@@ -76,7 +76,7 @@ def sequential_here() -> bool:
 
 
 def mesh(program: Program) -> Mesh:
-    """Return the devices of a program, in a row."""
+    """Return the devices of a program as a one-dimensional mesh."""
     return Mesh(np.asarray(jax.devices()[: program.devices]), (JOBS,))
 
 

@@ -1,4 +1,4 @@
-"""Selection: the best state so far, by a signal of the held-out rows, beside the learning one."""
+"""Selection of the best state so far by a held-out signal, while training continues."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fat2thin.algorithms.base import State
 
 NO_SCORE = float(np.finfo(np.float32).min)
-"""Score of a state before any signal: finite, as every number of a state must be."""
+"""Score before any signal; finite, because every number of a state must be."""
 
 
 class SelectedState(NamedTuple):
@@ -32,7 +32,7 @@ class SelectedState(NamedTuple):
 
 
 def start_selection(state: State) -> SelectedState:
-    """Return the pair to start with, before any signal."""
+    """Return the initial selection, before any signal."""
     return SelectedState(state, state, jnp.float32(NO_SCORE), jnp.int32(0))
 
 

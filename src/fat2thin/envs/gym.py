@@ -1,7 +1,7 @@
-"""The treatment task for Gymnasium; importing this module registers it.
+"""The treatment task as a Gymnasium environment; importing this module registers it.
 
-`gymnasium.make("fat2thin.envs.gym:fat2thin/Treatment-v0")` imports it. The other reward is not
-`Treatment-v1`: Gymnasium would advise users of `Treatment-v0` to upgrade to it.
+`gymnasium.make("fat2thin.envs.gym:fat2thin/Treatment-v0")` imports it. The quadratic reward has its
+own name: Gymnasium would tell users of `Treatment-v0` to upgrade to a `Treatment-v1`.
 """
 
 from typing import Any
@@ -17,21 +17,21 @@ IDENTIFIERS = {
     "fat2thin/Treatment-v0": "treatment/cubic",
     "fat2thin/TreatmentQuadratic-v0": "treatment/quadratic",
 }
-"""The registered identifiers and the variants they stand for."""
+"""Registered identifiers and their variants of the task."""
 
 _reset = jax.jit(treatment.reset, static_argnames="task")
 _step = jax.jit(treatment.step, static_argnames="task")
 
 
 class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
-    """One patient; `task` is a variant or its name ("treatment/cubic-fixed").
+    """An environment of one patient; `task` is a variant or its name ("treatment/cubic-fixed").
 
-    Observations have shape (8,), actions shape (1,) in the units of the task. An action outside the
-    box is clipped to it. An episode is truncated at the horizon and never terminated. `info` holds
-    the fields of `treatment.Info` after a step and is empty after a reset.
+    Observations have shape (8,), actions shape (1,) in the units of the task. Actions outside the
+    box are clipped. An episode is truncated at the horizon and never terminates. `info` has the
+    fields of `treatment.Info` after a step and is empty after a reset.
 
-    The random numbers of an episode: `np_random` draws an integer below 2³¹; its key is split into
-    one for `treatment.reset` and one which, folded with t = 0, 1, ..., gives those of
+    Randomness: each reset draws an integer below 2³¹ from `np_random` and makes a key of it. The
+    key is split into one for `treatment.reset` and one that is folded with t = 0, 1, … for
     `treatment.step`.
     """
 
@@ -47,7 +47,7 @@ class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start a new patient; there are no options."""
+        """Start an episode with a new patient; `options` must be empty."""
         super().reset(seed=seed)
         if options:
             raise ValueError(f"the treatment task has no reset options, got {options!r}")
@@ -57,7 +57,7 @@ class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.asarray(observation, np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Give one dose."""
+        """Give one dose and return (observation, reward, False, truncated, info)."""
         if self._state is None:
             raise gymnasium.error.ResetNeeded("call reset() before step()")
         key = jax.random.fold_in(self._noise_key, self._state.time)
@@ -70,7 +70,7 @@ class TreatmentEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def register() -> None:
-    """Register the identifiers with Gymnasium; a second call changes nothing."""
+    """Register the identifiers with Gymnasium, unless they are registered already."""
     for identifier, name in IDENTIFIERS.items():
         if identifier not in gymnasium.registry:
             gymnasium.register(

@@ -1,8 +1,8 @@
-"""Record a log of a policy, or of any function that acts, in a Gymnasium task.
+"""Recording of logs in Gymnasium tasks, with a policy or any function that acts.
 
-Episodes are numbered, and a log holds the first ones in the order of their numbers, whichever
-environment finished first: otherwise it would hold too many short ones. An episode depends on its
-number, the seed and the policy, not on the episodes or the number of processes beside it.
+Episodes are numbered, and a log holds the first ones in numerical order, not those that finish
+first, which would favour short episodes. An episode depends only on its number, the seed and the
+policy, not on other episodes or the number of processes.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from fat2thin.envs.rollouts import Act, Environments, Steps, Task, describe
 from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import LARGEST_SEED, Stream, stream_key
 
-ABREAST = 32  # environments that run side by side
-DISCOUNT = 0.99  # the usual discount factor of MuJoCo's robots
+ABREAST = 32  # environments that run in parallel
+DISCOUNT = 0.99  # the usual discount factor of MuJoCo tasks
 
 
 def record(
@@ -37,12 +37,12 @@ def record(
     abreast: int = ABREAST,
     progress: Callable[[int], None] | None = None,
 ) -> Dataset:
-    """Record `rows` rows: whole episodes, the last one cut.
+    """Record a data set of `rows` rows: whole episodes, the last one possibly cut.
 
-    `act` maps observations of shape (environments, observation), their episode numbers and steps to
-    actions in the task's units, which are clipped to the box. `progress` is called with the number
-    of rows so far. The rows depend neither on `workers` (see `Environments`) nor on `abreast`, if
-    `act` treats every environment by itself.
+    `act` maps observations of shape (environments, observation), episode numbers and step numbers
+    to actions in the task's units, which are clipped to the box. `progress` is called with the
+    number of rows so far. `abreast` is the number of parallel environments. The rows do not depend
+    on it or on `workers` (see `Environments`) if `act` treats each environment independently.
     """
     task = describe(task) if isinstance(task, str) else task
     for what, number in (("rows", rows), ("abreast", abreast)):
@@ -51,7 +51,7 @@ def record(
     if not 0 <= discount <= 1:
         raise ValueError(f"the discount must lie in [0, 1], not {discount}")
     slots = min(abreast, rows)
-    # An episode has at least one step, so these are enough.
+    # Enough, since an episode has at least one step.
     numbers = np.arange(slots * math.ceil(rows / slots)).reshape(-1, slots).T
     seeds = np.asarray(reset_seeds(_key(seed)[None], numbers.ravel())).reshape(numbers.shape)
     recorder = _Recorder(rows, slots, numbers.size, progress)
@@ -62,34 +62,34 @@ def record(
 
 
 def uniform(task: Task, seed: int = 0) -> Act:
-    """Act at random: every action is drawn uniformly from the box of the task."""
+    """Return a function that draws actions uniformly from the box of the task."""
     low, high = (np.asarray(end, np.float32) for end in (task.action_low, task.action_high))
     return _by_rule(jax.tree_util.Partial(_uniform_action, low, high), seed)
 
 
 def from_policy(policy: Policy, seed: int = 0, way: str = "sampled") -> Act:
-    """Act as a policy does, by a sample or at its centre ("centre").
+    """Return a function that acts with a policy, by sampling or, for "centre", without.
 
-    The draws depend on the seed, the number of the episode and the step alone.
+    The draws depend only on the seed, the episode number and the step.
     """
     if way not in WAYS:
-        raise ValueError(f"a policy acts in the ways {', '.join(WAYS)}, not {way!r}")
+        raise ValueError(f"way must be one of {', '.join(WAYS)}, got {way!r}")
     return _by_rule(WAYS[way](policy), seed)
 
 
 class _Enough(Exception):
-    """The requested number of rows is recorded."""
+    """Raised when the requested number of rows is recorded."""
 
 
 class _Recorder:
-    """Keeps steps until the first episodes have enough of them."""
+    """Stores steps until the first episodes have enough of them."""
 
     def __init__(
         self, rows: int, slots: int, episodes: int, progress: Callable[[int], None] | None
     ) -> None:
         self._rows, self._slots, self._progress = rows, slots, progress
         self._parts: list[Steps] = []
-        # One more than there are, for the episode after the last.
+        # One extra entry, for the episode after the last.
         self._lengths = np.zeros(episodes + 1, np.int64)
         self._over = np.zeros(episodes + 1, bool)
         self._taken, self._whole, self._rows_of_whole = 0, 0, 0
@@ -128,7 +128,7 @@ def _uniform_action(low: Array, high: Array, key: Key[Array, ""], observation: A
 
 
 def _in_box(task: Task, act: Act, slots: int) -> Act:
-    """Wrap `act` to take a slot's episodes by number, and to answer in float32 in the box."""
+    """Wrap `act` to get numbers of episodes, and clip its float32 actions to the box."""
     low, high = float32_box(np.asarray(task.action_low), np.asarray(task.action_high))
     first = np.arange(slots)
 
@@ -144,7 +144,7 @@ def _in_box(task: Task, act: Act, slots: int) -> Act:
 
 
 def _by_rule(rule: Any, seed: int) -> Act:
-    """Act by `rule(key, observation)`, all environments in one compiled call."""
+    """Return a function that calls `rule(key, observation)` for all environments at once."""
     rule, key = jax.device_put((rule, _key(seed)), processor())
 
     def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ def _actions(
 def action_key(
     key: Key[Array, ""], episode: Int[Array, ""], step: Int[Array, ""]
 ) -> Key[Array, ""]:
-    """Return the key for drawing the action of a step."""
+    """Return the random key of the action of a step."""
     _, acting = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(acting, episode), step)
 
@@ -179,7 +179,7 @@ def action_key(
 def reset_seeds(
     keys: Key[Array, " jobs"], number: Int[Array, " episodes"]
 ) -> Int[Array, "jobs episodes"]:
-    """Return the seeds that the numbered episodes of every key are reset with."""
+    """Return the reset seeds of the numbered episodes, for every key."""
 
     def seed(key: Key[Array, ""], episode: Int[Array, ""]) -> Int[Array, ""]:
         reset, _ = jax.random.split(key)
@@ -189,7 +189,7 @@ def reset_seeds(
 
 
 def processor() -> jax.Device:
-    """Return the CPU, where policies act on the host; the default device if JAX may use no CPU."""
+    """Return the CPU device, or the default device if JAX has no CPU."""
     try:
         return jax.devices("cpu")[0]
     except RuntimeError:

@@ -1,10 +1,10 @@
-"""Episodes of any Gymnasium task with continuous actions, many environments side by side.
+"""Parallel rollouts in Gymnasium tasks with continuous actions.
 
 Worker processes step the environments; the policy is called once for all of them. An episode
-depends on its own seed and policy alone, not on other environments or the number of workers.
+depends only on its seed and policy, not on other environments or the number of workers.
 
-A worker runs this module. It exchanges data with its driver through records in shared memory, and
-a byte each way says "go" and "done". Nothing but NumPy and Gymnasium is imported here.
+A worker process runs this module. It shares records in memory with its driver, and single bytes
+signal "go" and "done". Only NumPy and Gymnasium are imported here.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ import numpy as np
 from fat2thin.envs import TaskFailed
 
 LONGEST_EPISODE = 100_000
-"""Steps after which an episode of a task without a time limit counts as endless."""
-_PATIENCE = 5.0  # seconds that a worker has to end by itself
+"""Number of steps after which an episode without a time limit counts as endless."""
+_PATIENCE = 5.0  # seconds before a worker that does not end is killed
 _IDLE, _RESET, _STEP = 0, 1, 2  # commands to a slot
 _GO, _DONE, _FAILED = b"g", b"d", b"f"  # messages to and from a worker
 
@@ -41,24 +41,26 @@ class Task:
 
     name: str
     options: dict[str, Any]
+    """Arguments of `gymnasium.make`."""
     observation_size: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    time_limit: int | None  # steps after which an episode is truncated, where the task has a limit
+    time_limit: int | None
+    """Number of steps after which an episode is truncated, if there is a limit."""
     specification: Any = dataclasses.field(repr=False, compare=False)
-    """Gymnasium's own, from which the task can be made again."""
+    """Gymnasium's specification, from which the task can be recreated."""
 
     def check(
         self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...], whose: str
     ) -> None:
-        """Raise a ValueError if sizes or box differ from the task's; `whose` names their owner."""
+        """Raise a `ValueError` if sizes or box differ; `whose` names their owner in the message."""
         for what, mine, other in (
             ("observations of size", self.observation_size, observation_size),
             ("actions of size", len(self.action_low), len(low)),
         ):
             if mine != other:
                 raise ValueError(
-                    f"{self.name} has {what} {mine}, {whose} has {other}: name the right task"
+                    f"{self.name} has {what} {mine}, {whose} has {other}: give the right task"
                 )
         box = np.asarray([self.action_low, self.action_high])
         if not np.allclose(box, [low, high], rtol=1e-5, atol=1e-6):
@@ -70,12 +72,12 @@ class Task:
 
 
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
-"""Chooses actions (slots, action) from observations (slots, observation), the index of each slot's
-episode and its step, both from 0. Actions of slots without further episodes are ignored."""
+"""A function of observations (slots, observation), and of the episode and step number of each slot
+(from 0) that returns actions (slots, action). Actions of finished slots are ignored."""
 
 
 class Steps(NamedTuple):
-    """One step of the slots that took one, one row each."""
+    """One step of all active slots, one row per slot."""
 
     slot: np.ndarray
     episode: np.ndarray
@@ -91,10 +93,14 @@ class Steps(NamedTuple):
 class Rollouts:
     """Results of the episodes of all slots."""
 
-    returns: np.ndarray  # shape (slots, episodes): undiscounted sums of rewards
-    lengths: np.ndarray  # shape (slots, episodes): steps
-    terminated: np.ndarray  # shape (slots, episodes): whether the task itself ended the episode
+    returns: np.ndarray
+    """Shape (slots, episodes): undiscounted sums of rewards."""
+    lengths: np.ndarray
+    """Shape (slots, episodes): numbers of steps."""
+    terminated: np.ndarray
+    """Shape (slots, episodes): whether the episode had a true end."""
     seconds: float
+    """Wall-clock time."""
 
     @property
     def steps(self) -> int:
@@ -108,10 +114,10 @@ class Rollouts:
 
 
 def describe(task: str, **options: Any) -> Task:
-    """Make the task once and describe it; raise a ValueError if its spaces are not supported.
+    """Return the description of a task; raise a `ValueError` if its spaces are not supported.
 
-    `options` go to `gymnasium.make` and must be JSON-serialisable. A name may be "module:Name-v0":
-    the module is imported first.
+    `options` are passed to `gymnasium.make` and must be JSON-serialisable. For a name such as
+    "module:Name-v0", the module is imported first.
     """
     try:
         json.dumps(options)
@@ -121,16 +127,16 @@ def describe(task: str, **options: Any) -> Task:
         environment = gymnasium.make(task, **options)
     except (gymnasium.error.Error, ImportError) as error:
         raise ValueError(
-            f"Gymnasium cannot make {task!r}: {error}. Tasks of a package of yours are called "
-            '"package.module:Name-v0"; the MuJoCo robots need `pip install "fat2thin[mujoco]"`'
+            f"Gymnasium cannot make {task!r}: {error}. Name a task of your own package "
+            '"package.module:Name-v0"; MuJoCo tasks need `pip install "fat2thin[mujoco]"`'
         ) from error
     try:
         observation = _real_box(task, "observation", environment.observation_space)
         action = _real_box(task, "action", environment.action_space)
         if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
             raise ValueError(
-                f"{task}: the action box must be finite, it is {action}; a wrapper such as "
-                "gymnasium.wrappers.RescaleAction makes one"
+                f"{task}: the action box must be finite, but is {action}; use a wrapper such as "
+                "gymnasium.wrappers.RescaleAction"
             )
         return Task(
             name=task,
@@ -147,18 +153,18 @@ def describe(task: str, **options: Any) -> Task:
 
 def _real_box(task: str, what: str, space: gymnasium.Space) -> gymnasium.spaces.Box:
     if not isinstance(space, gymnasium.spaces.Box) or space.dtype is None:
-        raise ValueError(f"{task}: the {what} must be a box of numbers, it is {space}")
+        raise ValueError(f"{task}: the {what} space must be a box of numbers, but is {space}")
     if space.dtype.kind != "f":
-        raise ValueError(f"{task}: the {what} must be of real numbers, it is {space}")
+        raise ValueError(f"{task}: the {what} space must have real numbers, but is {space}")
     return space
 
 
 def _slot_type(observation: int, action: int) -> np.dtype:
-    """Return the record that a slot shares with its driver, for vectors of these sizes."""
+    """Return the type of the record that a slot shares with the driver."""
     return np.dtype(
         [
             ("command", np.int64),  # _IDLE, _RESET or _STEP
-            ("seed", np.int64),  # of the episode that a _RESET begins
+            ("seed", np.int64),  # of the episode that a _RESET starts
             ("action", np.float64, (action,)),
             ("observation", np.float64, (observation,)),
             ("reward", np.float64),
@@ -177,7 +183,7 @@ class _Block:
         self.environments = [gymnasium.make(task, **options) for _ in slots]
 
     def go(self) -> None:
-        """Carry out the command of every slot."""
+        """Execute the command of every slot."""
         for row in np.flatnonzero(self.slots["command"] != _IDLE):
             slot, environment = self.slots[row], self.environments[row]
             if slot["command"] == _RESET:
@@ -185,7 +191,7 @@ class _Block:
             else:
                 space = environment.action_space
                 assert isinstance(space, gymnasium.spaces.Box)
-                # In the task's own precision, in which float64 may lie just outside the box.
+                # Clipped in the task's precision: rounding may put a float64 outside the box.
                 action = slot["action"].reshape(space.shape).astype(space.dtype)
                 observation, slot["reward"], slot["terminated"], slot["truncated"], _ = (
                     environment.step(np.clip(action, space.low, space.high))
@@ -199,21 +205,21 @@ class _Block:
 
 
 class Environments(contextlib.AbstractContextManager):
-    """Environments of a task, ready to play; use it in a `with` statement.
+    """Parallel environments of a task; use it in a `with` statement.
 
     By default there is one worker process per CPU. `workers=0` steps everything in this process,
-    which also works for tasks that only this process knows.
+    which also works for tasks that are registered only here.
     """
 
     def __init__(self, task: Task, slots: int, workers: int | None = None) -> None:
         if slots < 1:
-            raise ValueError(f"there must be at least one environment, not {slots}")
+            raise ValueError(f"slots must be at least 1, got {slots}")
         self.task, self.slots = task, slots
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         workers = (available or os.cpu_count() or 1) if workers is None else workers
         self._block: _Block | None = None
         self._workers: list[subprocess.Popen] = []
-        # Workers must not outlive this object, closed or not.
+        # Workers must not outlive this object, even if it is never closed.
         self._end = weakref.finalize(self, _end_workers, self._workers)
         sizes = task.observation_size, len(task.action_low)
         if workers == 0:
@@ -223,7 +229,7 @@ class Environments(contextlib.AbstractContextManager):
             self._start(sizes, min(workers, slots))
 
     def _start(self, sizes: tuple[int, int], workers: int) -> None:
-        # In memory if the system has a file system there; unnamed, so nothing is left over.
+        # In shared memory if possible; unnamed, so that nothing is left behind.
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
         kind = _slot_type(*sizes)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -244,8 +250,8 @@ class Environments(contextlib.AbstractContextManager):
                 self._wait()
             except TaskFailed as error:
                 raise TaskFailed(
-                    f"{error}. A task that only this process knows needs workers=0, or a name with "
-                    'its module ("package.module:Name-v0")'
+                    f"{error}. A task that is registered only in this process needs workers=0, or "
+                    'a name with its module ("package.module:Name-v0")'
                 ) from error
             except BaseException:
                 self.close()
@@ -256,7 +262,7 @@ class Environments(contextlib.AbstractContextManager):
         self.close()
 
     def close(self) -> None:
-        """End the workers; nothing can be played after that."""
+        """End the workers; `play` cannot be called afterwards."""
         if self._block is not None:
             self._block.close()
             self._block = None
@@ -265,10 +271,10 @@ class Environments(contextlib.AbstractContextManager):
     def play(
         self, act: Act, seeds: np.ndarray, watch: Callable[[Steps], None] | None = None
     ) -> Rollouts:
-        """Play one episode per seed in every slot, one after the other.
+        """Play one episode per seed in every slot and return the results.
 
-        `seeds` has shape (slots, episodes): each episode is reset with its seed. `watch` is called
-        with every step.
+        `seeds` has shape (slots, episodes); each episode is reset with its seed. `watch` is called
+        after every step.
         """
         if not self._end.alive:
             raise TaskFailed(f"{self.task.name}: these environments are closed")
@@ -303,8 +309,8 @@ class Environments(contextlib.AbstractContextManager):
             over = playing[ended]
             if (step[playing[~ended]] >= longest).any():
                 raise ValueError(
-                    f"{self.task.name}: an episode has {longest:,} steps and does not end; "
-                    "register the task with max_episode_steps, or give it as an option"
+                    f"{self.task.name}: an episode has {longest:,} steps and does not end; set "
+                    "max_episode_steps when the task is registered, or as an option"
                 )
             episode[over] += 1
             step[over] = 0
@@ -315,7 +321,7 @@ class Environments(contextlib.AbstractContextManager):
         return Rollouts(returns, lengths, terminated, time.perf_counter() - began)
 
     def _go(self, command: int, slots: np.ndarray) -> None:
-        """Let these slots carry out a command."""
+        """Execute a command in these slots."""
         self._records["command"] = _IDLE
         self._records["command"][slots] = command
         if self._block is not None:
@@ -328,12 +334,12 @@ class Environments(contextlib.AbstractContextManager):
         try:
             for worker in self._workers:
                 assert worker.stdin is not None
-                # A worker that is gone has said why, which is read below.
+                # A dead worker has written the reason, which is read below.
                 with contextlib.suppress(BrokenPipeError):
                     worker.stdin.write(_GO)
             self._wait()
         except BaseException:
-            # An answer may still be on its way, and would be taken for the next one.
+            # A pending answer would be mistaken for the next one.
             self.close()
             raise
 
@@ -364,9 +370,9 @@ def _end_workers(workers: list[subprocess.Popen]) -> None:
 
 
 def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
-    # One thread each: the workers themselves fill the processors.
+    # One thread per worker, as there is one worker per CPU.
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    # The same modules as here, and none of the current folder unless it is on our path.
+    # The same modules as here; the current folder only if it is on our path.
     known = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     display = {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "disabled")}
     worker = subprocess.Popen(
@@ -375,7 +381,7 @@ def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         bufsize=0,
         pass_fds=(order["memory"],),
-        # A keyboard interrupt is for us alone; workers end when their pipe closes.
+        # Only the driver handles a keyboard interrupt; workers end when their pipe closes.
         start_new_session=True,
         env={**os.environ, **one_thread, **known, **display},
     )
@@ -386,11 +392,11 @@ def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
 
 
 def _work() -> None:
-    """Step the environments that the first line of stdin names until the driver closes the pipe."""
-    # Signals to the whole group of processes are for the driver, which may still need us.
+    """Run a worker: read its task from stdin, then step until the driver closes the pipe."""
+    # The driver handles signals to the process group, and may still need this worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # What a task prints, in Python or in C, must not be taken for an answer: it goes to stderr.
+    # Output of a task, from Python or C, goes to stderr, so that it is not taken as an answer.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:

@@ -1,15 +1,15 @@
-"""The treatment simulation and its logs: pure functions for one patient, to be vmapped.
+"""The treatment simulation and its logs, as pure functions of one patient that can be vmapped.
 
-A patient has a latent mean μ ∈ R⁸ that a dose x pushes up (components 1 to 4) and down (5 to 8),
+A patient has a latent mean μ ∈ R⁸. A dose x increases components 1 to 4 and decreases 5 to 8,
 
     μ'_j = tanh(μ_j + x)  for j = 1..4,      μ'_j = tanh(μ_j − x)  for j = 5..8,
 
-and only a noisy observation s' ~ N(μ', Σ) of it is seen, so the task is partially observed. The
+and only a noisy observation s' ~ N(μ', Σ) is available, so the task is partially observed. The
 reward of a step is a function of s' and x. One unit of dose is 100 of the paper's raw doses.
 Dynamics: the FtTPO paper, appendix on the treatment simulation, after Li et al. (2023). An episode
 is truncated at the horizon and never terminates.
 
-Importing this module lets `fat2thin.data` draw logs by name: `treatment/cubic`.
+Importing this module registers the logs with `fat2thin.data`: `load("treatment/cubic")`.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ _DIRECTION = (1.0,) * 4 + (-1.0,) * 4
 
 
 def cubic_reward(observation: Float[Array, "8"], dose: Float[Array, ""]) -> Float[Array, ""]:
-    """(s₁/2)³ + (s₂/2)³ + s₃ + s₄ + 2[(s₅/2)³ + (s₆/2)³] + ½(s₇ + s₈), as the paper prints it.
+    """Return (s₁/2)³ + (s₂/2)³ + s₃ + s₄ + 2[(s₅/2)³ + (s₆/2)³] + ½(s₇ + s₈), as in the paper.
 
-    The dose counts only through the observation it leads to: more is better, up to saturation.
+    The dose matters only through the observation: more is better, up to saturation.
     """
     del dose
     cubes = (observation / 2) ** 3
@@ -48,9 +48,9 @@ def cubic_reward(observation: Float[Array, "8"], dose: Float[Array, ""]) -> Floa
 
 
 def quadratic_reward(observation: Float[Array, "8"], dose: Float[Array, ""]) -> Float[Array, ""]:
-    """−exp((s₁ + s₅)/2) x² + 2(s₂ + s₃ + s₆ + s₇ + ½) x + s₄ + s₈, as the authors' code has it.
+    """Return −exp((s₁ + s₅)/2) x² + 2(s₂ + s₃ + s₆ + s₇ + ½) x + s₄ + s₈, as in the authors' code.
 
-    It has its best dose inside the box: for a patient at rest, e^(−1/8)/2 = .441 of it.
+    The best dose lies inside the box: for a patient at rest it is e^(−1/8)/2 = .441.
     """
     toxicity = jnp.exp((observation[0] + observation[4]) / 2)
     benefit = observation[1] + observation[2] + observation[5] + observation[6] + 0.5
@@ -69,8 +69,8 @@ _COVARIANCES = ("episode", "fixed")
 def sample_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
     """Return F such that F Fᵀ is the column correlation matrix of an 8×8 matrix from U(0, 1).
 
-    Centring takes one rank, so the matrix is singular and has no reliable Cholesky factor. The
-    standardised columns themselves are a factor.
+    Centring reduces the rank by one, so the matrix is singular and has no reliable Cholesky factor.
+    The standardised columns themselves are a factor.
     """
     columns = jax.random.uniform(key, (OBSERVATION_SIZE, OBSERVATION_SIZE))
     centred = columns - jnp.mean(columns, axis=0, keepdims=True)
@@ -78,7 +78,7 @@ def sample_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
 
 
 def uniform_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
-    """Return the Cholesky factor L of a full-rank L Lᵀ, uniform over 8×8 correlation matrices.
+    """Return L such that L Lᵀ is uniform over 8×8 correlation matrices (of full rank).
 
     Row k holds k components of a Gaussian vector g ∈ R⁹, then the length of the others, divided
     by ‖g‖: their squared share is Beta(k/2, (9 − k)/2), as the onion method needs (Lewandowski,
@@ -92,41 +92,41 @@ def uniform_correlation_factor(key: PRNGKeyArray) -> Float[Array, "8 8"]:
 
 @dataclasses.dataclass(frozen=True)
 class Treatment:
-    """One variant of the task: plain values, hashable, so that it can be static under `jax.jit`.
+    """Settings of one variant of the task; hashable, so that it can be static under `jax.jit`.
 
-    Neither the paper nor its code gives a danger threshold, though the paper speaks of one on the
-    cumulative dose. The defaults here are ours, derived from the quadratic reward and stated in
-    doses, not in shares of the box: what harms a patient does not depend on what is allowed.
+    Neither the paper nor its code gives a danger threshold, although the paper mentions one on the
+    cumulative dose. The default limits here are ours, derived from the quadratic reward. They are
+    doses, not shares of the box: harm to a patient does not depend on the allowed doses.
     """
 
     reward: str = "cubic"
-    """Either "cubic" (printed in the paper) or "quadratic" (in the authors' code)."""
+    """"cubic" (printed in the paper) or "quadratic" (in the authors' code)."""
     covariance: str = "episode"
-    """Of the observation noise, always a correlation matrix over 2. "episode": drawn anew for each
-    episode, of rank 7 (the authors' code); "fixed": one for the task, full rank (Li et al.)."""
+    """Covariance of the observation noise, a correlation matrix over 2. "episode": drawn for each
+    episode, rank 7 (the authors' code); "fixed": one for the task, full rank (Li et al.)."""
     covariance_seed: int = 0
-    """Which "fixed" covariance; refused with any other covariance unless it is 0."""
+    """Seed of the "fixed" covariance; must be 0 for "episode"."""
     initial_state: str = "uniform"
-    """Of the latent mean: "uniform" U(−1, 1)⁸ (the authors' code), "normal" N(0, ½²)⁸ (Li et al.,
-    their training) or "zero" (Li et al., their testing)."""
+    """Initial latent mean: "uniform" U(−1, 1)⁸ (the authors' code), "normal" N(0, ½²)⁸ (Li et al.,
+    training) or "zero" (Li et al., testing)."""
     dose_low: float = -1.0
-    """Lower end of the dose box; a dose below it is clipped to it by the environment."""
+    """Lower end of the dose box; the environment clips doses to the box."""
     dose_high: float = 1.0
-    """Upper end of the dose box; a dose above it is clipped to it by the environment."""
+    """Upper end of the dose box."""
     horizon: int = 24
-    """Steps after which an episode is cut (a time limit, not an end)."""
+    """Number of steps after which an episode is truncated (a time limit, not a true end)."""
     discount: float = 0.9
-    """The factor that training uses by default; returns are reported undiscounted."""
+    """Default discount factor in training; returns are reported undiscounted."""
     dose_limit: float = 0.88
-    """On |dose| in a step: from about e^(−1/8) = .88 on, a constant dose under the quadratic reward
-    earns a patient at rest less than no treatment would. `math.inf` for none."""
+    """Limit on |dose| per step: above about e^(−1/8) = .88, a constant dose is worse than none for
+    a patient at rest under the quadratic reward. `math.inf` disables it."""
     cumulative_dose_limit: float = 12.0
-    """On Σ|dose| over an episode: half of what full doses would come to in 24 steps. The best
-    constant dose for the quadratic reward stays below (24 · .44 = 10.6), the uniform behaviour of
-    the log exceeds it in about every other episode. `math.inf` for none."""
+    """Limit on Σ|dose| over an episode: half of the sum of 24 full doses. The best constant dose
+    for the quadratic reward stays below (24 · .44 = 10.6); the uniform behaviour of the log exceeds
+    it in about every other episode. `math.inf` disables it."""
 
     def __post_init__(self) -> None:
-        """Refuse a value out of range, naming the field."""
+        """Raise a `ValueError` that names the first invalid field."""
         for field, choices in (
             ("reward", _REWARDS),
             ("covariance", _COVARIANCES),
@@ -160,7 +160,7 @@ class Treatment:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
 
 
-# What a name leaves out is the default.
+# Omitted parts of a name have their defaults.
 VARIANTS: dict[str, Treatment] = {
     f"treatment/{reward}{one}{other}": Treatment(
         reward, covariance=one[1:] or "episode", initial_state=other[1:] or "uniform"
@@ -168,18 +168,18 @@ VARIANTS: dict[str, Treatment] = {
     for reward, one, other in itertools.product(_REWARDS, ("", "-fixed"), ("", "-normal", "-zero"))
 }
 """Every named variant: `treatment/<reward>[-fixed][-normal|-zero]`."""
-TRAJECTORIES = 50  # trajectories of a log whose name has no number: 1,200 steps, as in the paper
+TRAJECTORIES = 50  # default number of trajectories of a log: 1,200 steps, as in the paper
 MOST_TRAJECTORIES = 100_000
 
 
 def is_name(name: str) -> bool:
-    """Return whether this names a task, or a log of one."""
+    """Return whether this is the name of a variant, or of a log of one ("treatment/cubic@200")."""
     variant, _, count = name.partition("@")
     return variant in VARIANTS and (count == "" or count.isdecimal()) and not name.endswith("@")
 
 
 def by_name(name: str) -> Treatment:
-    """Return the variant of a name such as "treatment/quadratic-fixed", or of a log of it."""
+    """Return the variant of a name such as "treatment/quadratic-fixed", or of a log's name."""
     if not is_name(name):
         raise ValueError(
             f"no treatment task is called {name!r}; there are {', '.join(VARIANTS)}, and a name "
@@ -201,27 +201,34 @@ def trajectories_of(name: str) -> int:
 
 
 class Patient(NamedTuple):
-    """The state of one patient, which an observer does not see."""
+    """The hidden state of one patient."""
 
-    latent: Float[Array, "8"]  # μ, the mean of the observation
-    noise_factor: Float[Array, "8 8"]  # f with Σ = F Fᵀ
-    cumulative_dose: Float[Array, ""]  # Σ|dose| since the start of the episode
-    time: Int[Array, ""]  # steps since the start of the episode
+    latent: Float[Array, "8"]
+    """μ, the mean of the observation."""
+    noise_factor: Float[Array, "8 8"]
+    """F such that Σ = F Fᵀ."""
+    cumulative_dose: Float[Array, ""]
+    """Σ|dose| since the start of the episode."""
+    time: Int[Array, ""]
+    """Number of steps since the start of the episode."""
 
 
 class Info(NamedTuple):
-    """What a step reports about safety."""
+    """Doses and safety limits of a step."""
 
-    dose: Float[Array, ""]  # the dose given: the action, clipped to the box
-    cumulative_dose: Float[Array, ""]  # Σ|dose| over the episode, this step included
-    dose_limit_exceeded: Bool[Array, ""]  # whether |dose| exceeds `Treatment.dose_limit`
+    dose: Float[Array, ""]
+    """The dose given: the action, clipped to the box."""
+    cumulative_dose: Float[Array, ""]
+    """Σ|dose| over the episode, including this step."""
+    dose_limit_exceeded: Bool[Array, ""]
+    """Whether |dose| exceeds `Treatment.dose_limit`."""
     cumulative_limit_exceeded: Bool[Array, ""]
     """Whether the cumulative dose exceeds `Treatment.cumulative_dose_limit`."""
 
 
 def _noise_factor(key: PRNGKeyArray, task: Treatment) -> Float[Array, "8 8"]:
     if task.covariance == "fixed":
-        # The seed alone settles the task, whatever generator or precision JAX is set to.
+        # A fixed generator, so that the task depends only on the seed, not on JAX's settings.
         seed_key = jax.random.key(task.covariance_seed, impl="threefry2x32")
         factor = uniform_correlation_factor(seed_key)
     else:
@@ -231,17 +238,23 @@ def _noise_factor(key: PRNGKeyArray, task: Treatment) -> Float[Array, "8 8"]:
 
 def _observe(key: PRNGKeyArray, state: Patient) -> Float[Array, "8"]:
     white = jax.random.normal(key, (OBSERVATION_SIZE,))
-    # Without it a GPU would round the noise to about three digits.
+    # By default a GPU would round the noise to about three digits.
     return state.latent + jnp.matmul(state.noise_factor, white, precision="highest")
 
 
 def next_latent(latent: Float[Array, "8"], dose: Float[Array, ""]) -> Float[Array, "8"]:
-    """The latent mean after a dose: tanh(μ_j + x) for j = 1..4, tanh(μ_j − x) for j = 5..8."""
+    """Return the latent mean after a dose: tanh(μ_j ± x), with + for j = 1..4, − for j = 5..8."""
     return jnp.tanh(latent + dose * jnp.asarray(_DIRECTION, latent.dtype))
 
 
 def reset(key: PRNGKeyArray, task: Treatment) -> tuple[Patient, Float[Array, "8"]]:
-    """Return a new patient and a first observation s ~ N(μ, Σ), of shape (8,)."""
+    """Return a new patient and the first observation s ~ N(μ, Σ), of shape (8,).
+
+    Example:
+        >>> patient, observation = reset(jax.random.key(0), by_name("treatment/cubic"))
+        >>> observation.shape, int(patient.time)
+        ((8,), 0)
+    """
     latent_key, covariance_key, noise_key = jax.random.split(key, 3)
     latent = _INITIAL_STATES[task.initial_state](latent_key)
     state = Patient(
@@ -256,10 +269,17 @@ def reset(key: PRNGKeyArray, task: Treatment) -> tuple[Patient, Float[Array, "8"
 def step(
     key: PRNGKeyArray, state: Patient, action: Float[Array, "1"], task: Treatment
 ) -> tuple[Patient, Float[Array, "8"], Float[Array, ""], Info]:
-    """Give one dose, an action of shape (1,) in the task's units, clipped to the box.
+    """Give one dose; return the next state, observation (8,), the reward and an `Info`.
 
-    Return the next state, the next observation s' of shape (8,), the reward and an `Info`. NaN
-    counts as exceeding both limits.
+    The action, of shape (1,) in the task's units, is clipped to the box. NaN counts as exceeding
+    both limits.
+
+    Example:
+        >>> task = by_name("treatment/cubic")
+        >>> patient, _ = reset(jax.random.key(0), task)
+        >>> patient, observation, reward, info = step(jax.random.key(1), patient, jnp.ones(1), task)
+        >>> float(info.dose), bool(info.dose_limit_exceeded), int(patient.time)
+        (1.0, True, 1)
     """
     if jnp.shape(action) != (ACTION_SIZE,):
         raise ValueError(f"an action must have shape (1,), got {jnp.shape(action)}")
@@ -280,7 +300,7 @@ def step(
 
 
 class Trajectory(NamedTuple):
-    """An episode, with the steps along the first axis (`time`)."""
+    """An episode, with steps along the first axis (`time`)."""
 
     observation: Float[Array, "time 8"]
     reward: Float[Array, " time"]
@@ -295,11 +315,11 @@ Policy = Callable[[PRNGKeyArray, Float[Array, "8"]], Float[Array, "1"]]
 def trajectories(
     key: PRNGKeyArray, begin: Callable[[Patient], Act], task: Treatment, episodes: int
 ) -> Trajectory:
-    """Simulate patients 0 to `episodes` − 1; every array gets a first axis of that size.
+    """Simulate `episodes` patients; all arrays get a first axis of that size.
 
-    `begin` maps the state a patient starts in to a dosing rule, which sees the state at every
-    step; `rollout` is for policies that see observations only. Apart from the doses, what happens
-    to patient i depends on (key, i) alone.
+    `begin` maps the initial state of a patient to a dosing rule that sees the state at every step;
+    use `rollout` for policies that see only observations. Apart from the doses, the randomness of
+    patient i depends only on (key, i).
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
@@ -324,10 +344,12 @@ def trajectories(
 
 
 class Rollout(NamedTuple):
-    """Raw results of an evaluation, one entry per episode, with any leading axes."""
+    """Results of an evaluation, one entry per episode, with any leading axes."""
 
-    returns: Float[Array, "*batch episodes"]  # undiscounted sums of rewards
-    doses: Float[Array, "*batch episodes time"]  # the doses given, after clipping to the box
+    returns: Float[Array, "*batch episodes"]
+    """Undiscounted sums of rewards."""
+    doses: Float[Array, "*batch episodes time"]
+    """The doses given, after clipping to the box."""
     dose_limit_exceeded: Bool[Array, "*batch episodes time"]
     """Whether |dose| exceeded its limit, per step."""
     cumulative_limit_exceeded: Bool[Array, "*batch episodes"]
@@ -335,7 +357,7 @@ class Rollout(NamedTuple):
 
     @property
     def measures(self) -> dict[str, Float[Array, "*batch"]]:
-        """Mean and variance of the dose, and the shares of steps and episodes above a limit."""
+        """Mean and variance of the doses, and shares of steps and episodes above the limits."""
         return {
             "dose_mean": jnp.mean(self.doses, axis=(-2, -1)),
             "dose_variance": jnp.var(self.doses, axis=(-2, -1)),
@@ -345,7 +367,7 @@ class Rollout(NamedTuple):
 
 
 def summarise(trajectory: Trajectory) -> Rollout:
-    """Return the evaluation's view of trajectories of shape (episodes, time, ...)."""
+    """Return the evaluation results of trajectories with axes (episodes, time, …)."""
     info = trajectory.info
     return Rollout(
         returns=jnp.sum(trajectory.reward, axis=-1),
@@ -356,25 +378,31 @@ def summarise(trajectory: Trajectory) -> Rollout:
 
 
 def from_observations(policy: Policy) -> Callable[[Patient], Act]:
-    """Return the policy in the form `trajectories` takes: it sees observations alone."""
+    """Return the `begin` argument of `trajectories` for a policy that sees only observations."""
     return lambda start: lambda key, observation, state: policy(key, observation)
 
 
 @equinox.filter_jit
 def rollout(key: PRNGKeyArray, policy: Policy, task: Treatment, episodes: int) -> Rollout:
-    """Evaluate `policy(key, observation) → action` of shape (1,), one patient per episode.
+    """Evaluate `policy(key, observation) → action` of shape (1,), with one patient per episode.
 
-    The patients depend on the key alone, so every policy meets the same ones. It compiles once for
-    a policy that is a pytree (an Equinox module, a `jax.tree_util.Partial`) however often its
-    arrays change, and again for every new plain function; it may be called under jit and vmap.
+    The patients depend only on the key, so all policies are evaluated on the same ones. A policy
+    that is a pytree (an Equinox module, a `jax.tree_util.Partial`) is compiled once, even if its
+    arrays change; each new plain function is compiled again. It can be called under jit and vmap.
+
+    Example:
+        >>> task = by_name("treatment/cubic")
+        >>> result = rollout(jax.random.key(0), uniform_behaviour(task), task, episodes=4)
+        >>> result.returns.shape, result.doses.shape
+        ((4,), (4, 24))
     """
     return summarise(trajectories(key, from_observations(policy), task, episodes))
 
 
-# One function per task, so that `rollout` recognises it and does not compile again.
+# Cached: one function per task, so that `rollout` does not compile again.
 @functools.cache
 def uniform_behaviour(task: Treatment) -> Policy:
-    """Return the policy that makes the log: a dose drawn uniformly from the box."""
+    """Return the behaviour policy of the log: doses drawn uniformly from the box."""
 
     def policy(key: PRNGKeyArray, observation: Float[Array, "8"]) -> Float[Array, "1"]:
         del observation
@@ -385,9 +413,9 @@ def uniform_behaviour(task: Treatment) -> Policy:
 
 @functools.partial(jax.jit, static_argnames=("task", "episodes"))
 def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> dict[str, Array]:
-    """Draw the arrays of a log: `episodes` patients under uniform doses, one after the other.
+    """Return the arrays of a log: `episodes` patients under uniform doses, grouped by patient.
 
-    The key determines every number. `continuation` is 1 everywhere: a time limit is not an end.
+    They depend only on the key. `continuation` is always 1: a time limit is not a true end.
     """
     episode = trajectories(key, from_observations(uniform_behaviour(task)), task, episodes)
     rows = episodes * task.horizon
@@ -402,7 +430,7 @@ def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> dic
 
 
 def read_log(name: str, seed: int) -> Dataset:
-    """Return the log of this name that belongs to a seed."""
+    """Return the log of this name and seed."""
     task = by_name(name)
     return Dataset(
         name=name,

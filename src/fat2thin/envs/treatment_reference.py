@@ -1,8 +1,8 @@
-"""Reference results for the treatment task, measured on the task itself.
+"""Reference results for the treatment task, measured by simulation.
 
-Given the doses, the latent mean is deterministic: an episode is random in its start and in its
-observations alone. With the latent state and the covariance known, all doses can be planned ahead.
-The noise of one step does not predict the next, so no policy beats the best plan on average.
+Given the doses, the latent mean is deterministic: only the start of an episode and its observations
+are random. If the latent state and the covariance are known, all doses can be planned in advance.
+The noise is independent between steps, so no policy beats the best plan on average.
 """
 
 import functools
@@ -31,9 +31,9 @@ def expected_reward(
 ) -> Float[Array, ""]:
     """Return E[r] over s' ~ N(μ', Σ) for a dose that led to the latent mean μ', in closed form.
 
-    Cubic: a sum of cubics in one component each, for which the mean of the values at μ ± σ is
-    exact (E s³ = μ³ + 3μσ²). Quadratic: linear in all components but the two of the exponent z, and
-    E eᶻ = exp(E z + ½ Var z).
+    The cubic reward is a sum of cubics of single components, for which the mean of the values at
+    μ ± σ is exact (E s³ = μ³ + 3μσ²). The quadratic reward is linear in all components except the
+    two of the exponent z, and E eᶻ = exp(E z + ½ Var z).
     """
     if task.reward == "cubic":
         deviation = jnp.sqrt(jnp.diagonal(covariance))
@@ -52,7 +52,7 @@ def _covariance(state: Patient) -> Float[Array, "8 8"]:
 def expected_return(
     doses: Float[Array, " time"], start: Patient, task: Treatment
 ) -> Float[Array, ""]:
-    """Return the mean return over the noise for a patient who starts in `start`."""
+    """Return the expected return over the noise for a patient with the initial state `start`."""
     covariance = _covariance(start)
 
     def one_step(latent, dose):
@@ -63,7 +63,7 @@ def expected_return(
 
 
 def _best_dose(objective: Callable, task: Treatment) -> Float[Array, ""]:
-    """Return the dose with the largest objective, on a grid of the box, then on a finer one."""
+    """Return the dose that maximises the objective, by two successively finer grid searches."""
 
     def search(interval, _):
         low, high = interval
@@ -78,7 +78,7 @@ def _best_dose(objective: Callable, task: Treatment) -> Float[Array, ""]:
 
 @functools.partial(jax.jit, static_argnames=("task", "episodes"))
 def best_constant_dose(key: PRNGKeyArray, task: Treatment, episodes: int) -> Float[Array, ""]:
-    """Return the constant dose that is best on average over the same `episodes` starts."""
+    """Return the constant dose with the best mean expected return over `episodes` patients."""
     starts, _ = jax.vmap(lambda key: treatment.reset(key, task))(jax.random.split(key, episodes))
     mean_over_starts = jax.vmap(expected_return, in_axes=(None, 0, None))
     return _best_dose(
@@ -87,7 +87,7 @@ def best_constant_dose(key: PRNGKeyArray, task: Treatment, episodes: int) -> Flo
 
 
 def myopic_plan(start: Patient, task: Treatment) -> Float[Array, " time"]:
-    """Return, for every step, the dose with the best expected reward of that step."""
+    """Return the dose of each step that maximises the expected reward of that step."""
     covariance = _covariance(start)
 
     def one_step(latent, _):
@@ -103,13 +103,13 @@ def myopic_plan(start: Patient, task: Treatment) -> Float[Array, " time"]:
 def best_plan(
     start: Patient, myopic: Float[Array, " time"], task: Treatment
 ) -> Float[Array, " time"]:
-    """Return the doses with the best expected return found: never worse than the myopic plan.
+    """Return the doses with the best expected return found, never worse than the myopic plan.
 
-    Projected gradient ascent from the myopic plan and from the patient's best constant dose; the
-    better result. It finds a local optimum, so the true best can be a little higher.
+    The better result of projected gradient ascent from the myopic plan and from the patient's best
+    constant dose. It is a local optimum, so the true best can be slightly higher.
     """
     objective = functools.partial(expected_return, start=start, task=task)
-    # In half-ranges of the box, so that any box is searched as well as the default one.
+    # Relative to the half-range of the box, so that the search works for any box.
     rate = _PLAN_RATE * (task.dose_high - task.dose_low) / 2
     optimiser = optax.adam(optax.cosine_decay_schedule(rate, _PLAN_UPDATES))
 
@@ -131,7 +131,7 @@ def best_plan(
 
 @functools.partial(jax.jit, static_argnames=("task", "episodes"))
 def _measure(key: PRNGKeyArray, task: Treatment, episodes: int) -> tuple[Float[Array, ""], Rollout]:
-    """Return the best constant dose, and the rollouts of the four rules along a first axis."""
+    """Return the best constant dose, and the rollouts of the four rules, stacked."""
     search_key, key = jax.random.split(key)
     constant_dose = best_constant_dose(search_key, task, episodes)
     behaviour = treatment.uniform_behaviour(task)
@@ -158,12 +158,12 @@ def _measure(key: PRNGKeyArray, task: Treatment, episodes: int) -> tuple[Float[A
 def reference_rows(
     key: PRNGKeyArray, task: Treatment, episodes: int = 4096
 ) -> dict[str, Reference]:
-    """Measure the rows that every table of results carries, all on the same `episodes` patients.
+    """Measure the reference results of all tables, by name, on the same `episodes` patients.
 
-    "uniform": the behaviour of the log. "best constant": chosen on other patients than it is
-    measured on, so that the choice does not flatter it. "myopic latent" and "best latent" see the
-    latent state; the second looks ahead to the horizon, and no policy does better except by what
-    the search for the plan misses (see `best_plan`).
+    "uniform" is the behaviour of the log. "best constant" is chosen and measured on different
+    patients, to avoid selection bias. "myopic latent" and "best latent" see the latent state; the
+    latter plans up to the horizon, and is an upper bound for any policy up to the error of the
+    search (see `best_plan`).
     """
     if episodes < 2:
         raise ValueError(f"episodes must be at least 2 for a standard error, got {episodes}")

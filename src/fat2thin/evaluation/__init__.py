@@ -1,1 +1,1 @@
-"""How good a policy is: returns, their statistics, and tables of both."""
+"""Evaluation of policies: returns, their statistics, held-out signals and tables."""

@@ -1,4 +1,4 @@
-"""A data set as an algorithm sees it: its problem, and its rows in half-ranges of the box."""
+"""Convert a data set to what an algorithm takes: a `Problem` and a `Batch`."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from fat2thin.policies import in_half_ranges
 
 
 def problem_of(dataset: Dataset) -> Problem:
-    """What an algorithm must know of a data set."""
+    """Return the sizes, action box and discount of a data set."""
     return Problem(
         observation_size=dataset.observation_size,
         action_low=dataset.action_low,
@@ -21,7 +21,7 @@ def problem_of(dataset: Dataset) -> Problem:
 
 
 def batch_of(dataset: Dataset) -> Batch:
-    """Return all rows of a data set on their transformed scales, on the host."""
+    """Return all rows on the host, transformed; actions are in half-ranges of the box."""
     dataset = transformed(dataset)
     low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
     fields = {field: jnp.asarray(getattr(dataset, field), jnp.float32) for field in Batch._fields}

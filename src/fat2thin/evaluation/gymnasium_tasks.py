@@ -1,7 +1,7 @@
-"""Judge policies on Gymnasium tasks, by rollouts on the host.
+"""Evaluate policies on Gymnasium tasks, by rollouts on the host.
 
-All jobs, policies and ways of acting play side by side, and one compiled call answers them all. It
-runs on the CPU, so that it does not wait for training on an accelerator.
+All jobs, policies and ways of acting run in parallel, and one compiled call returns the actions of
+all of them. It runs on the CPU, so that it does not wait for training on an accelerator.
 """
 
 import dataclasses
@@ -23,27 +23,27 @@ from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import Stream, stream_key
 
 MOST_SLOTS = 1024
-"""Open environments at most, but at least one per policy, way and job; further episodes are played
-in rounds."""
-UNIFORM_EPISODES = 20  # episodes of the reference that acts at random
+"""Maximum number of open environments, but at least one per policy, way and job. Further episodes
+run in rounds."""
+UNIFORM_EPISODES = 20  # episodes of the reference policy that acts at random
 ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
-"""The tasks of D4RL's robots, without the ant, whose observations have changed since D4RL."""
-_HINT = 'With task "none" policies are not judged'
+"""Tasks of D4RL's robots, except the ant, whose observations have changed since D4RL."""
+_HINT = 'With task "none" policies are not evaluated'
 
 
 @dataclasses.dataclass
 class GymnasiumJudge:
-    """Judges policies on a task. Environments are made when first needed, then kept."""
+    """Evaluates policies on a task. Environments are made when first needed, then kept."""
 
     task: Task
     scale: d4rl.ReferenceReturns | None = None
-    """Returns that normalised scores are measured by, where they are known."""
+    """Reference returns for normalised scores, if they are known."""
     workers: int | None = None
-    """Worker processes; None is one per CPU, 0 none."""
+    """Number of worker processes: None is one per CPU, 0 plays in this process."""
     steps: int = dataclasses.field(default=0, init=False, compare=False)
-    """Steps taken so far."""
+    """Environment steps taken so far."""
     seconds: float = dataclasses.field(default=0.0, init=False, compare=False)
-    """Time these steps took."""
+    """Time that these steps took."""
     _open: Environments | None = dataclasses.field(
         default=None, init=False, repr=False, compare=False
     )
@@ -51,12 +51,12 @@ class GymnasiumJudge:
     def judge(
         self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
-        """Judge the policies of all jobs in each way of acting, on the episodes of their keys."""
+        """Evaluate the policies of all jobs in each way of acting, on episodes of their keys."""
         policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
         rounds = min(math.ceil(len(names) * keys.size * episodes / MOST_SLOTS), episodes)
         shape = (len(names), keys.size, math.ceil(episodes / rounds))
-        # A slot plays episodes s, s + abreast, s + 2 abreast, ...
+        # With n slots, slot s plays episodes s, s + n, s + 2n, ...
         abreast = np.broadcast_to(np.arange(shape[2]), shape).reshape(-1)
 
         def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ class GymnasiumJudge:
         return {name: Evaluation(own, self._measures(own, lengths)) for name, own, lengths in rows}
 
     def references(self) -> dict[str, Reference]:
-        """Measure uniform actions; add D4RL's random and expert policies, where it has them."""
+        """Measure uniform actions, and add D4RL's random and expert policies if it has them."""
         key = stream_key(REFERENCE_SEED, Stream.REFERENCE)
         at_random, number = uniform(self.task, REFERENCE_SEED), np.arange(UNIFORM_EPISODES)
         seeds = np.asarray(reset_seeds(key[None], number))
@@ -98,7 +98,7 @@ class GymnasiumJudge:
                 mean=getattr(self.scale, name),
                 standard_error=None,
                 measures={"score": score},
-                rule=f"scored {score:g} by D4RL, whose simulator is an older one",
+                rule=f"scored {score:g} by D4RL, which used an older simulator",
             )
         return found_and_known
 
@@ -136,9 +136,9 @@ class GymnasiumJudge:
 
 
 def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
-    """Return the judge of policies learned from a data set: on its robot, or on a named task.
+    """Return the judge that evaluates policies of a data set, on its robot or on a named task.
 
-    None if no task is named and the data set is not of a robot that Gymnasium has.
+    None if no task is named and Gymnasium has no task for the data set.
     """
     robot = d4rl.robot(name)
     own = ROBOTS.get(robot) if robot else None
@@ -153,9 +153,9 @@ def judge_for(name: str, task: str | None = None) -> GymnasiumJudge | None:
 
 
 def judge_of_environment(name: str, made: Any, make: Any) -> GymnasiumJudge:
-    """Return the judge of policies on an environment of another package, in this process.
+    """Return the judge that evaluates policies on another package's environment, in this process.
 
-    `made` is a first one from `make`, which is closed again.
+    `made` is a first environment from `make`; it is closed.
     """
     if not isinstance(made, gymnasium.Env):
         raise TaskError(
@@ -177,7 +177,7 @@ def _act(
     episode: Int[Array, "ways jobs slots"],
     step: Int[Array, "ways jobs slots"],
 ) -> Float[Array, "ways jobs slots action"]:
-    """Return the actions of every policy in every way of acting, for its own slots."""
+    """Return the actions of every policy and way of acting, each for its own slots."""
 
     def one_slot(act: Any, key: Array, observation: Array, episode: Array, step: Array) -> Array:
         return act(action_key(key, episode, step), observation)

@@ -1,10 +1,10 @@
-"""What logged steps that no update saw say of a policy; no simulator is needed.
+"""Evaluation of policies on logged steps that no update saw; no simulator is needed.
 
-For every algorithm alike: its own `update` is run on them with a learning rate of zero, so that no
-network moves, and what it reports is averaged. `signals` watches a policy while it is learned,
-inside the compiled program; `held_out` and `validate` take a finished run. Densities are per
-half-range of the action box. Signals are in units of the rewards that were learned from; a value
-outside what those allow is not estimable, and nan.
+This works for every algorithm: its own `update` runs on these steps with a learning rate of zero,
+so that no network changes, and the metrics it reports are averaged. `signals` measures a policy
+during training, inside the compiled program; `held_out` and `validate` take a finished run.
+Densities are per half-range of the action box. Signals are in the units of the scaled rewards; a
+value outside the range that these allow is not estimable, and nan.
 """
 
 import dataclasses
@@ -33,54 +33,54 @@ Quantities = dict[str, Float[np.ndarray, " seeds"]]
 PREFIX = "held_out_"
 VALUE, LIKELIHOOD = "held_out_value", "held_out_log_likelihood"
 NOT_ESTIMABLE = "not estimable: outside what the rewards allow"
-"""What is said of a value that is nan."""
+"""Explanation of a value that is nan."""
 SIGNALS = {
-    "held_out_value": "value of the policy that acts, by fitted Q evaluation: a Q of few features, "
-    "learned on each of the two parts of the log and asked in the states of the other; none where "
-    f"it is {NOT_ESTIMABLE}",
-    "held_out_value_unseen": "the same by the part alone that no update sees",
+    "held_out_value": "value of the policy that acts, by fitted Q evaluation: a Q with few "
+    "features, fitted on each of the two parts of the log and evaluated in the states of the "
+    f"other; missing where it is {NOT_ESTIMABLE}",
+    "held_out_value_unseen": "the same, by the Q fitted on the part that no update sees",
     "held_out_td_error": "root mean square of Q − (r + γ next value) on held-out steps",
     "held_out_log_likelihood": "mean log density of held-out actions, weighted as in training",
     "held_out_inside": "share of held-out actions that the policy could have taken",
-    "held_out_inside_least": "the same in the coordinate where it is least",
-    "learned_inside": "share of the actions learned from that the policy could have taken",
-    "held_out_calibration": "correlation of Q with the observed discounted return; 0 where one of "
-    "them is the same everywhere",
-    "held_out_spread": "mean distance of the critics from their mean, at the policy's actions",
+    "held_out_inside_least": "the same in the coordinate where it is smallest",
+    "learned_inside": "share of the training actions that the policy could have taken",
+    "held_out_calibration": "correlation of Q with the observed discounted return; 0 if one of "
+    "them is constant",
+    "held_out_spread": "standard deviation of the critics at the policy's actions, averaged",
 }
-"""What each signal of `signals` means."""
+"""Description of each signal."""
 MEANINGS = {
     "logged_inside_support": "share of logged actions that the policy could have taken",
     "good_inside_support": "the same among actions whose Q is above the value of their state",
-    "support_percent": "width of what the policy can do, in per cent of the action box",
+    "support_percent": "width of the policy's support, in per cent of the action box",
     "td_error": "root mean square of Q − (r + γ next value), in units of the reward",
     "weighted_log_likelihood": "mean log density of logged actions, weighted as in training",
-    "log_likelihood": "the same with equal weights; −inf where the policy excludes an action",
+    "log_likelihood": "the same with equal weights; −inf if the policy excludes an action",
 }
-"""What is found besides the algorithm's own metrics, which it describes itself. Densities are per
-half-range of the box, and those of the proposal where there is one."""
+"""Description of each quantity of `held_out`; algorithms describe their own metrics. Densities are
+per half-range of the box, and those of the proposal if there is one."""
 
 
 class Watched(NamedTuple):
-    """Logged steps to look at: of the part that is held out, and of the part that is learned."""
+    """Logged steps that signals are computed from: held-out ones, and ones used for training."""
 
     held_out: Batch
     observed_return: Float[Array, "*logs rows"]
     """The discounted sum of rewards from each held-out step to the end of its episode."""
     learned: Batch
     counts: Float[Array, "*logs 2"]
-    """How many different rows there are of the part held out, and of the part learned."""
+    """Number of distinct rows of the held-out part, and of the part used for training."""
     noisy: Bool[Array, "*logs"]
-    """Whether most of what comes next in the log is chance (`data.predictability`)."""
+    """Whether the next observation is mostly unpredictable (`data.predictability`)."""
     reachable: Float[Array, "*logs 2"]
-    """The least and the largest return that the log's rewards allow (`data.operations`)."""
+    """The smallest and the largest return that the log's rewards allow (`data.operations`)."""
 
 
 def signals(
     algorithm: Algorithm, state: State, watched: Watched, key: Key[Array, ""], problem: Problem,
     config: Any,
 ) -> dict[str, Float[Array, ""]]:  # fmt: skip
-    """Every signal of one job; those that the algorithm has nothing for are left out."""
+    """Return all signals of one job, without those that do not apply to the algorithm."""
     rows = watched.held_out
     metrics = _without_learning(algorithm, state, rows, key, problem, config)
     policy = algorithm.policy(state, _in_half_ranges(problem), config)
@@ -111,10 +111,10 @@ def signals(
 
 
 def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float[Array, "..."]:
-    """The signal that chooses best among policies learned from a log; larger is better.
+    """Return the signal that selects best among the policies of a log; larger is better.
 
-    docs/selection.md says why: the value where the log is noisy and few features say it all, the
-    likelihood elsewhere, where the algorithm has weights.
+    It is the value if the log is noisy or the algorithm has no weights, else the likelihood;
+    docs/guides/small_logs.md has the measurements.
     """
     if LIKELIHOOD not in found:
         return found[VALUE]
@@ -122,7 +122,7 @@ def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float
 
 
 def _inside(policy: Policy, rows: Batch) -> Bool[Array, "rows action"]:
-    """Which coordinates of logged actions the policy could have taken."""
+    """Return which coordinates of logged actions lie inside the policy's support."""
     low, high = policy.support(rows.observation)
     return (low <= rows.action) & (rows.action <= high)
 
@@ -131,9 +131,9 @@ def _without_learning(
     algorithm: Algorithm, state: State, rows: Batch, key: Key[Array, ""], problem: Problem,
     config: Any,
 ) -> Metrics:  # fmt: skip
-    """Return the mean of what an update with a learning rate of zero reports.
+    """Return the mean metrics of an update with a learning rate of zero.
 
-    An update reports some of its losses after steps of its own, which must not move anything.
+    An update computes some of its losses after its own gradient steps, which must change nothing.
     """
     still = with_numbers(config, {"learning_rate": 0.0})
     _, metrics = algorithm.update(state, rows, key, problem, still)
@@ -148,19 +148,19 @@ def _in_half_ranges(problem: Problem) -> Problem:
 
 @runtime_checkable
 class FinishedRun(Protocol):
-    """What is needed of a run (`fat2thin.runs.result.Run`)."""
+    """The attributes of a `fat2thin.runs.result.Run` that this module needs."""
 
     @property
     def spec(self) -> Any:
-        """Its specification."""
+        """The specification."""
 
     @property
     def step(self) -> int:
-        """Its last update."""
+        """The number of the last update."""
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its run.json says."""
+        """The contents of run.json."""
 
     @property
     def program(self) -> Any:
@@ -168,15 +168,15 @@ class FinishedRun(Protocol):
 
     @property
     def states(self) -> State:
-        """States of all seeds."""
+        """The states of all seeds."""
 
 
 def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
-    """Every quantity of a log, a number a seed: those of `MEANINGS`, then the algorithm's metrics.
+    """Return the quantities of `MEANINGS` and the algorithm's metrics on a log, one per seed.
 
-    In several dimensions there is "logged_inside_support[0]" and so on for each coordinate. The
-    discount factor is the run's. XQL's critics have Huber's loss: its "td_error" is the root of
-    twice that.
+    With several action dimensions there is "logged_inside_support[0]" and so on for each
+    coordinate. The discount factor is the run's. XQL's critics use the Huber loss: its "td_error"
+    is the square root of twice that loss.
     """
     of_seeds = [_means_over(run, dataset, index) for index in range(len(run.spec.seeds))]
     found, metrics = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
@@ -188,7 +188,7 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
         quantities["good_inside_support"] = _ratio(found["good_inside"], found["good"])
     quantities["support_percent"] = 100.0 * found["width"]
     if "critic_loss" in metrics:
-        # Critics learn scaled rewards; the error is told in those of the log.
+        # Critics learn from scaled rewards; the error is in the units of the log.
         factors = [_scales(run, index).reward_factor for index in range(len(of_seeds))]
         quantities["td_error"] = np.sqrt(2.0 * metrics["critic_loss"]) / np.asarray(factors)
     weighted_loss = run.program.algorithm.weighted_loss
@@ -197,20 +197,20 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
         loss = metrics[weighted_loss]
         quantities["weighted_log_likelihood"] = _ratio(-loss, metrics["weight_mean"])
     quantities["log_likelihood"] = found["log_likelihood"]
-    # What an algorithm reports under one of these names is the same number.
+    # A metric of the algorithm that has one of these names is the same number.
     return quantities | {name: metrics[name] for name in sorted(metrics) if name not in quantities}
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """nan where there is nothing to take a part of."""
+    """Return part / whole, nan where the whole is 0."""
     return np.divide(part, whole, where=whole > 0, out=np.full_like(whole, np.nan))
 
 
 def validate(run: FinishedRun, validation: Dataset, training: Dataset | None = None) -> Table:
-    """A row a quantity: its mean, lowest ("_low") and highest over the seeds on held-out data.
+    """Return a table of `held_out` on validation data: mean, "_low" and "_high" over the seeds.
 
-    With the training log the same of that beside it: what differs was learned by heart, or the two
-    logs differ.
+    With a training log, the table also has the same columns for that log. Quantities that differ
+    indicate overfitting, or logs that differ.
     """
     logs = {"training": training, "validation": validation}
     found = {part: held_out(run, log) for part, log in logs.items() if log is not None}
@@ -232,9 +232,9 @@ def validate(run: FinishedRun, validation: Dataset, training: Dataset | None = N
 
 
 def training_log(run: FinishedRun) -> Dataset | None:
-    """The log that a run learned from, read again, without what was held out.
+    """Load the log that a run learned from, without its held-out part.
 
-    None where every seed has its own, and where it is not there any more or not what it was.
+    None if every seed has its own log, or if the log is missing or has changed.
     """
     name = run.spec.dataset
     try:
@@ -247,13 +247,13 @@ def training_log(run: FinishedRun) -> Dataset | None:
 
 
 def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
-    """All rows of a log as updates of seed number `index` saw theirs; refuse another problem."""
+    """Return all rows of a log, scaled as for the run's seed at place `index`."""
     ours, theirs = run.program.problem, problem_of(dataset)
     for field in ("observation_size", "action_low", "action_high"):
         if getattr(ours, field) != getattr(theirs, field):
             raise ValueError(
-                f"data set {dataset.name!r} is not of the run's problem: {field} is "
-                f"{getattr(theirs, field)}, in the run {getattr(ours, field)}"
+                f"data set {dataset.name!r} does not fit the run: its {field} is "
+                f"{getattr(theirs, field)}, the run has {getattr(ours, field)}"
             )
     return batch_of(_scales(run, index).apply(_with_transforms(dataset, ours)))
 
@@ -272,13 +272,13 @@ def _with_transforms(dataset: Dataset, problem: Problem) -> Dataset:
 
 
 def _scales(run: FinishedRun, index: int) -> Scales:
-    """The scales of the log that the run's seed number `index` learned from."""
+    """Return the scales of the log that the run's seed at place `index` learned from."""
     scales = run.about.get("scales") or [Scales().to_json()]
     return Scales.from_json(scales[index if len(scales) > 1 else 0])
 
 
 def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, dict]:
-    """Return `_block` of a seed over all rows: blocks of the batch size, weighted by their rows."""
+    """Return the means of `_block` of a seed over all rows, in blocks of the batch size."""
     rows, size = run_batch(run, dataset, index), run.spec.batch_size
     state, seed = jax.tree.map(lambda leaf: leaf[index], run.states), run.spec.seeds[index]
     parts = {name: getattr(run.program, name) for name in ("algorithm", "problem", "config")}
@@ -298,11 +298,11 @@ def _block(
     state: State, batch: Batch, key: Key[Array, ""],
     *, algorithm: Algorithm, problem: Problem, config: Any,
 ) -> tuple[dict[str, Array], Metrics]:  # fmt: skip
-    """Return means of one seed over the rows of a batch: our own, and what an update reports.
+    """Return means of one seed over the rows of a batch, and the mean metrics of an update.
 
-    Ours are `inside` (of each coordinate), `all_inside`, `width` (a share of the box) and
-    `log_likelihood`; with critics and a value, also the shares of actions with a positive
-    advantage (`good`), and of those inside the support (`good_inside`).
+    The means are `inside` (per coordinate), `all_inside`, `width` (a share of the box) and
+    `log_likelihood`; with critics and a value, also the share of actions with a positive advantage
+    (`good`), and the share that is also inside the support (`good_inside`).
     """
     unit = _in_half_ranges(problem)
     low, high = algorithm.policy(state, unit, config).support(batch.observation)

@@ -1,8 +1,8 @@
 """Returns of policies on the task that their data come from, and the registry of tasks.
 
-Every policy is judged in every way it can act, on the same episodes, which depend on the key alone.
-A task written in JAX is evaluated inside the compiled program, a Gymnasium task on the host while
-training goes on.
+Every policy is evaluated in every way of acting, on the same episodes, which depend only on the
+key. A task written in JAX runs inside the compiled program, a Gymnasium task on the host, in
+parallel with training.
 """
 
 import dataclasses
@@ -18,50 +18,54 @@ from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
 from fat2thin.random_streams import Stream, stream_key
 
-SCORE = "actor_sampled"  # the score that is shown: the policy that acts, by samples
+SCORE = "actor_sampled"  # the score that is shown: the policy that acts, with sampled actions
 REFERENCE_SEED = 0
 REFERENCE_EPISODES = 4096
 
 
 class TaskError(ValueError):
-    """A task to judge policies on cannot be made, or does not match the log."""
+    """A task for evaluation cannot be made, or does not match the log."""
 
 
 class Evaluation(NamedTuple):
     """Raw results of one policy acting in one way."""
 
-    returns: Float[Array, "*batch episodes"]  # undiscounted sums of rewards, one per episode
-    measures: dict[str, Float[Array, "*batch"]]  # what else the task reports, over all episodes
+    returns: Float[Array, "*batch episodes"]
+    """Undiscounted sums of rewards, one per episode."""
+    measures: dict[str, Float[Array, "*batch"]]
+    """Other quantities that the task reports, over all episodes."""
 
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Judges a policy inside a compiled program; hashable, so that `jax.jit` can hold it static."""
+    """Evaluates a policy inside a compiled program; hashable, to be a static argument of `jit`."""
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
-        """Return the results of `act(key, observation)`; episodes depend on the key alone."""
+        """Return the results of `act(key, observation)`; episodes depend only on the key."""
 
     def references(self) -> dict[str, Reference]:
-        """Return what to compare with: `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
+        """Return reference policies, on `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
 
 
 @runtime_checkable
 class HostJudge(Protocol):
-    """Judges policies outside of any compiled program."""
+    """Evaluates policies outside of any compiled program."""
 
-    steps: int  # steps taken in the task so far
-    seconds: float  # time these steps took
+    steps: int
+    """Environment steps taken so far."""
+    seconds: float
+    """Time that these steps took."""
 
     def judge(
         self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
         """Return the results of all jobs, by policy and way of acting.
 
-        Policies and results have a leading axis of jobs. Episodes depend on the keys alone.
+        Policies and results have a leading axis of jobs. Episodes depend only on the keys.
         """
 
     def references(self) -> dict[str, Reference]:
-        """Return what to compare with."""
+        """Return the results of reference policies."""
 
     def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         """Raise a ValueError if policies of these sizes cannot act in the task."""
@@ -72,17 +76,17 @@ class HostJudge(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TreatmentEvaluator:
-    """Patients of the treatment task."""
+    """Evaluates policies on the treatment task."""
 
     task: Treatment
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
-        """Evaluate one patient per episode."""
+        """Return the results of `act`, with one patient per episode."""
         rollout = treatment.rollout(key, act, self.task, episodes)
         return Evaluation(rollout.returns, rollout.measures)
 
     def references(self) -> dict[str, Reference]:
-        """Return uniform behaviour, the best constant dose, and two that see the latent state."""
+        """Return uniform doses, the best constant dose, and two rules that see the latent state."""
         return _treatment_references(self.task)
 
 
@@ -93,38 +97,37 @@ def _treatment_references(task: Treatment) -> dict[str, Reference]:
 
 
 Judge = Evaluator | HostJudge
-NO_TASK = "none"  # instead of a task's name: policies are not judged
+NO_TASK = "none"  # in place of a task's name: policies are not evaluated
 
 _EVALUATORS: dict[str, Callable[[str], Judge | None]] = {}
 _TASKS: dict[str, Callable[[], Any]] = {}
 
 
 def register_task(name: str, make: Callable[[], Any], data: str | None = None) -> None:
-    """Let policies be judged on a task of this name (`--task NAME`), which can be taken once.
+    """Register a task to evaluate policies on (`--task NAME`); a name can be registered once.
 
     `make()` returns an `Evaluator` (a task in JAX), the id of a Gymnasium task
-    ("package.module:Name-v0", played in worker processes) or a Gymnasium environment (played in
-    this process). With `data`, it is also the task of data sets whose names begin with that.
+    ("package.module:Name-v0", run in worker processes) or a Gymnasium environment (run in this
+    process). With `data`, it is also the default task of data sets whose names begin with `data`.
     """
     if name in _TASKS or name == NO_TASK:
-        raise ValueError(f"a task called {name!r} is already registered")
+        raise ValueError(f"a task named {name!r} is already registered")
     if data is not None:
         register_evaluator(data, lambda dataset: evaluator(dataset, name))
     _TASKS[name] = make
 
 
 def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None:
-    """Judge policies learned from data sets whose names begin with `prefix` by `make(name)`."""
+    """Evaluate policies of data sets whose names begin with `prefix` with `make(name)`."""
     if prefix in _EVALUATORS:
-        raise ValueError(f"data sets called {prefix}... have an evaluator already")
+        raise ValueError(f"data sets named {prefix}... already have an evaluator")
     _EVALUATORS[prefix] = make
 
 
 def evaluator(name: str, task: str | None = None) -> Judge | None:
-    """Return the judge of policies learned from this data set; None if there is only a log.
+    """Return what evaluates the policies of this data set; None if it has no task.
 
-    `task` is the name of a registered task or of one of Gymnasium's to judge them on instead, or
-    "none".
+    `task` is the name of a registered task or of a Gymnasium task to use instead, or "none".
     """
     if task == NO_TASK:
         return None
@@ -142,7 +145,7 @@ def evaluator(name: str, task: str | None = None) -> Judge | None:
 
 
 def _gymnasium_task(name: str, task: str | None = None, made: Any = None) -> Judge | None:
-    # Imported here, so that Gymnasium is loaded only when it is needed.
+    # Imported here, so that Gymnasium is loaded only if it is needed.
     from fat2thin.evaluation.gymnasium_tasks import judge_for, judge_of_environment
 
     if task is None or isinstance(made, str):
@@ -158,7 +161,7 @@ register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_na
 def evaluate_policies(
     policies: dict[str, Policy], evaluator: Evaluator, key: Key[Array, ""], episodes: int
 ) -> dict[str, Evaluation]:
-    """Judge each policy in each way of acting, all on the same episodes: "actor_sampled", ..."""
+    """Evaluate each policy in each way of acting ("actor_sampled", ...), on the same episodes."""
     return {
         f"{name}_{way}": evaluator.evaluate(act(policy), key, episodes)
         for name, policy in policies.items()

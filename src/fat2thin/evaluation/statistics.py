@@ -1,13 +1,13 @@
-"""Scores of a few seeds, comparisons of them, and how far to trust both.
+"""Scores over seeds, comparisons of scores, and bootstrap intervals for both.
 
-Intervals are percentile bootstrap intervals over seeds, with the same draws at every call. A seed
-whose score is nan has stopped and is left out. With fewer than two seeds the ends of an interval
-are nan; with none, so is the value. Few seeds make an interval too narrow: for the mean of normal
-scores, one of 95 % holds the truth in 90 % of cases with ten seeds, in 84 % with five.
+Intervals are percentile bootstrap intervals over seeds; every call uses the same random draws. A
+seed whose score is nan has stopped and is left out. With fewer than two seeds the ends of an
+interval are nan; with none, so is the value. Few seeds make an interval too narrow: for the mean of
+normal scores, a 95 % interval holds the truth in 90 % of cases with ten seeds, in 84 % with five.
 
-Several tasks are a mapping from a task's name to its scores of shape (seeds,). Seeds are resampled
-within each task (Agarwal et al. 2021). A task with one seed leaves the whole without ends, and one
-whose seeds have all stopped without a value.
+Scores of several tasks are a mapping from a task's name to its scores of shape (seeds,). Seeds are
+resampled within each task (Agarwal et al. 2021). If one task has a single seed, the ends of the
+interval are nan; if all seeds of one task have stopped, so is the value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _BOOTSTRAP_SEED = 0
 
 
 class Interval(NamedTuple):
-    """A number and the interval it is believed to lie in."""
+    """A number and its confidence interval."""
 
     value: float
     low: float
@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The share of runs above each threshold, and the band it is believed to lie in."""
+    """The share of runs above each threshold, and its confidence band."""
 
     share: Float[ndarray, "thresholds"]
     low: Float[ndarray, "thresholds"]
@@ -40,21 +40,21 @@ class Profile(NamedTuple):
 
 
 def interquartile_mean(scores: Float[ndarray, "*batch scores"]) -> Float[ndarray, "*batch"] | float:
-    """Mean of the middle half along the last axis: a quarter of the scores is cut at each end.
+    """Return the mean of the middle half of the scores, along the last axis.
 
-    The cut is ⌊n/4⌋ scores an end (Agarwal et al. 2021); below four scores it is the mean.
+    ⌊n/4⌋ scores are cut at each end (Agarwal et al. 2021); with fewer than four, it is the mean.
     """
     cut = scores.shape[-1] // 4
     return np.mean(np.sort(scores, axis=-1)[..., cut : scores.shape[-1] - cut], axis=-1)
 
 
 def mean(scores: Float[ndarray, "*batch scores"]) -> Float[ndarray, "*batch"] | float:
-    """Mean along the last axis."""
+    """Return the mean along the last axis."""
     return np.mean(scores, axis=-1)
 
 
 def final_score(returns: ArrayLike, window: int = 1) -> Float[ndarray, "seeds"]:
-    """A score a seed: its mean return in the last evaluations, as many as `window` says.
+    """Return one score per seed: its mean return over the last `window` evaluations.
 
     Returns are of shape (evaluations, seeds, episodes). A stopped seed's score is nan.
     """
@@ -69,19 +69,20 @@ def final_score(returns: ArrayLike, window: int = 1) -> Float[ndarray, "seeds"]:
 def area_under_curve(
     steps: ArrayLike | Sequence[int], returns: ArrayLike
 ) -> Float[ndarray, "seeds"]:
-    """A score a seed: the area under its curve of mean returns, divided by the range of steps.
+    """Return one score per seed: the area under its curve of mean returns, per step.
 
-    So it is a mean return, by trapezoids; with one evaluation it is that one's. Steps are of shape
-    (evaluations,), returns of shape (evaluations, seeds, episodes). A stopped seed's score is nan.
+    The area is found by trapezoids and divided by the range of steps, so the score is a mean
+    return; with one evaluation it is that mean return. Steps are of shape (evaluations,), returns
+    of shape (evaluations, seeds, episodes). A stopped seed's score is nan.
     """
     curves, places = _curves(returns), np.asarray(steps, np.float64)
     if places.shape != curves.shape[:1]:
         raise ValueError(
-            f"steps must be one number an evaluation, of which there are {len(curves)}; got steps "
-            f"of shape {places.shape}"
+            f"steps must have one number per evaluation, shape ({len(curves)},); got shape "
+            f"{places.shape}"
         )
     if not np.all(np.diff(places) > 0.0):
-        raise ValueError("steps must grow from each evaluation to the next")
+        raise ValueError("steps must increase from each evaluation to the next")
     if len(curves) == 1:
         return curves[0]
     return np.trapezoid(curves, places, axis=0) / (places[-1] - places[0])
@@ -96,8 +97,12 @@ def seed_interval(
 ) -> Interval:
     """Return a statistic of the seeds' mean returns, with its percentile bootstrap interval.
 
-    Seeds are resampled, each with all its episodes: episodes of one seed share a log and a network,
-    and are no independent evidence about either.
+    Seeds are resampled, each with all its episodes: the episodes of one seed share a log and a
+    network, and are not independent.
+
+    >>> interval = seed_interval(np.array([[1.0, 3.0], [5.0, 7.0]]))
+    >>> interval.value, interval.low, interval.high
+    (4.0, 2.0, 6.0)
     """
     scores = np.mean(np.asarray(returns, np.float64), axis=-1)
     return _pooled_interval([_not_stopped(scores)], statistic, confidence, resamples)
@@ -110,11 +115,14 @@ def stratified_interval(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """A statistic of all runs of several tasks together, drawn anew within each task.
+    """Return a statistic of all runs of several tasks; seeds are resampled within each task.
 
-    The statistic reduces the last axis, as `mean` and `interquartile_mean` do. Every run weighs the
-    same, so that a task with more seeds weighs more. Scores of tasks must be comparable
+    The statistic reduces the last axis, as `mean` and `interquartile_mean` do. Every run has the
+    same weight, so a task with more seeds has more. Scores of different tasks must be comparable
     (normalised).
+
+    >>> stratified_interval({"hopper": [1.0, 3.0], "walker2d": [5.0, 7.0]}, mean).value
+    4.0
     """
     tasks = list(_tasks("scores", scores).values())
     return _pooled_interval(tasks, statistic, confidence, resamples)
@@ -127,15 +135,15 @@ def performance_profile(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Profile:
-    """The share of all runs that lie above each threshold, with a band drawn anew within tasks.
+    """Return the share of all runs strictly above each threshold, with a bootstrap band.
 
-    Above is strictly above. Every run weighs the same. The band holds at each threshold by itself,
-    not at all of them at once.
+    Seeds are resampled within each task. Every run has the same weight. The band holds at each
+    threshold separately, not at all of them jointly.
     """
     tasks = list(_tasks("scores", scores).values())
     levels = np.asarray(thresholds, np.float64)
     if levels.ndim != 1 or levels.size == 0 or np.any(np.isnan(levels)):
-        raise ValueError("thresholds must be a list of at least one number, and none may be nan")
+        raise ValueError("thresholds must be a list of one or more numbers, none of them nan")
     nothing = np.full(levels.shape, np.nan)
     fewest = min(map(len, tasks))
     if fewest == 0:
@@ -157,15 +165,15 @@ def probability_of_improvement(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """How likely a run of the first is better than a run of the second on the same task.
+    """Return the probability that a run of the first is better than one of the second.
 
-    P(X > Y) + ½ P(X = Y) of each task (Mann and Whitney's U, divided by the pairs), averaged over
-    tasks, which weigh the same. Runs of both are drawn anew, within each task.
+    It is P(X > Y) + ½ P(X = Y) on each task (the Mann-Whitney U divided by the number of pairs),
+    averaged over tasks with equal weights. Runs of both are resampled within each task.
     """
     tasks, others = _tasks("first", first), _tasks("second", second)
     if tasks.keys() != others.keys():
         raise ValueError(
-            "first and second must have the same tasks; one alone has "
+            "first and second must have the same tasks; only one of them has "
             f"{', '.join(sorted(tasks.keys() ^ others.keys()))}"
         )
     fewest = min(map(len, [*tasks.values(), *others.values()]))
@@ -187,10 +195,9 @@ def probability_of_improvement(
 def difference(
     first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:
-    """The first's mean score less the second's, where their seeds have nothing in common.
+    """Return the first mean score minus the second, for runs with independent seeds.
 
-    Scores are of shape (seeds,), and the numbers of seeds may differ. Both are drawn anew, each for
-    itself.
+    Scores are of shape (seeds,); the numbers of seeds may differ. Both are resampled independently.
     """
     (value, other), (drawn, others) = _both_means(first, second, resamples)
     return _interval(value - other, drawn - others, confidence)
@@ -199,16 +206,16 @@ def difference(
 def paired_difference(
     first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:
-    """The mean of the first's score less the second's, seed by seed.
+    """Return the mean of the first score minus the second, seed by seed.
 
-    For runs whose seeds share something, such as the log. Scores are of shape (seeds,), the same
-    seeds in the same order. A seed that stopped in either is left out of both.
+    It is meant for runs whose seeds share something, such as the log. Scores are of shape (seeds,),
+    the same seeds in the same order. A seed that stopped in one of them is left out of both.
     """
     scores, others = _scores("first", first), _scores("second", second)
     if scores.shape != others.shape:
         raise ValueError(
-            f"first has {len(scores)} seeds and second {len(others)}: give both the same seeds, or "
-            "use difference, which does not pair them"
+            f"first and second have different numbers of seeds, {len(scores)} and {len(others)}: "
+            "give both the same seeds, or use difference, which does not pair them"
         )
     return _pooled_interval([_not_stopped(scores - others)], mean, confidence, resamples)
 
@@ -216,18 +223,18 @@ def paired_difference(
 def ratio(
     first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:
-    """The first's mean score divided by the second's; both are drawn anew, each for itself.
+    """Return the first mean score divided by the second; both are resampled independently.
 
-    Scores are of shape (seeds,), and the numbers of seeds may differ. Where the interval of the
-    second's mean holds 0, a ratio says nothing: the value and both ends are nan. Where the second's
-    mean is negative, a ratio above 1 is a lower score.
+    Scores are of shape (seeds,); the numbers of seeds may differ. If the interval of the second
+    mean contains 0, the ratio is meaningless: the value and both ends are nan. If the second mean
+    is negative, a ratio above 1 means a lower score.
     """
     (value, divisor), drawn = _both_means(first, second, resamples)
     above, below = drawn * np.sign(divisor)
     if divisor == 0.0 or _ends(below, confidence)[0] <= 0.0:
         return Interval(np.nan, np.nan, np.nan)
-    # A few draws of the divisor may lie beyond 0, where the ratio comes back from the other end of
-    # the line. Angles go on growing there, so that those draws stay in the tail they belong to.
+    # A few draws of the divisor may have the other sign, where the ratio jumps to the other end of
+    # the real line. Angles continue to grow there, so those draws stay in the right tail.
     ends = _ends(np.arctan2(above, below), confidence)
     low, high = np.where(np.abs(ends) >= np.pi / 2.0, np.copysign(np.inf, ends), np.tan(ends))
     return Interval(float(value / divisor), float(low), float(high))
@@ -236,7 +243,7 @@ def ratio(
 def _both_means(
     first: ArrayLike, second: ArrayLike, resamples: int
 ) -> tuple[Float[ndarray, "2"], Float[ndarray, "2 resamples"]]:
-    """Both mean scores, as they are and drawn anew; with fewer than two seeds the draws are nan."""
+    """Return both mean scores, and bootstrap draws of them; nan with fewer than two seeds."""
     both = [_not_stopped(_scores("first", first)), _not_stopped(_scores("second", second))]
     values = np.array([np.mean(scores) if len(scores) else np.nan for scores in both])
     generator = np.random.default_rng(_BOOTSTRAP_SEED)
@@ -263,8 +270,8 @@ def _pooled_interval(
     drawn = statistic(np.concatenate(runs, axis=-1))
     if np.shape(drawn) != (resamples,):
         raise ValueError(
-            "statistic must reduce the last axis and no other, as interquartile_mean does; it made "
-            f"shape {np.shape(drawn)} of {resamples} rows"
+            "statistic must reduce only the last axis, as interquartile_mean does; for "
+            f"{resamples} rows it returned shape {np.shape(drawn)}"
         )
     return _interval(value, np.asarray(drawn), confidence)
 
@@ -286,7 +293,7 @@ def _ends(
 
 
 def _draw_counts(generator: Generator, count: int, resamples: int) -> Float[ndarray, "resamples _"]:
-    """How often each run is drawn: a mean of what is drawn is then a product of matrices."""
+    """Return how often each run is drawn, so that means of the draws are a matrix product."""
     draws = generator.multinomial(count, np.full(count, 1.0 / count), size=resamples)
     return draws.astype(np.float64)
 
@@ -295,7 +302,7 @@ def _curves(returns: ArrayLike) -> Float[ndarray, "evaluations seeds"]:
     values = np.asarray(returns, np.float64)
     if values.ndim != 3 or values.size == 0:
         raise ValueError(
-            "returns must be of shape (evaluations, seeds, episodes) with at least one of each; "
+            "returns must be of shape (evaluations, seeds, episodes), none of them 0; "
             f"got shape {values.shape}"
         )
     return np.mean(values, axis=-1)
@@ -305,18 +312,18 @@ def _scores(name: str, scores: ArrayLike) -> Float[ndarray, "seeds"]:
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError(
-            f"{name} must be of shape (seeds,), a score a seed and at least one; got shape "
+            f"{name} must be of shape (seeds,), one score per seed and at least one; got shape "
             f"{values.shape}"
         )
     if np.any(np.isinf(values)):
-        raise ValueError(f"{name} must be finite, or nan for a stopped seed; one is infinite")
+        raise ValueError(f"{name} must be finite, or nan for a stopped seed; a score is infinite")
     return values
 
 
 def _tasks(name: str, scores: Mapping[str, ArrayLike]) -> dict[str, Float[ndarray, "_"]]:
-    """Sorted by name, so that the draws do not depend on the mapping's order."""
+    """Return the scores by task, sorted by name: the draws must not depend on the order."""
     if not scores:
-        raise ValueError(f"{name} must have at least one task, and is empty")
+        raise ValueError(f"{name} must have at least one task; it is empty")
     return {
         task: _not_stopped(_scores(f"{name} of {task!r}", scores[task])) for task in sorted(scores)
     }

@@ -17,11 +17,12 @@ _NORMAL_95 = 1.959964
 def make_table(
     title: str, evaluations: Mapping[str, Evaluation], references: Mapping[str, Reference]
 ) -> Table:
-    """Rows of evaluations of shape (seeds, episodes), then of the references.
+    """Return a table with one row per evaluation, of shape (seeds, episodes), and per reference.
 
     Columns: "policy", "mean", "low", "high", "iqm" (interquartile mean over seeds), the measures.
-    Intervals hold at 95 %: for policies the percentile bootstrap over seeds, for references the
-    normal one from the standard error. Seeds whose returns are nan have stopped, and are left out.
+    "low" and "high" are a 95 % interval: for policies the percentile bootstrap over seeds, for
+    references the normal one from the standard error. Seeds whose returns are nan have stopped,
+    and are left out.
     """
     rows = [_evaluation_row(name, evaluation) for name, evaluation in evaluations.items()]
     for name, reference in references.items():
@@ -34,9 +35,9 @@ def make_table(
 
 
 def metrics_table(title: str, metrics: Mapping[str, np.ndarray]) -> Table:
-    """Metrics of shape (seeds,): mean, lowest and highest over the seeds that have a number.
+    """Return a table of metrics of shape (seeds,): mean, lowest and highest over known seeds.
 
-    A seed that stopped has none at all; a note says how many lack a value alone.
+    A seed that stopped has no metrics. A note counts other seeds without a held-out value.
     """
     statistics: dict[str, Callable] = {"mean": np.mean, "lowest": np.min, "highest": np.max}
     rows = []

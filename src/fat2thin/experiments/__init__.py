@@ -1,1 +1,1 @@
-"""Many runs: plans, sweeps, choosing by the log alone, and tables that compare."""
+"""Experiments of many runs: plans, sweeps, offline selection, and comparison tables."""

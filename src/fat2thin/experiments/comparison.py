@@ -18,14 +18,14 @@ WINDOW = 11
 
 
 def stopped(run: Run) -> np.ndarray:
-    """Which seeds of a run stopped, shape (seeds,)."""
+    """Return which seeds of a run stopped, shape (seeds,)."""
     return np.asarray([str(seed) in run.about.get("stopped", {}) for seed in run.spec.seeds])
 
 
 def scored(run: Run, policy: str) -> np.ndarray:
-    """Returns of shape (evaluations, seeds, episodes); D4RL scores on a robot.
+    """Return the returns, shape (evaluations, seeds, episodes); D4RL scores for robot data sets.
 
-    A seed that stopped is nan throughout, also before it stopped.
+    A seed that stopped is nan in all evaluations, including those before it stopped.
     """
     returns = np.array(run.evaluations[policy].returns, np.float64)
     returns[:, stopped(run)] = np.nan
@@ -33,28 +33,28 @@ def scored(run: Run, policy: str) -> np.ndarray:
 
 
 def final(run: Run, policy: str) -> np.ndarray:
-    """The final score per seed: over a trailing window where there are enough evaluations."""
+    """Return the final score per seed; with many evaluations, the mean of the last `WINDOW`."""
     returns = scored(run, policy)
     return statistics.final_score(returns, WINDOW if len(returns) > 2 * WINDOW else 1)
 
 
 def area(run: Run, policy: str) -> np.ndarray:
-    """The mean over the learning curve per seed."""
+    """Return the mean over the learning curve per seed."""
     return statistics.area_under_curve(run.evaluations.steps, scored(run, policy))
 
 
 def known_mean(values: np.ndarray) -> float:
-    """The mean of what is not nan; nan where nothing is left."""
+    """Return the mean of the values that are not nan; nan if there are none."""
     known = np.asarray(values)[~np.isnan(values)]
     return float(np.mean(known)) if known.size else math.nan
 
 
 def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
-    """One row per method, the best final mean first.
+    """Return a table with one row per method, the best final mean first.
 
     Columns: the final score of the policy that acts ("mean", "low", "high": 95 % bootstrap over
-    seeds; "iqm"), the same policy at its centre, the area under its curve, the proposal where there
-    is one, and on the treatment task the variance of doses and the share above the dose limit.
+    seeds; "iqm"), the same policy at its centre, the area under its curve, the proposal if there is
+    one, and on the treatment task the variance of doses and the share above the dose limit.
     """
     rows = sorted(
         (_row(label, run) for label, run in runs.items()),
@@ -64,10 +64,10 @@ def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
     unit = "score" if robot(any_run.spec.dataset) else "return"
     return Table(
         title=f"{dataset}: final {unit} after {any_run.step:,} updates, "
-        f"seeds {listed(any_run.spec.seeds)}, {any_run.spec.episodes} episodes a seed",
+        f"seeds {listed(any_run.spec.seeds)}, {any_run.spec.episodes} episodes per seed",
         rows=tuple(rows),
         notes=tuple(
-            f"{label}: without seeds {listed(sorted(map(int, gone)))}, which stopped"
+            f"{label}: without stopped seed{'s' * (len(gone) > 1)} {listed(sorted(map(int, gone)))}"
             for label, run in runs.items()
             if (gone := run.about.get("stopped"))
         ),
@@ -99,7 +99,7 @@ def _mean(run: Run | None, policy: str) -> float:
 
 
 def scores_table(title: str, runs: Mapping[str, Mapping[str, Run]]) -> Table:
-    """Final mean scores of the policy that acts: one row per data set, one column per method."""
+    """Return final mean scores of the policy that acts: a row per data set, a column per method."""
     labels = list(dict.fromkeys(label for of_set in runs.values() for label in of_set))
     rows = [
         {"data set": name, **{label: _mean(of.get(label), "actor_sampled") for label in labels}}
@@ -110,7 +110,7 @@ def scores_table(title: str, runs: Mapping[str, Mapping[str, Run]]) -> Table:
 
 
 def by_dataset(named: Mapping[str, Named]) -> dict[str, dict[str, Named]]:
-    """What folders named kind/dataset/method hold, by data set and method."""
+    """Return the values of folders named kind/dataset/method, by data set and method."""
     found: dict[str, dict[str, Named]] = {}
     for name, value in named.items():
         _, dataset, method = name.split("/")

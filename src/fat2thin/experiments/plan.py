@@ -1,4 +1,4 @@
-"""Plans of many runs: they share compiled programs, and finished runs are reused."""
+"""Plans of many runs, which share compiled programs and reuse finished runs."""
 
 import dataclasses
 import functools
@@ -26,29 +26,31 @@ from fat2thin.training.progress import Silent
 from fat2thin.training.runner import execute_together
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 2.0  # seconds between looks at what other processes are doing
+_PATIENCE = 2.0  # seconds between checks for folders that other processes use
 _REPORT_SECONDS = 60.0
 
 
 class PlannedRun(NamedTuple):
-    """A run, and the folder below the plan's root that holds it."""
+    """A run of a plan."""
 
     name: str
+    """Run folder, relative to the root of the plan."""
     spec: RunSpec
+    """Specification of the run."""
 
     @property
     def updates(self) -> int:
-        """All updates of all seeds, including a preparation."""
+        """Number of updates of all seeds, including a preparation."""
         preparation = algorithms.get(self.spec.algorithm).preparation
         before = preparation.steps(self.spec.config) if preparation else 0
         return len(self.spec.seeds) * (self.spec.steps + before)
 
 
 class PlanProgress(Silent):
-    """Counts the updates of all seeds of all programs; prints nothing."""
+    """Progress of a plan that counts updates of all seeds and prints nothing."""
 
     def plan(self, updates: Sequence[int], reused: int) -> None:
-        """Updates to compute by program, and the number of runs that are there already."""
+        """Start a plan with these updates per program and this number of reused runs."""
         self._updates, self._reused = list(updates), reused
         self._finished: set[int] = set()
         self._number, self._title, self._part = -1, "", 0
@@ -56,24 +58,24 @@ class PlanProgress(Silent):
         self.show()
 
     def next_program(self, number: int, title: str) -> None:
-        """A program starts."""
+        """Start a program."""
         self._number, self._title = number, title
         self._part = self._before = self._steps = self._seeds = 0
         self.show()
 
     def program_is_done(self, number: int) -> None:
-        """A program is done, by this process or by another."""
+        """Mark a program as done, by this process or another."""
         self._finished.add(number)
         self._part = 0
         self.show()
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
-        """A part of a program starts: its preparation or its training."""
+        """Start a part of a program: its preparation or its training."""
         self._before += self._steps * self._seeds
         self._steps, self._seeds = steps, seeds
 
     def advance(self, step: int) -> None:
-        """This many steps of that part are done."""
+        """Set the number of steps done in the current part."""
         self._part = min(self._before + step * self._seeds, self._updates[self._number])
         self.show()
 
@@ -83,14 +85,15 @@ class PlanProgress(Silent):
 
     @property
     def words(self) -> str:
-        """Which program runs, how fast, and the time left at the mean speed so far."""
-        there = f", {self._reused} runs are there already" if self._reused else ""
+        """Current program, speed, and time left at the mean speed so far."""
         count = len(self._updates)
         programs = f"{count} program{'s' * (count != 1)}"
+        runs = f"{self._reused} run{'s' * (self._reused != 1)}"
+        reused = f", {runs} reused" if self._reused else ""
         if self._number < 0:
-            return f"{programs} to run{there}"
+            return f"{programs} to run{reused}"
         if len(self._finished) == count:
-            return f"{programs} done{there}"
+            return f"{programs} done{reused}"
         where = f"program {self._number + 1} of {count}: {self._title}"
         since = time.perf_counter() - self._began
         if not self._done or since <= 0:
@@ -106,25 +109,25 @@ class PlanProgress(Silent):
 
 
 class PlanLines(PlanProgress):
-    """Prints a line when a program starts, and one a minute."""
+    """Progress that prints a line when a program starts, and then one per minute."""
 
-    _told = 0.0
+    _printed_at = 0.0
 
     def next_program(self, number: int, title: str) -> None:
-        """Print a line at once."""
-        self._told = 0.0
+        """Start a program and print a line immediately."""
+        self._printed_at = 0.0
         super().next_program(number, title)
 
     def show(self) -> None:
-        """Print a line, unless the last one is recent."""
+        """Print a line unless the last one is recent."""
         now = time.perf_counter()
-        if now - self._told >= _REPORT_SECONDS:
-            self._told = now
+        if now - self._printed_at >= _REPORT_SECONDS:
+            self._printed_at = now
             print(self.words, flush=True)
 
 
 class PlanBar(PlanProgress):
-    """Shows one bar over the whole plan."""
+    """Progress as one bar for the whole plan."""
 
     def __init__(self) -> None:
         text = TextColumn("{task.description}")
@@ -133,7 +136,7 @@ class PlanBar(PlanProgress):
         self._entered = 0
 
     def __enter__(self) -> "PlanBar":
-        # Every program of the plan enters it again, inside.
+        # Reentrant: every program of the plan enters it again.
         self._entered += 1
         if self._entered == 1:
             self._bar.start()
@@ -141,13 +144,13 @@ class PlanBar(PlanProgress):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave the last state of the bar on the screen."""
+        """Stop the bar and leave its last state on the screen."""
         self._entered -= 1
         if not self._entered:
             self._bar.stop()
 
     def show(self) -> None:
-        """Move the bar."""
+        """Update the bar."""
         total = sum(self._updates)
         done = self._done if total else 1
         self._bar.update(self._task, total=total or 1, completed=done, description=self.words)
@@ -156,15 +159,15 @@ class PlanBar(PlanProgress):
 def carry_out(
     planned: Sequence[PlannedRun], root: str | Path, progress: PlanProgress | None = None
 ) -> None:
-    """Compute the runs that are not below `root` yet, packed into programs.
+    """Compute the runs that do not exist below `root` yet, packed into programs.
 
     Errors in names, settings and data sets are raised before anything is computed. An interrupted
-    plan resumes. Several processes may share a plan: each leaves alone what another has begun.
+    plan resumes. Several processes may share a plan: each skips programs that another has started.
     """
     root, specs = Path(root), dict[str, RunSpec]()
     for name, spec in planned:
         if specs.setdefault(name, spec) != spec:
-            raise ValueError(f"a plan wants two different runs in the folder {name}")
+            raise ValueError(f"the plan has two different runs for the folder {name}")
     distinct = [PlannedRun(*one) for one in specs.items()]
     missing = [one for one in distinct if not is_over(one, root)]
     packs = programs(missing)
@@ -183,7 +186,7 @@ def carry_out(
 
 
 def _computed(number: int, pack: Sequence[PlannedRun], root: Path, shown: PlanProgress) -> bool:
-    """Whether a program is done, now or before; not where another process is at it."""
+    """Compute a program if needed; return False if another process is computing it."""
     if not all(is_over(one, root) for one in pack):
         folders = [root / one.name for one in pack]
         if any(map(in_use, folders)):
@@ -194,19 +197,19 @@ def _computed(number: int, pack: Sequence[PlannedRun], root: Path, shown: PlanPr
         except FolderInUseError:
             return False
         except TrainingDiverged as diverged:
-            # It is over too, and tables say so; the other programs are still worth running.
+            # The run has ended and tables will show it; continue with the other programs.
             _log.warning("%s: %s", _title(pack), diverged)
     shown.program_is_done(number)
     return True
 
 
 def load_runs(planned: Sequence[PlannedRun], root: str | Path) -> dict[str, Run]:
-    """Runs that were carried out, by name."""
+    """Return the finished runs of a plan by name."""
     return {one.name: load(Path(root) / one.name) for one in planned}
 
 
 def is_over(one: PlannedRun, root: Path) -> bool:
-    """Whether this very run is finished or diverged; another run there is refused.
+    """Return whether a run has finished or diverged; raise an error if the folder has another run.
 
     The contents of its data are not compared; `fat2thin verify` does that.
     """
@@ -217,7 +220,7 @@ def is_over(one: PlannedRun, root: Path) -> bool:
 
 
 def programs(planned: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
-    """The runs, those that can share a compiled program together."""
+    """Return the runs in groups that can share a compiled program."""
     packs: dict[Any, list[PlannedRun]] = {}
     for one in planned:
         packs.setdefault(_program(one.spec), []).append(one)
@@ -225,7 +228,7 @@ def programs(planned: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
 
 
 def _program(spec: RunSpec) -> tuple:
-    """What runs that share a program have in common."""
+    """Return the key that runs must have in common to share a program."""
     fixed = tuple(value for name, value in vars(spec).items() if name not in OWN)
     shape = tuple(
         (field.name, value)
@@ -239,7 +242,7 @@ def _program(spec: RunSpec) -> tuple:
 
 @functools.lru_cache(maxsize=64)
 def _problem(dataset: str, seed: int) -> Problem:
-    """Widths, box and discount of a data set."""
+    """Return the sizes, action box and discount of a data set."""
     return problem_of(data.load(dataset, seed))
 
 
@@ -252,9 +255,9 @@ def _title(pack: Sequence[PlannedRun]) -> str:
 
 
 def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | None:
-    """Environment steps of evaluations, of one policy or of all, without seeds that had stopped.
+    """Return the environment steps of evaluations of one or all policies, without stopped seeds.
 
-    None where a task does not measure the length of its episodes.
+    Returns None if a task does not measure the length of its episodes.
     """
     steps = 0
     for run in runs:

@@ -1,7 +1,7 @@
-"""Sweeps: try a grid of settings on some seeds, report the best on others, count the cost.
+"""Sweeps: select the best of a grid of settings on some seeds, and report it on others.
 
-Selection seeds report nothing and reporting seeds choose nothing. A result includes the number of
-environment steps that choosing took.
+Selection seeds are never reported, and report seeds never select. A result includes the number of
+environment steps that the selection used.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ from fat2thin.experiments.plan import PlannedRun, PlanProgress
 from fat2thin.tables import Table, listed
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 
-POLICY = "actor_sampled"  # whose returns choose: the policy that acts, as it acts
+POLICY = "actor_sampled"  # the policy whose returns select
 BY_RETURNS = {
     "area": "mean return over all evaluations (area under the curve, as in the paper)",
     "final": "mean return of the last evaluation",
 }
-BY_LOG = {"offline": "what the held-out part of the log says, see docs/selection.md"}
+BY_LOG = {"offline": "estimate from the held-out part of the log, see docs/guides/small_logs.md"}
 HELD_OUT = 0.2
 _CRITERIA = {**BY_RETURNS, **BY_LOG}
 MOST_SETTINGS = 10_000
@@ -42,17 +42,19 @@ RESULT = "sweep.json"
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What is tried, on which seeds, how the best is chosen, and who reports."""
+    """A grid of settings, the seeds that select and report, and the selection criterion."""
 
     base: RunSpec
-    """Everything but the grid's settings; its seeds are those that choose."""
+    """The run specification without the settings of the grid; its seeds select."""
     grid: Mapping[str, tuple[Any, ...]]
     """Values by setting; every combination is tried."""
     report_seeds: tuple[int, ...]
+    """Seeds on which the selected setting is trained and reported."""
     select: str = "area"
+    """Selection criterion: "area", "final" or "offline"."""
     given: Mapping[str, Any] | None = None
-    """Settings that were given beside the grid; None is all those of the base. Others, which
-    `base.settings_from` brings, are dropped where a value of the grid rules them out."""
+    """Settings given explicitly, which every run keeps; None means all settings of `base`. Others,
+    from `base.settings_from`, are dropped where a value of the grid leaves them without effect."""
 
     def __post_init__(self) -> None:
         if self.select not in _CRITERIA:
@@ -60,31 +62,29 @@ class Sweep:
             raise ValueError(f"select must be one of {known}; got {self.select!r}")
         if both := sorted({*self.base.seeds} & {*self.report_seeds}):
             raise ValueError(
-                f"seeds {listed(both)} would choose the setting and report on it: a seed does "
-                "one of both"
+                f"seeds {listed(both)} would both select the setting and report it: choose "
+                "other report seeds"
             )
         if not self.grid or not all(self.grid.values()):
-            raise ValueError("a sweep wants a grid: settings with at least one value each")
+            raise ValueError("a sweep needs a grid: settings with at least one value each")
         if math.prod(map(len, self.grid.values())) > MOST_SETTINGS:
-            raise ValueError(
-                f"the grid has more than {MOST_SETTINGS:,} settings: take fewer values"
-            )
+            raise ValueError(f"the grid has more than {MOST_SETTINGS:,} settings: use fewer values")
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Every combination of the grid's values."""
+        """All combinations of the values of the grid."""
         return combinations(self.grid)
 
     def spec(self, setting: Mapping[str, Any]) -> RunSpec:
-        """The run that tries a setting; one that is no setting, or out of range, is an error."""
+        """Return the run specification of a setting; raise an error for an invalid setting."""
         options = {**vars(self.base)}
         config = vars(options.pop("config"))
         given = config if self.given is None else self.given
         return make_spec(**options, settings={**given, **setting})
 
     def selection(self, name: str) -> list[PlannedRun]:
-        """The runs that choose, in the folder of this name."""
-        # By the log: a part of it is held out, and no policy acts in any environment.
+        """Return the selection runs, in the folder of this name."""
+        # Selection by the log: a part of it is held out, and nothing is evaluated on a task.
         by_log = {"holdout": self.base.holdout or HELD_OUT, "task": NO_TASK}
         changes: dict[str, Any] = by_log if self.select in BY_LOG else {}
         return [
@@ -95,42 +95,50 @@ class Sweep:
         ]
 
     def report(self, name: str, setting: Mapping[str, Any]) -> PlannedRun:
-        """The run of the chosen setting on fresh seeds, with the options of the base."""
+        """Return the run of the selected setting on the report seeds."""
         spec = dataclasses.replace(self.spec(setting), seeds=self.report_seeds)
         return PlannedRun(f"{name}/report", spec)
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of a grid's values, the last setting varying fastest."""
+    """Return all combinations of the values of a grid, the last setting varying fastest.
+
+    Example:
+        >>> combinations({"temperature": (1.0, 0.5), "hidden": ((64, 64),)})
+        [{'temperature': 1.0, 'hidden': (64, 64)}, {'temperature': 0.5, 'hidden': (64, 64)}]
+    """
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 class SweepChoice(NamedTuple):
-    """How the settings did on the seeds that choose, and which is taken."""
+    """Scores of all settings on the selection seeds, and the selected setting."""
 
     setting: dict[str, Any]
+    """The selected setting."""
     scores: dict[str, Interval]
-    """By setting, in words; larger is better."""
+    """Scores by setting, written as text; larger is better."""
     environment_steps: int | None
-    """Of the returns that chose; None where the task does not say how long episodes are ..."""
+    """Steps of the evaluations that selected; None if the task does not measure episode lengths."""
     all_environment_steps: int | None
-    """... and of all evaluations of these runs, those of proposals and centres too."""
+    """Steps of all evaluations of the selection runs, including proposals and centres."""
 
 
 class SweepResult(NamedTuple):
-    """A sweep that is done."""
+    """The result of a sweep."""
 
     sweep: Sweep
+    """The sweep that ran."""
     choice: SweepChoice
+    """Scores and the selected setting."""
     run: Run
-    """The chosen setting on fresh seeds."""
+    """The selected setting, trained on the report seeds."""
 
     def table(self) -> Table:
-        """A row a setting, the best first; below it what choosing cost."""
+        """Return a table with one row per setting, the best first, and the selection's cost."""
         base, choice = self.sweep.base, self.choice
         ordered = sorted(choice.scores.items(), key=lambda item: -_known(item[1].value))
         missing = any(math.isnan(score.value) for score in choice.scores.values())
-        never = [f"- (never chosen): {_why_none(self.sweep.select)}"] if missing else []
+        never = [f"- (never selected): {_why_none(self.sweep.select)}"] if missing else []
         return Table(
             title=f"{base.algorithm} on {base.dataset}, {len(choice.scores)} settings, "
             f"seeds {listed(base.seeds)}, {base.steps:,} steps: {_CRITERIA[self.sweep.select]}",
@@ -140,38 +148,38 @@ class SweepResult(NamedTuple):
             ),
             notes=(
                 *never,
-                f"chosen: {words(choice.setting)}",
+                f"selected: {words(choice.setting)}",
                 budget(choice),
-                f"reported on seeds {listed(self.sweep.report_seeds)}, which chose nothing",
+                f"reported on seeds {listed(self.sweep.report_seeds)}, not used for selection",
             ),
         )
 
 
 def budget(choice: SweepChoice) -> str:
-    """What choosing cost, in words."""
+    """Return the cost of the selection as text."""
     used, every = choice.environment_steps, choice.all_environment_steps
     if every is None:
-        spent = "steps not known, the task does not measure the length of episodes"
+        spent = "unknown, the task does not measure the length of episodes"
     elif not every:
-        spent = "no step in the environment"
+        spent = "no steps in the environment"
     else:
         spent = f"{used:,} steps in the environment ({every:,} with those of proposals and centres)"
-    return f"spent on choosing: {spent}"
+    return f"cost of selection: {spent}"
 
 
 def run_sweeps(
     sweeps: Mapping[str, Sweep], root: str | Path, progress: PlanProgress | None = None
 ) -> dict[str, SweepResult]:
-    """Run all sweeps, each below `root` in the folder of its name; they share programs.
+    """Run sweeps, each in a folder of its name below `root`; they share compiled programs.
 
-    First every selection, then every report. Finished runs are reused.
+    All selections run first, then all reports. Finished runs are reused.
     """
     root = Path(root)
     for sweep in sweeps.values():
         base = sweep.base
         if sweep.select in BY_RETURNS and evaluator(base.dataset, base.task) is None:
             raise ValueError(
-                f"{base.dataset!r} is a log without a task to judge policies on: choose by the "
+                f"{base.dataset!r} is a log without a task to evaluate policies on: select by the "
                 f"log, with select={' or '.join(map(repr, BY_LOG))}"
             )
     selections = {name: sweep.selection(name) for name, sweep in sweeps.items()}
@@ -194,20 +202,20 @@ def run_sweeps(
 
 
 def _refuse_changed_log(base: RunSpec, runs: Mapping[str, Run]) -> None:
-    """Refuse runs of a file that has changed since; a log that is drawn for each seed cannot."""
+    """Raise an error if the data file has changed since the runs learned from it."""
     if data.reader(base.dataset).one_a_seed:
         return
     now = [data.load(base.dataset).sha256]
     for name, run in runs.items():
         if run.spec.dataset == base.dataset and run.about["sha256"] != now:
             raise OtherRunError(
-                f"the run {name} learned from {base.dataset} when that had other contents: choose "
-                "another folder, or remove this one"
+                f"{base.dataset} has changed since the run {name} learned from it: choose another "
+                "folder, or remove this one"
             )
 
 
 def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> SweepChoice:
-    """The setting with the largest mean score; one without a score for every seed never wins."""
+    """Select the setting with the largest mean score among those with a score for every seed."""
     score = _SCORES[sweep.select]
     of_settings = {name.rsplit("/", 1)[1]: score(run) for name, run in runs.items()}
     scores = {words(one): _interval(of_settings[words(one)]) for one in sweep.settings}
@@ -215,15 +223,15 @@ def _choose(sweep: Sweep, runs: Mapping[str, Run]) -> SweepChoice:
     if math.isnan(scores[words(best)].value):
         raise ValueError(
             f"no setting of {sweep.base.algorithm} on {sweep.base.dataset} has a score: "
-            f"{_why_none(sweep.select)}. Take other settings"
+            f"{_why_none(sweep.select)}. Try other settings"
         )
     by_returns = sweep.select in BY_RETURNS
-    chose = plan.environment_steps(runs.values(), POLICY) if by_returns else 0
-    return SweepChoice(best, scores, chose, plan.environment_steps(runs.values()))
+    used = plan.environment_steps(runs.values(), POLICY) if by_returns else 0
+    return SweepChoice(best, scores, used, plan.environment_steps(runs.values()))
 
 
 def log_scores(run: Run) -> np.ndarray:
-    """What the held-out part of the log says, one score per seed.
+    """Return the score of a run on the held-out part of its log, one per seed.
 
     It is nan for a seed that stopped or whose signal is not estimable.
     """
@@ -235,7 +243,7 @@ def log_scores(run: Run) -> np.ndarray:
     signals = {name: jnp.asarray(values) for name, values in run.metrics.items()}
     by_row = np.asarray(preference(signals, is_noisy(learned)))
     if run.spec.select == "offline":
-        # As in training: what is not a number is never selected.
+        # As in training: a value that is not finite is never selected.
         known = np.isfinite(by_row)
         best = np.max(by_row, axis=0, initial=-np.inf, where=known)
         score = np.where(known.any(axis=0), best, np.nan)
@@ -252,7 +260,7 @@ _SCORES: dict[str, Callable[[Run], np.ndarray]] = {
 
 
 def _why_none(select: str) -> str:
-    """Why a setting has no score."""
+    """Return why a setting may have no score."""
     return "a seed stopped" + f", or its value is {NOT_ESTIMABLE}" * (select in BY_LOG)
 
 
@@ -267,7 +275,7 @@ def _known(score: float) -> float:
 
 
 def words(setting: Mapping[str, Any]) -> str:
-    """A setting as a folder is called."""
+    """Return a setting as text, which is also the name of its folder."""
     return ",".join(f"{name}={_word(value)}" for name, value in setting.items())
 
 
@@ -278,14 +286,14 @@ def _word(value: Any) -> str:
 
 
 def parse_grid(entries: Sequence[str], values: Any) -> dict[str, tuple[Any, ...]]:
-    """`["temperature=1,0.5", ...]` as values by name; `values` reads a text as a Python value."""
+    """Return `["temperature=1,0.5", ...]` as values by name; `values` parses a single value."""
     grid: dict[str, tuple[Any, ...]] = {}
     for entry in entries:
         name, equals, text = entry.partition("=")
         if not equals or not text:
             raise ValueError(f"a grid is written NAME=VALUE,VALUE,..., got {entry!r}")
         if name in grid:
-            raise ValueError(f"the grid names {name} twice: give all its values at once")
+            raise ValueError(f"the grid names {name} twice: list all its values once")
         read = values(text)
         if isinstance(read, str):
             read = tuple(map(values, text.split(",")))

@@ -1,1 +1,1 @@
-"""Everything about the paper: presets, claims, figures and studies."""
+"""Reproduction of the FtTPO paper: presets, claims, figures and studies."""

@@ -11,10 +11,10 @@ from fat2thin.paper.claims import Claim, Evidence, Mode, Reproduced, above, numb
 from fat2thin.paper.presets import EXAMPLE, REWARDS, ROBOT_SETS
 from fat2thin.training import Run
 
-NEAR = 0.1  # two scores are about equal where one is within a tenth of the other
+NEAR = 0.1  # relative difference below which two scores are about equal
 _PLOTTED = ("iql", "xql", "sql")
 _TREATMENT_BASELINES = (*_PLOTTED, "spot")
-"""SPOT is named in the paper's text, and not in its figure."""
+"""SPOT is in the paper's text but not in its figure."""
 _ROBOT_BASELINES = ("iql", "inac", "tawac", "awac", "xql", "sql")
 
 Score = Callable[[Run, str], np.ndarray]  # one number per seed for a policy of a run
@@ -24,7 +24,7 @@ Scores = dict[str, np.ndarray]  # by algorithm, one number per seed
 def _scores(
     kept: Reproduced, mode: Mode, dataset: str, algorithms: Sequence[str], score: Score = final
 ) -> Scores | None:
-    """None unless all algorithms were run, since the best of some is another claim."""
+    """Return scores by algorithm; None unless all were run."""
     runs = {name: kept.curve(dataset, mode.method(name)) for name in algorithms}
     found = {name: score(run, mode.policy(run)) for name, run in runs.items() if run is not None}
     return found if len(found) == len(runs) else None
@@ -33,14 +33,14 @@ def _scores(
 def _on_robots(
     kept: Reproduced, mode: Mode, algorithms: Sequence[str], score: Score = final
 ) -> dict[str, Scores] | None:
-    """Scores on all nine sets; None unless all of them were run."""
+    """Return scores on all nine data sets; None unless all were run."""
     found = {name: _scores(kept, mode, name, algorithms, score) for name in ROBOT_SETS}
     known = {name: scores for name, scores in found.items() if scores is not None}
     return known if len(known) == len(found) else None
 
 
 def _fewest(scores: Mapping[str, np.ndarray]) -> int:
-    """Seeds that did not stop, of the method or set that has fewest."""
+    """Return the smallest number of seeds that did not stop, over methods or data sets."""
     return min(int(np.sum(~np.isnan(of_seeds))) for of_seeds in scores.values())
 
 
@@ -48,7 +48,7 @@ def _all_above(
     kept: Reproduced, mode: Mode, datasets: Sequence[str], algorithms: Sequence[str],
     effects: Callable[[Scores], Iterable[Interval]], meaning: str,
 ) -> Evidence | None:  # fmt: skip
-    """Every effect on every data set that was run is above 0; the smallest is shown."""
+    """Check that every effect on every data set that was run is above 0; show the smallest."""
     found = [_scores(kept, mode, dataset, algorithms) for dataset in datasets]
     known = [scores for scores in found if scores is not None]
     if not known:
@@ -73,7 +73,7 @@ def _over_baselines(scores: Scores) -> list[Interval]:
 
 
 def _over_their_band(scores: Scores) -> list[Interval]:
-    """The best baseline's distance to FtTPO less its distance to the worst baseline."""
+    """Return FtTPO's lead over the best baseline minus the range of the baselines."""
     worst, *_, best = sorted(
         (scores[name] for name in _PLOTTED), key=lambda of_seeds: float(np.nanmean(of_seeds))
     )
@@ -81,7 +81,7 @@ def _over_their_band(scores: Scores) -> list[Interval]:
 
 
 def best_on_most_robots(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """At least about as good as the best baseline on more than half of the nine sets."""
+    """Check that FtTPO is about as good as the best baseline or better on most data sets."""
     found = _on_robots(kept, mode, ("fttpo", *_ROBOT_BASELINES))
     if found is None:
         return None
@@ -97,9 +97,9 @@ def best_on_most_robots(kept: Reproduced, mode: Mode) -> Evidence | None:
     return Evidence(
         True if good > half else False if behind > half else None,
         stratified_interval(differences, mean),
-        f"FtTPO − best baseline, mean over nine sets, in points of the score; at least about as "
-        f"good (within a tenth) for certain on {good}, worse for certain on {behind}, more than "
-        "half wanted",
+        f"FtTPO − best baseline, mean over nine sets, in points of the score; by their intervals, "
+        f"at least about as good (within a tenth) on {good} and worse on {behind}; required: on "
+        "more than half",
         _fewest(differences),
     )
 
@@ -108,10 +108,11 @@ def _above_on_few(
     kept: Reproduced, mode: Mode, variant: str, most: int, meaning: str, but: str = "",
     sign: int = 1,
 ) -> Evidence | None:  # fmt: skip
-    """A variant ends above FtTPO on at most some of the sets, one of which may be left out.
+    """Check that a variant ends above FtTPO on at most `most` data sets, leaving out `but`.
 
-    Shown is the number of sets on which it ends above, or below where `sign` is -1. `meaning` may
-    name the numbers that are certain, {above} and {below}, and those that are {open}.
+    The effect is the number of data sets on which it ends above, or below if `sign` is -1.
+    `meaning` may contain {above} and {below}, the numbers of data sets whose interval decides, and
+    {open}, the number of those that are undecided.
     """
     found = _on_robots(kept, mode, ("fttpo", variant))
     if found is None:
@@ -131,7 +132,7 @@ def _above_on_few(
 def _relative(
     kept: Reproduced, mode: Mode, variants: Sequence[str], score: Score
 ) -> tuple[list[Interval], int] | None:
-    """What each variant has more than FtTPO, as a share of FtTPO's mean; FtTPO's fewest seeds."""
+    """Return each variant's lead over FtTPO as a share of FtTPO's mean, and the fewest seeds."""
     found = _on_robots(kept, mode, ("fttpo", *variants), score)
     if found is None:
         return None
@@ -145,7 +146,7 @@ def _relative(
 
 
 def _near(effect: Interval) -> bool | None:
-    """Whether a difference is within a tenth; None where its interval leaves it open."""
+    """Return whether a difference is within a tenth; None if its interval is undecided."""
     if effect.low > -NEAR and effect.high < NEAR:
         return True
     return False if effect.low > NEAR or effect.high < -NEAR else None
@@ -161,7 +162,7 @@ def _like_tawac(kept: Reproduced, mode: Mode, score: Score, what: str) -> Eviden
 
 
 def area_order(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """Areas: FtTPO about the SPOT variant, and not below the SG variant."""
+    """Check areas: FtTPO about equal to the SPOT variant and not below the SG variant."""
     found = _relative(kept, mode, ("fttpo-spot", "fttpo-sg"), area)
     if found is None:
         return None
@@ -180,7 +181,7 @@ def area_order(kept: Reproduced, mode: Mode) -> Evidence | None:
 def _cost(
     kept: Reproduced, mode: Mode, kind: str, what: str, least: float, most: float, remark: str = ""
 ) -> Evidence | None:
-    """The time of FtTPO as a multiple of IQL's lies between two numbers."""
+    """Check that the time of FtTPO divided by that of IQL lies between two numbers."""
     times = kept.times()
     if times is None:
         return None
@@ -207,14 +208,14 @@ CLAIMS = (
           "MuJoCo sets.", "fig4", best_on_most_robots),
     Claim("C12", "FtTPO-SPOT ends above FtTPO on three sets only.", "fig6",
           partial(_above_on_few, variant="fttpo-spot", most=3, meaning="sets of nine on which "
-                  "fttpo-spot ends above FtTPO, at most 3; {above} beyond its interval, {open} "
-                  "open")),
+                  "fttpo-spot ends above FtTPO, at most 3; {above} by the interval, {open} "
+                  "undecided")),
     Claim("C13", "TAWAC-HT ends about where FtTPO does.", "fig6",
           partial(_like_tawac, score=final, what="final score")),
     Claim("C14", "FtTPO-SG ends below FtTPO on every set but hopper-medium-replay.", "fig6",
           partial(_above_on_few, variant="fttpo-sg", most=0, but="hopper-medium-replay", sign=-1,
                   meaning="sets of the eight others on which FtTPO-SG ends below FtTPO, all 8; "
-                  "{below} beyond the interval, and {above} above it")),
+                  "{below} by the interval, and {above} above by it")),
     Claim("C17", "Areas under the curve: FtTPO about FtTPO-SPOT, and not below FtTPO-SG.", "fig8",
           area_order),
     Claim("C18", "Areas under the curve: FtTPO about TAWAC-HT.", "fig8",

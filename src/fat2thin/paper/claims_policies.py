@@ -1,5 +1,5 @@
-"""Claims about policies: what they look like (C4 to C9, C11, C15, C16, C25 and C26) and their
-mathematics (C21 to C24)."""
+"""Claims about the shape of policies (C4 to C9, C11, C15, C16, C25 and C26) and their mathematics
+(C21 to C24)."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,23 +23,23 @@ from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import Run
 
-STATES, DRAWS = 200, 500  # logged states that a policy is looked at in, and actions drawn in each
+STATES, DRAWS = 200, 500  # logged states per policy, and actions drawn in each
 SAMPLES = 1_000_000
 RATIOS = (0.5, 1.0, 2.0, 3.2579, 6.0)
-"""Half-width of the thin against the Cauchy scale of the fat, k in the formulas."""
+"""Half-width of the actor divided by the Cauchy scale of the proposal, k in the formulas."""
 NARROW, DELTA, TRUNK = 0.5, 0.05, 0.95
-"""Share of the box below which a band is narrow, and below which a policy is about a point mass;
-central share of a proposal's mass that is its trunk."""
+"""Share of the box below which a band is narrow; share below which a policy is about a point mass;
+central share of a proposal's mass that counts as its trunk."""
 _TAILS = 100.0 * (1.0 - TRUNK) / 2.0, 100.0 - 100.0 * (1.0 - TRUNK) / 2.0
 
 States = Float[Array, "states observation"]
 Measure = Callable[[Run, int], float]  # of the final policies of a run's seed
 Rule = Callable[[Sequence[Interval]], tuple[bool | None, Interval]]
-"""Whether values meet a limit, and the value that this depends on."""
+"""Returns whether values meet a limit, and the value that decides."""
 
 
 def states(run: Run, seed: int) -> Float[np.ndarray, "states observation"]:
-    """Logged states, evenly through the log."""
+    """Return up to `STATES` logged states, evenly spaced in the log."""
     own = data.reader(run.spec.dataset).one_a_seed
     observation = data.load(run.spec.dataset, seed if own else 0).observation
     return observation[:: max(1, len(observation) // STATES)][:STATES]
@@ -47,7 +47,7 @@ def states(run: Run, seed: int) -> Float[np.ndarray, "states observation"]:
 
 @jax.jit
 def _draws(policy: Policy, observation: States) -> Float[Array, "draws states action"]:
-    """Actions that a policy takes, in the box."""
+    """Return sampled actions of a policy, clipped to the box."""
     keys = jax.random.split(stream_key(0, Stream.FRESH_EVALUATION, 0), DRAWS)
     return jax.vmap(lambda key: policy.act(observation, key))(keys)
 
@@ -63,7 +63,7 @@ def _support(policy: Policy, observation: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _widths(run: Run, seed: int, step: int | None = None) -> np.ndarray:
-    """Mean width of the actor's support as a share of the box, per coordinate."""
+    """Return the mean width of the actor's support as a share of the box, per coordinate."""
     policy = run.policy(seed, step)
     low, high = _support(policy, states(run, seed))
     return np.mean((high - low) / np.asarray(policy.high - policy.low), axis=0)
@@ -79,23 +79,23 @@ def _width(run: Run, seed: int) -> float:
 
 
 def _range(run: Run, seed: int) -> float:
-    """The central range of the actions that a policy takes, as a share of the box."""
+    """Return the width of the central 95 % of a policy's actions, as a share of the box."""
     policy = run.policy(seed)
     low, high = np.percentile(_draws(policy, states(run, seed)), _TAILS, axis=0)
     return float(np.mean((high - low) / np.asarray(policy.high - policy.low)))
 
 
 def _in_trunk(run: Run, seed: int) -> float:
-    """Share of states where the actor's support lies in the proposal's central mass."""
+    """Return the share of states where the actor's support lies in the proposal's central mass."""
     observation = states(run, seed)
     low, high = _support(run.policy(seed), observation)
     from_, to = np.percentile(_unclipped(run.proposal(seed), observation), _TAILS, axis=0)
-    # Where the band slides along the edge of the box its centre is not the proposal's.
+    # A band at the edge of the box slides along it, so its centre is not the proposal's.
     return float(np.mean(np.all((from_ <= low) & (high <= to), axis=-1)))
 
 
 def _least_return(run: Run, seed: int) -> float:
-    """The least mean return over first doses in the actor's band, or that of the nearest dose."""
+    """Return the least mean return over first doses in the band, or at the dose nearest to it."""
     found = first_action_returns(run.policy(seed), treatment.by_name(run.spec.dataset))
     means = np.mean(found.returns, axis=-1)
     low, high = (float(end[0]) for end in run.policy(seed).support(found.observation))
@@ -105,14 +105,14 @@ def _least_return(run: Run, seed: int) -> float:
 
 
 def _logged_inside(run: Run, seed: int) -> float:
-    """Share of logged actions inside the actor's support."""
+    """Return the share of logged actions inside the actor's support."""
     log = data.load(run.spec.dataset, seed)
     low, high = _support(run.policy(seed), log.observation)
     return float(np.mean(np.all((low <= log.action) & (log.action <= high), axis=-1)))
 
 
 def _on_edge(run: Run, seed: int, step: int | None = None) -> float:
-    """Share of the actor's actions on the edge of the box."""
+    """Return the share of the actor's actions on the edge of the box."""
     policy = run.policy(seed, step)
     drawn = np.asarray(_draws(policy, states(run, seed)))
     return float(np.mean((drawn <= np.asarray(policy.low)) | (drawn >= np.asarray(policy.high))))
@@ -121,7 +121,7 @@ def _on_edge(run: Run, seed: int, step: int | None = None) -> float:
 def _on_rewards(
     kept: Reproduced, mode: Mode, algorithm: str, measure: Measure, rewards: Sequence[str] = REWARDS
 ) -> tuple[list[Interval], int]:
-    """A measure on each reward that was run, over the seeds that did not stop; the fewest seeds."""
+    """Return a measure per reward that was run, without stopped seeds, and the fewest seeds."""
     found = [kept.curve(f"treatment-{reward}", mode.method(algorithm)) for reward in rewards]
     runs = [run for run in found if run is not None]
     values = [
@@ -136,7 +136,7 @@ def _measured(
     kept: Reproduced, mode: Mode, measure: Measure, rule: Rule, meaning: str,
     algorithm: str = "fttpo", rewards: Sequence[str] = REWARDS,
 ) -> Evidence | None:  # fmt: skip
-    """A measure of an algorithm's policies meets a limit on every reward that was run."""
+    """Check that a measure of an algorithm's policies meets a rule on every reward that was run."""
     values, seeds = _on_rewards(kept, mode, algorithm, measure, rewards)
     return Evidence(*rule(values), meaning, seeds) if values else None
 
@@ -154,7 +154,7 @@ def _above(limit: float) -> Rule:
 
 
 def _at_most(limit: float) -> Rule:
-    """By the values alone, without their intervals."""
+    """Return a rule that compares the values only, without their intervals."""
     return lambda values: (_largest(values).value <= limit, _largest(values))
 
 
@@ -163,7 +163,7 @@ def _largest(values: Sequence[Interval]) -> Interval:
 
 
 def wide_baselines(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """IQL and XQL are wider than the actor of FtTPO."""
+    """Check that the policies of IQL and XQL are wider than the actor of FtTPO."""
     ours, seeds = _on_rewards(kept, mode, "fttpo", _range)
     theirs = [_on_rewards(kept, mode, name, _range)[0] for name in ("iql", "xql")]
     if not ours or any(len(widths) != len(ours) for widths in theirs):
@@ -184,7 +184,7 @@ def _evolved(
     kept: Reproduced, mode: Mode, folder: str, look: Callable[..., Evidence],
     methods: Sequence[Method] = (FTTPO,),
 ) -> Evidence | None:  # fmt: skip
-    """What `look` finds in those of some evolutions of one seed that were run."""
+    """Return the result of `look` on the evolutions that were run; None if there are none."""
     runs = [run for one in methods if (run := kept.evolution(folder, one)) is not None]
     return look(*runs) if runs else None
 
@@ -196,8 +196,8 @@ def _shrinks(run: Run) -> Evidence:
     outside = _share_outside(_unclipped(run.proposal(seed, last), states(run, seed)), low, high)
     return Evidence(
         after < before and outside > 0.05, number(after / before),
-        f"width of the actor's support after {last} updates against before; below 1, while the "
-        f"proposal keeps mass outside of it ({outside:.0%})", 1,
+        f"width of the actor's support after {last} updates divided by that before; below 1, while "
+        f"the proposal keeps mass outside of it ({outside:.0%})", 1,
     )  # fmt: skip
 
 
@@ -211,8 +211,8 @@ def _beyond_the_box(*runs: Run) -> Evidence:
     share = max(shares)
     return Evidence(
         share > 0.05, number(share),
-        "largest share of a baseline's actions beyond the box [−1, 1]: the picture shows the "
-        "Gaussian before it is squashed; above 0.05", 1,
+        "largest share of a baseline's actions beyond the box [−1, 1] (the paper's figure shows "
+        "the Gaussian before squashing); above 0.05", 1,
     )  # fmt: skip
 
 
@@ -221,8 +221,8 @@ def _concentrates(run: Run) -> Evidence:
     before, after = (_widths(run, seed, step) for step in (first, last))
     return Evidence(
         bool(np.all(after < before)), number(float(np.max(after / before))),
-        f"width of the support after {last:,} updates against before, of the "
-        "coordinate where it fell least; below 1", 1,
+        f"width of the support after {last:,} updates divided by that before, for the "
+        "coordinate where it decreased least; below 1", 1,
     )  # fmt: skip
 
 
@@ -237,24 +237,24 @@ def _piles_up(run: Run) -> Evidence:
 
 
 def drops_bad_actions(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """A weight is zero exactly where the advantage is below -temperature / (1 - index)."""
+    """Check that a weight is zero exactly if the advantage is below -temperature / (1 - index)."""
     advantage = jnp.linspace(-5.0, 5.0, 10_001)
     wrong = 0
     for temperature in (0.01, 0.1, 0.5, 1.0):
         for index in (-1.0, 0.0, 0.5):
             weight = q_exponential_weight(advantage, temperature, index, 1e4)
             bound = -temperature / (1.0 - index)
-            # At the bound itself rounding decides.
+            # At the bound itself, rounding decides.
             clear = jnp.abs(advantage - bound) > 1e-5
             wrong += int(jnp.sum(((weight == 0.0) != (advantage < bound)) & clear))
     return Evidence(
         wrong == 0, number(wrong),
-        "advantages of 120,012 for which the weight is zero and should not be, or the reverse; 0",
+        "number of 120,012 advantages whose weight is wrongly zero or wrongly not zero; 0",
     )  # fmt: skip
 
 
 def own_samples_inside(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """Samples of a thin law lie in its support and have a finite density."""
+    """Check that samples of a sparse distribution lie in its support with a finite density."""
     lost = 0
     for place, scale in enumerate((1e-3, 0.1, 1.0, 100.0)):
         thin = QGaussian(1.0, scale, 0.0)
@@ -264,12 +264,12 @@ def own_samples_inside(kept: Reproduced, mode: Mode) -> Evidence | None:
         lost += int(jnp.sum(~fine))
     return Evidence(
         lost == 0, number(lost),
-        f"of {SAMPLES:,} samples, those outside the support or with an infinite log density; 0",
+        f"number of {SAMPLES:,} samples outside the support or with an infinite log density; 0",
     )  # fmt: skip
 
 
 def _k3(ratio: float) -> np.ndarray:
-    """r - 1 - ln r, r = p_fat / p_thin, at samples of the thin; the fat is a Cauchy of scale 1."""
+    """Return r - 1 - ln r, r = p_fat / p_thin, at samples of p_thin; p_fat is Cauchy, scale 1."""
     root = float(np.sqrt(2.0))
     thin, fat = QGaussian(0.0, ratio / root, 0.0), QGaussian(0.0, 1.0 / root, 2.0)
     drawn = jax.jit(thin.sample, static_argnums=1)(jax.random.key(1), (SAMPLES,))
@@ -279,7 +279,7 @@ def _k3(ratio: float) -> np.ndarray:
 
 
 def k3_is_not_negative(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """r - 1 - ln r is never negative."""
+    """Check that r - 1 - ln r is never negative."""
     least = min(float(np.min(_k3(ratio))) for ratio in RATIOS)
     return Evidence(
         least >= 0.0, number(least), f"least of {len(RATIOS) * SAMPLES:,} values; not below 0"
@@ -287,14 +287,14 @@ def k3_is_not_negative(kept: Reproduced, mode: Mode) -> Evidence | None:
 
 
 def k3_is_biased(kept: Reproduced, mode: Mode) -> Evidence | None:
-    """The mean of k3 lies below the divergence by the proposal's mass outside the support."""
+    """Check that the mean of k3 is below the KL divergence by the proposal's mass outside."""
     shares = []
     for ratio in RATIOS:
         values = _k3(ratio)
         bias = float(kl_sparse_cauchy(ratio, 1.0)) - np.mean(values)
         stated = 1.0 - 2.0 / np.pi * np.arctan(ratio)
         # Eight standard errors: the variance of k3 is infinite (barely, r has a tail of index 2),
-        # so the mean over its own error is not quite normal.
+        # so the studentised mean is not quite normal.
         error = 8.0 * np.std(values) / np.sqrt(values.size)
         ends = np.array([bias, bias - error, bias + error]) / stated
         shares.append(Interval(*ends.tolist()))
@@ -303,8 +303,8 @@ def k3_is_biased(kept: Reproduced, mode: Mode) -> Evidence | None:
     return Evidence(
         (True if clear else None) if agree else False,
         max(shares, key=lambda share: abs(share.value - 1.0) / (share.high - share.low)),
-        "KL − measured mean of k3 as a share of 1 − M, where it is furthest from 1 against its "
-        "error; 1 within eight standard errors, and not 0",
+        "(KL − measured mean of k3) / (1 − M), at the ratio where it is farthest from 1 relative "
+        "to its error; 1 within eight standard errors, and not 0",
     )  # fmt: skip
 
 

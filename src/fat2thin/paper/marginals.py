@@ -1,7 +1,7 @@
-"""One coordinate of what a policy does in one state, as a picture shows it.
+"""Marginal distributions of a policy's action in one state, and how they are drawn.
 
-The law is that of the action that is given: after squashing, in the environment's units, and with
-the atoms that clipping leaves on the edges of the action box. Nothing is scaled.
+They describe the executed action: after squashing, in the environment's units, and with the point
+masses (atoms) that clipping leaves on the edges of the action box. Nothing is rescaled.
 """
 
 from collections.abc import Sequence
@@ -23,40 +23,45 @@ from fat2thin.report.style import BLUE, DASHED, DOTTED, ORANGE, SHADE, view
 
 VIEW = 1.4  # farthest action shown, in half-ranges of the box from its middle
 _EVEN, _CLUSTER, _NEAREST = 801, 120, 1e-6
-_ROUNDING = 1e-6  # mass beyond the box below which it is the rounding of a cumulative probability
-_STEM = 0.86  # height of an atom that is everything, as a share of the panel's
+_ROUNDING = 1e-6  # mass beyond the box that counts as rounding of the cdf
+_STEM = 0.86  # height of an atom with probability 1, as a share of the panel
 _LEAST_NAMED = 0.005
 _SPIKE, _HIGHEST = 0.005, 2.0
-"""A spike lies within this share of the box from an end, and is cut where it is so many times as
-high as anything else."""
+"""A spike lies within `_SPIKE` of the box from an end, and is cut at `_HIGHEST` times the height of
+the rest."""
 
 
 class Atom(NamedTuple):
-    """An action that has a probability of its own."""
+    """A single action with positive probability."""
 
     place: float
+    """The action."""
     mass: float
+    """Its probability."""
 
 
 class Marginal(NamedTuple):
-    """A density along one coordinate, and the atoms beside it."""
+    """The distribution of one coordinate: a density and atoms."""
 
     points: Float[np.ndarray, " points"]
-    """In order; denser where a density can be steep. None for a single action."""
+    """Sorted actions, denser where a density can be steep; empty for a single action."""
     density: Float[np.ndarray, " points"]
+    """Densities at `points`."""
     atoms: tuple[Atom, ...]
+    """Point masses."""
     support: tuple[float, float]
-    """Lowest and highest action that can be given."""
+    """Lowest and highest possible action."""
     box: tuple[float, float]
+    """Ends of the action box."""
 
     @property
     def sparse(self) -> bool:
-        """Whether it leaves out actions that the box allows."""
+        """Whether some actions in the box have probability zero."""
         return self.support[0] > self.box[0] or self.support[1] < self.box[1]
 
     @property
     def height(self) -> float:
-        """Density that a panel has to reach: the peak, but for a spike at an end of the box.
+        """Largest density that a panel should show: the peak, except spikes at the ends of the box.
 
         There a wide squashed Gaussian has little mass but a density of thousands.
         """
@@ -68,7 +73,7 @@ class Marginal(NamedTuple):
         return float(min(self.density.max(), _HIGHEST * within.max()))
 
     def central(self, share: float) -> tuple[float, float]:
-        """Ends of the central share of it, atoms included."""
+        """Return the ends of the central share of the mass, including atoms."""
         places = np.concatenate([self.points, [atom.place for atom in self.atoms]])
         steps = np.diff(self.points) * (self.density[1:] + self.density[:-1]) / 2.0
         masses = [[0.0] if self.points.size else [], steps, [atom.mass for atom in self.atoms]]
@@ -82,13 +87,13 @@ class Marginal(NamedTuple):
 def marginal(
     policy: Policy, observation: ArrayLike, dimension: int = 0, *, clipped: bool = True
 ) -> Marginal:
-    """What a policy does with a coordinate of the action, counted from 0, on one observation.
+    """Return the distribution of one coordinate of the action, counted from 0, for one observation.
 
-    With `clipped=False` the density continues beyond the box: a proposal as it is learned.
+    With `clipped=False` the density continues beyond the box, as a proposal is learned.
     """
     observation = jnp.asarray(observation)
     if observation.ndim != 1:
-        raise ValueError(f"one observation is one row of numbers, got shape {observation.shape}")
+        raise ValueError(f"observation must be one row of numbers, got shape {observation.shape}")
     size = policy.low.size
     if not 0 <= dimension < size:
         raise ValueError(f"the action has coordinates 0 to {size - 1}, not {dimension}")
@@ -112,21 +117,21 @@ def marginal(
 def _ask(
     policy: Policy, observation: Array, points: Float[Array, " points"]
 ) -> tuple[Float[Array, "points action"], Float[Array, " action"], Float[Array, " action"]]:
-    """Log densities of all coordinates, and their mass below and above the box."""
+    """Return the log densities of all coordinates, and their mass below and above the box."""
     laws = _coordinates(policy(observation))
     above = 1.0 - laws.cdf(policy.high)
     return jax.vmap(laws.log_prob)(points), laws.cdf(policy.low), above
 
 
 def _coordinates(law: Distribution) -> Distribution:
-    """The marginal laws of all coordinates, batch shape (action,)."""
+    """Return the marginal distributions of all coordinates, batch shape (action,)."""
     if isinstance(law, MultivariateQGaussian):
         sparsity, size = 1.0 - jnp.asarray(law.entropic_index), law.event_shape[0]
         sparsity = sparsity / (1.0 + sparsity * (size - 1) / 2.0)
         scale = law.half_width * jnp.sqrt(sparsity / 2.0)
         return QGaussian(law.mean, scale, 1.0 - sparsity, validate_args=False)
     if isinstance(law, AuthorsProposal):
-        # Its density is none, and its sampler draws a Gaussian at the index 2 of the authors.
+        # Its density is not normalised; its sampler draws a Gaussian at the authors' index 2.
         return Normal(law.loc, jnp.sqrt(law.squared_scale))
     if not isinstance(law, Independent):
         raise ValueError(f"the marginals of a {type(law).__name__} are not known")
@@ -134,11 +139,11 @@ def _coordinates(law: Distribution) -> Distribution:
 
 
 def _grid(low: float, high: float, centre: float) -> Float[np.ndarray, " points"]:
-    """Points from end to end, always as many, close to each other at the centre and at the ends."""
+    """Return a fixed number of points between the ends, denser at the centre and the ends."""
     steps = (high - low) * np.geomspace(_NEAREST, 1.0, _CLUSTER)
     clusters = [place + side * steps for place in (low, centre, high) for side in (-1.0, 1.0)]
     points = np.clip([*np.linspace(low, high, _EVEN), centre, *np.ravel(clusters)], low, high)
-    # The densities are computed in float32: next to an end, a point and its rounding differ.
+    # Densities are computed in float32, so the points must be exact in float32.
     return np.sort(points.astype(np.float32)).astype(np.float64)
 
 
@@ -146,7 +151,7 @@ def draw_policies(
     axes: Axes, acting: Policy, proposal: Policy | None, observation: ArrayLike,
     dimension: int = 0, names: tuple[str, str] = ("thin actor", "fat proposal"),
 ) -> list[Marginal]:  # fmt: skip
-    """Draw what acts and, dashed, its proposal in one state, as high as fits; return both laws."""
+    """Draw the acting policy and, dashed, its proposal in one state; return both marginals."""
     laws = [marginal(acting, observation, dimension)]
     draw_acting(axes, laws[0], names[0])
     if proposal is not None:
@@ -160,7 +165,7 @@ def draw_policies(
 
 
 def draw_acting(axes: Axes, law: Marginal, label: str) -> None:
-    """The policy that acts: density, atoms as stems, and shade where it is exactly zero."""
+    """Draw the acting policy: density, atoms as stems, and shading where it is exactly zero."""
     left, right = view(law.box, VIEW)
     if law.sparse:
         for low, high, prefix in ((left, law.support[0], ""), (law.support[1], right, "_")):
@@ -168,7 +173,7 @@ def draw_acting(axes: Axes, law: Marginal, label: str) -> None:
             axes.axvspan(low, high, color=SHADE, linewidth=0, label=zero)
     if law.points.size:
         axes.fill_between(law.points, law.density, color=BLUE, alpha=0.25, linewidth=0)
-        # Down to zero at both ends, whatever the density does there.
+        # Draw the outline down to zero at both ends.
         outline = np.pad(law.points, 1, mode="edge"), np.pad(law.density, 1)
         axes.plot(*outline, color=BLUE, linewidth=1.5, label=label)
     for index, atom in enumerate(law.atoms):
@@ -179,7 +184,7 @@ def draw_acting(axes: Axes, law: Marginal, label: str) -> None:
 
 
 def fit_height(axes: Axes, laws: Sequence[Marginal]) -> None:
-    """Make a panel as high as what is in it, and say so where a spike is cut."""
+    """Fit the height of a panel to its contents, and mark spikes that are cut."""
     drawn = [law for law in laws if law.points.size]
     if not drawn:
         axes.set(ylim=(0.0, 1.0), yticks=[])
@@ -189,8 +194,8 @@ def fit_height(axes: Axes, laws: Sequence[Marginal]) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     for law in drawn:
         for edge, side, align in zip(law.box, (1, -1), ("left", "right"), strict=True):
-            beside = np.abs(law.points - edge) < _SPIKE * (law.box[1] - law.box[0])
-            if np.max(law.density, where=beside, initial=0.0) > top:
+            near_edge = np.abs(law.points - edge) < _SPIKE * (law.box[1] - law.box[0])
+            if np.max(law.density, where=near_edge, initial=0.0) > top:
                 axes.annotate(
                     "↑ cut", (edge, 1.0), (4 * side, -2), xycoords=axes.get_xaxis_transform(),
                     textcoords="offset points", ha=align, va="top", fontsize=8,
@@ -198,7 +203,7 @@ def fit_height(axes: Axes, laws: Sequence[Marginal]) -> None:
 
 
 def _draw_atom(axes: Axes, atom: Atom, box: tuple[float, float], prefix: str) -> None:
-    """A stem whose height is the atom's mass: the whole panel would be a little more than all."""
+    """Draw an atom as a stem with a height proportional to its mass."""
     transform = axes.get_xaxis_transform()
     axes.plot(
         [atom.place, atom.place], [0.0, _STEM * atom.mass], color="black", linewidth=2.4,
@@ -207,7 +212,6 @@ def _draw_atom(axes: Axes, atom: Atom, box: tuple[float, float], prefix: str) ->
     )  # fmt: skip
     if atom.mass < _LEAST_NAMED:
         return
-    # Towards the middle, where there is room.
     side = 1 if atom.place < (box[0] + box[1]) / 2.0 else -1
     axes.annotate(
         f"{100.0 * atom.mass:.0f} %", (atom.place, _STEM * atom.mass), (6 * side, 1),

@@ -1,7 +1,7 @@
-"""The paper's figures of policies: true densities, what a first dose is worth, and two sketches.
+"""The paper's figures of policies: densities, the return of a first dose, and two sketches.
 
-The paper draws squashed Gaussians before squashing, and scales heights. The sketches show why a
-sparse policy is hard to learn from a log, with made-up data and our own distributions.
+These figures show true densities; the paper draws squashed Gaussians before squashing and rescales
+heights. The sketches use made-up data to show why a sparse policy is hard to learn from a log.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,12 +30,12 @@ from fat2thin.runs.result import Run
 EARLIER_STEPS, EARLIER_DOSE = 7, -0.03
 RETURN_STEPS, FIRST_DOSES, FUTURES = 50, 50, 400
 PATIENT_SEED = 0
-NAMES = "policy that acts", "its proposal, which only learns"
+NAMES = "policy that acts", "its proposal (training only)"
 _RESAMPLES = 2000
 _CENTRAL = 0.9
 _RED = "#C1272D"
 _SEED = 0
-_CENTRE, _SCALE = 0.25, 0.25  # of the sparse policy in the sketches, on a box from -1 to 1
+_CENTRE, _SCALE = 0.25, 0.25  # sparse policy in the sketches, on a box from -1 to 1
 _LOGGED = np.array([-0.86, -0.62, -0.3, -0.02, 0.1, 0.22, 0.3, 0.41, 0.52, 0.8, 0.93])
 _LOGGED_PAIRS = np.array(
     [(-0.75, -0.55), (-0.6, 0.65), (-0.28, -0.8), (0.05, 0.12), (0.2, 0.42), (0.36, 0.22),
@@ -48,10 +48,10 @@ def final_policies(
     runs: Mapping[str, Run], observation: ArrayLike, seed: int | None = None, *,
     dimension: int = 0, where: str = "in one state",
 ) -> Figure:  # fmt: skip
-    """Densities of the final policies that act, one row per method with its own height.
+    """Draw the densities of the final acting policies, one row per method with its own height.
 
-    Titles name the exact support of a sparse policy, or the central 90 % of another one; a single
-    action is a stem. `where` names the state.
+    Titles give the exact support of a sparse policy, or the central 90 % of another one; a single
+    action is a stem. `where` describes the state.
     """
     heading = _data(runs.values(), seed)
     figure = Figure(figsize=(7.2, 1.5 + 1.25 * len(runs)))
@@ -70,7 +70,7 @@ def actor_and_proposal(
     run: Run, observation: ArrayLike, seed: int | None = None, *, dimension: int = 0,
     where: str = "in one state",
 ) -> Figure:  # fmt: skip
-    """The thin actor against its fat proposal, around the actor's band; shaded where it is zero."""
+    """Draw the thin actor and its fat proposal around the actor's band; shaded where it is zero."""
     figure = Figure(figsize=(7.2, 4.2))
     axes = figure.subplots()
     thin, fat = draw_policies(axes, run.policy(seed), run.proposal(seed), observation, dimension)
@@ -93,10 +93,10 @@ def evolution(
     runs: Mapping[str, Run], observation: ArrayLike, seed: int | None, steps: Sequence[int],
     dimensions: Sequence[int] = (0,), *, where: str = "in one state",
 ) -> Figure:  # fmt: skip
-    """Densities after some updates: one column per step, one row per method and coordinate.
+    """Draw densities at several steps: one column per step, one row per method and coordinate.
 
-    True marginals of what is done, each panel with its own height. Where actions are clipped to the
-    box, the atoms on its edges are stems with their probability.
+    Marginals of the executed action, each panel with its own height. Where actions are clipped to
+    the box, the atoms on its edges are stems labelled with their probability.
     """
     heading = _data(runs.values(), seed)
     if not steps or not dimensions:
@@ -122,15 +122,18 @@ def evolution(
 
 
 class FirstActions(NamedTuple):
-    """What is seen of a patient, and returns of futures that begin with each of some doses."""
+    """Returns of simulated futures of a patient, by first dose."""
 
     observation: Float[Array, " observation"]
+    """Observation of the patient."""
     doses: Float[np.ndarray, " doses"]
+    """First doses."""
     returns: Float[np.ndarray, "doses futures"]
+    """Undiscounted returns."""
 
 
 def patient_after_doses(task: Treatment) -> tuple[Patient, Float[Array, " observation"]]:
-    """The patient: what the task knows of it, and what is seen."""
+    """Return the state and the observation of the patient after the earlier doses."""
     key = jax.random.key(PATIENT_SEED)
     state, observation = treatment.reset(key, task)
     dose = jnp.full(treatment.ACTION_SIZE, EARLIER_DOSE)
@@ -140,10 +143,10 @@ def patient_after_doses(task: Treatment) -> tuple[Patient, Float[Array, " observ
 
 
 def first_action_returns(actor: Policy, task: Treatment) -> FirstActions:
-    """Undiscounted returns of 50 steps by first dose, the actor's centre afterwards.
+    """Return undiscounted returns over 50 steps by first dose, followed by the actor's centre.
 
-    The patient has had 7 doses of -0.03. The futures are the same for every dose and every actor;
-    they use no random stream of training or evaluation.
+    The patient has had 7 doses of -0.03. The futures use the same random numbers for every dose and
+    actor, from no random stream of training or evaluation.
     """
     state, observation = patient_after_doses(task)
     doses = np.linspace(task.dose_low, task.dose_high, FIRST_DOSES)
@@ -164,15 +167,16 @@ def first_action_returns(actor: Policy, task: Treatment) -> FirstActions:
 
 
 def first_action_return(run: Run, seed: int | None = None) -> Figure:
-    """Where the actor and its proposal may dose a patient, and what the first dose is worth.
+    """Draw the actor and its proposal for a patient, and the return by first dose.
 
-    The patient has had 7 doses of -0.03. Grey: the undiscounted return of 50 steps as a function of
-    the first dose, the actor's centre afterwards; mean of 400 futures from that one state, with its
-    95 % interval. Red: doses that the proposal would give and the actor cannot.
+    The patient has had 7 doses of -0.03. Grey: the undiscounted return over 50 steps by first dose,
+    with the actor's centre afterwards; mean of 400 futures from that one state, with its 95 %
+    interval. Red: doses that the proposal would give and the actor cannot.
     """
     if not treatment.is_name(run.spec.dataset):
         raise ValueError(
-            f"the return of a first dose is for treatment tasks, not {run.spec.dataset!r}"
+            f"the return of a first dose is only available for treatment tasks, not "
+            f"{run.spec.dataset!r}"
         )
     task, actor = treatment.by_name(run.spec.dataset), run.policy(seed)
     observation, doses, returns = first_action_returns(actor, task)
@@ -188,12 +192,12 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
             fat.points[places], fat.density[places], color=_RED, alpha=0.35, linewidth=0,
             hatch="///", label=f"{prefix}proposal above zero, actor exactly zero",
         )  # fmt: skip
-    beside = axes.twinx()
-    beside.spines["right"].set_visible(True)
-    beside.fill_between(doses, low, high, color=GREY, alpha=0.18, linewidth=0)
-    beside.plot(doses, value, color=GREY, linestyle=DOTTED, label="return after that first dose")
-    beside.set_ylim(min(0.0, 1.05 * low.min()), max(0.0, 1.15 * high.max()))
-    beside.set_ylabel(f"return of {RETURN_STEPS} steps, undiscounted", color=DARK)
+    second = axes.twinx()
+    second.spines["right"].set_visible(True)
+    second.fill_between(doses, low, high, color=GREY, alpha=0.18, linewidth=0)
+    second.plot(doses, value, color=GREY, linestyle=DOTTED, label="return after that first dose")
+    second.set_ylim(min(0.0, 1.05 * low.min()), max(0.0, 1.15 * high.max()))
+    second.set_ylabel(f"return of {RETURN_STEPS} steps, undiscounted", color=DARK)
     axes.set(xlabel="first dose", ylabel="density, per unit of dose")
     figure.suptitle(
         f"{run.spec.algorithm} on {_data([run], seed)}: a patient after {EARLIER_STEPS} doses of "
@@ -201,7 +205,7 @@ def first_action_return(run: Run, seed: int | None = None) -> Figure:
         "centre doses after the first",
         fontsize=10,
     )
-    (handles, labels), (more, names) = (one.get_legend_handles_labels() for one in (axes, beside))
+    (handles, labels), (more, names) = (one.get_legend_handles_labels() for one in (axes, second))
     figure.legend(handles + more, labels + names, loc="outside lower center", ncols=2)
     return figure
 
@@ -210,7 +214,7 @@ def _in_words(law: Marginal) -> str:
     if law.support[0] == law.support[1]:
         return f"always {signed(law.support[0])}"
     if law.sparse:
-        return f"nothing outside {_range(law.support)}"
+        return f"zero outside {_range(law.support)}"
     return f"central {100.0 * _CENTRAL:.0f} % {_range(law.central(_CENTRAL))}"
 
 
@@ -228,9 +232,9 @@ def _action_name(runs: Collection[Run], dimension: int | None) -> str:
 
 
 def _data(runs: Collection[Run], seed: int | None) -> str:
-    """The names of the data, of files without their folders, and the seed."""
+    """Return the names of the data sets (files without their folders) and the seed."""
     if not runs:
-        raise ValueError("there is no run to draw the policies of")
+        raise ValueError("no run was given whose policies to draw")
     datasets = dict.fromkeys(run.spec.dataset for run in runs)
     names = dict.fromkeys(Path(name).name if Path(name).suffix else name for name in datasets)
     first = next(iter(runs)).spec.seeds[0]
@@ -238,7 +242,7 @@ def _data(runs: Collection[Run], seed: int | None) -> str:
 
 
 def _name_lines(figure: Figure, panels: Iterable[Axes]) -> None:
-    """One legend for all panels, each name once."""
+    """Add one legend for all panels, with each label once."""
     named: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
@@ -251,10 +255,10 @@ def _name_lines(figure: Figure, panels: Iterable[Axes]) -> None:
 
 
 def outside_actions() -> Figure:
-    """Logged actions outside the support of a sparse policy have a log likelihood of −∞."""
+    """Draw logged actions outside the support of a sparse policy: their log likelihood is −∞."""
     policy = QGaussian(_CENTRE, _SCALE, 0.0)
     low, high = (_CENTRE + side * float(policy.half_width) for side in (-1.0, 1.0))
-    # A heavy-tailed one with the same centre, to which the sparse one is the nearest band.
+    # The heavy-tailed policy with the same centre for which this band minimises the KL.
     proposal = QGaussian(_CENTRE, _SCALE / BEST_RATIO, 2.0)
     points = np.linspace(-1.05, 1.05, 1001)
     band = np.linspace(low, high, 801)
@@ -268,8 +272,8 @@ def outside_actions() -> Figure:
     upper.fill_between(band, np.exp(thin), color=BLUE, alpha=0.25, linewidth=0)
     upper.plot(band, np.exp(thin), color=BLUE)
     upper.plot(points, np.exp(fat), color=ORANGE, linestyle=DASHED)
-    upper.text(low - 0.03, 1.1, "thin policy,\nzero out here", ha="right", color=BLUE)
-    upper.set(ylabel="density", ylim=(0.0, None), title="what the policies can do")
+    upper.text(low - 0.03, 1.1, "thin policy,\nzero here", ha="right", color=BLUE)
+    upper.set(ylabel="density", ylim=(0.0, None), title="densities of two policies")
 
     lower.plot(band, np.maximum(thin, 2.0 * _LOWEST), color=BLUE, label="thin policy, $q$ = 0")
     lower.plot(
@@ -291,7 +295,7 @@ def outside_actions() -> Figure:
     lower.set(
         xlabel="action, in half-ranges of the box", ylabel="log likelihood", xlim=(-1.05, 1.05),
         ylim=(_LOWEST, 1.6),
-        title=f"the sum over the log: thin −∞, whatever its other terms; fat {total:.1f}"
+        title=f"sum over the log: thin −∞, fat {total:.1f}"
         .replace("-", "−"),
     )  # fmt: skip
     figure.legend(loc="outside lower center", ncols=2)
@@ -299,7 +303,7 @@ def outside_actions() -> Figure:
 
 
 def replaced_actions() -> Figure:
-    """Random action replacement in two dimensions: the policy's nearest sample is learned from."""
+    """Draw random action replacement in two dimensions: outliers become the nearest sample."""
     policy = QGaussian(_CENTRE, _SCALE, 0.0)
     low, high = (_CENTRE + side * float(policy.half_width) for side in (-1.0, 1.0))
     samples = np.asarray(policy.sample(jax.random.key(_SEED), (REPLACEMENT_SAMPLES, 2)))
@@ -330,7 +334,7 @@ def replaced_actions() -> Figure:
     )  # fmt: skip
     axes.plot(
         *nearest.T, "D", color=ORANGE, markerfacecolor="none", markersize=8, markeredgewidth=1.8,
-        label="nearest sample: learned from instead",
+        label="nearest sample: used instead",
     )  # fmt: skip
     arrow = {"arrowstyle": "-|>", "color": GREY, "shrinkA": 9, "shrinkB": 6}
     for action, instead in zip(outside, nearest, strict=True):
@@ -339,8 +343,8 @@ def replaced_actions() -> Figure:
         xlim=(-1.0, 1.0), ylim=(-1.0, 1.0), aspect="equal",
         xlabel="first coordinate of the action, in half-ranges of the box",
         ylabel="second coordinate of the action",
-        title="random action replacement: an action outside is learned from\n"
-        "as if the policy's nearest sample had been logged",
+        title="random action replacement: an action outside the support is\n"
+        "replaced by the policy's nearest sample",
     )  # fmt: skip
     figure.legend(loc="outside lower center", ncols=2)
     return figure

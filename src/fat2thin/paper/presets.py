@@ -1,8 +1,8 @@
-"""The runs behind every figure and sweep of the paper; runs that figures share are made once.
+"""Presets: the runs behind every figure and sweep of the paper. Figures share runs.
 
-Settings are those of the FtTPO authors' runs (`published.toml`) where they are known, else those of
-the method's own paper, else a learning rate and a temperature in the middle of the paper's grids.
-"published" methods are what the authors' code computes.
+Settings are those of the FtTPO authors' runs (`published.toml`) if they are known, otherwise those
+of the method's own paper, otherwise a learning rate and a temperature from the middle of the
+paper's grids. "published" methods compute what the authors' code computes.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ from fat2thin.settings.published import origins
 from fat2thin.settings.spec import expand_seeds
 from fat2thin.training import make_spec
 
-REWARDS = ("quadratic", "cubic")  # the authors' code has the first; the paper prints the second
+REWARDS = ("quadratic", "cubic")  # the authors' code uses the first, the paper prints the second
 ROBOT_SETS = tuple(
     f"{robot}-{level}"
     for robot in ("halfcheetah", "hopper", "walker2d")
     for level in ("medium-expert", "medium-replay", "medium")
 )
 SOURCES = {"regenerated": "regenerated/{}", "d4rl": "d4rl/{}-v2"}
-"""Where the robots' data come from: the name of a data set."""
-EXAMPLE = "halfcheetah-medium-expert"  # the set of the paper's first figure and of its evolutions
-ASKED = "reproduction.json"  # file in which a reproduction keeps what it was asked for
+"""Sources of the robot data: names of data sets."""
+EXAMPLE = "halfcheetah-medium-expert"  # data set of the paper's Figure 1 and its evolutions
+ASKED = "reproduction.json"  # file with the options of a reproduction
 _MIDDLE = {
     "treatment": {"learning_rate": 3e-4, "temperature": 0.1},
     "robots": {"learning_rate": 1e-3, "temperature": 0.5},
@@ -39,29 +39,35 @@ _OWN_SCALE = ("td3_bc", "spot")  # methods whose authors standardise observation
 
 
 class CurveSizes(NamedTuple):
-    """Sizes of the runs that learning curves are of."""
+    """Sizes of the runs of learning curves."""
 
     steps: int
+    """Updates per seed."""
     seeds: int
+    """Number of seeds."""
     evaluations: int
-    """After the one before the first update."""
+    """Evaluations, not counting the one before the first update."""
     episodes: int
+    """Episodes per evaluation, seed and policy."""
 
 
 class ReproductionScale(NamedTuple):
     """Sizes of the runs of a preset."""
 
     treatment: CurveSizes
+    """Learning curves on the treatment task."""
     robots: CurveSizes
+    """Learning curves on robot data."""
     selection_seeds: int
-    """Seeds of a sweep, which report nothing."""
+    """Seeds that select settings in a sweep."""
     hidden: tuple[int, ...] | None
-    """Layers of all networks; None is what was published."""
+    """Hidden layers of all networks; None uses the published ones."""
     clipped_steps: int
-    """Updates that Figure 7 shows the clipped policies over."""
+    """Updates of the clipped policies in Figure 7."""
     robot_evolution: int
-    """Updates between the pictures of Figures 5 and 9."""
+    """Updates between the panels of Figures 5 and 9."""
     timed_updates: int
+    """Updates per round of the time measurement."""
 
 
 SCALES = {
@@ -83,34 +89,37 @@ SCALES = {
         timed_updates=2_000,
     ),
 }  # fmt: skip
-"""Minutes on two cores; an evening; ten seeds and all updates. At the paper's scale an evaluation
-has its 5 episodes; smaller ones have more on the treatment task, where they are cheap."""
+"""smoke takes minutes on two cores, small an evening; paper has ten seeds and all updates, with the
+paper's 5 episodes per evaluation. Smaller scales have more on the treatment task, where they are
+cheap."""
 
 
 def scale_of(name: str) -> ReproductionScale:
-    """The scale of this name."""
+    """Return the scale with this name."""
     if name not in SCALES:
         raise ValueError(f"no scale is called {name!r}; there are {', '.join(SCALES)}")
     return SCALES[name]
 
 
 class Method(NamedTuple):
-    """An algorithm as one line of a figure."""
+    """An algorithm with its settings: one line of a figure."""
 
     folder: str
-    """Its name below a data set's folder, and in figures and tables."""
+    """Name of its folder below a data set's folder, and its name in figures and tables."""
     algorithm: str
+    """Name of the algorithm."""
     settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings that differ from the defaults."""
 
 
 def method(algorithm: str, *, published: bool = False) -> Method:
-    """A method under its own name, or under its name and "published"."""
+    """Return a method; its published form has the suffix "-published" in its name."""
     form = Method(f"{algorithm}-published", algorithm, {"published": True})
     return form if published else Method(algorithm, algorithm)
 
 
 def methods(*names: str, published: bool = False) -> tuple[Method, ...]:
-    """Several of them."""
+    """Return several methods."""
     return tuple(method(name, published=published) for name in names)
 
 
@@ -119,7 +128,7 @@ TREATMENT = (
     *methods("fttpo", "iql", "xql", "sql", "spot"),
     *methods("fttpo", "xql", "spot", published=True),
 )
-"""Figure 2, and what is needed to tell what is due to the authors' code."""
+"""Methods of Figure 2, and the published forms, which show the effect of the authors' code."""
 TREATMENT_ALL = (
     *TREATMENT,
     *methods("inac", "tawac", "awac", "td3_bc", "bc", "fttpo-spot", "fttpo-sg", "fttpo-greedy"),
@@ -130,7 +139,7 @@ ROBOT_METHODS = (
     *methods("fttpo", "iql", "inac", "tawac", "awac", "xql", "sql"),
     *methods("fttpo", "xql", published=True),
 )
-"""Figure 4. XQL's own temperature of V is not in the authors' record, and is our default."""
+"""Methods of Figure 4. XQL's temperature of V is not in the authors' record: it is our default."""
 _ABLATED = ("fttpo", "fttpo-spot", "fttpo-sg", "tawac-ht")
 VARIANTS = (*methods(*_ABLATED), *methods(*_ABLATED, published=True))
 _SPARSE = ("fttpo", "rar", "sparse_reverse_kl")
@@ -138,19 +147,21 @@ SPARSE = (*methods(*_SPARSE), *methods(*_SPARSE, published=True))
 CLIPPED = (FTTPO, Method("iql-clipped-Gaussian", "iql", {"policy": "clipped_gaussian"}))
 EVOLUTION_STEPS = (0, 100, 200, 300, 400)
 _EVOLUTION = {"fttpo": {"temperature": 0.1}, "iql": {"learning_rate": 3e-5, "temperature": 1 / 3}}
-"""Where the paper's runs of the evolution have other settings than its curves."""
+"""Settings in which the paper's evolution runs differ from its curves."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What is asked for: how large, and where the robots' data come from."""
+    """Options of a reproduction: the scale and the source of the robot data."""
 
     scale: ReproductionScale
+    """Sizes of the runs."""
     source: str = "regenerated"
+    """Source of the robot data, a key of `SOURCES`."""
     seeds: int | None = None
-    """Instead of the scale's."""
+    """Number of seeds; None uses the scale's."""
     steps: int | None = None
-    """Updates of the runs that learning curves are of, instead of the scale's."""
+    """Updates of learning curves; None uses the scale's."""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -162,34 +173,34 @@ class Reproduction:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The same as options of the command line."""
+        """The options as on the command line."""
         scale = next((name for name, one in SCALES.items() if one == self.scale), "small")
         given = {"scale": scale, "data": self.source, "seeds": self.seeds, "steps": self.steps}
         return {name: value for name, value in given.items() if value is not None}
 
     def write(self, root: Path) -> None:
-        """Write the options into a folder, so that claims can name the command."""
+        """Write the options to a folder; claims read them to name the command."""
         root.mkdir(parents=True, exist_ok=True)
         write(root / ASKED, files.as_json(self.options))
 
     def robot_data(self, name: str) -> str:
-        """The data set of a robot and a set, for example "hopper-medium"."""
+        """Return the data set for a name such as "hopper-medium"."""
         return SOURCES[self.source].format(name)
 
     def treatment(self, reward: str, which: Method) -> PlannedRun:
-        """A learning curve on the treatment task."""
+        """Return the run of a learning curve on the treatment task."""
         return self._curve(
             f"treatment/{reward}", f"treatment-{reward}", which, self.scale.treatment
         )
 
     def robot(self, name: str, which: Method) -> PlannedRun:
-        """A learning curve on a robot's data."""
+        """Return the run of a learning curve on robot data."""
         return self._curve(self.robot_data(name), name, which, self.scale.robots)
 
     def evolution(
         self, dataset: str, folder: str, which: Method, steps: Sequence[int], **settings: Any
     ) -> PlannedRun:
-        """A short run of one seed that keeps its policies on the way and is not evaluated."""
+        """Return a short run of one seed that saves policies at `steps` and is not evaluated."""
         return self._planned(
             f"evolution/{folder}", dataset, which, settings, steps=steps[-1], seeds=1,
             snapshots=tuple(steps), evaluate_every=steps[-1], episodes=1,
@@ -208,7 +219,7 @@ class Reproduction:
         self, folder: str, dataset: str, which: Method, settings: Mapping[str, Any], **options: Any
     ) -> PlannedRun:
         origin, values = settings_of(which, dataset)
-        # The density model gets as many updates as the policy, and no more than published.
+        # The density model gets as many updates as the policy, at most the published number.
         sizes: dict[str, Any] = {"vae_steps": min(100_000, options["steps"])}
         if self.scale.hidden is not None:
             sizes |= dict.fromkeys(("hidden", "vae_hidden"), self.scale.hidden)
@@ -222,7 +233,7 @@ class Reproduction:
 
 
 def options_of(root: Path) -> str:
-    """The options of the reproduction that a folder holds, as a command line has them."""
+    """Return the options of the reproduction in a folder, as on the command line."""
     place = root / ASKED
     options = files.read_json(place) if place.exists() else {"scale": "small"}
     return " ".join(f"--{name} {value}" for name, value in options.items())
@@ -233,7 +244,7 @@ def _settings(algorithm: str) -> set[str]:
 
 
 def settings_of(which: Method, dataset: str) -> tuple[str, dict[str, Any]]:
-    """Where a method's settings on a data set come from, and what is set besides."""
+    """Return the origin of a method's settings on a data set, and further settings."""
     if sources := origins(which.algorithm, dataset):
         return "fttpo" if "fttpo" in sources else sources[0], dict(which.settings)
     names = _settings(which.algorithm)
@@ -254,7 +265,7 @@ def _on_robots(wanted: Sequence[Method], sets: Sequence[str] = ROBOT_SETS) -> Pr
 
 
 def treatment_evolution(asked: Reproduction) -> list[PlannedRun]:
-    """Figure 3: the first 400 updates, on the reward of the authors' code."""
+    """Return the runs of Figure 3: 400 updates, on the reward of the authors' code."""
     return [
         asked.evolution(
             "treatment/quadratic", "treatment-quadratic", one, EVOLUTION_STEPS,
@@ -265,13 +276,13 @@ def treatment_evolution(asked: Reproduction) -> list[PlannedRun]:
 
 
 def robot_evolution(asked: Reproduction) -> list[PlannedRun]:
-    """Figures 5 and 9."""
+    """Return the runs of Figures 5 and 9."""
     steps = [asked.scale.robot_evolution * number for number in range(5)]
     return [asked.evolution(asked.robot_data(EXAMPLE), EXAMPLE, FTTPO, steps)]
 
 
 def _seventh(asked: Reproduction) -> list[PlannedRun]:
-    """Clipped policies on the left, and what first doses are worth on the right."""
+    """Return the runs of Figure 7: clipped policies, and returns of first doses."""
     steps = [asked.scale.clipped_steps * number // 4 for number in range(5)]
     clipped = [
         asked.evolution(asked.robot_data(EXAMPLE), f"{EXAMPLE}-clipped", one, steps)
@@ -297,12 +308,12 @@ PRESETS: dict[str, Preset] = {
     "treatment": _on_treatment(TREATMENT_ALL),
     "ablation": _ablation,
 }
-"""The runs of each figure by name; `treatment` is the table of all methods on that task, and
-`ablation` is Figures 6 and 8."""
+"""Functions that plan the runs of each preset; `treatment` is the table of all methods on that
+task, `ablation` is Figures 6 and 8."""
 
 
-# The paper's sweeps. Source of the grids: the FtTPO authors' code, commit 811d59d. Temperatures
-# divide: the inverse ones of XQL are converted.
+# The paper's sweeps. Source of the grids: the FtTPO authors' code, commit 811d59d. XQL's inverse
+# temperatures are converted to temperatures.
 Grid = Mapping[str, tuple[Any, ...]]
 _RATES: Grid = {"learning_rate": (1e-3, 3e-4, 1e-4, 3e-3)}
 _FTTPO_GRID: Grid = {"learning_rate": (1e-3, 3e-4), "temperature": (1.0, 0.5, 0.01)}
@@ -323,12 +334,12 @@ ROBOT_GRIDS: dict[str, Grid] = {
     "sql": {"learning_rate": (2e-4,), "temperature": (2.0, 5.0)},
 }
 EXAMPLE_GRIDS: dict[str, Grid] = {"rar": _FTTPO_GRID, "sparse_reverse_kl": _FTTPO_GRID}
-"""Tuned on two sets of one robot alone."""
+"""Grids of the methods that are tuned on two data sets of one robot only."""
 EXAMPLES = ("halfcheetah-medium-expert", "halfcheetah-medium")
 
 
 def sweeps(asked: Reproduction, robots: bool = True) -> dict[str, Sweep]:
-    """Every sweep of the paper, or those on the treatment task, by the folder that holds it."""
+    """Return the paper's sweeps, or only those on the treatment task, by folder."""
     parts: list[tuple[Callable[[str, Method], PlannedRun], Mapping[str, Grid], Sequence[str]]] = [
         (asked.treatment, TREATMENT_GRIDS, REWARDS)
     ]

@@ -1,4 +1,4 @@
-"""From a preset's name to runs, tables and figures: what `fat2thin reproduce` does."""
+"""Run a preset and write its tables and figures, as `fat2thin reproduce` does."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ STUDIES: dict[str, Preset] = {
     "selection": studies.selection_plan,
     "small-logs": studies.small_log_plan,
 }
-"""What is not in the paper, and so not in `all`."""
+"""Studies that are not in the paper, and therefore not in `all`."""
 SWEEPS = {"hyperparameters": True, "hyperparameters-treatment": False}
-"""Whether the sweeps on robots are among them."""
+"""Whether a preset includes the sweeps on robot data."""
 NAMES = (*PRESETS, *STUDIES, TIME, *SWEEPS, ALL)
 FORMATS = ("png", "pdf")
 _IN_STATE = "for the patient whose measurements are all 0"
@@ -41,16 +41,18 @@ Shown = tuple[list[Table], dict[str, Figure]]
 
 
 class PresetOutput(NamedTuple):
-    """What a preset gave."""
+    """The output of a preset."""
 
     tables: list[Table]
+    """Its tables."""
     pictures: list[Path]
+    """Files of its figures."""
 
 
 def reproduce(
     name: str, asked: Reproduction, root: str | Path, progress: PlanProgress | None = None
 ) -> PresetOutput:
-    """Run a preset below `root`, reusing finished runs; write its tables and figures there."""
+    """Run a preset below `root`, reusing finished runs, and write its tables and figures there."""
     root = Path(root)
     if name not in NAMES:
         raise ValueError(f"no preset is called {name!r}; there are {', '.join(NAMES)}")
@@ -75,7 +77,7 @@ def reproduce(
 
 
 def _sweep_tables(results: Mapping[str, SweepResult]) -> list[Table]:
-    """What the chosen settings reach on fresh seeds, by data set; then how all settings did."""
+    """Return tables of the selected settings on fresh seeds, then of all settings."""
     chosen = [
         comparison.methods_table(f"best settings on {name}", {one: of[one].run for one in of})
         for name, of in comparison.by_dataset(results).items()
@@ -84,7 +86,7 @@ def _sweep_tables(results: Mapping[str, SweepResult]) -> list[Table]:
 
 
 def refuse_missing_data(planned: Sequence[PlannedRun]) -> None:
-    """Check that every data set is there before anything runs; the error says how to get one."""
+    """Raise an error for a missing data set before anything runs; it says how to get the data."""
     for name in dict.fromkeys(run.spec.dataset for run in planned):
         data.load(name)
 
@@ -103,7 +105,7 @@ def _keep(
 
 @styled
 def _show(name: str, runs: Runs) -> Shown:
-    """The tables and figures of a preset, from its runs."""
+    """Return the tables and figures of a preset."""
     shown = _SHOWN[name](runs)
     for run in runs.values():
         run.keep_references()
@@ -118,14 +120,14 @@ def _time(asked: Reproduction, root: Path) -> Shown:
 
 
 def _curves(runs: Runs) -> dict[str, dict[str, Run]]:
-    """Runs of learning curves by data set and method."""
+    """Return the runs of learning curves by data set and method."""
     return comparison.by_dataset(
         {name: run for name, run in runs.items() if name.startswith("curves/")}
     )
 
 
 def _part(runs: Methods, published: bool) -> dict[str, dict[str, Run]]:
-    """The corrected methods, or those as published beside the ones that have no such form."""
+    """Return the corrected methods, or the published forms with the methods that have none."""
     return {
         name: {
             label: run
@@ -137,11 +139,11 @@ def _part(runs: Methods, published: bool) -> dict[str, dict[str, Run]]:
     }
 
 
-_draw_scores = functools.partial(curves, normalise=normalised_score, ylabel="score")
+_draw_scores = functools.partial(curves, normalise=normalised_score)
 
 
 def _both(name: str, runs: Methods, draw: Callable[..., Figure]) -> dict[str, Figure]:
-    """Learning curves of the actor with the mathematics corrected, and as the paper has them."""
+    """Return learning curves of the corrected actor, and of the published proposal."""
     return {
         name: draw(_part(runs, published=False)),
         f"{name}_published": draw(_part(runs, published=True), policy="proposal"),
@@ -198,7 +200,7 @@ def _fourth(runs: Runs) -> Shown:
 
 
 def _evolved(name: str, runs: Runs, where: str = "", every: bool = False) -> Shown:
-    """Evolutions on a robot's data in the first state of the log: one coordinate, or all."""
+    """Return evolutions in the first state of a robot log, for one coordinate or all."""
     methods = {
         path.rsplit("/", 1)[1]: run for path, run in runs.items() if path.startswith("evolution/")
     }
@@ -219,7 +221,7 @@ def _variants(runs: Runs) -> Shown:
 
 
 def _shares(runs: Methods, published: bool) -> dict[str, dict[str, Interval]]:
-    """Each variant's score in per cent of FtTPO's, by data set; as published the proposals'."""
+    """Return each variant's score in per cent of FtTPO's, by data set; published: proposals."""
     mode, found = Mode(published), {}
     for name, of_set in _part(runs, published).items():
         scores = {

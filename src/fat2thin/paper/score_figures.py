@@ -1,7 +1,7 @@
-"""Figures of scores: learning curves, the ablation's bars, hours of training, regret.
+"""Figures of scores: learning curves, ablation bars, training time and regret.
 
-The paper's ribbons are one standard error, ours 95 % intervals; its curves of FtTPO are the
-proposal's (here `curves(..., policy="proposal")`).
+The paper's ribbons are one standard error, ours are 95 % intervals; its curves of FtTPO show the
+proposal (here `curves(..., policy="proposal")`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,30 +23,17 @@ from fat2thin.report import style
 from fat2thin.runs.result import Run
 
 Normalise = Callable[[str, np.ndarray], np.ndarray]  # from a data set's name and returns to scores
+SCORE = "normalised score (0: random policy, 100: expert)"
 MOST_PANELS = 9
 _MARKERS = 7  # markers along a curve
 _FRONT, _BEST, _BEHIND = 5, 4, 3
-"""FtTPO is drawn over the best baseline, and that over the others, which are paler."""
+"""Drawing order: FtTPO in front, then the best baseline, then the others, which are paler."""
 _PALE = 0.45
 _THIN: dict[str, Any] = {"linestyle": (0, (3.0, 1.5)), "linewidth": 1.0}
 _REFERENCES = ("best constant", "uniform")
-"""Rows of a task's references that are drawn, where they are known."""
+"""Reference rows of a task that are drawn if they are known."""
 _OTHERS = {"actor": "proposal", "proposal": "actor"}
 _HOURS = 1e6 / 3600.0
-_LOOKS: tuple[dict[str, Any], ...] = tuple(
-    {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 4.0}
-    for colour, dashes, marker in (
-        (style.BLUE, "-", "o"),
-        (style.ORANGE, (0, (5.0, 1.5)), "s"),
-        (style.GREEN, (0, (1.0, 1.2)), "^"),
-        (style.PINK, (0, (5.0, 1.5, 1.0, 1.5)), "D"),
-        (style.YELLOW, (0, (8.0, 2.0)), "v"),
-        (style.SKY, (0, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)), "P"),
-        ("#000000", (0, (2.0, 2.0)), "X"),
-        (style.PURPLE, (0, (10.0, 2.0, 2.0, 2.0)), "<"),
-        (style.BROWN, (0, (1.0, 3.0)), ">"),
-    )
-)
 _REGRET_COLOURS = (
     style.BLUE, style.SKY, style.ORANGE, style.GREEN, style.PINK, style.YELLOW, style.PURPLE,
 )  # fmt: skip
@@ -56,19 +43,20 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--", "**")
 
 def curves(
     panels: Mapping[str, Mapping[str, Run]], *, policy: str = "actor", way: str = "sampled",
-    normalise: Normalise | None = None, smooth: int = 1, ylabel: str | None = None,
+    normalise: Normalise | None = None, smooth: int = 1,
 ) -> Figure:  # fmt: skip
-    """Learning curves: one panel per data set, one line per method, with 95 % intervals over seeds.
+    """Draw learning curves: one panel per data set, one line per method, 95 % intervals over seeds.
 
-    Of methods with two policies, `policy` ("actor" or "proposal") is drawn, and the other one as a
+    For methods with two policies, `policy` ("actor" or "proposal") is drawn, and the other one as a
     thin dashed line. FtTPO, its variants and the best baseline of a panel are opaque.
-    `normalise(data set, returns)` makes scores of returns, for example
+    `normalise(data set, returns)` converts returns to scores, for example
     `fat2thin.data.normalised_score`. A point is the mean of the last `smooth` evaluations.
     """
     _refuse(panels, policy, way, smooth)
-    methods = list(dict.fromkeys(name for runs in panels.values() for name in runs))
+    looks = style.method_looks(name for runs in panels.values() for name in runs)
     alone, columns = len(panels) == 1, min(len(panels), 3)
-    size, margin = ((7.2, 4.8), (0.0, 0.0)) if alone else ((3.3, 2.5), (0.6, 1.5))
+    size = (7.2, 4.8) if alone else (3.3, 2.5) if columns > 2 else (4.2, 3.0)
+    margin = (0.0, 0.0) if alone else (0.6, 1.5)
     figure, grid = style.panels(len(panels), size, margin)
     for axes, (title, runs) in zip(grid.flat, panels.items(), strict=False):
         lines = {name: _lines(run, policy, way, normalise, smooth) for name, run in runs.items()}
@@ -76,7 +64,7 @@ def curves(
         for name, drawn in lines.items():
             depth = _FRONT if is_fttpo(runs[name]) else _BEST if name == best else _BEHIND
             steps = runs[name].evaluations.steps
-            _draw_method(axes, steps, drawn, methods.index(name), depth)
+            _draw_method(axes, steps, drawn, looks[name], depth)
         _draw_references(axes, next(iter(runs.values())), normalise)
         last = max(run.evaluations.steps[-1] for run in runs.values())
         axes.set(title=title, xlim=(0, max(last, 1)))
@@ -85,34 +73,33 @@ def curves(
         axes.margins(y=0.08)
     for axes in grid.flat[len(panels) - columns :]:
         axes.set_xlabel("updates")
-    plain = "return of an episode, undiscounted" if normalise is None else "normalised score"
-    figure.supylabel(ylabel or plain, fontsize=10)
+    unit = "return of an episode, undiscounted" if normalise is None else SCORE
+    figure.supylabel(unit, fontsize=10)
     figure.suptitle(_heading(panels.values(), policy, way, smooth), fontsize=11)
-    looks = zip(methods, _LOOKS, strict=False)
-    handles = [Line2D([], [], **look, label=name) for name, look in looks]
+    handles = [Line2D([], [], **look, label=name) for name, look in looks.items()]
     every = [run for runs in panels.values() for run in runs.values()]
     if any("proposal_sampled" in run.evaluations.policies for run in every):
-        handles.append(Line2D([], [], **_THIN, color="black", label=f"thin: its {_OTHERS[policy]}"))
-    ncols = 4 if alone or columns > 2 else 2
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols)
+        label = f"thin line: its {_OTHERS[policy]}"
+        handles.append(Line2D([], [], **_THIN, color="black", label=label))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
 
 
 def smoothed(scores: Float[np.ndarray, "evaluations seeds"], window: int) -> np.ndarray:
-    """Means over a trailing window of evaluations, a shorter one at the beginning."""
+    """Return means over a trailing window of evaluations, which is shorter at the beginning."""
     ends = range(1, len(scores) + 1)
     return np.stack([np.mean(scores[max(0, end - window) : end], axis=0) for end in ends])
 
 
 def is_fttpo(run: Run) -> bool:
-    """Whether a run is of FtTPO or one of its variants."""
+    """Return whether the algorithm of a run is FtTPO or one of its variants."""
     return run.spec.algorithm.split("-")[0] == "fttpo"
 
 
 def _lines(
     run: Run, policy: str, way: str, normalise: Normalise | None, smooth: int
 ) -> list[np.ndarray]:
-    """Value, low and high of a policy's curve, and of the other one's where a method has two."""
+    """Return value, low and high of a policy's curve, and of the other policy if there are two."""
     two = f"proposal_{way}" in run.evaluations.policies
     found = []
     for name in [policy, _OTHERS[policy]] if two else ["actor"]:
@@ -130,19 +117,19 @@ def _best_baseline(runs: Mapping[str, Run], lines: Mapping[str, list[np.ndarray]
 
 
 def _draw_method(
-    axes: Axes, steps: Sequence[int], lines: list[np.ndarray], rank: int, depth: int
+    axes: Axes, steps: Sequence[int], lines: list[np.ndarray], look: dict[str, Any], depth: int
 ) -> None:
-    (value, low, high), look, pale = lines[0], _LOOKS[rank], depth == _BEHIND
+    (value, low, high), pale = lines[0], depth == _BEHIND
     colour = look["color"]
     shade = 0.08 if pale else 0.2
     axes.fill_between(steps, low, high, color=colour, alpha=shade, linewidth=0, zorder=2)
     every = max(1, len(steps) // _MARKERS)
     axes.plot(
         steps, value, **look, linewidth=1.3 if pale else 2.0, alpha=_PALE if pale else 1.0,
-        markevery=(rank % every, every), zorder=depth, label="shown",
+        markevery=(style.LOOKS.index(look) % every, every), zorder=depth, label="shown",
     )  # fmt: skip
-    for beside in lines[1:]:
-        axes.plot(steps, beside[0], **_THIN, color=colour, zorder=depth, label="beside")
+    for other in lines[1:]:
+        axes.plot(steps, other[0], **_THIN, color=colour, zorder=depth, label="other")
 
 
 def _draw_references(axes: Axes, run: Run, normalise: Normalise | None) -> None:
@@ -153,7 +140,7 @@ def _draw_references(axes: Axes, run: Run, normalise: Normalise | None) -> None:
             value = float(normalise(run.spec.dataset, np.asarray(value)))
         axes.axhline(value, color=style.GREY, linewidth=1.1, linestyle=style.DOTTED, zorder=1)
         axes.annotate(
-            f"{name} {value:.1f}".replace("-", "−"), (1.0, value), (-2, 2),
+            f"{name} {value:z.1f}".replace("-", "−"), (1.0, value), (-2, 2),
             xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
             fontsize=8, color=style.DARK, zorder=6,
             path_effects=[Stroke(linewidth=2.5, foreground="white"), Normal()],
@@ -167,8 +154,8 @@ def _heading(panels: Collection[Mapping[str, Run]], policy: str, way: str, smoot
     acting = {"sampled": "sampled", "centre": "at its centre"}[way]
     window = f", over the last {smooth} evaluations" if smooth > 1 else ""
     stopped = sum(len(run.about.get("stopped", {})) for run in runs)
-    without = f"\n{stopped} seed{'s' * (stopped > 1)} that stopped left out" if stopped else ""
-    whose = "policy that acts" if policy == "actor" else "proposal, where there is one"
+    without = f"\nwithout {stopped} stopped seed{'s' * (stopped > 1)}" if stopped else ""
+    whose = "policy that acts" if policy == "actor" else "proposal, if there is one"
     several = any(sum(not is_fttpo(run) for run in of.values()) > 1 for of in panels)
     pale = "; of the baselines, the best is opaque" if several else ""
     ribbon = "no interval" if counts == [1] else "ribbon: 95 % bootstrap interval"
@@ -182,12 +169,12 @@ def _refuse(panels: Mapping[str, Mapping[str, Run]], policy: str, way: str, smoo
             f"got {policy!r} and {way!r}"
         )
     if smooth < 1:
-        raise ValueError(f"smooth is a number of evaluations, at least 1; got {smooth}")
+        raise ValueError(f"smooth must be at least 1 evaluation, got {smooth}")
     if not 1 <= len(panels) <= MOST_PANELS:
-        raise ValueError(f"there is room for 1 to {MOST_PANELS} panels, got {len(panels)}")
+        raise ValueError(f"a figure has 1 to {MOST_PANELS} panels, got {len(panels)}")
     names = {name for runs in panels.values() for name in runs}
-    if len(names) > len(_LOOKS):
-        raise ValueError(f"at most {len(_LOOKS)} methods can be told apart, got {len(names)}")
+    if len(names) > len(style.LOOKS):
+        raise ValueError(f"at most {len(style.LOOKS)} methods can be drawn, got {len(names)}")
     for title, runs in panels.items():
         if not runs:
             raise ValueError(f"panel {title!r} has no runs")
@@ -200,16 +187,16 @@ def _refuse(panels: Mapping[str, Mapping[str, Run]], policy: str, way: str, smoo
 
 
 def ablation(scores: Mapping[str, Mapping[str, Interval]]) -> Figure:
-    """Bars of variants in per cent of FtTPO's score, by data set and variant; they begin at 100."""
+    """Draw bars of variants in per cent of FtTPO's score, by data set; bars start at 100."""
     if not scores or not all(scores.values()):
         raise ValueError("an ablation needs at least one variant on each data set")
     variants = list(dict.fromkeys(name for of_set in scores.values() for name in of_set))
-    if len(variants) > len(_LOOKS):
-        raise ValueError(f"at most {len(_LOOKS)} variants can be told apart, got {len(variants)}")
+    if len(variants) > len(style.LOOKS):
+        raise ValueError(f"at most {len(style.LOOKS)} variants can be drawn, got {len(variants)}")
     width = 0.8 / len(variants)
     figure = Figure(figsize=(min(10.0, 2.6 + 0.3 * len(scores) * (1 + len(variants))), 4.6))
     axes = figure.subplots()
-    for rank, (name, look) in enumerate(zip(variants, _LOOKS[1:] + _LOOKS[:1], strict=False)):
+    for rank, (name, look) in enumerate(style.method_looks(variants).items()):
         present = [index for index, of_set in enumerate(scores.values()) if name in of_set]
         value, low, high = np.transpose([list(scores.values())[index][name] for index in present])
         places = np.asarray(present) + (rank - (len(variants) - 1) / 2.0) * width
@@ -231,9 +218,11 @@ def ablation(scores: Mapping[str, Mapping[str, Interval]]) -> Figure:
 
 
 def training_time(rates: Mapping[str, float]) -> Figure:
-    """Bars of hours per million updates, from updates a second of each method."""
+    """Draw bars of hours per million updates, from the updates per second of each method."""
     if not rates or min(rates.values()) <= 0.0:
-        raise ValueError("training_time needs updates a second above 0 of at least one method")
+        raise ValueError(
+            "training_time needs at least one method, with more than 0 updates per second"
+        )
     hours = {name: _HOURS / rate for name, rate in sorted(rates.items(), key=lambda one: one[1])}
     least = min(hours.values())
     figure = Figure(figsize=(6.6, 1.3 + 0.38 * len(hours)))
@@ -243,36 +232,38 @@ def training_time(rates: Mapping[str, float]) -> Figure:
     axes.bar_label(bars, words, padding=4, fontsize=9)
     axes.invert_yaxis()
     axes.set(xlabel="hours per million updates", xlim=(0.0, 1.25 * max(hours.values())))
-    axes.set_title("training time (×: as many times the fastest)")
+    axes.set_title("training time (×: relative to the fastest)")
     return figure
 
 
 def draw_regret(scored: Scores) -> Figure:
-    """Regret of choosing by each signal: lines over the size of the log, and bars for robots."""
-    # "treatment-quadratic-50" belongs to "quadratic"; robots have no reward of ours.
+    """Draw the regret of selection by each signal: lines by size of the log, bars for robots."""
+    # "treatment-quadratic-50" belongs to "quadratic"; robot data sets have no reward name.
     rewards: dict[str, list[str]] = {}
     for name in next(iter(scored.values())):
         reward = name.split("-")[1] if name.startswith("treatment-") else ""
         rewards.setdefault(reward, []).append(name)
     robots = rewards.pop("", [])
     columns = len(rewards) + bool(robots)
-    figure = Figure(figsize=(1.0 + 3.4 * columns, 6.4))
+    figure = Figure(figsize=(1.0 + 3.7 * columns, 6.8))
     grid = figure.subplots(len(CHOSEN_AMONG), columns, squeeze=False)
     for row, way in zip(grid, CHOSEN_AMONG, strict=True):
         for axes, (reward, names) in zip(row, rewards.items(), strict=False):
             _over_sizes(axes, scored, way, names)
-            axes.set_title(f"{reward}, choosing among {way}")
+            axes.set_title(f"{reward}, selection among {way}")
         if robots:
             _bars(row[-1], scored, way, robots)
-            row[-1].set_title(f"robots, choosing among {way}")
+            row[-1].set_title(f"robots, selection among {way}")
     handles, labels = grid[0][0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    figure.suptitle("regret: best return minus the return of the choice; 95 % bootstrap intervals")
     return figure
 
 
 def _label(signal: str) -> str:
-    return signal.removeprefix(PREFIX).replace("_", " ")
+    compared = {RANDOM: "random choice", LAST: "last checkpoint", f"{PREFIX}td_error": "TD error"}
+    return compared.get(signal, signal.removeprefix(PREFIX).replace("_", " "))
 
 
 def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -> None:
@@ -291,16 +282,16 @@ def _over_sizes(axes: Axes, scored: Scores, way: str, datasets: Sequence[str]) -
         )  # fmt: skip
     for name, regrets in compared.items():
         values, dashes = [one.value for one in regrets], ":" if name == RANDOM else "--"
-        axes.plot(sizes, values, color=style.GREY, linestyle=dashes, label=name)
+        axes.plot(sizes, values, color=style.GREY, linestyle=dashes, label=_label(name))
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_ylim(bottom=0.0)
-    axes.set(xlabel="trajectories in the log", ylabel="regret (return)")
+    axes.set(xlabel="trajectories in the log", ylabel="regret, in units of return")
 
 
 def _errors(found: Sequence[Interval]) -> np.ndarray:
-    """How far off the ends are: at least 0, though the mean of equal numbers may be rounded."""
+    """Return the lengths of error bars; at least 0, since a mean may be rounded."""
     values, low, high = np.asarray(found).T
     return np.maximum([values - low, high - values], 0.0)
 
@@ -316,4 +307,4 @@ def _bars(axes: Axes, scored: Scores, way: str, robots: Sequence[str]) -> None:
     )  # fmt: skip
     axes.set_yticks(np.arange(len(names)), [_label(name) for name in names])
     axes.invert_yaxis()
-    axes.set_xlabel("regret (score)")
+    axes.set_xlabel("regret, in points of normalised score")

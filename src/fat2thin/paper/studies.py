@@ -1,8 +1,8 @@
-"""Three studies: choosing by a log alone, learning from small logs, and the time of an update.
+"""Three studies: offline selection, learning from small logs, and the time per update.
 
-The first holds out a fifth of each log and asks whether signals of it rank checkpoints and settings
-as their true returns do, and how far what they choose is behind the best. The second trains every
-method on small logs with the settings for them, on seeds that no setting was chosen on. Neither is
+The first holds out a fifth of each log and measures how well signals on it rank checkpoints and
+settings by their true returns, and the regret of selecting by them. The second trains every method
+on small logs with the settings for them, on seeds that were not used to choose settings. Neither is
 in the paper. The third times an update and an action of each method, as the paper does.
 """
 
@@ -37,7 +37,7 @@ HOLDOUT = 0.2
 SIZES = (25, 50, 200, 1000)  # trajectories of a treatment log
 EVALUATIONS, ROBOT_EVALUATIONS = 6, 4
 EPISODES, SMALL_EPISODES = 4, 10
-"""Times as many as an evaluation of the scale has: checkpoints are close to each other."""
+"""Factors on the scale's episodes per evaluation: the returns of checkpoints are close."""
 TREATMENT_STEPS = 6_000
 TREATMENT_GRID: dict[str, tuple[Any, ...]] = {
     "temperature": (0.1, 0.35, 1.0),
@@ -60,9 +60,9 @@ SIGNS = {
     "held_out_calibration": 1.0,
     "held_out_spread": -1.0,
 }
-"""Which way each signal should point."""
-LAST, RANDOM = "the last one", "any one"
-"""What to compare choosing with: no choice, and a random one."""
+"""Sign of each signal: 1 if larger is better."""
+LAST, RANDOM = "last", "random"
+"""Baselines of selection: always the last checkpoint, and a random one."""
 SMALL_METHODS = methods(
     "fttpo", "iql", "xql", "sql", "inac", "tawac", "awac", "td3_bc", "spot", "bc", "fttpo-spot",
     "fttpo-sg", "fttpo-greedy", "tawac-ht", "rar", "sparse_reverse_kl",
@@ -71,13 +71,13 @@ _USUAL = Method("fttpo-usual-settings", "fttpo")
 _SELECTED = Method("fttpo-held-out-and-selected", "fttpo")
 _FIRST_SMALL_SEED = 100  # settings were chosen on seeds 0 to 9
 TIMED_METHODS = methods("fttpo", "inac", "tawac", "iql")
-"""Those that the paper gives hours of: 15, 8.5, 6.5 and 6. Timed on the task without a file."""
+"""Methods whose hours are in the paper: 15, 8.5, 6.5 and 6. Timed on a task without a data file."""
 TIMED_ON, TIMES = "treatment/quadratic", "times.json"
 ACTIONS, ROUNDS = 100_000, 5
 
 
 class Candidates(NamedTuple):
-    """What there is to choose from, for one seed on one data set."""
+    """True returns and signals of all candidates, for one seed on one data set."""
 
     truth: np.ndarray
     """Mean return (on a robot, D4RL's score), shape (settings, checkpoints)."""
@@ -86,16 +86,16 @@ class Candidates(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How well a choice was made."""
+    """Quality of a selection."""
 
     correlation: float
-    """Spearman's, with the truth; nan where one of the two does not vary."""
+    """Spearman correlation with the truth; nan if one of the two is constant."""
     regret: float
     """Best return minus chosen return."""
 
 
 def selection_plan(asked: Reproduction) -> list[PlannedRun]:
-    """The runs of the study of choosing."""
+    """Return the runs of the study of offline selection."""
     treatment, robots, hidden = asked.scale.treatment, asked.scale.robots, asked.scale.hidden
     steps = asked.steps or min(TREATMENT_STEPS, treatment.steps)
     seeds, episodes = asked.seeds or treatment.seeds, EPISODES * treatment.episodes
@@ -132,7 +132,7 @@ def _held_out(
 
 
 def candidates(runs: Mapping[str, Run]) -> dict[str, list[Candidates]]:
-    """By data set, one per seed; the untrained policy is no candidate."""
+    """Return the candidates per seed, by data set; the untrained policy is not a candidate."""
     return {
         dataset: [
             _of_seed([*several.values()], place)
@@ -147,7 +147,7 @@ def _of_seed(runs: Sequence[Run], place: int) -> Candidates:
     truth = np.full((len(runs), len(steps)), np.nan)
     found = {name: np.full(truth.shape, np.nan) for name in SIGNS}
     for number, run in enumerate(runs):
-        # A run of which every seed stopped has fewer rows than the others.
+        # A run whose seeds all stopped has fewer rows than the others.
         if comparison.stopped(run)[place]:
             continue
         truth[number] = comparison.scored(run, "actor_sampled")[1:, place].mean(axis=-1)
@@ -158,7 +158,7 @@ def _of_seed(runs: Sequence[Run], place: int) -> Candidates:
 
 
 def among_checkpoints(one: Candidates) -> dict[str, Quality]:
-    """Choosing among the checkpoints of each setting, the mean over settings that did not stop."""
+    """Return the quality of selection among checkpoints, averaged over settings that finished."""
     one = _not_stopped(one)
     found = {
         name: np.reshape([*map(_quality, one.truth, signal)], (-1, 2)).T
@@ -173,7 +173,7 @@ def among_checkpoints(one: Candidates) -> dict[str, Quality]:
 
 
 def among_settings(one: Candidates) -> dict[str, Quality]:
-    """Choosing among the settings after the last update; a setting that stopped is left out."""
+    """Return the quality of selection among settings after the last update, if not stopped."""
     one = _not_stopped(one)
     truth = one.truth[:, -1]
     found = {name: _quality(truth, signal[:, -1]) for name, signal in one.signals.items()}
@@ -181,12 +181,12 @@ def among_settings(one: Candidates) -> dict[str, Quality]:
 
 
 def _not_stopped(one: Candidates) -> Candidates:
-    going = np.isfinite(one.truth).all(axis=1)
-    return Candidates(one.truth[going], {name: of[going] for name, of in one.signals.items()})
+    finished = np.isfinite(one.truth).all(axis=1)
+    return Candidates(one.truth[finished], {name: of[finished] for name, of in one.signals.items()})
 
 
 def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
-    """The quality of choosing the largest finite signal; ties, and no signal, choose at random."""
+    """Return the quality of selecting the largest finite signal; ties are broken at random."""
     known = np.isfinite(signal)
     best = truth.max(initial=-np.inf)
     if not known.any():
@@ -198,13 +198,13 @@ def _quality(truth: np.ndarray, signal: np.ndarray) -> Quality:
 
 
 CHOSEN_AMONG = {"checkpoints": among_checkpoints, "settings": among_settings}
-"""What is chosen among, and how that is measured."""
+"""Kinds of selection, and the functions that measure them."""
 Scores = dict[str, dict[str, dict[str, list[Quality]]]]
-"""By what is chosen among, by data set and by signal: one per seed."""
+"""Qualities per seed, by kind of selection, data set and signal."""
 
 
 def scores(found: Mapping[str, Sequence[Candidates]]) -> Scores:
-    """Every signal's quality."""
+    """Return the quality of every signal."""
     result: Scores = {way: {} for way in CHOSEN_AMONG}
     for way, measure in CHOSEN_AMONG.items():
         for dataset, seeds in found.items():
@@ -214,7 +214,7 @@ def scores(found: Mapping[str, Sequence[Candidates]]) -> Scores:
 
 
 def interval(scored: Scores, way: str, datasets: Sequence[str], name: str, field: str) -> Interval:
-    """A mean over data sets and seeds with its 95 % interval, seeds drawn anew in each data set."""
+    """Return the mean over data sets and seeds with its 95 % interval, resampling seeds per set."""
     values = {
         dataset: np.asarray([getattr(one, field) for one in scored[way][dataset][name]])
         for dataset in datasets
@@ -225,7 +225,7 @@ def interval(scored: Scores, way: str, datasets: Sequence[str], name: str, field
 
 
 def groups(datasets: Sequence[str]) -> dict[str, list[str]]:
-    """Data sets that a table takes together."""
+    """Return the data sets in the groups of the tables."""
     sizes = {"small logs (25, 50)": ("-25", "-50"), "larger (200, 1,000)": ("-200", "-1000")}
     found = {
         title: [name for name in datasets if name.startswith("treatment") and name.endswith(ends)]
@@ -236,10 +236,10 @@ def groups(datasets: Sequence[str]) -> dict[str, list[str]]:
 
 
 def selection_tables(scored: Scores) -> list[Table]:
-    """One table per way of choosing and group of data sets, the least regret first."""
+    """Return one table per kind of selection and group of data sets, the least regret first."""
     return [
         Table(
-            f"choosing among {way}, {title}: rank correlation with the true return, and regret "
+            f"selection among {way}, {title}: rank correlation with the true return, and regret "
             "(95 % intervals over seeds)",
             tuple(
                 sorted(
@@ -264,7 +264,7 @@ def _row(scored: Scores, way: str, names: Sequence[str], signal: str) -> dict[st
 
 
 def small_log_plan(asked: Reproduction) -> list[PlannedRun]:
-    """Each method with the small settings; FtTPO also with the usual ones, and selected."""
+    """Return runs of all methods with small-log settings; FtTPO also in two other forms."""
     treatment = asked.scale.treatment
     steps = asked.steps or min(SMALL_STEPS, treatment.steps)
     count = asked.seeds or 2 * treatment.seeds
@@ -289,7 +289,7 @@ def small_log_plan(asked: Reproduction) -> list[PlannedRun]:
 
 
 def small_log_tables(runs: Mapping[str, Run]) -> list[Table]:
-    """One table per reward, the best first, with the share of the best constant dose."""
+    """Return one table per reward, the best first, with the share of the best constant dose."""
     found = []
     for reward, of in comparison.by_dataset(runs).items():
         table = comparison.methods_table(f"treatment/{reward}", of)
@@ -299,13 +299,13 @@ def small_log_tables(runs: Mapping[str, Run]) -> list[Table]:
             for row in table.rows
         )
         measured = f"{best.mean:.2f} ({best.rule}, {best.episodes:,} episodes)"
-        notes = (*table.notes, f"the best constant dose has {measured}")
+        notes = (*table.notes, f"return of the best constant dose: {measured}")
         found.append(dataclasses.replace(table, rows=rows, notes=notes))
     return found
 
 
 def measure_times(asked: Reproduction, root: Path) -> dict[str, Any]:
-    """Seconds per update and per action of each method: the best of rounds that take turns."""
+    """Measure seconds per update and action of each method: the best of interleaved rounds."""
     planned = [asked.treatment("quadratic", one) for one in TIMED_METHODS]
     subjects = [_TimedMethod(one, asked.scale.timed_updates) for one in planned]
     for _ in range(ROUNDS):
@@ -332,19 +332,19 @@ def measure_times(asked: Reproduction, root: Path) -> dict[str, Any]:
 
 
 class _TimedMethod:
-    """One method of one seed, compiled, and what its rounds took."""
+    """A compiled method with one seed, and the times of its rounds."""
 
     def __init__(self, planned: PlannedRun, updates: int) -> None:
         spec = dataclasses.replace(planned.spec, seeds=(0,))
         pack = make_pack([spec], identity.read_logs([spec]))
         self.name, self._length = planned.spec.algorithm, updates
-        self._turns = JobScheduler(pack.program, pack.jobs, pack.data_size)
-        self._data = self._turns.replicated(pack.data())
-        self._states, self._step = self._turns.init(), 0
+        self._scheduler = JobScheduler(pack.program, pack.jobs, pack.data_size)
+        self._data = self._scheduler.replicated(pack.data())
+        self._states, self._step = self._scheduler.init(), 0
         self.updates: list[float] = []
         self.actions: list[float] = []
         self._learn()
-        policies = self._turns.policies(self._states)
+        policies = self._scheduler.policies(self._states)
         policy = jax.tree.map(lambda leaf: leaf[0], policies["actor"])
         observation = data.load(TIMED_ON, 0).observation[0]
         observations = np.broadcast_to(observation, (ACTIONS, len(observation)))
@@ -352,14 +352,14 @@ class _TimedMethod:
         self._act(jax.random.key(0))
 
     def _learn(self) -> None:
-        self._states, report = self._turns.chunk(
+        self._states, report = self._scheduler.chunk(
             self._states, self._data, self._step, self._length, active=np.ones(1, bool)
         )
         jax.block_until_ready(report)
         self._step += self._length
 
     def round(self) -> None:
-        """Time both once."""
+        """Time the updates and the actions once."""
         began = time.perf_counter()
         self._learn()
         self.updates.append((time.perf_counter() - began) / self._length)
@@ -374,16 +374,16 @@ def _actions(policy: Any, observations: Any, key: Any) -> Any:
 
 
 def times_table(found: dict[str, Any]) -> Table:
-    """One row per method: hours per million updates, also against IQL; microseconds per action."""
+    """Return a table of hours per million updates, also relative to IQL, and of action times."""
     of_iql = found["methods"]["iql"]["seconds_an_update"]
     return Table(
-        f"time of an update and of an action, one seed, on {found['device']}",
+        f"time per update and per action, one seed, on {found['device']}",
         tuple(
             {
                 "method": name,
-                "hours_a_million_updates": of["seconds_an_update"] * 1e6 / 3600.0,
+                "hours_per_million_updates": of["seconds_an_update"] * 1e6 / 3600.0,
                 "times_iql": of["seconds_an_update"] / of_iql,
-                "microseconds_an_action": of["seconds_an_action"] * 1e6,
+                "microseconds_per_action": of["seconds_an_action"] * 1e6,
             }
             for name, of in found["methods"].items()
         ),

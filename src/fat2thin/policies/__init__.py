@@ -1,4 +1,4 @@
-"""Policies: networks, families, the action box."""
+"""Policies: neural networks, distribution families and the action box."""
 
 from fat2thin.policies.policy import Policy, in_half_ranges
 

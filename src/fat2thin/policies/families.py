@@ -1,16 +1,16 @@
-"""Families of policies: what a network's head means, given an action box.
+"""Policy families: distributions over actions, made from a network's outputs and an action box.
 
-Networks speak in half-ranges of the box (-1 is its low end, 1 its high end), so that a box of
-+-100 learns as a box of +-1 does. What comes out is in the environment's units.
+Networks work in half-ranges of the box (-1 is its low end, 1 its high end), so that learning does
+not depend on the size of the box. Distributions are in the environment's units.
 
-A sparse support meets the box in one of two ways:
+Two rules fit the support of a sparse policy to the box:
 
-* `inside`: the half-width is at most half the range, and the centre is moved so far that the
-  whole band lies in the box. Nothing is ever clipped and the density is exact.
-* `clip` (as published): the band lies where it lies, and actions are clipped to the box, which
-  puts an atom on its edge.
+* `inside`: the half-width is at most half the range, and the centre is shifted until the whole
+  band lies in the box. Nothing is clipped and the density is exact.
+* `clip` (as published): the band may leave the box, and actions are clipped to the box, which puts
+  an atom on its edge.
 
-`register_family` adds one.
+`register_family` adds a family.
 """
 
 import dataclasses
@@ -32,19 +32,19 @@ BOX_RULES = ("inside", "clip")
 
 
 class Head(NamedTuple):
-    """What a network says of a policy, in half-ranges of the box."""
+    """The outputs of a policy network, in half-ranges of the box."""
 
     centre: Float[Array, "*rows action"]
-    """In (-1, 1); before the squashing function for a squashed Gaussian."""
+    """Centre in (-1, 1); for a squashed Gaussian, the value before squashing."""
     log_scale: Float[Array, "*rows action"]
     """Logarithm of the scale, or of the half-width for a sparse policy."""
 
 
 @jax.custom_vjp
 def clip_inward(x: Float[Array, "..."], low: Array, high: Array) -> Float[Array, "..."]:
-    """Clip to fixed bounds, but let a gradient through that pulls a value back inside.
+    """Clip to fixed bounds, but pass gradients that pull a value back inside.
 
-    With a plain clip the gradient beyond a bound is zero, and what has once got there stays there.
+    With a plain clip the gradient beyond a bound is zero, so a value that crosses it never returns.
     """
     return jnp.clip(x, low, high)
 
@@ -64,10 +64,10 @@ clip_inward.defvjp(_clip_forward, _clip_backward)
 
 @jax.custom_vjp
 def slide_inside(centre: Float[Array, "..."], half_width: Array) -> Float[Array, "..."]:
-    """The centre nearest to `centre` whose band of `half_width` lies within -1 and 1.
+    """Return the value nearest to `centre` whose band of `half_width` lies within -1 and 1.
 
-    A centre that was moved lets a gradient through that pulls it back inside; the half-width, which
-    then decides where it stands, gets its own.
+    Where the centre is moved, it gets only gradients that pull it back inside, and the half-width,
+    which then determines the result, gets a gradient too.
     """
     return jnp.clip(centre, half_width - 1.0, 1.0 - half_width)
 
@@ -88,35 +88,36 @@ slide_inside.defvjp(_slide_forward, _slide_backward)
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Turns a head into a distribution over actions in a box from `low` to `high`.
+    """A rule that turns a head into a distribution over actions in a box from `low` to `high`.
 
-    A family is a frozen dataclass. Only `distribution` must be written.
+    Subclasses are frozen dataclasses and must define `distribution`. Results have the shape
+    (*rows, action) and are in the environment's units.
     """
 
     reach: ClassVar[str] = "line"
-    """Where it has a density: "line" (everywhere), "box", "band" (a part of it) or "point"."""
+    """Where the density is positive: "line" (everywhere), "box", "band" (part of it) or "point"."""
     squashes_centre: ClassVar[bool] = False
-    """Whether it takes any centre, and squashes it into the box itself."""
+    """Whether the family accepts any centre and squashes it into the box itself."""
     page_law: ClassVar[str | None] = None
-    """The law of the page's scripts that draws this very class; None: a table of its density."""
+    """Name of the report page's script function for this density; None uses a table instead."""
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """The distribution over actions, event shape (action,)."""
+        """Return the distribution over actions, with event shape (action,)."""
         raise NotImplementedError
 
     def centre(self, head: Head, low: Array, high: Array) -> Float[Array, "*rows action"]:
-        """The action at its centre."""
+        """Return the action at the centre of the distribution."""
         return _place(head, low, high)[0]
 
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
-        """Lowest and highest action it can give, per coordinate."""
+        """Return the lowest and the highest possible action, per coordinate."""
         ends = (low, high) if self.reach == "box" else (-jnp.inf, jnp.inf)
         low, high = (jnp.broadcast_to(end, head.centre.shape) for end in ends)
         return low.astype(head.centre.dtype), high.astype(head.centre.dtype)
 
 
 def _place(head: Head, low: Array, high: Array) -> tuple[Array, Array]:
-    """Centre and scale of a head in the environment's units."""
+    """Return centre and scale of a head in the environment's units."""
     half_range = (high - low) / 2.0
     return (low + high) / 2.0 + half_range * head.centre, half_range * jnp.exp(head.log_scale)
 
@@ -127,15 +128,16 @@ class HeavyTailed(Family):
 
     page_law: ClassVar[str | None] = "heavy"
     entropic_index: float = 2.0
+    """Index q, from 1 (Gaussian) to below 3; 2 is the Cauchy distribution."""
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """A product of q-Gaussians."""
+        """Return a product of q-Gaussians."""
         centre, scale = _place(head, low, high)
         return QGaussian(centre, scale, self.entropic_index, validate_args=False).to_event(1)
 
 
 class _StudentT(StudentT):
-    """NumPyro's Student-t, whose own code promotes ranks to put a sample shape in front."""
+    """NumPyro's Student-t with rank promotion allowed, which its own code needs."""
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         with jax.numpy_rank_promotion("allow"):
@@ -152,28 +154,29 @@ class HeavyStudent(Family):
 
     page_law: ClassVar[str | None] = "student"
     degrees_of_freedom: float = 1.0
+    """Degrees of freedom; 1 is the Cauchy distribution."""
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """A product of Student-t distributions."""
+        """Return a product of Student-t distributions."""
         centre, scale = _place(head, low, high)
         return _StudentT(self.degrees_of_freedom, centre, scale, validate_args=False).to_event(1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Squashed(Family):
-    """A Gaussian squashed into the box by tanh, coordinate by coordinate."""
+    """A Gaussian squashed into the box by tanh, per coordinate."""
 
     reach: ClassVar[str] = "box"
     squashes_centre: ClassVar[bool] = True
     page_law: ClassVar[str | None] = "squashed"
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """A product of squashed Gaussians."""
+        """Return a product of squashed Gaussians."""
         scale = jnp.exp(head.log_scale)
         return SquashedGaussian(head.centre, scale, low, high, validate_args=False).to_event(1)
 
     def centre(self, head: Head, low: Array, high: Array) -> Array:
-        """Its median."""
+        """Return the median."""
         return (low + high) / 2.0 + (high - low) / 2.0 * jnp.tanh(head.centre)
 
 
@@ -184,10 +187,12 @@ class Sparse(Family):
     reach: ClassVar[str] = "band"
     page_law: ClassVar[str | None] = "sparse"
     entropic_index: float = 0.0
+    """Index q, below 1; the density is flatter for lower values."""
     box: str = "inside"
+    """How the band is fitted to the action box: "inside" or "clip"."""
 
     def band(self, head: Head) -> tuple[Array, Array]:
-        """Centre and half-width in half-ranges, after fitting to the action box."""
+        """Return centre and half-width in half-ranges, after fitting to the action box."""
         half_width = jnp.exp(head.log_scale)
         if self.box == "clip":
             return head.centre, half_width
@@ -199,35 +204,36 @@ class Sparse(Family):
         return _place(Head(centre, jnp.log(half_width)), low, high)
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """A product of sparse q-Gaussians."""
+        """Return a product of sparse q-Gaussians."""
         centre, half_width = self._placed_band(head, low, high)
         scale = half_width * ((1.0 - self.entropic_index) / 2.0) ** 0.5
         return QGaussian(centre, scale, self.entropic_index, validate_args=False).to_event(1)
 
     def centre(self, head: Head, low: Array, high: Array) -> Array:
-        """The middle of the band."""
+        """Return the middle of the band."""
         return self._placed_band(head, low, high)[0]
 
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
-        """The band, cut at the box."""
+        """Return the ends of the band, clipped to the box."""
         centre, half_width = self._placed_band(head, low, high)
         return jnp.clip(centre - half_width, low, high), jnp.clip(centre + half_width, low, high)
 
 
 @dataclasses.dataclass(frozen=True)
 class Beta(Family):
-    """A Beta distribution on the box in each coordinate, with one maximum.
+    """A Beta distribution on the box in each coordinate, with one mode.
 
-    The head's centre is the maximum, and its scale close to the standard deviation where that is
-    small and the maximum in the middle: with m in (0, 1) the maximum's place in the box and
-    k = scale^-2, the concentrations are 1 + m k and 1 + (1 - m) k. A large scale is uniform.
+    The mode is the head's centre. With m in (0, 1) the position of the mode in the box and
+    k = scale^-2, the concentrations are 1 + m k and 1 + (1 - m) k. The scale is close to the
+    standard deviation if it is small and the mode is in the middle; a large scale gives a uniform
+    distribution.
     """
 
     reach: ClassVar[str] = "box"
     page_law: ClassVar[str | None] = "beta"
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """A product of Beta distributions."""
+        """Return a product of Beta distributions."""
         place, strength = (1.0 + head.centre) / 2.0, jnp.exp(-2.0 * head.log_scale)
         above, below = 1.0 + place * strength, 1.0 + (1.0 - place) * strength
         return BoxBeta(above, below, low, high, validate_args=False).to_event(1)
@@ -235,17 +241,17 @@ class Beta(Family):
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic(Family):
-    """One action a state, and nothing else."""
+    """Exactly one action per state."""
 
     reach: ClassVar[str] = "point"
     page_law: ClassVar[str | None] = "deterministic"
 
     def distribution(self, head: Head, low: Array, high: Array) -> Distribution:
-        """All probability on one action."""
+        """Return a point mass on the action."""
         return Delta(self.centre(head, low, high), event_dim=1)
 
     def support(self, head: Head, low: Array, high: Array) -> tuple[Array, Array]:
-        """The action, twice."""
+        """Return the action as both ends."""
         return self.centre(head, low, high), self.centre(head, low, high)
 
 
@@ -290,11 +296,14 @@ class Transformed(Family):
 
 
 class KnownFamily(NamedTuple):
-    """A family in the registry."""
+    """An entry of the registry of families."""
 
     make: Callable[..., Family]
-    settings: frozenset[str]  # those of `SETTINGS` that it has
+    """The class, or a function that returns an instance."""
+    settings: frozenset[str]
+    """Which of `SETTINGS` `make` accepts."""
     reach: str
+    """As `Family.reach`."""
 
 
 SETTINGS = ("entropic_index", "degrees_of_freedom", "box")
@@ -302,38 +311,50 @@ _REGISTRY: dict[str, KnownFamily] = {}
 
 
 def register_family(name: str, make: Callable[..., Family]) -> None:
-    """Add a family under its name, which can be taken once.
+    """Add a family under a new name, which algorithms then accept as a policy.
 
-    `make` is its class, or a function; its parameters are among `SETTINGS`, with defaults.
+    `make` is a subclass of `Family`, or a function that returns an instance. Its parameters have
+    defaults and are named `entropic_index`, `degrees_of_freedom` or `box`: they become settings.
+
+    Example:
+        >>> import functools
+        >>> from fat2thin.policies.families import Sparse, families, register_family
+        >>> register_family("loose_band", functools.partial(Sparse, box="clip"))
+        >>> "loose_band" in families()
+        True
+        >>> _ = _REGISTRY.pop("loose_band")  # only to undo this example
     """
     settings = frozenset(inspect.signature(make).parameters)
     if not settings <= {*SETTINGS}:
-        raise ValueError(f"a family's settings are among {', '.join(SETTINGS)}, not {[*settings]}")
+        raise ValueError(
+            f"the parameters of family {name!r} must be among {', '.join(SETTINGS)}, "
+            f"got {', '.join(sorted(settings))}"
+        )
     if name in _REGISTRY:
         raise ValueError(f"a family called {name!r} is already registered")
     _REGISTRY[name] = KnownFamily(make, settings, make().reach)
 
 
 def families(load_plugins: bool = True) -> tuple[str, ...]:
-    """The names of all families."""
+    """Return the names of all families."""
     if load_plugins:
         plugins.load()
     return tuple(_REGISTRY)
 
 
 def covering_families(load_plugins: bool = True) -> tuple[str, ...]:
-    """Names of the families with a density wherever an action can be."""
+    """Return the names of the families whose density is positive everywhere in the box."""
     known = families(load_plugins)
     return tuple(name for name in known if _REGISTRY[name].reach in ("line", "box"))
 
 
 def known_family(name: str) -> KnownFamily:
-    """The family of this name, or an error that lists the right ones."""
+    """Return the family of this name; raise a ValueError that lists the known names."""
     return plugins.find(_REGISTRY, name, "family")
 
 
 def make_family(name: str, **settings: float | str | None) -> Family:
-    """The family of this name; settings that it does not have, or that are None, are ignored."""
+    """Return an instance of the named family; settings it lacks, or that are None, are ignored."""
     make, own, _ = known_family(name)
     return make(**{key: settings[key] for key in own if settings.get(key) is not None})
 

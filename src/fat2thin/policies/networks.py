@@ -1,4 +1,7 @@
-"""The networks: modules whose leaves are all arrays, applied to any number of rows at once."""
+"""Neural networks for policies, state values and critics.
+
+All leaves of the modules are arrays. Inputs may have any number of leading axes (rows).
+"""
 
 from typing import TypeVar
 
@@ -17,7 +20,7 @@ _glorot = jax.nn.initializers.glorot_uniform()
 
 @jax.custom_vjp
 def rectify(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """max(x, 0). The VJP saves only the output."""
+    """Return max(x, 0). The VJP saves only the output."""
     return jnp.maximum(x, 0.0)
 
 
@@ -34,7 +37,7 @@ rectify.defvjp(_rectify_forward, _rectify_backward)
 
 
 class Linear(eqx.Module):
-    """W x + b, with Xavier-uniform weights and zero biases.
+    """A layer W x + b, with Xavier-uniform weights and zero biases.
 
     W has shape (outputs, inputs), so neither pass needs a transpose.
     """
@@ -47,13 +50,13 @@ class Linear(eqx.Module):
         self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
-        """The layer applied to each row."""
+        """Return the outputs for each row."""
         products = x @ self.weight.mT
         return products + expand_to_rank(self.bias, products.ndim)
 
 
 class Trunk(eqx.Module):
-    """Hidden layers with rectifiers: what heads are put upon."""
+    """Hidden layers with rectifiers, shared by the heads of a network."""
 
     layers: tuple[Linear, ...]
 
@@ -62,14 +65,14 @@ class Trunk(eqx.Module):
         self.layers = tuple(map(Linear, keys, (inputs, *hidden), hidden))
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
-        """The features of each row."""
+        """Return the features of each row."""
         for layer in self.layers:
             x = rectify(layer(x))
         return x
 
 
 class ScalarNetwork(eqx.Module):
-    """A trunk and one output: a state value, or one critic."""
+    """A trunk with one output: a state value or a single critic."""
 
     trunk: Trunk
     head: Linear
@@ -80,12 +83,12 @@ class ScalarNetwork(eqx.Module):
         self.head = Linear(head_key, hidden[-1], 1)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
-        """One number a row."""
+        """Return one number per row."""
         return jnp.squeeze(self.head(self.trunk(x)), axis=-1)
 
 
 class TwinCritic(eqx.Module):
-    """Two critics of (observation, action), stacked so that both are one batched product."""
+    """Two critics Q(observation, action), stacked so that both are one batched product."""
 
     members: ScalarNetwork
 
@@ -97,19 +100,19 @@ class TwinCritic(eqx.Module):
         self.members = make(jax.random.split(key))
 
     def __call__(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "2 *rows"]:
-        """Both values, the twins along the first axis."""
+        """Return both values, with the two critics along the first axis."""
         inputs = jnp.concatenate([observation, action], axis=-1)
         return eqx.filter_vmap(lambda member: member(inputs))(self.members)
 
     def minimum(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "*rows"]:
-        """The smaller of the two values."""
+        """Return the smaller of the two values."""
         return jnp.min(self(observation, action), axis=0)
 
 
 class ValueAndCritics(eqx.Module):
     """A state value and two critics, stacked so that all three are one batched product.
 
-    The value's inputs are as wide as the critics', with zeros in the action's place.
+    The value has inputs as wide as the critics', with zeros in place of the action.
     """
 
     members: ScalarNetwork
@@ -126,7 +129,7 @@ class ValueAndCritics(eqx.Module):
     def __call__(
         self, observation: ObservationRows, action: ActionRows
     ) -> tuple[Float[Array, "*rows"], Float[Array, "2 *rows"]]:
-        """The value, and both critics' values."""
+        """Return the state value and the values of both critics."""
         seen = jnp.concatenate([observation, action], axis=-1)
         blind = jnp.concatenate([observation, jnp.zeros_like(action)], axis=-1)
         inputs = jnp.stack([blind, seen, seen])
@@ -134,18 +137,18 @@ class ValueAndCritics(eqx.Module):
         return values[0], values[1:]
 
     def advantage(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "*rows"]:
-        """The smaller of the critics' values above the state's."""
+        """Return the smaller critic value minus the state value."""
         value, critics = self(observation, action)
         return jnp.min(critics, axis=0) - value
 
     def value(self, observation_size: int) -> ScalarNetwork:
-        """The value alone, without the inputs that are always zero."""
+        """Return the value network alone, without the inputs that are always zero."""
         value = jax.tree.map(lambda leaf: leaf[0], self.members)
         first = value.trunk.layers[0].weight[:, :observation_size]
         return eqx.tree_at(lambda network: network.trunk.layers[0].weight, value, first)
 
     def critic(self, like: TwinCritic) -> TwinCritic:
-        """The critics alone; `like` are others of their shape."""
+        """Return the critics alone; `like` is a `TwinCritic` of the same shape."""
         members = jax.tree.map(lambda leaf: leaf[1:], self.members)
         return eqx.tree_at(lambda twins: twins.members, like, members)
 
@@ -166,14 +169,14 @@ class PolicyNetwork(eqx.Module):
         self.log_scale = Linear(scale_key, hidden[-1], action_size)
 
     def __call__(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
-        """The outputs of both heads, (centre, log scale)."""
+        """Return the outputs of both heads, (centre, log scale)."""
         features = self.trunk(observation)
         return self.centre(features), self.log_scale(features)
 
 
 def polyak(target: Networks, online: Networks, rate: float | Float[Array, ""]) -> Networks:
-    """Move target networks a share `rate` of the way to the online ones.
+    """Return the target networks moved by the fraction `rate` towards the online ones.
 
-    `optax.incremental_update` weighs the two instead, which rounds differently.
+    `optax.incremental_update` is a weighted sum instead, which rounds differently.
     """
     return jax.tree.map(lambda old, new: old + rate * (new - old), target, online)

@@ -1,4 +1,4 @@
-"""Policies: a network, a family and an action box make a distribution over actions."""
+"""Policies: distributions over actions, from a network, a family and an action box."""
 
 import dataclasses
 import functools
@@ -23,19 +23,18 @@ from fat2thin.policies.networks import ActionRows, ObservationRows, PolicyNetwor
 
 
 class BoundedNetwork(eqx.Module):
-    """Observation to a head: the centre in the box, the scale within bounds.
-
-    With `state_dependent_scale=False` the scale is one number a coordinate, the same everywhere.
-    """
+    """A policy network with the centre squashed into the box and the scale within bounds."""
 
     network: PolicyNetwork
     scale_bounds: tuple[float, float] = eqx.field(static=True)
+    """Smallest and largest scale, in half-ranges of the box."""
     squashed: bool = eqx.field(static=True)
-    """Whether the family itself squashes the centre into the box."""
+    """Whether the family squashes the centre, so that this network must not."""
     state_dependent_scale: bool = eqx.field(static=True, default=True)
+    """If False, the scale is one number per action coordinate, the same for all observations."""
 
     def __call__(self, observation: ObservationRows) -> Head:
-        """The head."""
+        """Return the head for each row."""
         centre, log_scale = self.network(observation)
         if not self.state_dependent_scale:
             log_scale = jnp.broadcast_to(self.network.log_scale.bias, log_scale.shape)
@@ -44,7 +43,7 @@ class BoundedNetwork(eqx.Module):
         return Head(centre, clip_inward(log_scale, low, high))
 
     def layers(self) -> dict[str, Any]:
-        """What the page computes a policy from: modules, and what is done to the heads' outputs."""
+        """Return the layers, and how their outputs are transformed, for the report page."""
         network, bounds = self.network, np.log(self.scale_bounds)
         fixed = None if self.state_dependent_scale else network.log_scale.bias
         heads = {"centre": network.centre, "log_scale": network.log_scale, "fixed": fixed}
@@ -52,7 +51,7 @@ class BoundedNetwork(eqx.Module):
 
 
 class StandardisedNetwork(eqx.Module):
-    """A network for raw observations that learned from transformed and standardised ones."""
+    """A network that transforms and standardises raw observations for the one it wraps."""
 
     network: Any
     mean: Float[Array, " observation"]
@@ -60,28 +59,48 @@ class StandardisedNetwork(eqx.Module):
     transforms: Transforms = eqx.field(static=True, default=())
 
     def __call__(self, observation: ObservationRows) -> Head:
-        """The head."""
+        """Return the head for each row."""
         mean, scale = (expand_to_rank(part, observation.ndim) for part in (self.mean, self.scale))
         observation = transform(observation, self.transforms, jnp)
         return self.network((observation - mean) / scale)
 
 
 class Policy(eqx.Module):
-    """A policy on raw observations, in the environment's units.
+    """A policy: raw observations in, actions in the environment's units out.
 
-    `network(observation)` gives a `Head`; observations may carry any leading axes. One that is nan
-    or infinite is refused with the number of its column, and of its row in a batch. Code that is
-    being compiled (`jit`, `vmap`, `scan`) has no numbers to look at yet, and is not checked.
+    `policy(observation)` returns the distribution over actions as a NumPyro `Distribution`.
+    Observations have shape (*rows, observation), with any number of leading axes. A nan or infinite
+    observation raises a `ValueError` that names its column and row, except inside `jit`, `vmap` or
+    `scan`, where values are not known.
+
+    Example:
+        >>> import jax
+        >>> from fat2thin.policies.families import Sparse
+        >>> from fat2thin.policies.networks import PolicyNetwork
+        >>> from fat2thin.policies.policy import unit_policy
+        >>> network = PolicyNetwork(jax.random.key(0), 2, action_size=1, hidden=(4,))
+        >>> policy = unit_policy(network, Sparse(), (0.1, 0.1)).in_box((0.0,), (10.0,))
+        >>> observation = jax.numpy.array([0.5, -0.5])
+        >>> low, high = policy.support(observation)
+        >>> print(f"a band of width {(high - low)[0]:.2f}")
+        a band of width 1.00
+        >>> action = policy.act(observation, jax.random.key(1))
+        >>> bool(((low <= action) & (action <= high)).all())
+        True
     """
 
     network: Any
+    """A callable module that returns a `Head` for observations."""
     low: Float[Array, " action"]
+    """Low end of the action box."""
     high: Float[Array, " action"]
+    """High end of the action box."""
     family: Family = eqx.field(static=True)
+    """The family that turns the head into a distribution."""
     observation_columns: tuple[Column, ...] = eqx.field(static=True, default=())
-    """Names, units and transforms of the observation's columns; empty where they are unknown."""
+    """Names, units and transforms of the observation's columns; empty if unknown."""
     action_columns: tuple[Column, ...] = eqx.field(static=True, default=())
-    """The same of the action's coordinates."""
+    """Names, units and transforms of the action dimensions; empty if unknown."""
 
     # By identity, so that `jax.jit(policy.act)` works: arrays have no hash.
     __hash__ = object.__hash__
@@ -90,13 +109,13 @@ class Policy(eqx.Module):
         return self is other
 
     def __call__(self, observation: ObservationRows) -> Distribution:
-        """The distribution over actions."""
+        """Return the distribution over actions, with event shape (action,)."""
         return self.family.distribution(
             *self._head_and_box(_checked(observation, self.low.dtype, self.observation_columns))
         )
 
     def support(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
-        """Lowest and highest action that can be given, per coordinate."""
+        """Return the lowest and the highest possible action, per coordinate."""
         observation = _checked(observation, self.low.dtype, self.observation_columns)
         if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
             return self._support(observation)
@@ -104,7 +123,7 @@ class Policy(eqx.Module):
         return programs.support(arrays, observation)
 
     def act(self, observation: ObservationRows, key: Key[Array, ""] | None = None) -> ActionRows:
-        """An action in the box: a sample with a key, the centre without."""
+        """Return an action in the box: a sample if a key is given, else the centre."""
         observation = _checked(observation, self.low.dtype, self.observation_columns)
         if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
             return self._act(observation, key)
@@ -112,16 +131,16 @@ class Policy(eqx.Module):
         return programs.act(arrays, observation, key)
 
     def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
-        """The same policy in the units of another box."""
+        """Return the same policy for another action box, in that box's units."""
         return dataclasses.replace(self, low=jnp.asarray(low), high=jnp.asarray(high))
 
     def on_raw(
         self, mean: Float[Array, " observation"], scale: Float[Array, " observation"],
         observation_transforms: Transforms = (), action_transforms: Transforms = (),
     ) -> "Policy":  # fmt: skip
-        """The policy on raw observations, where this one's are (transformed − mean) / scale.
+        """Return a policy on raw observations, if this one takes (transformed − mean) / scale.
 
-        With transforms of actions this policy's actions are transformed ones.
+        With `action_transforms`, this policy's actions are transformed ones.
         """
         network = StandardisedNetwork(self.network, mean, scale, observation_transforms)
         family = Transformed(self.family, action_transforms) if action_transforms else self.family
@@ -136,11 +155,11 @@ class Policy(eqx.Module):
             action = self.family.centre(head, *box)
         else:
             action = self.family.distribution(head, *box).sample(key)
-        # The box bounds every action, also where the family's support reaches beyond it.
+        # The box comes last, because the support of some families is wider than the box.
         return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
 
     def _head_and_box(self, observation: Array) -> tuple[Head, Array, Array]:
-        """The head, and the box at its rank."""
+        """Return the head, and the box expanded to the rank of the observation."""
         observation = jnp.asarray(observation)
         rank, head = observation.ndim, self.network(observation)
         return head, expand_to_rank(self.low, rank), expand_to_rank(self.high, rank)
@@ -158,7 +177,7 @@ _COMPILED = weakref.WeakKeyDictionary()
 
 
 def _compiled(policy: Policy) -> tuple[_Programs, list[Array]]:
-    """The programs and the arrays of a policy, found once: that takes longer than an action."""
+    """Return a policy's programs and arrays, cached: finding them takes longer than an action."""
     found = _COMPILED.get(policy)
     if found is None:
         # Without names and units: they must not cause a compilation.
@@ -201,7 +220,7 @@ def _checked(observation: Any, dtype: Any, columns: Sequence[Column]) -> Any:
 def _refuse_unusable(observation: np.ndarray, columns: Sequence[Column]) -> None:
     """Raise for a number that is not finite or below what a logarithm allows, with its place."""
     wrong = ~np.isfinite(observation)
-    why = "a policy needs finite numbers"
+    why = "observations must be finite"
     if not wrong.any():
         lowest = [one.lowest if one else -math.inf for one in transforms_of(columns)]
         if not lowest or not (wrong := observation <= np.asarray(lowest)).any():
@@ -210,32 +229,33 @@ def _refuse_unusable(observation: np.ndarray, columns: Sequence[Column]) -> None
     *row, column = place = tuple(np.argwhere(wrong)[0].tolist())
     name = columns[column].name if columns else f"observation {column}"
     of_row = f" of row {', '.join(map(str, row))}" if row else ""
-    more = f" ({int(wrong.sum()):,} numbers are unusable)" if wrong.sum() > 1 else ""
+    more = f" ({int(wrong.sum()):,} numbers cannot be used)" if wrong.sum() > 1 else ""
     raise ValueError(
         f"{name}{of_row} is {observation[place]:g}{more}: {why}. "
-        "Fill in what is missing, or do not ask for an action here"
+        "Fill in missing values, or skip this row"
     )
 
 
 class Sampled(eqx.Module):
-    """Act by sampling a policy."""
+    """Acts by sampling a policy."""
 
     policy: Policy
 
     def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
-        """The action."""
+        """Return a sampled action."""
         return self.policy.act(observation, key)
 
 
 class Centred(Sampled):
-    """Act at the centre of a policy."""
+    """Acts at the centre of a policy."""
 
     def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
-        """The action."""
+        """Return the action at the centre; the key is not used."""
         return self.policy.act(observation)
 
 
 WAYS: dict[str, type[Sampled]] = {"sampled": Sampled, "centre": Centred}
+"""The ways in which a policy is evaluated, by name."""
 
 
 def unit_policy(
@@ -244,16 +264,17 @@ def unit_policy(
     scale_bounds: tuple[float, float],
     state_dependent_scale: bool = True,
 ) -> Policy:
-    """A policy in half-ranges of the box: what algorithms learn with."""
+    """Return a policy in half-ranges of the box, as algorithms use it during training."""
     size = network.centre.bias.shape[-1]
     bounded = BoundedNetwork(network, scale_bounds, family.squashes_centre, state_dependent_scale)
     return Policy(bounded, -jnp.ones(size), jnp.ones(size), family)
 
 
 def in_half_ranges(action: Array, low: Array, high: Array) -> Array:
-    """Actions of the box in its half-ranges: -1 at its low end, 1 at its high end.
+    """Convert actions to half-ranges of the box: -1 is its low end, 1 its high end.
 
-    An action at an end is not carried beyond it by rounding, where some families have no density.
+    The result is clipped, because rounding may put an action at an end of the box beyond it, where
+    some families have no density. It carries no gradient.
     """
     low, high = (expand_to_rank(end, action.ndim) for end in (low, high))
     placed = (action - (low + high) / 2.0) / ((high - low) / 2.0)

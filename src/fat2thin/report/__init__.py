@@ -1,1 +1,1 @@
-"""Figures and pages. They read what others computed, and train nothing."""
+"""Figures, the HTML page to explore runs, and run status."""

@@ -1,4 +1,4 @@
-"""The policy gallery: pictures of the distributions, drawn from the distributions themselves."""
+"""The policy gallery: figures of the distributions, computed from their implementation."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,8 +26,8 @@ FAMILY = {
     2.5: "Student-t, ν = ⅓",
 }
 
-# Scale of the q = 0 actor, in scales of a q = 2 proposal with the same centre, at which
-# KL(actor || proposal) is least; the same number relates half-width and Cauchy scale.
+# Scale of the q = 0 actor, in scales of a q = 2 proposal with the same centre, that minimises
+# KL(actor || proposal); also the ratio of the half-width to the Cauchy scale.
 BEST_RATIO = 3.2579
 
 _Line = tuple[str, Distribution, str, str | tuple[int, tuple[float, ...]]]
@@ -43,7 +43,7 @@ def _samples(distribution: Distribution, count: int) -> Float[Array, " samples"]
 
 
 def _outside(distribution: QGaussian, distance: float) -> float:
-    """Mass farther than a distance from the centre at zero."""
+    """Return the mass farther than `distance` from the centre, which is zero."""
     return 2.0 * float(jax.jit(distribution.cdf)(-distance))
 
 
@@ -59,7 +59,7 @@ def _draw_member(axes: Axes, index: float, name: str, limit: float) -> None:
     axes.fill_between(points, density, color=colour, alpha=0.18, linewidth=0)
     axes.plot(points, density, color=colour)
     axes.set_title(f"$q$ = {signed(index)}\n{name}")
-    # The support, as a bar under the axis; without an end where there is none.
+    # The support as a bar under the axis, with arrows if it is unbounded.
     arrow = {
         "arrowstyle": "|-|, widthA=0.25, widthB=0.25" if sparse else "<->", "color": colour,
         "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0,
@@ -73,7 +73,7 @@ def _draw_member(axes: Axes, index: float, name: str, limit: float) -> None:
 
 
 def family() -> Figure:
-    """The densities of the family at scale 1, from almost uniform to heavier than Cauchy."""
+    """Draw the densities of the family at scale 1, from almost uniform to heavier than Cauchy."""
     limit = 3.5
     figure = Figure(figsize=(13.0, 3.5))
     row = figure.subplots(1, len(FAMILY), sharex=True, sharey=True)
@@ -87,7 +87,7 @@ def family() -> Figure:
 
 
 def fat_and_thin() -> Figure:
-    """A q = 2 proposal and the q = 0 actor nearest to it in KL(actor || proposal)."""
+    """Draw a q = 2 proposal and the q = 0 actor that minimises KL(actor || proposal)."""
     proposal = QGaussian(0.0, 1.0, 2.0)
     actor = QGaussian(0.0, BEST_RATIO, 0.0)
     half_width = float(actor.half_width)
@@ -99,8 +99,8 @@ def fat_and_thin() -> Figure:
     axes = figure.subplots()
     for side in (-1, 1):
         axes.axvspan(side * half_width, side * limit, color=SHADE, linewidth=0)
-        middle, told = side * (half_width + limit) / 2, "the actor's density\nis exactly zero"
-        axes.text(middle, 0.1, told, ha="center", color=DARK)
+        middle, text = side * (half_width + limit) / 2, "the actor's density\nis exactly zero"
+        axes.text(middle, 0.1, text, ha="center", color=DARK)
     axes.fill_between(band, _density(actor, band), color=BLUE, alpha=0.2, linewidth=0)
     axes.plot(band, _density(actor, band), color=BLUE)
     axes.plot(everywhere, _density(proposal, everywhere), color=ORANGE, linestyle=(0, (5, 1.5)))
@@ -109,7 +109,7 @@ def fat_and_thin() -> Figure:
     axes.text(
         0.0, 0.014,
         f"half-width $k^*γ$ = {half_width:.2f} σ\n"
-        f"{1.0 - _outside(proposal, half_width):.0%} of the proposal is in here",
+        f"{1.0 - _outside(proposal, half_width):.0%} of the proposal is inside",
         ha="center", color="#123B56", fontsize=9,
     )  # fmt: skip
     axes.set(xlim=(-limit, limit), ylim=(0.0, 0.25), xlabel="action, in scales σ of the proposal")
@@ -118,11 +118,11 @@ def fat_and_thin() -> Figure:
 
 
 def _compare(column: Sequence[Axes], samples: Array, colour: str, densities: list[_Line]) -> None:
-    """Samples and densities: linear around the centre above, the tails in logs below."""
+    """Draw samples and densities: linear around the centre, and the tails on a log scale below."""
     for axes, limit, bins in zip(column, (6.0, 30.0), (96, 120), strict=True):
         edges = np.linspace(-limit, limit, bins + 1)
         points = np.linspace(-limit, limit, 1201)
-        # As a share of all samples and not only of those in view.
+        # Normalised by all samples, not only those in view.
         counts, _ = np.histogram(np.asarray(samples), edges)
         shares = counts / (samples.size * np.diff(edges))
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.4, label="samples")
@@ -134,7 +134,7 @@ def _compare(column: Sequence[Axes], samples: Array, colour: str, densities: lis
 
 
 def published_sampler(sample_count: int = 1_000_000) -> Figure:
-    """Samples at q = 2 by the published sampler and by ours, against the density of q = 2."""
+    """Draw samples at q = 2 of the published sampler and of ours, with the density of q = 2."""
     published, exact = PaperQGaussian(0.0, 1.0, 2.0), QGaussian(0.0, 1.0, 2.0)
     published_samples = _samples(published, sample_count)
     claim = ("density claimed, $q$ = 2 (Cauchy)", exact, "black", "-")
@@ -150,11 +150,11 @@ def published_sampler(sample_count: int = 1_000_000) -> Figure:
     grid[1, 0].set_ylabel("density, log scale")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     farthest = float(jnp.max(jnp.abs(published_samples)))
-    told = (
+    text = (
         f"none of {sample_count:,} samples\nlies beyond {farthest:.1f} σ; "
         f"{_outside(exact, farthest):.0%} of\nthe density claimed does"
     )
-    grid[1, 0].text(6.0, 2e-5, told, fontsize=9)
+    grid[1, 0].text(6.0, 2e-5, text, fontsize=9)
     return figure
 
 
@@ -167,5 +167,5 @@ GALLERY: dict[str, Callable[[], Figure]] = {
 
 @styled
 def save_gallery(folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Draw every picture of the gallery into a folder, and return the files written."""
+    """Draw every figure of the gallery into a folder and return the files."""
     return save_figures({name: draw() for name, draw in GALLERY.items()}, folder, formats)

@@ -1,4 +1,4 @@
-"""Pictures of a policy against a log, in its states: what was done, and what could have been."""
+"""Figures of logged actions together with the actions that a policy allows in the same states."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -23,19 +23,19 @@ from fat2thin.runs.result import Run
 
 Values = Array | np.ndarray
 
-MOST_COORDINATES = 6  # coordinates of the action that a picture has room for
-_CENTRAL = 0.8  # share of a distribution that is shown as its middle
+MOST_COORDINATES = 6  # coordinates of the action that are drawn
+_CENTRAL = 0.8  # central share of a distribution that is shaded
 _PILED = 0.02
-"""Where half of the actions lie within this share of the box from one end, a linear axis would show
-a line: the distance from that end is shown instead, on a logarithmic one."""
-_NEAREST = 1e-4  # least distance from an end that a logarithmic axis shows, as a share of the box
+"""If half of the actions lie within this share of the box from one end, the distance from that end
+is drawn on a logarithmic axis, since a linear axis would show only a line."""
+_NEAREST = 1e-4  # smallest distance on a logarithmic axis, as a share of the box
 _BINS = 40
 _DRAW_SEED = 0
 _ROWS_AT_ONCE = 4096
 
 
 class _Scale(NamedTuple):
-    """How the actions of a coordinate are laid along an axis."""
+    """The axis of a coordinate of the action."""
 
     place: Callable[[np.ndarray], np.ndarray]
     limits: tuple[float, float]
@@ -46,10 +46,10 @@ class _Scale(NamedTuple):
 def action_band(
     run: Run, dataset: Dataset, seed: int, episodes: Sequence[int] | None = None
 ) -> Figure:
-    """Logged actions along a few episodes, and what the policy could have done at each step.
+    """Draw logged actions along a few episodes, and the band of the policy at each step.
 
     One column per episode, one row per coordinate. `episodes` are numbers counted from 0; by
-    default those of the median and, where it is another, of the least return.
+    default the episodes with the median and the lowest return.
     """
     if episodes is None:
         order = np.argsort(episode_returns(dataset), stable=True)
@@ -78,7 +78,7 @@ def action_band(
 
 
 def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
-    """All logged actions, inside or outside the band per coordinate, and one draw of the policy."""
+    """Draw histograms of logged actions, inside and outside the band, and of one policy sample."""
     shown = min(dataset.action_size, MOST_COORDINATES)
     figure, grid = panels(shown, (4.0, 2.9), (3.0, 1.9))
     seen = _look(run, dataset, seed)
@@ -91,7 +91,7 @@ def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
 
 
 class _Seen(NamedTuple):
-    """Logged actions, and what the policies of a seed say of their states, (rows, action)."""
+    """Logged actions, and the policies of a seed in their states, shape (rows, action)."""
 
     action: Values
     inside: Values
@@ -100,8 +100,8 @@ class _Seen(NamedTuple):
     centre: Values
     sample: Values
     middle: tuple[Values, Values] | None
-    """Ends of the central part of the proposal, or of the policy where there is no proposal; None
-    where it has no quantiles."""
+    """Ends of the central part of the proposal, or of the policy if there is no proposal; None
+    without quantiles."""
 
 
 def _look(run: Run, dataset: Dataset, seed: int) -> _Seen:
@@ -127,7 +127,7 @@ def _ask(
 
 
 def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
-    """Ends of the central share of each coordinate, cut at the box; None without quantiles."""
+    """Return the ends of the central share per coordinate, clipped to the box; None if unknown."""
     law, tails = policy(observation), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
     if not isinstance(law, Independent):
         return None
@@ -150,7 +150,7 @@ def _draw_band(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale, fat: boo
         whose = "proposal" if fat else "policy"
         axes.fill_between(
             time, of(seen.middle[0]), of(seen.middle[1]), color=GREY, alpha=0.22, linewidth=0,
-            step="mid", label=f"{whose}: its central {_CENTRAL:.0%}",
+            step="mid", label=f"{whose}: central {_CENTRAL:.0%}",
         )  # fmt: skip
     axes.fill_between(
         time, of(seen.low), of(seen.high), color=BLUE, alpha=0.3, linewidth=0, step="mid",
@@ -175,7 +175,7 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
     edges = (np.geomspace if scale.logarithmic else np.linspace)(*scale.limits, _BINS + 1)
 
     def shares(values: Values) -> np.ndarray:
-        # What lies beyond the axis belongs to its last bin.
+        # Values beyond the axis are counted in its last bin.
         placed = np.clip(scale.place(np.asarray(values)), *scale.limits)
         return np.histogram(placed, edges)[0] / len(seen.action)
 
@@ -189,7 +189,7 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
     )
     axes.stairs(
         shares(seen.sample[:, coordinate]), edges, color="black", linewidth=1.4,
-        label="policy, drawn once a step",
+        label="policy, one sample per step",
     )  # fmt: skip
     axes.set(yscale="log", ylim=(0.5 / len(seen.action), 1.5), xlim=scale.limits)
     if scale.logarithmic:
@@ -198,13 +198,13 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
 
 
 def _scale(dataset: Dataset, coordinate: int) -> _Scale:
-    """Linear over the box, or logarithmic from the end where the actions are piled up."""
+    """Return a linear axis, or a logarithmic one from the end where most actions lie."""
     low, high = dataset.action_low[coordinate], dataset.action_high[coordinate]
-    reach, name = high - low, f"action {coordinate}"
-    for end, side, what in ((low, 1.0, "lowest"), (high, -1.0, "highest")):
+    reach, name = high - low, "action" if dataset.action_size == 1 else f"action {coordinate}"
+    for end, side, what in ((low, 1.0, "above its lowest"), (high, -1.0, "below its highest")):
         place = functools.partial(_distance, end, side, _NEAREST * reach)
         if np.median(place(dataset.action[:, coordinate])) < _PILED * reach:
-            label = f"{name}: distance from its {what}, {signed(end, 4)} (log)"
+            label = f"{name} {what} value {signed(end, 4)} (log scale)"
             return _Scale(place, (_NEAREST * reach, 1.2 * reach), label, True)
     limits = (low - 0.03 * reach, high + 0.03 * reach)
     return _Scale(lambda action: action.astype(np.float64), limits, name, False)
@@ -215,7 +215,7 @@ def _distance(end: float, side: float, least: float, action: np.ndarray) -> np.n
 
 
 def _name(figure: Figure, run: Run, dataset: Dataset, seed: int, columns: int) -> None:
-    """Give a figure its title, and the legend of its first panel."""
+    """Add the title and the legend of the first panel to a figure."""
     left_out = max(0, dataset.action_size - MOST_COORDINATES)
     more = f"; {left_out} more coordinate{'s' * (left_out > 1)} not shown" if left_out else ""
     figure.suptitle(f"{run.spec.algorithm}, seed {seed}, on {Path(dataset.name).name}{more}")
@@ -227,7 +227,7 @@ def _name(figure: Figure, run: Run, dataset: Dataset, seed: int, columns: int) -
 def save_log_figures(
     run: Run, dataset: Dataset, folder: Path, seed: int | None = None
 ) -> list[Path]:
-    """Draw both pictures of a seed (the first by default) into a folder; return the files."""
+    """Draw both figures of a seed (the first by default) into a folder and return the files."""
     seed = run.spec.seeds[0] if seed is None else seed
     figures = {"action_band": action_band, "action_histogram": action_histogram}
     return save_figures({name: draw(run, dataset, seed) for name, draw in figures.items()}, folder)

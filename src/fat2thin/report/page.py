@@ -1,8 +1,8 @@
-"""One self-contained HTML page to explore runs: it opens offline and asks the network for nothing.
+"""A self-contained HTML page to explore runs, which needs no network.
 
-Names come from folders that strangers may have made. So the data are in a block that no script runs
-from and no content can end, the page's scripts put text into it as text alone, and its policy lets
-the browser run those scripts and nothing else.
+Names come from folders that may be untrusted. Therefore the data are in a block that is never
+executed and that no content can end, the scripts insert text only as text, and the page's content
+security policy allows only these scripts.
 """
 
 import base64
@@ -34,9 +34,9 @@ from fat2thin.tables import listed
 CLAIM_FIELDS = (
     "claim", "statement", "verdict", "effect", "low", "high", "meaning", "seeds", "command",
 )  # fmt: skip
-"""What is said of a claim."""
+"""Fields of a claim."""
 Claims = Sequence[Mapping[str, Any]]
-Logs = Mapping[str, Dataset]  # by the names that runs have them by
+Logs = Mapping[str, Dataset]  # by the name of the data set in the run
 _PARTS = files("fat2thin.report") / "page"
 _SCRIPTS = ("laws.js", "plot.js", "curves.js", "policies.js", "explorer.js", "start.js")
 _MOST_CURVE_POINTS = 6000
@@ -47,7 +47,7 @@ _FEW_RUNS = 20
 
 
 def make_page(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> str:
-    """The page. `claims` have `CLAIM_FIELDS`; the log of the treatment task need not be given."""
+    """Return the page. `claims` have `CLAIM_FIELDS`; logs of the treatment task are optional."""
     found = {**gather(runs, claims, logs), "view": page_policies.VIEW}
     style, script = _part("page.css"), "\n".join(map(_part, _SCRIPTS))
     datasets = list(datasets_of(runs).values())
@@ -61,17 +61,17 @@ def make_page(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None
         "script": script,
         "data": _embedded(found),
     }
-    # In one pass: what a folder is called may look like a place to fill in.
+    # In one pass: the name of a folder may look like a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], _part("page.html"))
 
 
 def save_page(
     runs: Sequence[Run], path: str | Path, claims: Claims = (), logs: Logs | None = None
 ) -> Path:
-    """Write the page to a file, whole or not at all, and return its path."""
+    """Write the page to a file atomically and return its path."""
     place = Path(path)
     if place.is_dir():
-        raise ValueError(f"{place} is a folder; name a file in it, such as {place / 'report.html'}")
+        raise ValueError(f"{place} is a folder; give a file, such as {place / 'report.html'}")
     contents = make_page(runs, claims, logs).encode()
     place.parent.mkdir(parents=True, exist_ok=True)
     write(place, contents)
@@ -88,7 +88,7 @@ def _hashed(text: str) -> str:
 
 
 def _embedded(values: Mapping[str, Any]) -> str:
-    """JSON without a character that could end the block it is in or begin another."""
+    """Return JSON without characters that could end its HTML block or start another."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -96,13 +96,13 @@ def _embedded(values: Mapping[str, Any]) -> str:
 
 
 def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> Plain:
-    """Everything that the page shows, as values that JSON can hold.
+    """Return everything that the page shows, as values for JSON.
 
-    Nothing that a run's folder names is opened: a log is in the page where it can be drawn anew
-    (the treatment task) or was handed over.
+    Files named in a run folder are not opened: the page contains a log only if it can be generated
+    again (the treatment task) or is given in `logs`.
     """
     if not runs:
-        raise ValueError("a page needs at least one run; none was given")
+        raise ValueError("a page needs at least one run")
     room = (6, 12) if len(runs) <= _FEW_RUNS else (3, 5)
     points = int(np.clip(_MOST_CURVE_POINTS // len(runs), *_POINTS_OF_A_CURVE))
     resamples = int(np.clip(_DRAWS // (4 * points * len(runs)), _FEWEST_RESAMPLES, RESAMPLES))
@@ -110,7 +110,7 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
     described = []
     for run, name, place in zip(runs, names_of(runs), places, strict=True):
         log, spec = None if place is None else shelf[place], run.spec
-        kept = run.kept_references() or {}  # none is measured for the page
+        kept = run.kept_references() or {}  # missing references are not measured here
         described.append(
             {
                 "name": name,
@@ -139,7 +139,7 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
 
 
 def _logs_of(runs: Sequence[Run], given: Logs) -> tuple[list[Dataset], list[int | None]]:
-    """The logs of the seeds that are shown, each once, and which is each run's; None is unknown."""
+    """Return the logs of the shown seeds, each once, and the index of each run's log or None."""
     logs: dict[tuple[str, int | None], Dataset] = {}
     places: list[int | None] = []
     for run in runs:
@@ -162,7 +162,7 @@ def _logs_of(runs: Sequence[Run], given: Logs) -> tuple[list[Dataset], list[int 
 
 
 def datasets_of(runs: Sequence[Run]) -> dict[str, str]:
-    """The shown name of each data set: not the folder of a path, unless two would be the same."""
+    """Return the displayed name of each data set: a path without its folder, unless ambiguous."""
     names = dict.fromkeys(run.spec.dataset for run in runs)
     short = {name: Path(name).name if Path(name).is_absolute() else name for name in names}
     taken = list(short.values())
@@ -170,10 +170,10 @@ def datasets_of(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """The name of each run: its algorithm, and what tells it from the others on its data set.
+    """Return a name for each run: its algorithm, and how it differs from others on its data set.
 
-    Named are those settings in which they differ and that are not the algorithm's default; then the
-    folder, or a number, where names are still alike.
+    The name lists settings that differ between these runs and are not the algorithm's default, and
+    the folder or a number if names are still equal.
     """
     specs = [_flat(run.spec) for run in runs]
     names = []
@@ -184,13 +184,13 @@ def names_of(runs: Sequence[Run]) -> list[str]:
         usual = _flat(dataclasses.replace(run.spec, config=default))
         usual |= {"standardise": False, "reward_scale": 1.0, "settings_from": DEFAULT, "task": None}
         usual |= {"holdout": 0.0, "select": LAST}
-        said = ", ".join(
+        differences = ", ".join(
             name.replace("_", " ") + ("" if value is True else f" {_plainly(value)}")
             for name, value in spec.items()
             if any(rival[name] != value for rival in rivals)
             and (name in ("steps", "seeds") or json.dumps(value) != json.dumps(usual[name]))
         )
-        names.append(f"{spec['algorithm']} ({said})" if said else spec["algorithm"])
+        names.append(f"{spec['algorithm']} ({differences})" if differences else spec["algorithm"])
     keys = [(name, run.spec.dataset) for name, run in zip(names, runs, strict=True)]
     folders = [run.folder.name if run.folder else "" for run in runs]
     for place, key in enumerate(keys):
@@ -214,7 +214,7 @@ def _plainly(value: Any) -> str:
 
 
 def _curves(run: Run, points: int, resamples: int) -> Plain:
-    """Mean returns with intervals by policy; of a run that was not evaluated, its metrics."""
+    """Return mean returns with intervals by policy; for a run without evaluations, its metrics."""
 
     def curve(steps: Any, values: Float[np.ndarray, "steps seeds episodes"]) -> Plain:
         places = spread(len(steps), points)
@@ -223,11 +223,11 @@ def _curves(run: Run, points: int, resamples: int) -> Plain:
         shown = {name: rounded(of_steps) for name, of_steps in ends.items()}
         return {"steps": [int(steps[place]) for place in places], **shown}
 
-    judged, steps = run.evaluations.policies, run.evaluations.steps
-    metrics = {} if judged else {**run.metrics}
+    evaluated, steps = run.evaluations.policies, run.evaluations.steps
+    metrics = {} if evaluated else {**run.metrics}
     rows = metrics.pop("step", ())
     return {
-        "curves": {name: curve(steps, np.asarray(of.returns)) for name, of in judged.items()},
+        "curves": {name: curve(steps, np.asarray(of.returns)) for name, of in evaluated.items()},
         "metrics": {name: curve(rows, of[..., None]) for name, of in metrics.items()},
     }
 

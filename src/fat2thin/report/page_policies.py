@@ -1,7 +1,7 @@
-"""What the page shows of a run's policies: answers in a few states, trajectories, and networks.
+"""The policies of a run for the HTML page: outputs in a few states, trajectories, and networks.
 
-Weights are 16-bit integers, each row of a matrix with a scale of its own: half the size of float32,
-and some ten times as exact as float16. Where networks are too large, Q in a few states is kept.
+Weights are 16-bit integers with one scale per row of a matrix: half the size of float32, and about
+ten times as precise as float16. If networks are too large, the page has Q in a few states instead.
 """
 
 import base64
@@ -25,22 +25,22 @@ from fat2thin.policies.networks import Linear, Trunk, TwinCritic
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
-Plain = dict[str, Any]  # what JSON can hold
+Plain = dict[str, Any]  # values for JSON
 
-LOGGED_PAIRS = 300  # logged steps that the page has of a log
-PATIENTS = 3  # trajectories of the treatment task that the page has of a run
+LOGGED_PAIRS = 300  # logged steps per log
+PATIENTS = 3  # trajectories of the treatment task per run
 VIEW = 1.3
-"""Farthest action shown, in half-ranges of the box from its middle; the page's scripts agree."""
-GRID = 61  # actions of a curve that is not computed in the page
-CENTRAL = 0.9  # share of a policy that is shown as its middle
+"""Range of actions shown, in half-ranges of the box from its middle; also used by the scripts."""
+GRID = 61  # points of a curve that is not computed in the page
+CENTRAL = 0.9  # central share of a policy that is shaded
 _PATIENT_SEED = 0
 WEIGHT_BYTES = 3_000_000
-"""Characters of the page that weights may take; the rest of 5 MB is for everything else."""
+"""Maximum number of characters of all weights; the page should stay below 5 MB."""
 _LARGEST_LEVEL = 32767
 
 
 def rounded(values: Any, digits: int = 5) -> Any:
-    """Nested lists of numbers with `digits` significant digits; None where one is not finite."""
+    """Return nested lists of numbers with `digits` significant digits; None if not finite."""
     array = np.asarray(values, np.float64)
     if array.ndim:
         return [rounded(row, digits) for row in array]
@@ -48,18 +48,18 @@ def rounded(values: Any, digits: int = 5) -> Any:
 
 
 def good_seed(run: Run) -> int:
-    """The first seed that did not stop, or the first of all."""
+    """Return the first seed that did not stop, or the first seed if all stopped."""
     stopped = {int(seed) for seed in run.about.get("stopped", {})}
     return next((seed for seed in run.spec.seeds if seed not in stopped), run.spec.seeds[0])
 
 
 def spread(count: int, most: int) -> np.ndarray:
-    """At most `most` of `count` places: the first, the last, and others evenly between."""
+    """Return at most `most` of `count` indices: the first, the last, and evenly spaced others."""
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(int))
 
 
 def look_at(run: Run, log: Dataset | None, most_states: int, most_steps: int) -> Plain:
-    """Everything the page shows of single policies of a run, but for the weights."""
+    """Return everything the page shows of the policies of a run, except the weights."""
     seed, problem = good_seed(run), run.program.problem
     names, states = _picked_states(run, log, most_states)
     kept = sorted({*run.snapshots, run.step})
@@ -82,24 +82,24 @@ def look_at(run: Run, log: Dataset | None, most_states: int, most_steps: int) ->
 def _picked_states(
     run: Run, log: Dataset | None, count: int
 ) -> tuple[list[str], Float[np.ndarray, "states observation"]]:
-    """Names and values of states to look at: the middle of all, and some logged ones."""
+    """Return names and values of the states shown: the mean state and some logged ones."""
     scale = run.jobs.observation_scale
     names, states = ["all zeros"], [np.zeros(run.program.problem.observation_size)]
     if scale is not None:
-        # A policy that standardises what it sees tells where the middle of its log is.
+        # A policy that standardises observations knows the mean of its log.
         index = run.spec.seeds.index(good_seed(run))
         names, states = ["mean of the log"], [np.asarray(scale.mean[index])]
     if log is not None:
         rows = np.linspace(0, log.rows - 1, count).astype(int)[: count - 1]
         names += [f"logged step {row}" for row in rows]
         states += [*log.observation[rows]]
-    # What the page says must hold for the numbers that the page shows.
+    # Rounded first: outputs must belong to the numbers that the page shows.
     return names, np.array([[float(f"{value:.5g}") for value in state] for state in states])
 
 
 def law_of(family: Family) -> Plain | None:
-    """The family as the page's scripts know it; None for one that they have no law for."""
-    # Its own and not a parent's: what is made from a family may have another density.
+    """Return the family as the page's scripts describe it; None if they do not know it."""
+    # Not inherited: a subclass of a family may have another density.
     law = vars(type(family)).get("page_law")
     if law is None:
         return None
@@ -109,7 +109,7 @@ def law_of(family: Family) -> Plain | None:
 
 
 class _Answer(NamedTuple):
-    """What a policy says of states, shape (states, action)."""
+    """Outputs of a policy, shape (states, action)."""
 
     centre: Array
     log_scale: Array
@@ -130,7 +130,7 @@ def _log_density(policy: Policy, seen: Array, actions: Array) -> Array:
 
 
 def _answers(policies: list[Policy], states: Float[np.ndarray, "states observation"]) -> Plain:
-    """Heads of a known family in the picked states after each step; of another what is drawn."""
+    """Return network outputs per step for a known family; otherwise densities on a grid."""
     family, seen = law_of(policies[-1].family), jnp.asarray(states, jnp.float32)
     if family is not None:
         answers = [_ask(policy, seen) for policy in policies]
@@ -140,7 +140,7 @@ def _answers(policies: list[Policy], states: Float[np.ndarray, "states observati
 
 
 def _drawn(policy: Policy, seen: Float[Array, "states observation"]) -> Plain:
-    """The ends and the centre and, with one coordinate, the density on a grid."""
+    """Return the support, the centre and, for one coordinate, the density on a grid."""
     answer = _ask(policy, seen)
     low, high = np.asarray(answer.low), np.asarray(answer.high)
     drawn = {"low": rounded(low), "high": rounded(high), "centre": rounded(answer.act)}
@@ -154,7 +154,7 @@ def _drawn(policy: Policy, seen: Float[Array, "states observation"]) -> Plain:
 
 
 def _trajectory(run: Run, policy: Policy, fat: Policy | None) -> Plain | None:
-    """Doses along the course of a few patients who are given the centre, (patients, time)."""
+    """Return doses for a few patients treated with the centre, shape (patients, time)."""
     if not treatment.is_name(run.spec.dataset) or run.spec.task is not None:
         return None
     fat = policy if fat is None else fat
@@ -171,7 +171,7 @@ def _trajectory(run: Run, policy: Policy, fat: Policy | None) -> Plain | None:
 
 @eqx.filter_jit
 def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _Answer]:
-    """What both policies say, (time, patients, 1), while the first one's centre is given."""
+    """Return outputs of both policies, shape (time, patients, 1); the first one's centre acts."""
     keys = jax.random.split(jax.random.key(_PATIENT_SEED), PATIENTS)
 
     def step(now: tuple[treatment.Patient, Array], time: Array) -> tuple[Any, Any]:
@@ -189,7 +189,7 @@ def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _An
 
 
 def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
-    """Ends of the central part of what a policy does, cut at its box; none where unknown."""
+    """Return the ends of the central part of a policy, clipped to its box; empty if unknown."""
     law = law_of(policy.family)
     if law is None:
         return {}
@@ -207,11 +207,11 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
 def quantile(
     law: Plain, centre: np.ndarray, log_scale: np.ndarray, share: float
 ) -> Float[np.ndarray, "*rows action"]:
-    """The action below which a share of the mass lies, in half-ranges."""
+    """Return the quantile of a distribution at `share`, in half-ranges."""
     scale = np.exp(log_scale)
     match law:
         case {"kind": "sparse", "index": index, "box": box}:
-            # On its band the law is a Beta distribution with two equal concentrations.
+            # On its band it is a symmetric Beta distribution.
             concentration = 1.0 / (1.0 - index) + 1.0
             unit = 2.0 * stats.beta.ppf(share, concentration, concentration) - 1.0
             width = scale if box == "clip" else np.minimum(scale, 1.0)
@@ -232,11 +232,11 @@ def quantile(
             return 2.0 * stats.beta.ppf(share, above, below) - 1.0
         case {"kind": "deterministic"}:
             return centre
-    raise ValueError(f"no quantiles of {law!r} are known")
+    raise ValueError(f"the quantiles of {law!r} are not known")
 
 
 def logged_pairs(log: Dataset) -> Plain:
-    """Some logged states and actions, at equal distances through the log."""
+    """Return logged states and actions, evenly spaced in the log."""
     rows = np.unique(np.linspace(0, log.rows - 1, min(LOGGED_PAIRS, log.rows)).astype(int))
     spread = np.std(log.observation, axis=0)
     return {
@@ -248,13 +248,13 @@ def logged_pairs(log: Dataset) -> Plain:
 
 
 def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
-    """Add weights to as many runs as fit, the smallest first, and Q in picked states to others."""
+    """Add weights to as many runs as fit, the smallest first, and Q values to the others."""
     pairs = list(zip(runs, described, strict=True))
     pairs.sort(key=lambda pair: (pair[0].program.problem.action_size, _weight_count(pair[0])))
     left = WEIGHT_BYTES
     for run, policies in pairs:
         critic = _critic(run)
-        # Two characters and two thirds a weight: where that does not fit, nothing need be encoded.
+        # A weight takes about 8/3 characters: skip encoding if that cannot fit.
         fits = _weight_count(run) * 8 // 3 <= left
         encoded = weights(run, critic) if fits else None
         size = len(json.dumps(encoded))
@@ -269,24 +269,24 @@ def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
 
 
 def _critic(run: Run) -> TwinCritic | None:
-    """The critics of the seed that is shown; None for an algorithm without critics."""
+    """Return the critics of the shown seed; None for an algorithm without critics."""
     critics, place = run.program.algorithm.critics, run.spec.seeds.index(good_seed(run))
     if critics is None:
         return None
-    # On the host: on a device, taking one job out of every leaf compiles as many programs.
+    # On the host: on a device, indexing each leaf would compile a program.
     state = jax.tree.map(lambda leaf: leaf[place], jax.device_get(run.states))
     return critics(state, run.program.problem, run.program.config)
 
 
 def _weight_count(run: Run) -> int:
-    """About how many weights the page would need: a policy's, and two critics'."""
+    """Return the approximate number of weights of a policy and two critics."""
     hidden, problem = getattr(run.spec.config, "hidden", ()), run.program.problem
     sizes = (problem.observation_size, *hidden, 1)
     return 3 * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
 
 
 def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
-    """The smaller Q over each coordinate in the picked states, the others at the actor's centre."""
+    """Return the smaller Q along each coordinate, the other coordinates at the actor's centre."""
     policy, scale = run.policy(looked_at["seed"]), run.jobs.observation_scale
     states = jnp.asarray(looked_at["states"], jnp.float32)
     low, high = policy.low[None], policy.high[None]
@@ -308,14 +308,14 @@ def _smaller(critic: TwinCritic, states: Array, actions: Array) -> Array:
 
 
 class _Arrays:
-    """Matrices in the form that the page reads, each of them once."""
+    """Encoded matrices, each stored once."""
 
     def __init__(self) -> None:
         self.encoded: list[Plain] = []
         self._places: dict[bytes, int] = {}
 
     def part(self, part: Any) -> Any:
-        """A layer, a trunk of layers, or plain numbers."""
+        """Encode a layer, a trunk of layers, or plain numbers."""
         if isinstance(part, Trunk):
             return [self._layer(layer) for layer in part.layers]
         if isinstance(part, Linear):
@@ -337,7 +337,7 @@ class _Arrays:
 
 
 def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
-    """The networks of actor, proposal and critics; None where the page could not compute them."""
+    """Return the networks of actor, proposal and critics; None if the page cannot compute them."""
     seed, arrays = good_seed(run), _Arrays()
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
@@ -360,7 +360,7 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
 
 
 def _network(policy: Policy, arrays: _Arrays) -> Plain | None:
-    """A policy's network: trunk, both heads, and what is done to their outputs."""
+    """Return a policy's network: trunk, heads, and transformations of their outputs."""
     network: Any = policy.network
     if isinstance(network, StandardisedNetwork):
         network = network.network

@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn from what its folder holds."""
+"""Figures of a run: learning curves, evolution of the policies, and doses."""
 
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from fat2thin.runs.result import Run
 
 PATIENTS = 200
 PATIENT_SEED = 0
-"""Of the key of the patients of `dose_band`, which no stream of training or evaluation uses."""
-_VIEW = 1.6  # farthest dose shown, in half-ranges of the box from its middle
-_DRAWS = 1000  # samples that the central ranges of a policy without quantiles are taken from
+"""Seed of the patients in `dose_band`; no stream of training or evaluation uses its key."""
+_VIEW = 1.6  # range of doses shown, in half-ranges of the box from its middle
+_DRAWS = 1000  # samples for the central range of a policy without quantiles
 _REFERENCES = ("best latent", "best constant", "uniform", "d4rl expert")
-"""Rows of a task's references that are drawn, where it has them."""
+"""Reference rows of a task that are drawn if it has them."""
 _WAYS: dict[str, tuple[str, dict[str, str], Any]] = {
     "sampled": ("sampled", {"actor": style.BLUE, "proposal": style.ORANGE}, "-"),
     "centre": ("at its centre", {"actor": style.SKY, "proposal": style.YELLOW}, (0, (4.0, 1.5))),
@@ -34,10 +34,10 @@ _WAYS: dict[str, tuple[str, dict[str, str], Any]] = {
 
 
 def learning_curves(run: Run) -> Figure:
-    """Mean return over the seeds after each evaluation, with its 95 % bootstrap interval.
+    """Draw the mean return over seeds at each evaluation, with its 95 % bootstrap interval.
 
-    The policy that acts and (where there is one) its proposal side by side, each sampled and at its
-    centre, and horizontal lines for the reference rows.
+    One panel for the acting policy and one for its proposal if there is one, each sampled and at
+    its centre, with horizontal lines for the reference rows.
     """
     titles = _titles(run)
     known = run.known_references()
@@ -70,15 +70,15 @@ def learning_curves(run: Run) -> Figure:
 
 
 def _titles(run: Run) -> dict[str, str]:
-    """The policies that a run has, and what they are called in its pictures."""
+    """Return the policies of a run and their titles in figures."""
     both = {"actor": "thin actor", "proposal": "fat proposal"}
     return both if "proposal_sampled" in run.evaluations.policies else {"actor": "policy"}
 
 
 def policy_evolution(run: Run, seed: int) -> Figure:
-    """Densities of all policies for the mean patient (all measurements 0), at each snapshot.
+    """Draw the densities of all policies for the mean patient (all measurements 0) per snapshot.
 
-    Each is divided by its own maximum: the two differ in height by more than a page can show.
+    Each is divided by its own maximum, since the heights of the two differ too much.
     """
     steps = sorted({*run.snapshots, run.step})
     figure, grid = style.panels(len(steps), (3.1, 2.1), (1.2, 1.4), sharex=True, sharey=True)
@@ -103,7 +103,7 @@ def policy_evolution(run: Run, seed: int) -> Figure:
 
 
 def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
-    """The density, from zero to zero where the support ends; an arrow up for a single dose."""
+    """Draw the density of the actor, or a vertical line for a single dose."""
     left, right = view(_box(actor), _VIEW)
     low, high = (float(end[0]) for end in actor.support(jnp.zeros(treatment.OBSERVATION_SIZE)))
     if left < low:
@@ -116,7 +116,7 @@ def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
         doses = np.linspace(max(low, left), min(high, right), 401)
         density = _relative_density(actor, doses)
         axes.fill_between(doses, density, color=style.BLUE, alpha=0.25, linewidth=0)
-        # Down to zero at both ends, whatever the density does there.
+        # Draw the outline down to zero at both ends.
         outline = np.pad(doses, 1, mode="edge"), np.pad(density, 1)
         axes.plot(*outline, color=style.BLUE, linewidth=1.6, label=title)
     for edge, label in zip(_box(actor), ("end of the dose box", None), strict=True):
@@ -125,16 +125,17 @@ def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
 
 
 def _relative_density(policy: Policy, doses: np.ndarray) -> Float[np.ndarray, " doses"]:
-    """Densities of doses for the mean patient, divided by the largest of them."""
+    """Return the densities of doses for the mean patient, divided by their maximum."""
     law = policy(jnp.zeros(treatment.OBSERVATION_SIZE))
     log_density = np.asarray(law.log_prob(jnp.asarray(doses)[:, None]))
     return np.exp(log_density - log_density.max())
 
 
 def dose_band(run: Run, seed: int) -> Figure:
-    """Doses for each of `PATIENTS` new patients, sorted by the centre of the policy that acts.
+    """Draw doses for `PATIENTS` new patients, sorted by the centre of the acting policy.
 
-    Every dose of a sparse policy; of others the central 50 % and 90 %, cut at the dose box.
+    For a sparse policy every possible dose; for others the central 50 % and 90 %, clipped to the
+    dose box.
     """
     task = treatment.by_name(run.spec.dataset)
     titles = _titles(run)
@@ -148,7 +149,7 @@ def dose_band(run: Run, seed: int) -> Figure:
     for axes, policy, title, colour in panels:
         _fill_doses(axes, policy, observations, rank, title.split()[-1], colour)
         centre = np.asarray(policy.act(observations))[:, 0]
-        # One name for each line: the legend is that of the whole figure.
+        # A prefix of "_" hides repeated labels from the legend of the figure.
         prefix = "" if axes is row[0] else "_"
         axes.plot(rank, centre, color="black", linewidth=1.4, label=f"{prefix}centre")
         _mark_doses(axes, task, run.references["best constant"].measures["dose_mean"], prefix)
@@ -162,7 +163,7 @@ def dose_band(run: Run, seed: int) -> Figure:
 def _fill_doses(
     axes: Axes, policy: Policy, observations: Array, rank: np.ndarray, title: str, colour: str
 ) -> None:
-    """The band of a sparse policy, or the central ranges of another."""
+    """Draw the band of a sparse policy, or the central ranges of another."""
     low, high = (np.asarray(end)[:, 0] for end in policy.support(observations))
     ends = _box(policy)
     if np.any((low > ends[0]) | (high < ends[1])):
@@ -180,7 +181,7 @@ def _fill_doses(
 
 
 def _mark_doses(axes: Axes, task: Treatment, constant_dose: float, prefix: str) -> None:
-    """Lines at the ends of the box, at the limits and at the best constant dose."""
+    """Draw lines at the ends of the box, at the limits and at the best constant dose."""
     box = (task.dose_low, task.dose_high)
     limits = [dose for dose in (-task.dose_limit, task.dose_limit) if box[0] < dose < box[1]]
     lines = (
@@ -202,16 +203,16 @@ def _name(run: Run, seed: int | None = None) -> str:
 
 
 def patients(task: Treatment) -> Float[Array, "patients 8"]:
-    """First observations of the patients that `dose_band` shows."""
+    """Return the first observations of the patients in `dose_band`."""
     keys = jax.random.split(jax.random.key(PATIENT_SEED), PATIENTS)
     return jax.vmap(lambda key: treatment.reset(key, task)[1])(keys)
 
 
 def _central_range(policy: Policy, observations: Array, share: float) -> np.ndarray:
-    """Ends of the central share of what a policy of one coordinate does, shape (2, rows)."""
+    """Return the ends of the central share of a policy with one coordinate, shape (2, rows)."""
     if (ends := central_range(policy, observations, share)) is not None:
         return np.asarray(ends)[..., 0]
-    # The published proposal has no quantile function: its samples are not of its density.
+    # The published proposal has no quantile function: its samples do not follow its density.
     doses = policy(observations).sample(jax.random.key(PATIENT_SEED), (_DRAWS,))
     tails = (1.0 - share) / 2.0, (1.0 + share) / 2.0
     return np.clip(np.quantile(np.asarray(doses)[..., 0], tails, axis=0), *_box(policy))
@@ -219,7 +220,7 @@ def _central_range(policy: Policy, observations: Array, share: float) -> np.ndar
 
 def _box(policy: Policy) -> tuple[float, float]:
     if policy.low.size != 1:
-        raise ValueError(f"a picture of doses needs one coordinate, got {policy.low.size}")
+        raise ValueError(f"a figure of doses needs one action coordinate, got {policy.low.size}")
     return float(policy.low[0]), float(policy.high[0])
 
 
@@ -229,7 +230,7 @@ def save_run_figures(run: Run, folder: Path, seed: int | None = None) -> list[Pa
     if not run.evaluations.policies:
         raise ValueError(
             f"{run.spec.dataset!r} is a log without a task, so there are no learning curves; "
-            "`fat2thin validate` draws its policies against a log"
+            "`fat2thin validate` draws its policies and a log"
         )
     seed = run.spec.seeds[0] if seed is None else seed
     figures = {"learning_curves": learning_curves(run)}

@@ -1,4 +1,4 @@
-"""How far runs are, at any moment: one unfinished run, a table of many, or a live display."""
+"""Status of runs: the report of an unfinished run, a table of many, or a live display."""
 
 import collections
 import contextlib
@@ -30,26 +30,26 @@ _LONGEST_SEEDS = 20
 
 
 def describe(status: RunStatus) -> str:
-    """An unfinished run: how far it is, its last evaluation and metrics, stops and warnings."""
-    # While a process writes and removes checkpoints they are left alone.
+    """Return the progress, last evaluation, metrics, stops and warnings of an unfinished run."""
+    # Checkpoints are not read while a process writes and removes them.
     checkpoint = None if status.in_use else checkpoints.newest(status.folder)
     outline = status.outline.including(checkpoint) if checkpoint else status.outline
-    now = "a process is training into it now" if status.in_use else _interrupted(checkpoint)
+    now = "training now" if status.in_use else _interrupted(checkpoint)
     parts = [f"{_title(outline)}: {_progress(status)}\n{now}"]
     if status.stopped:
-        parts.append(f"{_stopped_seeds(status)}; what follows leaves them out")
+        parts.append(f"{_stopped_seeds(status)}; the numbers below exclude them")
     steps, policies = RunFolder(status.folder).evaluations(len(outline.seeds))
     if steps and policies:
         last = Evaluations(tuple(steps), policies).last()
         parts.append(str(make_table(f"evaluation after step {steps[-1]:,}", last, {})))
     parts.append(_metrics(status))
-    if told := [*remarks(outline)]:
-        parts.append("\n".join(told))
+    if lines := [*remarks(outline)]:
+        parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
 def remarks(outline: RunOutline) -> Iterator[str]:
-    """A line for each seed that stopped, and for each warning."""
+    """Yield one line per stopped seed and per warning."""
     for seed, stop in outline.stopped.items():
         yield printable(
             f"seed {seed} stopped at step {stop['step']:,}: {stop['metric']} was not finite. Its "
@@ -60,7 +60,7 @@ def remarks(outline: RunOutline) -> Iterator[str]:
 
 
 def overview(folders: Sequence[Path]) -> Table:
-    """One row per folder, in the order given, also for damaged folders and those without a run."""
+    """Return a table with one row per folder, including damaged folders and those without a run."""
     return Table(f"{len(folders)} run folders", tuple(map(_row, folders)))
 
 
@@ -93,7 +93,7 @@ def _check_sizes(status: RunStatus) -> None:
         with files.opened(path, required=True) as file:
             size = files.size_of(file)
         if size != stamp.get("bytes"):
-            raise DamagedError(f"{path} is cut off or was changed")
+            raise DamagedError(f"{path} is truncated or was changed")
 
 
 def _title(outline: RunOutline) -> str:
@@ -102,7 +102,7 @@ def _title(outline: RunOutline) -> str:
 
 def _seeds(outline: RunOutline) -> str:
     text = listed(outline.seeds)
-    return text if len(text) <= _LONGEST_SEEDS else f"{len(outline.seeds)} of them"
+    return text if len(text) <= _LONGEST_SEEDS else f"{len(outline.seeds)} in total"
 
 
 def _progress(status: RunStatus) -> str:
@@ -126,30 +126,30 @@ def _metrics(status: RunStatus) -> str:
 
 
 def _news(status: RunStatus) -> list[str]:
-    """The last score, and how many seeds stopped."""
+    """Return the last score and the number of stopped seeds as text."""
     score = status.score
-    told = [f"{SCORE} {score.mean:.3f} at step {score.step:,}"] if score else []
-    return [*told, _stopped_seeds(status)] if status.stopped else told
+    news = [f"{SCORE} {score.mean:.3f} at step {score.step:,}"] if score else []
+    return [*news, _stopped_seeds(status)] if status.stopped else news
 
 
 class Pace:
-    """Steps per second over the last rows of metrics that were seen to arrive."""
+    """Steps per second over the last metrics rows that arrived."""
 
     def __init__(self) -> None:
         self._seen: collections.deque[tuple[float, int]] = collections.deque(maxlen=_ROWS)
         self._step: int | None = None
 
     def see(self, step: int, now: float) -> None:
-        """Note the number of steps done now."""
+        """Record the number of steps done at the time `now`."""
         if self._step is not None and step < self._step:
             self._seen.clear()
-        # When the first step that is seen was reached is not known.
+        # The time at which the first observed step was reached is unknown.
         elif self._step is not None and step > self._step:
             self._seen.append((now, step))
         self._step = step
 
     def words(self, remaining: int) -> str:
-        """Speed and time left; empty where not known yet."""
+        """Return speed and time left as text; empty if not known yet."""
         if len(self._seen) < 2 or self._seen[-1][0] <= self._seen[0][0]:
             return ""
         (began, first), (ended, last) = self._seen[0], self._seen[-1]
@@ -159,28 +159,28 @@ class Pace:
 
 
 class _Lines:
-    """Prints a line when something is new, but not too often."""
+    """Display that prints a line when something is new, but not too often."""
 
     def __init__(self, every: float) -> None:
         self._every = every
-        self._told: tuple[int, int] | None = None
+        self._shown: tuple[int, int] | None = None
         self._when = -math.inf
 
     def show(self, status: RunStatus, pace: str) -> None:
         news = status.step, status.score.step if status.score else -1
         now = time.monotonic()
-        if news == self._told or now - self._when < self._every:
+        if news == self._shown or now - self._when < self._every:
             return
-        self._told, self._when = news, now
+        self._shown, self._when = news, now
         rows = metrics_table("", status.row.metrics) if status.row else ()
         losses = [row for row in rows if row["metric"].endswith("loss")]
-        told = [f"{printable(row['metric'])} {row['mean']:.4g}" for row in losses]
-        parts = [_progress(status), *told, *_news(status), pace]
+        values = [f"{printable(row['metric'])} {row['mean']:.4g}" for row in losses]
+        parts = [_progress(status), *values, *_news(status), pace]
         print("; ".join(filter(None, parts)), flush=True)
 
 
 class _Screen:
-    """Shows a bar, and the last metrics below it."""
+    """Display with a progress bar and the last metrics below it."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -197,9 +197,9 @@ def follow(
     folder: Path, console: Console | None = None, *, refresh: float = 1.0, patience: float = 5.0,
     line_every: float = 2.0,
 ) -> bool:  # fmt: skip
-    """Show a run until it is over; return False if it was interrupted, or on Ctrl-C.
+    """Show a run until it ends; return False if it was interrupted, or on Ctrl-C.
 
-    In seconds: `refresh` between looks, at least `line_every` between lines, and `patience` without
+    In seconds: `refresh` between reads, at least `line_every` between lines, and `patience` without
     a lock after which a run counts as interrupted.
     """
     console = console or Console()
@@ -226,7 +226,7 @@ def follow(
 
 
 def _look(watch: StatusReader, folder: Path, refresh: float, patience: float) -> RunStatus:
-    """How far the run is; a run that is just starting gets time to write its files."""
+    """Return the status of the run; wait while a starting run writes its first files."""
     began = time.monotonic()
     while True:
         try:

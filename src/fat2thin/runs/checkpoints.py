@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to resume after a step, to the same bits.
+"""Checkpoints: everything a run needs to resume after a step with the same bits.
 
     checkpoints/step_000012000/
         manifest.json       specification, versions, hashes of the data, place, seeds, a checksum
@@ -36,18 +36,18 @@ _log = logging.getLogger(__name__)
 
 
 class NewerFormatError(ValueError):
-    """A later version of fat2thin wrote this."""
+    """A later version of fat2thin wrote the file."""
 
 
 class Place(NamedTuple):
-    """How far a run is: the number of updates of its preparation, or of its training."""
+    """The position of a run: the number of updates of its preparation, or of its training."""
 
     training: bool
     step: int
 
     @property
     def name(self) -> str:
-        """The name of the folder of a checkpoint."""
+        """The name of the checkpoint's folder."""
         return f"{'step' if self.training else 'preparation'}_{self.step:09d}"
 
     def __str__(self) -> str:
@@ -93,21 +93,21 @@ def remove(folder: Path, place: Place) -> None:
 
 
 def keep_newest(folder: Path, count: int = KEPT) -> None:
-    """Remove all checkpoints but the newest, and half-written ones."""
+    """Remove all but the `count` newest checkpoints, and half-written ones."""
     for _, path in listed(folder)[count:]:
         shutil.rmtree(path, ignore_errors=True)
     remove_partial(_inside(folder))
 
 
 def forget(folder: Path) -> None:
-    """Remove all checkpoints, and no other file in their folder."""
+    """Remove all checkpoints, but no other file in their folder."""
     keep_newest(folder, 0)
     with contextlib.suppress(OSError):
         (folder / FOLDER).rmdir()
 
 
 def forget_later(folder: Path, place: Place) -> None:
-    """Remove checkpoints after a place: they would count among the newest that are kept."""
+    """Remove checkpoints after a place, which would otherwise count as the newest."""
     for other, path in listed(folder):
         if other > place:
             shutil.rmtree(path)
@@ -125,7 +125,7 @@ def intact(folder: Path) -> list[Checkpoint]:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the checkpoint that a run resumes from, None if it starts anew."""
+    """Return the checkpoint that a run resumes from, None if there is no intact one."""
     return next(iter(intact(folder)), None)
 
 
@@ -139,22 +139,22 @@ def read(path: Path, place: Place) -> Checkpoint:
             "version of fat2thin that wrote it, or a later one."
         )
     if manifest.get("checksum") != _checksum(manifest):
-        raise DamagedError(f"{file} is damaged: its checksum does not fit")
+        raise DamagedError(f"{file} is damaged: its checksum does not match")
     if manifest.get("format") != FORMAT:
-        raise DamagedError(f"{file} is no checkpoint's: its format is {manifest.get('format')!r}")
+        raise DamagedError(f"{file} is damaged: its format is {manifest.get('format')!r}")
     check_fields(file, manifest, ("place", "files"))
     written = manifest["place"]
     if not files.fields(step=files.is_count, training=bool)(written):
         raise DamagedError(f"{file} is damaged: its place is {files.shortened(repr(written))}")
     if (written := Place(written["training"], written["step"])) != place:
-        raise DamagedError(f"{path} says that it is of {written}")
+        raise DamagedError(f"{path} is damaged: its manifest says {written}")
     for names, usual, inside in (
         (manifest["files"], _FILE, path),
         (manifest.get("beside", {}), BESIDE, path.parent.parent),
     ):
         for name, expected in names.items():
             if not usual.fullmatch(name):
-                raise DamagedError(f"{file} names a file that is none of ours: {name[:100]!r}")
+                raise DamagedError(f"{file} names an unexpected file: {name[:100]!r}")
             files.check_stamp(inside / name, expected)
     return Checkpoint(path, place, manifest)
 

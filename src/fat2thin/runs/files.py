@@ -1,6 +1,6 @@
-"""Files of a run folder that may come from a stranger: limits, checksums, JSON and pytrees.
+"""Files of a run folder, which may be hostile: limits, checksums, JSON and pytrees.
 
-A pytree of arrays is a safetensors file: numbers and their names, and nothing that could run. Its
+A pytree of arrays is a safetensors file: numbers and their names, and no code. Its
 header lists the leaves in order: path, type and shape. Loading fills a structure that the caller
 builds, and refuses a file that does not fit it.
 """
@@ -40,23 +40,23 @@ _TYPES = {
 Stamp = dict[str, Any]  # size and checksum of a file: "bytes" and "sha256"
 ShapeCheck = Callable[[Any], bool]
 Kind = type | ShapeCheck
-"""What a value of a JSON file must be: of a type, or what a function accepts."""
+"""What a value of a JSON file must be: a type, or a function that accepts the value."""
 
 
 class DamagedError(ValueError):
-    """A file is not what was written: truncated, changed, or of another program."""
+    """A file is not as it was written: truncated, changed, or from another program."""
 
 
 class NoRunError(ValueError):
-    """The folder holds no run that can be loaded."""
+    """The folder does not hold a run that can be loaded."""
 
 
 class TooLargeError(NoRunError):
-    """Reading or checking a run would take too much of this machine's memory."""
+    """Reading or checking a run would need too much of this machine's memory."""
 
 
 def refuse_too_large(file: Path, names: str, size: int) -> None:
-    """Refuse a size that fields of a file ask for if it is over half of the machine's memory."""
+    """Refuse a size that the fields `names` of a file imply if it exceeds half of the memory."""
     limit = default_limit()
     if size > limit:
         raise TooLargeError(
@@ -102,7 +102,7 @@ def own_folder(path: Path, *, create: bool = False) -> Path:
     if path.is_symlink():
         raise DamagedError(f"{path} is a symbolic link, not a folder of the run")
     if create and not path.exists():
-        # Without its parents: if the run's folder was removed, it must not come back.
+        # Without its parents: a run folder that was removed must not come back.
         path.mkdir()
         sync(path.parent)
     return path
@@ -125,7 +125,7 @@ def _stamp_of(file: io.BufferedReader) -> Stamp:
 
 
 def check_stamp(path: Path, expected: Stamp) -> None:
-    """Refuse a file whose size, which is compared first, or checksum is not the expected one."""
+    """Refuse a file whose size (compared first) or checksum is not the expected one."""
     with opened(path, required=True) as file:
         if size_of(file) != expected.get("bytes"):
             raise DamagedError(
@@ -133,20 +133,20 @@ def check_stamp(path: Path, expected: Stamp) -> None:
                 "cut off or was changed"
             )
         if _stamp_of(file) != expected:
-            raise DamagedError(f"{path} is damaged: its checksum is not what was written down")
+            raise DamagedError(f"{path} is damaged: its checksum does not match the recorded one")
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Return the object in a JSON file; anything else is an error that names the file."""
+    """Return the object in a JSON file; anything else raises an error that names the file."""
     contents = read(path, LARGEST_JSON, required=required)
     try:
         values = json.loads(contents)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is no JSON file: {error}") from error
+        raise DamagedError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(values, dict):
-        raise DamagedError(f"{path} holds no object but {type(values).__name__}")
+        raise DamagedError(f"{path} must hold an object, not a {type(values).__name__}")
     if _depth(values) > DEEPEST_JSON:
-        raise DamagedError(f"{path} is damaged: its fields lie deeper than {DEEPEST_JSON} levels")
+        raise DamagedError(f"{path} is damaged: it nests deeper than {DEEPEST_JSON} levels")
     return values
 
 
@@ -165,7 +165,7 @@ def _depth(value: Any) -> int:
 
 
 def as_json(value: Any) -> bytes:
-    """Return the contents of a JSON file for people and programs."""
+    """Return the contents of an indented JSON file."""
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
@@ -176,12 +176,12 @@ def shortened(complaint: object) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number that a float can hold."""
+    """Whether a value is a finite number that a float can hold."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 that 64 bits can hold."""
+    """Whether a value is a whole number from 0 to 2**63 - 1."""
     return type(value) is int and 0 <= value < 2**63
 
 
@@ -200,7 +200,7 @@ def all_of(kind: Kind, count: int | None = None) -> ShapeCheck:
 
 
 def each(kind: Kind) -> ShapeCheck:
-    """Accept an object whose fields, whatever their names, are all of this kind."""
+    """Accept an object whose fields, of any names, are all of this kind."""
     are_kind = all_of(kind)
     return lambda value: isinstance(value, dict) and are_kind([*value.values()])
 
@@ -218,14 +218,14 @@ def dump_tree(tree: Any) -> bytes:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     arrays = {jax.tree_util.keystr(path): np.array(leaf, order="C") for path, leaf in leaves}
     manifest = [_entry(name, array) for name, array in arrays.items()]
-    # A single entry: the order of several, and so the bytes, would differ from call to call.
+    # A single entry: the order of several entries, and so the bytes, would vary between calls.
     return safetensors.numpy.save(arrays, metadata={TREE_FORMAT: json.dumps(manifest)})
 
 
 def load_tree(path: Path, like: Any, kind: Any = jnp) -> Any:
     """Return the pytree in a file; `like` is its structure, with shapes and types for arrays.
 
-    The arrays are JAX's, or with `kind=np` NumPy's, which stay on the host. A file that does not
+    The arrays are JAX's or, with `kind=np`, NumPy's, which stay on the host. A file that does not
     hold exactly that is refused: no more memory is used than `like` needs.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
@@ -242,7 +242,7 @@ def load_tree(path: Path, like: Any, kind: Any = jnp) -> Any:
                     raise DamagedError(f"{path} is damaged: its {name} is not what it lists")
             arrays = [kind.asarray(file.get_tensor(name)) for name, _, _ in expected]
     except (safetensors.SafetensorError, RecursionError) as error:
-        raise DamagedError(f"{path} is no safetensors file that can be read: {error}") from error
+        raise DamagedError(f"{path} is not a readable safetensors file: {error}") from error
     return jax.tree_util.tree_unflatten(structure, arrays)
 
 
@@ -253,7 +253,7 @@ def tree_size(like: Any) -> int:
 
 
 def check_tree_size(path: Path, like: Any) -> None:
-    """Refuse a file that is too small or too large for arrays of these shapes; none is made."""
+    """Refuse a file that is too small or too large for arrays of these shapes."""
     _open_tree(path, like).close()
 
 
@@ -264,7 +264,7 @@ def _open_tree(path: Path, like: Any) -> io.BufferedReader:
         file.close()
         raise DamagedError(
             f"{path} has {found:,} bytes, fewer than the {needed:,} of the arrays that run.json "
-            "asks for with spec.config, spec.seeds and problem"
+            "implies by spec.config, spec.seeds and problem"
         )
     return file
 
@@ -272,22 +272,22 @@ def _open_tree(path: Path, like: Any) -> io.BufferedReader:
 def _check_contents(path: Path, metadata: dict[str, str], expected: list[list]) -> None:
     if TREE_FORMAT not in metadata:
         raise ValueError(
-            f"{path} is not a file of format {TREE_FORMAT!r}: it is of another program, or of "
-            "another version of fat2thin. Train again into another folder"
+            f"{path} does not have format {TREE_FORMAT!r}: another program or another version of "
+            "fat2thin wrote it. Train again into another folder"
         )
     try:
         found = json.loads(metadata[TREE_FORMAT])
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: its list of arrays cannot be read") from error
     if not isinstance(found, list):
-        raise DamagedError(f"{path} is damaged: its list of arrays is none")
+        raise DamagedError(f"{path} is damaged: its list of arrays is not a list")
     if found != expected:
         pairs = zip(found, expected, strict=False)
         different = (f"{have} instead of {want}" for have, want in pairs if have != want)
         wrong = next(different, f"{len(found)} arrays instead of {len(expected)}")
         raise ValueError(
-            f"{path} does not fit: it holds {wrong[:500]}. It is of another algorithm, or another "
-            "version of fat2thin wrote it: train again into another folder"
+            f"{path} does not fit: it holds {wrong[:500]}. Another algorithm or another version "
+            "of fat2thin wrote it: train again into another folder"
         )
 
 

@@ -1,16 +1,16 @@
-"""The run folder: what a run leaves behind.
+"""The run folder, which holds all files of a run.
 
     run.json               specification, status, versions, hashes of the data, device, times;
                            at the end a checksum per file
     metrics.jsonl          a line per chunk and seed: the means of the metrics
     evaluations.npz        raw returns and measures of every evaluation
-    references.json        what to compare with, and how it was measured
+    references.json        results of reference policies, and how they were measured
     state.safetensors      the state of all seeds after the last step
-    snapshots/             the policies of all seeds after the steps asked for
-    checkpoints/           what an unfinished run resumes from, see `checkpoints`
+    snapshots/             the policies of all seeds after the requested steps
+    checkpoints/           from which an unfinished run resumes, see `checkpoints`
 
 Every file is written under another name and renamed, so none is ever incomplete; lines are added
-to metrics.jsonl one chunk at a time. Files that are read may come from a stranger.
+to metrics.jsonl one chunk at a time. Files that are read may be hostile.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ MetricsRow = dict[str, int | float]  # a line of metrics.jsonl: step, seed and t
 
 _log = logging.getLogger(__name__)
 _ALWAYS = ("status", "spec", "problem", "sha256")
-"""Fields of every run.json; that of a run that is over also has its last step."""
+"""Fields of every run.json; a run that is over also has "step", its last step."""
 _has_place = files.fields(step=files.is_count, seed=files.is_count)
 
 
@@ -59,13 +59,13 @@ class RunFolder:
     path: Path
 
     def status(self, spec: RunSpec, hashes: list[str]) -> str | None:
-        """Return the status of this run, None if it is not here; another run is refused."""
+        """Return the status of this run, None if it has not started; another run is refused."""
         if not self._has(RUN):
             return None
         about = self.about()
         lines = difference(about["spec"], spec.to_json())
         if not lines and about["sha256"] != hashes:
-            lines = ["the contents of the data set are not what they were"]
+            lines = ["the contents of the data set have changed"]
         if lines:
             raise OtherRunError(
                 f"{self.path} holds another run ({'; '.join(lines)}). "
@@ -78,7 +78,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._has(RUN):
             _log.warning(
-                "%s holds a run that no checkpoint leads on from: it is started anew", self.path
+                "%s holds an unfinished run without a usable checkpoint: it starts again", self.path
             )
         for name in (RUN, METRICS, EVALUATIONS, STATE, REFERENCES):
             (self.path / name).unlink(missing_ok=True)
@@ -150,9 +150,9 @@ class RunFolder:
         return sorted(filter(checkpoints.BESIDE.fullmatch, names))
 
     def append_metrics(self, rows: list[MetricsRow]) -> None:
-        """Add the rows of one chunk to metrics.jsonl; an error if the run was removed."""
+        """Add the rows of one chunk to metrics.jsonl; raise an error if the run was removed."""
         (self.path / RUN).stat()
-        # JSON has no number for what is not finite.
+        # JSON has no numbers that are not finite.
         known = (
             {name: value if math.isfinite(value) else None for name, value in row.items()}
             for row in rows
@@ -187,20 +187,20 @@ class RunFolder:
                         raise ValueError(f"it is not of seed {seeds[place]}")
                     if seeds and (row["step"] <= step if place == 0 else row["step"] != step):
                         found = row["step"]
-                        raise ValueError(f"its step {found} does not go with {step} before it")
+                        raise ValueError(f"its step {found} does not follow step {step}")
                 except (ValueError, RecursionError) as error:
                     complaint = f"{file}, line {number}, is damaged: {files.shortened(error)}"
                     raise DamagedError(complaint) from error
                 step = int(row["step"])
-                # With the names of the first row, so that they are in memory once.
+                # With the names of the first row, so that each name is in memory once.
                 yield {name: row[name] for name in first}
         if len(line) == LONGEST_LINE:
             raise DamagedError(f"{file}, line {number + 1}, is longer than {LONGEST_LINE:,} bytes")
         if seeds and number % len(seeds):
-            raise DamagedError(f"{file} is cut off: its last step is not there for all seeds")
+            raise DamagedError(f"{file} is cut off: its last step is missing for some seeds")
 
     def metrics_contents(self) -> bytes:
-        """Return metrics.jsonl as it is."""
+        """Return the contents of metrics.jsonl."""
         return files.read(self.path / METRICS, LARGEST_LOG) if self._has(METRICS) else b""
 
     def write_evaluations(self, steps: list[int], evaluations: Mapping[str, Evaluation]) -> None:
@@ -208,7 +208,7 @@ class RunFolder:
         write(self.path / EVALUATIONS, evaluations_contents(steps, evaluations))
 
     def evaluations(self, seeds: int) -> tuple[list[int], dict[str, Evaluation]]:
-        """Return steps and evaluations of all seeds; none if there is no task to evaluate on."""
+        """Return steps and evaluations of all seeds; empty if there is no task to evaluate on."""
         path = self.path / EVALUATIONS
         if not self._has(EVALUATIONS):
             return [], {}
@@ -216,9 +216,9 @@ class RunFolder:
             arrays = {name: file.read(name, None) for name in file.fields}
         steps = arrays.pop("steps", None)
         if steps is None or steps.ndim != 1 or steps.dtype != np.int64:
-            raise DamagedError(f"{path} is damaged: its steps are no row of whole numbers")
+            raise DamagedError(f"{path} is damaged: its steps are not a list of whole numbers")
         if (steps < 0).any() or (steps[1:] <= steps[:-1]).any():
-            raise DamagedError(f"{path} is damaged: its steps do not grow")
+            raise DamagedError(f"{path} is damaged: its steps do not increase")
         split: dict[str, dict[str, Any]] = {}
         for name, array in arrays.items():
             policy, slash, quantity = name.partition("/")
@@ -236,7 +236,7 @@ class RunFolder:
         }
 
     def write_references(self, references: Mapping[str, Reference]) -> None:
-        """Write references.json: a seed, and rows with their number of episodes."""
+        """Write references.json: the seed, and one row per reference."""
         rows = {name: dataclasses.asdict(row) for name, row in references.items()}
         write(self.path / REFERENCES, files.as_json({"seed": REFERENCE_SEED, "rows": rows}))
 
@@ -251,9 +251,9 @@ class RunFolder:
         return {name: Reference(**row) for name, row in rows.items()}
 
     def write_state(self, states: Any) -> None:
-        """Write state.safetensors, the last file before run.json says that the run is over."""
+        """Write state.safetensors, the last file before run.json is marked as over."""
         if self._has(METRICS):
-            # Its lines were added without waiting for the disk.
+            # Its lines were added without a sync.
             sync(self.path / METRICS)
         write(self.path / STATE, files.dump_tree(states))
 
@@ -280,7 +280,7 @@ def metrics_row(line: bytes) -> MetricsRow:
     """Parse one line of metrics.jsonl; a ValueError if it is not one."""
     row = json.loads(line)
     if not _has_place(row):
-        raise ValueError("it is no object with a step and a seed")
+        raise ValueError("it is not an object with a step and a seed")
     metrics = {name: value for name, value in row.items() if name not in ("step", "seed")}
     for name, value in metrics.items():
         if value is not None and not files.is_number(value):

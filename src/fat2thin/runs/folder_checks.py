@@ -1,4 +1,4 @@
-"""Checks of a run's files: is everything there that should be. Each says what it saw, or raises."""
+"""Checks that a run's files are complete. Each returns a description, or raises an error."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from fat2thin.settings.spec import RunSpec
 
 
 class NotPossible(Exception):
-    """Something cannot be checked here and now; says why."""
+    """Something cannot be checked; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,12 @@ class RecordedRun:
 
     @property
     def over(self) -> bool:
-        """Whether it finished, or diverged."""
+        """Whether the run finished or diverged."""
         return self.about["status"] != RUNNING
 
     @functools.cached_property
     def reached(self) -> int:
-        """Its last step, or that of its last row so far."""
+        """The last step, or that of the last row so far."""
         if self.over:
             return self.about["step"]
         return max((int(row["step"]) for row in self.folder.metrics_rows()), default=0)
@@ -84,24 +84,24 @@ class RecordedRun:
 
 
 def refuse(wrong: Iterable[str]) -> None:
-    """Raise an error with all sentences, if there are any."""
+    """Raise an error that joins all sentences, if there are any."""
     if sentences := [*wrong]:
         raise DamagedError("; ".join(sentences))
 
 
 def check_files(run: RecordedRun) -> str:
     """Check that the files of a run that is over are those that run.json lists."""
-    run.folder.references()  # raises if it cannot be read; it is not listed, but may come later
+    run.folder.references()  # raises if it is damaged; not listed, because it may be added later
     if not run.over:
-        raise NotPossible("there are no checksums before a run is over")
-    # Larger files could not be loaded either, and hashing one that is all holes may take forever.
+        raise NotPossible("an unfinished run has no checksums")
+    # Larger files could not be loaded either, and hashing a huge sparse file would take too long.
     listed, found = run.about["files"], run.folder.stamps(default_limit())
     changed = [name for name in found if name in listed and listed[name] != found[name]]
     refuse(
         [
             *(f"{name} is missing" for name in listed if name not in found),
-            *(f"{name} is here and not listed" for name in found if name not in listed),
-            *(f"{name} is not what was written: its checksum is another" for name in changed),
+            *(f"{name} is present but not listed" for name in found if name not in listed),
+            *(f"{name} was changed: its checksum differs" for name in changed),
         ]
     )
     if STATE not in found:
@@ -110,7 +110,7 @@ def check_files(run: RecordedRun) -> str:
 
 
 def check_metrics(run: RecordedRun) -> str:
-    """Check that every chunk has a row per seed, in order, and blank after the seed stopped."""
+    """Check that every chunk has one row per seed, in order, and blank after the seed stopped."""
     count = len(run.chunks) * len(run.spec.seeds)
     expected = ((start + length, seed) for start, length in run.chunks for seed in run.spec.seeds)
     line = 0
@@ -118,11 +118,11 @@ def check_metrics(run: RecordedRun) -> str:
         step, seed = have = int(row["step"]), int(row["seed"])
         want = next(expected, None)
         if want is None:
-            continue  # one too many: they are counted
+            continue  # a surplus line; the count is checked below
         if have != want:
             found, due = (f"step {step:,}, seed {seed}" for step, seed in (have, want))
             raise DamagedError(f"line {line} is of {found} instead of {due}")
-        # A signal of held-out rows need not be a number: a policy may exclude all their actions.
+        # A held-out signal need not be finite: a policy may exclude all held-out actions.
         metrics = [name for name in row if name not in ("step", "seed") and name not in SIGNALS]
         blank = np.isnan([row[name] for name in metrics])
         stop = run.about.get("stopped", {}).get(str(seed))
@@ -135,34 +135,34 @@ def check_metrics(run: RecordedRun) -> str:
     if run.checkpoints:
         newest = run.checkpoints[0]
         if not run.folder.metrics_contents().startswith(newest.contents(METRICS) or b""):
-            raise DamagedError(f"they do not begin as those of the checkpoint of {newest.place}")
+            raise DamagedError(f"they do not begin with those of the checkpoint of {newest.place}")
     return f"{line:,} rows, to step {run.reached:,}"
 
 
 def check_evaluations(run: RecordedRun) -> str:
-    """Check that there is an evaluation of all seeds after every step that one was due at."""
+    """Check that there is an evaluation of all seeds after every step that needs one."""
     steps, policies = run.folder.evaluations(len(run.spec.seeds))
     if not (run.folder.path / EVALUATIONS).exists():
         if _complete(run) and _has_task(run.spec):
             raise DamagedError(f"there is no {EVALUATIONS}")
-        return "there is none"
+        return "none"
     due = list(run.spec.evaluation_steps)
     expected = [step for step in due if step <= run.reached]
     if steps != (expected if _complete(run) else due[: len(steps)]):
-        raise DamagedError(f"they are of steps {steps[:100]} instead of {expected[:100]}")
+        raise DamagedError(f"the steps are {steps[:100]} instead of {expected[:100]}")
     for name, evaluation in policies.items():
         if evaluation.returns.shape[-1] != run.spec.episodes:
-            raise DamagedError(f"{name} has {evaluation.returns.shape[-1]} episodes of a seed")
+            raise DamagedError(f"{name} has {evaluation.returns.shape[-1]} episodes per seed")
     return f"{len(steps)} steps, {len(policies)} ways of acting, all seeds"
 
 
 def check_snapshots(run: RecordedRun) -> str:
-    """Check that there are policies of every step that was asked for and reached."""
+    """Check that there are policies of every requested step that was reached."""
     asked, complete = run.spec.snapshots, _complete(run)
     due = [step for step in asked if step < run.reached + complete]
     missing = {*due} - {*run.folder.kept_snapshots(due)}
-    refuse(f"that of step {step:,} is missing" for step in sorted(missing))
-    return f"{len(due)} of {len(asked)} asked for" if asked else "none were asked for"
+    refuse(f"the snapshot of step {step:,} is missing" for step in sorted(missing))
+    return f"{len(due)} of {len(asked)} requested" if asked else "none requested"
 
 
 def check_weights(run: RecordedRun) -> str:
@@ -176,7 +176,7 @@ def check_weights(run: RecordedRun) -> str:
                     raise DamagedError(f"{where} of seed {seed} in {name} is not finite")
             count += leaf.size
     if not count:
-        raise NotPossible("none are kept yet")
+        raise NotPossible("none are saved yet")
     return f"{count:,} numbers, all finite"
 
 
@@ -191,15 +191,15 @@ def _trees(run: RecordedRun) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(run: RecordedRun) -> bool:
-    """Whether everything up to the last step must be there."""
-    # A run that diverged in its preparation never came to what is due after step 0.
+    """Whether all files up to the last step must exist."""
+    # A run that diverged in its preparation never evaluated step 0.
     prepared = algorithms.get(run.spec.algorithm).preparation is not None
     early = run.about["status"] == DIVERGED and run.reached == 0
     return run.over and not (early and prepared)
 
 
 def _has_task(spec: RunSpec) -> bool:
-    """Whether policies are evaluated on a task; one that a stranger's file names is not made."""
+    """Whether policies are evaluated on a task; a task that the run names is not made."""
     if spec.task is not None:
         return spec.task != NO_TASK
     try:

@@ -1,6 +1,6 @@
-"""What a run is made of: specification, problem, scales, logs, versions and device.
+"""The identity of a run: specification, problem, scales, logs, versions and device.
 
-run.json and the manifests of checkpoints name all of this. Their fields are checked before use.
+run.json and the manifests of checkpoints record all of this. Their fields are checked before use.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ _UNSCALED = Scales().to_json()
 
 
 class RunIdentity(NamedTuple):
-    """What run.json says that a run is made of."""
+    """The identity of a run, from its run.json."""
 
     spec: RunSpec
     problem: Problem
     scales: list[Scales]
-    """Of its log, or of the log of each seed."""
+    """Scales of its log, or of the log of each seed."""
 
 
 def identity_of(file: Path, about: Mapping[str, Any]) -> RunIdentity:
-    """Return the identity of a run; an error names the file and the field. No file is opened."""
+    """Return the identity of a run; errors name the file and the field. No file is opened."""
     try:
         spec = RunSpec.from_json(about["spec"])
         problem = _problem(about["problem"])
-        # Folders from before there were scales do not name them.
+        # Folders older than scales do not have them.
         scales = _scales(about.get("scales", [_UNSCALED]), len(spec.seeds), problem)
         columns_of(about, problem)
         if "step" in about:
@@ -57,9 +57,9 @@ def identity_of(file: Path, about: Mapping[str, Any]) -> RunIdentity:
 
 
 def check_fields(file: Path, values: Mapping[str, Any], needed: Sequence[str]) -> None:
-    """Refuse a JSON object without the fields needed, or with known fields of a wrong type."""
+    """Refuse a JSON object without the needed fields, or with known fields of a wrong type."""
     if missing := [name for name in needed if name not in values]:
-        raise DamagedError(f"{file} is damaged: it says nothing of {', '.join(missing)}")
+        raise DamagedError(f"{file} is damaged: it has no {', '.join(missing)}")
     for name, kind in _FIELDS.items():
         if name in values and not files.is_kind(kind, values[name]):
             found = files.shortened(repr(values[name]))
@@ -159,7 +159,7 @@ def _problem(values: Mapping[str, Any]) -> Problem:
             raise ValueError(f"problem.{end} must be a list of finite numbers, got {values[end]!r}")
     low, high = (tuple(map(float, values[end])) for end in ("action_low", "action_high"))
     if not low or len(low) != len(high) or not all(map(float.__lt__, low, high)):
-        raise ValueError("problem.action_low must lie below problem.action_high, number by number")
+        raise ValueError("problem.action_low must be below problem.action_high in every dimension")
     discount, size = values["discount"], values["observation_size"]
     if not files.is_number(discount) or not 0 <= discount <= 1:
         raise ValueError(f"problem.discount must lie in [0, 1], got {discount!r}")
@@ -179,10 +179,10 @@ def _transforms(name: str, values: Any, count: int) -> Transforms:
 
 def _scales(values: Sequence[Mapping[str, Any]], seeds: int, problem: Problem) -> list[Scales]:
     if len(values) not in (1, seeds):
-        raise ValueError(f"scales must be one, or one a seed, got {len(values)} for {seeds} seeds")
+        raise ValueError(f"scales must be one, or one per seed ({seeds}), got {len(values)}")
     made = [_scale(one, problem.observation_size) for one in values]
     if len({one.observation is None for one in made}) > 1:
-        raise ValueError("scales must be of observations in all logs or in none")
+        raise ValueError("scales must have observations in all logs or in none")
     return made
 
 
@@ -244,7 +244,7 @@ def _processor() -> str:
 
 
 def machine_difference(then: Mapping[str, object], now: Mapping[str, object]) -> str:
-    """Say what changed between two machines; empty if nothing did."""
+    """Return the differences between two machines as text; "" if there are none."""
     return "; ".join(
         f"{name} {then.get(name)} then, {now.get(name)} now"
         for name in sorted({*then, *now})

@@ -1,4 +1,4 @@
-"""One training process per folder: it holds a lock, which the system releases when it dies."""
+"""A lock that allows one training process per folder; the system releases it on exit."""
 
 import contextlib
 import errno
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 class FolderInUseError(ValueError):
-    """Another process trains into the folder."""
+    """Another process is training into the folder."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder. The file stays: removed, two processes could each lock one."""
+    """Hold the lock of a folder. The file stays: if removed, two processes could hold a lock."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = _open(folder, os.O_RDWR | os.O_CREAT)
     try:
@@ -41,7 +41,7 @@ def locked(folder: Path) -> Iterator[None]:
             if error.errno not in _CANNOT:
                 raise
             _log.warning(
-                "%s is on a file system without locks: see to it that one process alone trains "
+                "%s is on a file system without locks: make sure that only one process trains "
                 "into it", folder,
             )  # fmt: skip
         os.ftruncate(descriptor, 0)
@@ -52,7 +52,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _open(folder: Path, flags: int) -> int:
-    """Open the lock of a folder that may be a stranger's; a link or a pipe is refused."""
+    """Open the lock of a folder, which may be hostile; a link or a pipe is refused."""
     try:
         return regular_descriptor(folder / NAME, flags, follow_links=False)
     except NotRegularFileError as error:
@@ -69,7 +69,7 @@ def _take(descriptor: int) -> None:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process trains into a folder now. Nothing is written."""
+    """Whether a process is training into a folder. Nothing is written."""
     try:
         descriptor = _open(folder, os.O_RDONLY)
     except OSError:

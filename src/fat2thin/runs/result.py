@@ -51,9 +51,18 @@ class Evaluations:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run and its results."""
+    """A run and its results.
+
+    >>> import fat2thin
+    >>> run = fat2thin.train("bc", "treatment/quadratic@5", steps=2, task="none", hidden=(4,))
+    >>> run.policy(seed=0).act(jnp.zeros(8)).shape
+    (1,)
+    >>> run.metrics["step"].tolist()
+    [2]
+    """
 
     spec: RunSpec
+    """The specification."""
     step: int
     """The last step: `spec.steps`, or the last good one if the run diverged."""
     metrics: dict[str, np.ndarray]
@@ -63,9 +72,9 @@ class Run:
     folder: Path | None
     """The run folder, if there is one."""
     about: dict[str, Any]
-    """The contents of run.json: versions, hashes of the data, device, times."""
+    """The contents of run.json, such as versions, hashes of the data, device and times."""
     program: Program = dataclasses.field(repr=False)
-    """What is compiled."""
+    """The compiled program."""
     jobs: Jobs = dataclasses.field(repr=False)
     """The seeds, and the scales of raw observations."""
     states: State = dataclasses.field(repr=False)
@@ -73,7 +82,7 @@ class Run:
     snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
     """Policies after the steps of `spec.snapshots`, with a leading axis of seeds."""
     measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
-    """References that were measured when it was trained."""
+    """References that were measured during training."""
 
     def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
         """Return the policy that acts, in the environment's units.
@@ -83,7 +92,7 @@ class Run:
         return self._policy("actor", seed, step)
 
     def proposal(self, seed: int | None = None, step: int | None = None) -> Policy:
-        """Return the policy that only learns, for algorithms that have one."""
+        """Return the proposal, which only learns and never acts, if the algorithm has one."""
         return self._policy("proposal", seed, step)
 
     def _policy(self, name: str, seed: int | None, step: int | None) -> Policy:
@@ -118,7 +127,7 @@ class Run:
 
     @functools.cached_property
     def references(self) -> dict[str, Reference]:
-        """What to compare with: from the folder, or else measured on the task."""
+        """Results of reference policies, from the folder or else measured on the task."""
         if (kept := self.kept_references()) is not None:
             return kept
         with self._judge() as judge:
@@ -130,10 +139,10 @@ class Run:
             RunFolder(self.folder).write_references(self.references)
 
     def known_references(self) -> dict[str, Reference]:
-        """Return the references; none if measuring them takes a task that the run names.
+        """Return the references; {} if measuring them needs a task that the run names.
 
-        Making that task imports its package, which a stranger's folder must not cause: only
-        `evaluate` does it. There are none either if the task cannot be made.
+        Making that task imports its package, which a hostile folder must not cause: only
+        `evaluate` does it. The result is also {} if the task cannot be made.
         """
         kept = self.kept_references()
         if kept is not None or self.spec.task is not None:
@@ -150,16 +159,16 @@ class Run:
         return RunFolder(self.folder).references()
 
     def table(self) -> Table:
-        """Return the last evaluation of the run, with the reference rows."""
+        """Return the last evaluation and the references: `table()["actor_sampled"]["mean"]`."""
         when = f"after step {self.evaluations.steps[-1]:,}"
         return make_table(self._title(when), self.evaluations.last(), self.known_references())
 
     def evaluate(self, episodes: int = 100, draw: int = 0) -> Table:
         """Evaluate the final policies on fresh episodes, with the reference rows.
 
-        A seed that stopped is evaluated by its last good state. The episodes are those of (seed,
-        `Stream.FRESH_EVALUATION`, `draw`): the same at every call and for every algorithm, others
-        for another `draw`, and never those seen in training.
+        A seed that stopped is evaluated with its last good state. The episodes depend on (seed,
+        `Stream.FRESH_EVALUATION`, `draw`): they are the same at every call and for every algorithm,
+        differ for another `draw`, and are never those seen in training.
         """
         number, stream = whole_number("draw", draw, least=0), Stream.FRESH_EVALUATION
         episodes = whole_number("episodes", episodes, least=1)
@@ -172,8 +181,8 @@ class Run:
                 evaluations = self._scheduler.evaluate(
                     states, places, number, stream=stream, evaluator=judge, episodes=episodes
                 )
-        when = f"after step {self.step:,}, {episodes} fresh episodes a seed (draw {draw})"
-        title = self._title(when, "{} by their last good state")
+        when = f"after step {self.step:,}, {episodes} fresh episodes per seed (draw {draw})"
+        title = self._title(when, "{} with their last good state")
         return make_table(title, evaluations, self.references)
 
     def last_metrics(self) -> Table:
@@ -191,7 +200,9 @@ class Run:
     def _judge(self) -> contextlib.AbstractContextManager[Judge]:
         judge = returns.evaluator(self.spec.dataset, self.spec.task)
         if judge is None:
-            raise ValueError(f"{self.spec.dataset!r} is a log without a task to judge policies on")
+            raise ValueError(
+                f"{self.spec.dataset!r} is a log without a task to evaluate policies on"
+            )
         if isinstance(judge, HostJudge):
             return contextlib.closing(judge)
         return contextlib.nullcontext(judge)
@@ -225,7 +236,7 @@ class Run:
 
 
 class MetricColumns:
-    """Metrics by name, collected from rows: the seeds of a step one after the other."""
+    """Metrics by name, collected from rows in which the seeds of a step follow each other."""
 
     def __init__(self, seeds: int, rows: Iterable[MetricsRow] = ()) -> None:
         self._seeds = seeds
@@ -233,7 +244,7 @@ class MetricColumns:
         self.add(rows)
 
     def add(self, rows: Iterable[MetricsRow]) -> None:
-        """Add rows below those there are."""
+        """Append rows."""
         for row in rows:
             for name, value in row.items():
                 if name != "seed":
@@ -248,16 +259,24 @@ class MetricColumns:
 
 
 def load(folder: str | Path) -> Run:
-    """Load the run in a folder. No data are read and nothing is trained."""
+    """Load the run in a folder. No data are read and nothing is trained.
+
+    >>> import tempfile, fat2thin
+    >>> options = {"steps": 2, "task": "none", "hidden": (4,)}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = fat2thin.train("bc", "treatment/quadratic@5", out=folder, **options)
+    ...     fat2thin.load(folder).spec == run.spec
+    True
+    """
     here = RunFolder(Path(folder))
     about = here.about()
     if about["status"] == RUNNING:
         raise NoRunError(
-            f"the run in {folder} is not finished: `fat2thin show` says how far it is, and the "
-            "command that began it goes on with it"
+            f"the run in {folder} is not finished: `fat2thin show` shows its progress; repeat the "
+            "command that started it to resume it"
         )
     spec, problem, scales = identity_of(here.path / RUN, about)
-    # Only shapes: no array is made before the files are known to be as large.
+    # Only shapes: no array is made before the sizes of the files are checked.
     shapes = shapes_of(spec, problem, scales)
     files.check_tree_size(here.path / STATE, shapes.states)
     kept = here.kept_snapshots(spec.snapshots)

@@ -1,4 +1,4 @@
-"""How far a run is, from its files alone and at any moment: no network is loaded or traced.
+"""The status of a run, read from its files at any time; no network is loaded or traced.
 
 While a run is in progress, files may be missing, run.json and evaluations.npz may be replaced, and
 the end of metrics.jsonl may be incomplete.
@@ -22,7 +22,7 @@ _BLOCK = 2**16
 
 
 class RunOutline(NamedTuple):
-    """The fields of run.json that say how far a run is."""
+    """The fields of run.json that describe a run and its status."""
 
     algorithm: str
     dataset: str
@@ -36,7 +36,7 @@ class RunOutline(NamedTuple):
     """Sizes and checksums of the files of a run that is over."""
 
     def including(self, checkpoint: Checkpoint) -> "RunOutline":
-        """Add what a checkpoint knows and run.json does not say."""
+        """Add the warnings and stopped seeds that only a checkpoint has."""
         then = outline({**checkpoint.manifest, "status": self.status})
         warnings, stopped = self.warnings or then.warnings, {**then.stopped, **self.stopped}
         return self._replace(warnings=warnings, stopped=stopped)
@@ -51,7 +51,7 @@ def outline(about: Mapping[str, Any]) -> RunOutline:
     """Return the outline of a run.json, or of the manifest of a checkpoint."""
     spec = about["spec"]
     if not _is_known(spec) or not spec["seeds"] or not spec["steps"]:
-        raise DamagedError(f"{RUN} is damaged: its spec does not say what run it is")
+        raise DamagedError(f"{RUN} is damaged: its spec is incomplete")
     return RunOutline(
         algorithm=spec["algorithm"],
         dataset=spec["dataset"],
@@ -65,7 +65,7 @@ def outline(about: Mapping[str, Any]) -> RunOutline:
 
 
 class LastMetrics(NamedTuple):
-    """The last metrics that are there for all seeds."""
+    """The last metrics that all seeds have."""
 
     step: int
     metrics: dict[str, np.ndarray]
@@ -73,7 +73,7 @@ class LastMetrics(NamedTuple):
 
 
 class LastScore(NamedTuple):
-    """The last evaluation of the policy that acts, as it acts."""
+    """The last evaluation of the policy that acts, with sampled actions."""
 
     step: int
     returns: np.ndarray
@@ -88,18 +88,18 @@ class LastScore(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
-    """How far a run is."""
+    """The status of a run."""
 
     folder: Path
     outline: RunOutline
     in_use: bool
-    """Whether a process trains into the folder now."""
+    """Whether a process is training into the folder."""
     row: LastMetrics | None
     score: LastScore | None
 
     @property
     def running(self) -> bool:
-        """Whether the run is not over, even if no process trains it."""
+        """Whether the run is not over, even if no process is training it."""
         return self.outline.status == RUNNING
 
     @property
@@ -117,21 +117,21 @@ class RunStatus:
         """The number of seeds that stopped; their metrics say so before run.json does."""
         over = np.asarray([str(seed) in self.outline.stopped for seed in self.outline.seeds])
         if self.row and self.row.metrics:
-            # A single metric may be missing for a seed that goes on: a value is not estimable.
+            # A seed that still trains may lack a single metric: a value that is not estimable.
             over |= np.all([np.isnan(values) for values in self.row.metrics.values()], axis=0)
         return int(np.sum(over))
 
 
 class StatusReader:
-    """Reads the status of a run again and again, and each file only if it changed."""
+    """Reads the status of a run repeatedly, and each file only if it changed."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = RunFolder(Path(folder))
         self._read: dict[str, tuple[Any, Any]] = {}
 
     def read(self) -> RunStatus:
-        """Return how far the run is now."""
-        # Asked first: a run that ends in between must not look as if it was interrupted.
+        """Return the current status."""
+        # Checked first: a run that ends in between must not look interrupted.
         in_use = lock.in_use(self._folder.path)
         outlined = self._if_changed(RUN, lambda: outline(self._folder.about()))
         seeds, row = outlined.seeds, None
@@ -154,9 +154,9 @@ class StatusReader:
 
 
 def last_metrics(path: Path, seeds: tuple[int, ...]) -> LastMetrics | None:
-    """Return the last metrics of all seeds in a metrics.jsonl; None if there are none yet.
+    """Return the last metrics that all seeds have in a metrics.jsonl; None if there are none yet.
 
-    Only the end of the file is read, as much of it as holds them.
+    Only as much of the end of the file is read as needed.
     """
     try:
         file = files.opened(path)
@@ -164,7 +164,7 @@ def last_metrics(path: Path, seeds: tuple[int, ...]) -> LastMetrics | None:
         return None
     lines: list[bytes] = []
     count = len(seeds)
-    # This many rows hold one step of all seeds, wherever the file ends.
+    # This many rows contain one step of all seeds, wherever the file ends.
     enough = 2 * count - 1
     with file:
         start = size = files.size_of(file)
@@ -183,7 +183,7 @@ def last_metrics(path: Path, seeds: tuple[int, ...]) -> LastMetrics | None:
         raise DamagedError(f"{path} is damaged: {files.shortened(error)}") from error
     for end in range(len(rows), count - 1, -1):
         last = rows[end - count : end]
-        # The last seed alone first: comparing all of them at every place takes long.
+        # The last seed is compared first: comparing all of them at every place is slow.
         if last[-1]["seed"] != seeds[-1] or tuple(row["seed"] for row in last) != seeds:
             continue
         if len({row["step"] for row in last}) == 1:

@@ -1,4 +1,4 @@
-"""Verify a run folder: check all of its files, compute some steps again, and write nothing."""
+"""Verify a run folder: check all of its files and recompute some steps; nothing is written."""
 
 import collections
 import dataclasses
@@ -37,7 +37,7 @@ class CheckResult(NamedTuple):
     result: str
     """`OK`, `FAILED` or `NOT_POSSIBLE`."""
     what: str
-    """What was seen, what is wrong, or why it cannot be checked."""
+    """What was found, what is wrong, or why it cannot be checked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Verification:
         return all(check.result != FAILED for check in self.checks)
 
     def __getitem__(self, name: str) -> CheckResult:
-        """The check of this name."""
+        """Return the check with this name."""
         return next(check for check in self.checks if check.name == name)
 
     def __str__(self) -> str:
@@ -61,16 +61,16 @@ class Verification:
 
 
 def verify(folder: str | Path, replayed: int | None = None) -> Verification:
-    """Check that a run folder holds what its run.json says, and write nothing.
+    """Check that a run folder agrees with its run.json; nothing is written.
 
-    At least `replayed` steps are computed again from the start, one chunk of updates by default.
+    At least `replayed` steps from the start are recomputed, by default one chunk of updates.
     """
     most = None if replayed is None else whole_number("replay", replayed, least=0)
     return _Verifier(Path(folder), most).verification()
 
 
 class _Verifier:
-    """The checks in their order; later ones use what earlier ones read."""
+    """Runs the checks in order; later checks use what earlier ones read."""
 
     def __init__(self, folder: Path, most: int | None) -> None:
         self._folder, self._most = RunFolder(folder), most
@@ -80,7 +80,7 @@ class _Verifier:
         self._damaged: list[str] = []
 
     def verification(self) -> Verification:
-        """Make all checks."""
+        """Run all checks."""
         checks: dict[str, Callable[[RecordedRun], str]] = {
             "files": folder_checks.check_files,
             "checkpoints": self._checkpoints,
@@ -99,13 +99,13 @@ class _Verifier:
             if name == RUN:
                 return CheckResult(name, OK, check())
             if self._run is None:
-                raise NotPossible(f"{RUN} does not say what to expect")
+                raise NotPossible(f"{RUN} cannot be used")
             return CheckResult(name, OK, check(self._run))
         except (NotPossible, TooLargeError) as error:
             return CheckResult(name, NOT_POSSIBLE, str(error))
         except _WRONG as error:
             if self._in_use and isinstance(error, FileNotFoundError):
-                return CheckResult(name, NOT_POSSIBLE, f"the run went on meanwhile: {error}")
+                return CheckResult(name, NOT_POSSIBLE, f"the run changed during the check: {error}")
             what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
             return CheckResult(name, FAILED, " ".join(what.split()))
 
@@ -113,7 +113,7 @@ class _Verifier:
         self._in_use = lock.in_use(self._folder.path)
         about = self._folder.about()
         needed = _SAID if about["status"] == RUNNING else (*_SAID, *_SAID_AT_THE_END)
-        refuse(f"it says nothing of {name}" for name in needed if name not in about)
+        refuse(f"it has no {name}" for name in needed if name not in about)
         found = identity.identity_of(self._folder.path / RUN, about)
         spec = found.spec
         if spec.steps / min(spec.log_every, spec.evaluate_every) > MOST_ROWS:
@@ -122,41 +122,41 @@ class _Verifier:
         if about["status"] == FINISHED and about["step"] != spec.steps:
             raise DamagedError(f"it finished after step {about['step']} of {spec.steps}")
         unknown = {*about.get("stopped", {})} - {str(seed) for seed in spec.seeds}
-        refuse(f"seed {seed} stopped and is not one of the run" for seed in sorted(unknown))
+        refuse(f"stopped seed {seed} is not a seed of the run" for seed in sorted(unknown))
         self._run = run
         stopped = f", {len(about['stopped'])} of them stopped" if "stopped" in about else ""
-        now = ", and a process trains into the folder now" if self._in_use else ""
+        now = ", and a process is training into the folder" if self._in_use else ""
         return f"{about['status']}, {spec.steps:,} steps, seeds {listed(spec.seeds)}{stopped}{now}"
 
     def _intact_checkpoints(self, about: dict[str, Any]) -> list[Checkpoint]:
-        """Return the intact checkpoints, newest first, and note what is wrong with the others."""
+        """Return the intact checkpoints, newest first, and record what is wrong with the others."""
         intact = []
         for place, path in checkpoints.listed(self._folder.path):
             try:
                 found = checkpoints.read(path, place)
-                said = found.manifest
+                manifest = found.manifest
                 # An earlier version wrote specifications without options that came later.
-                same_spec = "spec" in said and not difference(said["spec"], about["spec"])
+                same_spec = "spec" in manifest and not difference(manifest["spec"], about["spec"])
                 for name in ("spec", "problem", "sha256", "scales"):
-                    same = same_spec if name == "spec" else said.get(name) == about.get(name)
+                    same = same_spec if name == "spec" else manifest.get(name) == about.get(name)
                     if not same:
                         raise DamagedError(f"{path} and {RUN} do not agree on {name}")
                 intact.append(found)
             except (DamagedError, NewerFormatError, FileNotFoundError) as error:
-                # A process that trains removes old ones.
+                # A training process removes old checkpoints.
                 if path.exists() or not self._in_use:
                     self._damaged.append(str(error))
         return intact
 
     def _checkpoints(self, run: RecordedRun) -> str:
         refuse(self._damaged)
-        return ", ".join(str(found.place) for found in run.checkpoints) or "there is none"
+        return ", ".join(str(found.place) for found in run.checkpoints) or "none"
 
     def _data(self, run: RecordedRun) -> str:
         name = run.spec.dataset
         try:
             if data.reader(name).one_a_seed:
-                # As many logs as seeds might not fit into memory; one of them is made to see.
+                # The logs of all seeds might not fit into memory; the size of one is checked first.
                 parts, seeds = 2 if run.spec.holdout else 1, run.spec.seeds
                 size = parts * data_size(data.load(name, seeds[0]))
                 asking = f"spec.dataset and the {len(seeds):,} spec.seeds"
@@ -169,30 +169,31 @@ class _Verifier:
                 raise
             raise NotPossible(f"{name} cannot be read here: {error}") from error
         if [log.dataset.sha256 for log in logs] != run.about["sha256"]:
-            raise DamagedError(f"the contents of {name} are not what they were")
+            raise DamagedError(f"the contents of {name} have changed")
         problem = identity.problem_to_json(problem_of(logs[0].dataset))
         if problem != run.about["problem"]:
-            raise DamagedError(f"{RUN} says {run.about['problem']} of it, it is {problem}")
+            raise DamagedError(f"{RUN} has problem {run.about['problem']}, the data have {problem}")
         # Sums of many numbers may differ in the last digit between machines.
         scales = jax.tree.leaves([log.scales.to_json() for log in logs])
         if not np.allclose(scales, jax.tree.leaves(run.about.get("scales", [])), rtol=1e-6):
-            raise DamagedError(f"{RUN} says other scales of it than it has")
+            raise DamagedError(f"the scales in {RUN} are not those of the data")
         self._logs = logs
-        return f"{name}: {len(logs)} log{'s' * (len(logs) > 1)}, as they were"
+        return f"{name}: {len(logs)} log{'s' * (len(logs) > 1)}, unchanged"
 
     def _replay(self, run: RecordedRun) -> str:
         if self._logs is None:
-            raise NotPossible("it needs the data as they were")
+            raise NotPossible("it needs the unchanged data")
         return replay(run, self._logs, self._most)
 
 
 def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> str:
-    """Compute at least `most` steps again (or one chunk) from the start, and compare all bits.
+    """Recompute at least `most` steps (or one chunk) from the start, and compare all bits.
 
-    If the newest checkpoint is at most that many steps before the end, the steps after it as well.
+    If the newest checkpoint is at most that many steps before the end, the steps after it are
+    recomputed too.
     """
     if most == 0:
-        raise NotPossible("none was asked for")
+        raise NotPossible("no replay was requested")
     try:
         collections.deque(run.folder.metrics_rows(), maxlen=0)
     except DamagedError as error:
@@ -202,12 +203,12 @@ def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> s
     most = run.chunks[0][1] if most is None else most
     _refuse_too_large(run, logs)
     again = _Replay(run, logs)
-    told, done = ["nothing from the start: it begins with a preparation"], 0
+    notes, done = ["nothing from the start, because it begins with a preparation"], 0
     if again.pack.program.algorithm.preparation is None:
         chunks = [(start, length) for start, length in run.chunks if start < most]
         again.compute(again.scheduler.init(), np.ones(len(run.spec.seeds), bool), chunks)
         done = sum(chunks[-1])
-        told = [f"{done:,} steps from the start"]
+        notes = [f"{done:,} steps from the start"]
     newest = run.checkpoints[0] if run.checkpoints else None
     if run.over and done < run.reached and newest and newest.place.training:
         step = newest.place.step
@@ -217,24 +218,24 @@ def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> s
             active = np.asarray([str(seed) not in stopped for seed in run.spec.seeds])
             chunks = [(start, length) for start, length in run.chunks if start >= step]
             again.compute(again.scheduler.spread(run.state(newest)), active, chunks)
-            told.append(f"{left:,} steps from the checkpoint of step {step:,} to the end")
+            notes.append(f"{left:,} steps from the checkpoint of step {step:,} to the end")
         elif left > most:
-            told.append(f"nothing at the end: a replay of {left:,} steps would reach it")
+            notes.append(f"nothing at the end, which needs a replay of {left:,} steps")
     if not again.compared:
-        raise NotPossible("; ".join(told))
-    again.judge("; ".join(told))
-    return f"{'; '.join(told)}. Equal to the bit: {', '.join(again.compared)}"
+        raise NotPossible("; ".join(notes))
+    again.refuse_differences("; ".join(notes))
+    return f"{'; '.join(notes)}. Equal bits: {', '.join(again.compared)}"
 
 
 def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
-    """Refuse to compute what does not fit the files, or needs too much memory."""
+    """Refuse a replay that does not fit the files, or needs too much memory."""
     try:
         _ = run.shapes
     except DamagedError as error:
-        raise NotPossible(f"its states do not fit: {error}") from error
+        raise NotPossible(f"the saved states do not fit: {error}") from error
     spec, problem, scales = run.identity
     one = jobs_of(dataclasses.replace(spec, seeds=spec.seeds[:1]), scales[:1])
-    # The logs are there; their scaled copies and those on the device are not.
+    # The logs are in memory; their scaled copies and those on the device are not yet.
     needed = 2 * sum(data_size(log.dataset) for log in logs)
     needed += chunk_size(make_program(spec, problem), one, len(spec.seeds))
     asking = "spec.config, spec.batch_size and spec.seeds"
@@ -242,7 +243,7 @@ def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
 
 
 class _Replay:
-    """A run that is computed again, and where it differs."""
+    """A recomputed run, and where it differs from the saved one."""
 
     def __init__(self, run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
         self.run, known = run, vars(run.spec.config)
@@ -273,20 +274,20 @@ class _Replay:
         first, last = chunks[0][0] + 1, sum(chunks[-1])
         self.compared.append(f"metrics of steps {first:,} to {last:,}")
 
-    def judge(self, told: str) -> None:
-        """Refuse differences; if the run was computed on another machine they prove nothing."""
+    def refuse_differences(self, note: str) -> None:
+        """Raise an error if bits differ; differences on another machine prove nothing."""
         if self._first is None:
             return
         sentence = (
-            f"{told}. First difference: {self._first}; the largest relative difference of all is "
+            f"{note}. First difference: {self._first}; the largest relative difference of all is "
             f"{self._largest:.1e}"
         )
         if changed := self._elsewhere():
-            raise NotPossible(f"the run was computed elsewhere ({changed}). {sentence}")
+            raise NotPossible(f"the versions or devices of the run differ ({changed}). {sentence}")
         raise DamagedError(sentence)
 
     def _elsewhere(self) -> str:
-        """Say how the machine differs from the one that finished the run, or began it."""
+        """Return how this machine differs from the one that finished the run, or started it."""
         about, named = self.run.about, ("device", "devices", "jobs_at_a_time")
         now = {"device": identity.device(), **self.scheduler.about} | identity.versions()
         for place in (about, {**about, **about.get("begun", {})}):
@@ -303,7 +304,7 @@ class _Replay:
             for name in sorted({*metrics, *row} - {"step", "seed"}):
                 kept = float(row.get(name, np.nan))
                 found = float(metrics[name][place]) if name in metrics else np.nan
-                where = f"{name} of seed {seed} at step {step:,}, {kept!r} there and {found!r} here"
+                where = f"{name} of seed {seed} at step {step:,}, {kept!r} became {found!r}"
                 self._note(np.asarray(kept), np.asarray(found), where)
 
     def _compare_weights(self, step: int, states: State) -> None:
@@ -327,7 +328,7 @@ class _Replay:
                 self._note(np.asarray(one[place]), np.asarray(other[place]), where)
 
     def _note(self, kept: np.ndarray, found: np.ndarray, where: str) -> None:
-        """Remember where two arrays differ first, and the largest relative difference."""
+        """Record where two arrays first differ, and the largest relative difference."""
         if kept.tobytes() == found.tobytes() or (np.isnan(kept) & np.isnan(found)).all():
             return
         self._first = self._first or where
@@ -335,6 +336,6 @@ class _Replay:
         with np.errstate(invalid="ignore"):
             scale = np.abs(pair).max(axis=0, initial=np.finfo(np.float64).tiny)
             relative = np.abs(pair[0] - pair[1]) / scale
-        # A number where there should be none is as far away as can be.
+        # A number in place of nan, or the reverse, counts as an infinite difference.
         largest = np.where(np.isnan(relative), np.inf, relative).max()
         self._largest = max(self._largest, float(largest))

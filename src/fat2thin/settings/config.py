@@ -1,4 +1,4 @@
-"""An algorithm's settings: from names and values to a config that is right, and back to words."""
+"""Make an algorithm's config from names and values, and check it."""
 
 import dataclasses
 import difflib
@@ -14,9 +14,9 @@ from typing import Any
 from fat2thin.algorithms.base import Algorithm
 
 LONGEST_LIST = 256
-"""Entries of the longest list that a setting may be: every layer of a network is traced."""
+"""Maximum length of a list: every layer of a network is traced."""
 LARGEST_NUMBER = 2**31 - 1
-"""The largest whole number that a setting may be: sizes and updates are counted in 32 bits."""
+"""Maximum of a whole number: sizes and updates are counted in 32 bits."""
 _COMPARED = 64
 
 
@@ -24,10 +24,10 @@ def make_config(
     algorithm: Algorithm, config: Any, settings: Mapping[str, Any],
     brought: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Return the config with the settings put in, checked by the algorithm itself.
+    """Return the config with the given settings, checked by the algorithm.
 
-    `brought` are settings that nobody gave: `settings` override them, and those that the check
-    refuses beside the given ones are dropped.
+    `brought` are other defaults: `settings` override them, and those that the check refuses
+    together with `settings` are dropped.
     """
     if config is not None and not isinstance(config, algorithm.config):
         raise ValueError(
@@ -48,9 +48,9 @@ def make_config(
 def _compatible(
     algorithm: Algorithm, base: Any, given: dict[str, Any], brought: dict[str, Any]
 ) -> dict[str, Any]:
-    """The given settings, and as many of those brought as the check takes beside them.
+    """Return the given settings, with as many of the brought ones as the check accepts.
 
-    One may have a meaning only beside another one: they are added one or two at a time.
+    Some settings are valid only in pairs, so they are added one or two at a time.
     """
     if _takes(algorithm, base, {**brought, **given}):
         return {**brought, **given}
@@ -85,7 +85,7 @@ def _checked(algorithm: Algorithm, base: Any, values: Mapping[str, Any]) -> Any:
 
 
 def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raise a ValueError for a name that is no setting; it lists those, and what `also` is one."""
+    """Raise a ValueError for an unknown setting; it lists the known names and those in `also`."""
     fields = [field.name for field in dataclasses.fields(algorithm.config)]
     for name in settings:
         if name not in fields:
@@ -95,13 +95,13 @@ def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable
 
 def _closest_first(name: str, names: Sequence[str]) -> list[str]:
     """Return the names, those that look most like `name` first."""
-    # Cut off: to compare a name takes the time of its length squared.
+    # Cut off: the time of a comparison grows with the square of the length.
     text = name[:_COMPARED]
     return sorted(names, key=lambda other: -difflib.SequenceMatcher(None, text, other).ratio())
 
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
-    """The value as its field wants it: a list as a tuple, 1 as 1.0 where a float is due."""
+    """Return the value in the type of its field: a list as a tuple, 1 as 1.0 for a float."""
     options = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
     for option in options:
         origin = typing.get_origin(option) or option
@@ -112,7 +112,7 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
             return tuple(_convert(name, entry, item) for entry in value)
         if origin is typing.Literal and value in typing.get_args(option):
             return value
-        # A bool is a whole number to Python, and never meant to be one here.
+        # A bool is an int to Python, but never a valid number here.
         flag = isinstance(value, bool) and origin is not bool
         if origin in _SCALARS and isinstance(value, _SCALARS[origin]) and not flag:
             if isinstance(value, int) and abs(value) > _LARGEST.get(origin, math.inf):
@@ -125,11 +125,11 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
 _UNIONS = (typing.Union, types.UnionType)
 _LARGEST: dict[Any, float] = {int: LARGEST_NUMBER, float: sys.float_info.max}
 _SCALARS: dict[Any, Any] = {bool: bool, int: numbers.Integral, float: numbers.Real, str: str}
-_WORDS = {float: "one number", int: "a whole number", bool: "True or False", str: "a word"}
+_WORDS = {float: "one number", int: "a whole number", bool: "True or False", str: "a string"}
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """The value as an int, or an error that names it."""
+    """Return the value as an int; raise a ValueError that names it if it is out of range."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     number = int(value)

@@ -1,6 +1,7 @@
-"""Hyper-parameters that papers and their code used, each with its source: `published.toml`.
+"""Hyper-parameters of papers and their code, each with its source; read from `published.toml`.
 
-published_settings("iql", "d4rl/hopper-medium-v2", "own").values
+>>> published_settings("iql", "d4rl/hopper-medium-v2", "own").values["expectile"]
+0.7
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ _Item = TypeVar("_Item")
 
 @dataclasses.dataclass(frozen=True)
 class PublishedRecord:
-    """One entry of the file; its head explains the fields."""
+    """One entry of `published.toml`, whose header explains the fields."""
 
     algorithm: str
     origin: str
@@ -34,37 +35,40 @@ class PublishedRecord:
     caveat: str | None = None
 
     def fits(self, dataset: str) -> bool:
-        """Whether the record is about this data set."""
+        """Whether the record applies to this data set."""
         beginnings = tuple(name[:-1] for name in self.datasets if name.endswith("*"))
         return dataset in self.datasets or dataset.startswith(beginnings)
 
     @property
     def completes(self) -> bool:
-        """Whether it holds for every family of policies, and so never stands alone."""
+        """Whether it applies to every family of policies, and so only completes other records."""
         return self.policy == EVERY_FAMILY
 
     def level(self, dataset: str) -> tuple[bool, bool]:
-        """How specific it is: of two records that differ, the one with the higher level holds."""
+        """Return how specific it is: a record with a higher level overrides one with a lower."""
         return not self.completes, dataset in self.datasets
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedSettings:
-    """What is published for an algorithm on a data set."""
+    """The published settings of an algorithm on a data set."""
 
     values: dict[str, Any]
     """Fields of the algorithm's config."""
     batch_size: int | None
+    """None if it is not published."""
     sources: tuple[str, ...]
+    """Where the values are from."""
     caveats: tuple[str, ...]
+    """What differs from the source, or is uncertain."""
 
 
 def published_settings(
     algorithm: str, dataset: str, origin: str, policy: str | None = None
 ) -> PublishedSettings:
-    """The published settings, with their sources; a ValueError says what there is instead.
+    """Return the published settings and their sources; a ValueError lists what is known instead.
 
-    `policy` is the family of policies, where one is chosen by name.
+    `policy` is the family of policies, if one is chosen by name.
     """
     if origin not in ORIGINS:
         raise ValueError(f"origin must be one of {', '.join(map(repr, ORIGINS))}, got {origin!r}")
@@ -86,31 +90,31 @@ def published_settings(
 
 
 def origins(algorithm: str, dataset: str) -> tuple[str, ...]:
-    """Where settings of an algorithm on a data set are known from."""
+    """Return the origins that have settings of an algorithm on a data set."""
     known = {record.origin for record in _standing(algorithm) if record.fits(dataset)}
     return tuple(origin for origin in ORIGINS if origin in known)
 
 
 def families(algorithm: str, dataset: str, origin: str) -> tuple[str | None, ...]:
-    """The families of policies that settings are known for; None where none has to be chosen."""
+    """Return the families that have settings; None stands for settings without a family."""
     about = [record for record in _standing(algorithm) if record.origin == origin]
     return _distinct(record.policy for record in about if record.fits(dataset))
 
 
 def _standing(algorithm: str) -> list[PublishedRecord]:
-    """Return the records of an algorithm that can stand alone."""
+    """Return the records of an algorithm that do not only complete others."""
     return [one for one in records() if one.algorithm == algorithm and not one.completes]
 
 
 @functools.cache
 def records() -> tuple[PublishedRecord, ...]:
-    """All of `published.toml`, in its order."""
+    """Return all records of `published.toml`, in their order."""
     file = importlib.resources.files("fat2thin.settings") / "published.toml"
     return parse(file.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> tuple[PublishedRecord, ...]:
-    """The records of a text in the form of `published.toml`."""
+    """Return the records of a text in the format of `published.toml`."""
     entries = tomllib.loads(text)["settings"]
     return tuple(PublishedRecord(**one | {"datasets": tuple(one["datasets"])}) for one in entries)
 
@@ -118,7 +122,7 @@ def parse(text: str) -> tuple[PublishedRecord, ...]:
 def _of_family(
     fitting: Sequence[PublishedRecord], algorithm: str, policy: str | None
 ) -> list[PublishedRecord]:
-    """The records for a family, and those that complete them; none if only the latter are there."""
+    """Return the records of a family and those that complete them; [] if only the latter exist."""
     unnamed = [record for record in fitting if record.policy is None]
     chosen = [record for record in fitting if policy is not None and record.policy == policy]
     if policy is None or policy == _family(unnamed, algorithm):
@@ -127,7 +131,7 @@ def _of_family(
 
 
 def _family(unnamed: Iterable[PublishedRecord], algorithm: str) -> str | None:
-    """The family that records without one are about: what their values say, or the default."""
+    """Return the family that records without one apply to: that of their values, or the default."""
     named = [record.values["policy"] for record in unnamed if "policy" in record.values]
     return named[-1] if named else getattr(algorithms.get(algorithm).config(), "policy", None)
 
@@ -136,7 +140,7 @@ def _what_there_is(algorithm: str) -> str:
     standing = _standing(algorithm)
     if not standing:
         others = _distinct(record.algorithm for record in records())
-        return f"there are none of {algorithm}, but some of {', '.join(sorted(others))}"
+        return f"there are none for {algorithm}, only for {', '.join(sorted(others))}"
     return "there are: " + "; ".join(
         _listed([record for record in standing if record.origin == origin])
         for origin in _distinct(record.origin for record in standing)
@@ -155,7 +159,7 @@ def _distinct(items: Iterable[_Item]) -> tuple[_Item, ...]:
 
 
 class ListedSettings(NamedTuple):
-    """One entry of the list."""
+    """One entry of the listing."""
 
     algorithm: str
     origin: str
@@ -166,12 +170,10 @@ class ListedSettings(NamedTuple):
 
 
 def rows(algorithm: str | None = None, dataset: str | None = None) -> list[ListedSettings]:
-    """The records as they are in the file or, for a data set, merged into what a run gets."""
+    """Return the records of the file or, for a data set, the merged settings that a run gets."""
     known = sorted({record.algorithm for record in records()})
     if algorithm is not None and algorithm not in known:
-        raise ValueError(
-            f"no settings of {algorithm!r} are known; there are some of {', '.join(known)}"
-        )
+        raise ValueError(f"no settings of {algorithm!r} are known, only of {', '.join(known)}")
     chosen = known if algorithm is None else [algorithm]
     found = list(_records(chosen) if dataset is None else _merged(chosen, dataset))
     if not found:
@@ -180,7 +182,7 @@ def rows(algorithm: str | None = None, dataset: str | None = None) -> list[Liste
 
 
 def listing(found: list[ListedSettings], width: int = 100) -> str:
-    """The rows in words, their notes by number, and the notes below."""
+    """Return the rows as text, with numbered notes below."""
     numbers = {note: number for number, note in enumerate(sources(found), start=1)}
     blocks = [_block(row, [numbers[note] for note in row.notes], width) for row in found]
     notes = ({"number": f"[{number}]", "note": note} for note, number in numbers.items())
@@ -188,7 +190,7 @@ def listing(found: list[ListedSettings], width: int = 100) -> str:
 
 
 def sources(found: list[ListedSettings]) -> list[str]:
-    """Sources and caveats of the rows, in the order of their numbers."""
+    """Return sources and caveats of the rows, in the order of their numbers."""
     return list(dict.fromkeys(note for row in found for note in row.notes))
 
 

@@ -1,4 +1,4 @@
-"""What a run is, before anything is computed: a frozen specification that JSON can hold."""
+"""Run specifications: frozen, complete descriptions of a run that JSON can hold."""
 
 import dataclasses
 import numbers
@@ -14,12 +14,12 @@ from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LAST, OFFLINE, SMALL
 from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
 from fat2thin.settings.small_logs import Load
 
-MOST_ROWS = 1_000_000  # rows of metrics that a run may have, about half a gigabyte
+MOST_ROWS = 1_000_000  # maximum number of rows of metrics of a run, about half a gigabyte
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec(RunOptions):
-    """Everything that settles what a run computes: its options, all of them decided."""
+    """Everything that determines what a run computes: its options, all of them resolved."""
 
     algorithm: str
     """Name of the algorithm."""
@@ -36,31 +36,31 @@ class RunSpec(RunOptions):
     reward_scale: float | str = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; tuples become lists."""
+        """Return the specification as plain values; tuples become lists."""
         return plain(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The specification that `to_json` was called on, perhaps by an older version.
+        """Return the specification that `to_json` was called on, perhaps by an older version.
 
-        Whatever else is there is a ValueError; nothing that it names is opened.
+        Unknown fields raise a ValueError. No file that a field names is opened.
         """
         _refuse_other_kinds(values)
         algorithm = algorithms.get(values["algorithm"])
         config = make_config(algorithm, None, values["config"])
-        # The config already holds what was published then; it must not change with a later file.
+        # The config already holds the settings published then; a later file must not change it.
         known = {name: value for name, value in values.items() if name != "settings_from"}
         spec = make_spec(**{**known, "config": config}, data_needed=False)
         return dataclasses.replace(spec, settings_from=values.get("settings_from", DEFAULT))
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
-        """Steps after which policies are judged."""
+        """Steps after which policies are evaluated."""
         return (*range(0, self.steps, self.evaluate_every), self.steps)
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Steps at which the compiled loop must come up."""
+        """Steps at which the compiled loop must return: evaluations and snapshots."""
         return tuple(sorted({*self.evaluation_steps, *self.snapshots}))
 
 
@@ -68,9 +68,9 @@ def choose_spec(
     algorithm: str, dataset: str, config: Any, settings: Mapping[str, Any], load: Load,
     **options: Any,
 ) -> tuple[RunSpec, str]:  # fmt: skip
-    """Return the specification of a run, and what its user must know of the settings chosen.
+    """Return the specification of a run, and a note to the user about the chosen settings.
 
-    As `make_spec`, but `settings_from` may be "auto" and steps may be missing: the log decides.
+    Like `make_spec`, but `settings_from` may be "auto" and steps may be missing: the log decides.
     """
     origin, given = options.pop("settings_from", AUTO), _given(options)
     automatic = origin == AUTO and config is None
@@ -90,11 +90,15 @@ def make_spec(
     settings: Mapping[str, Any] | None = None, settings_from: str = DEFAULT,
     data_needed: bool = True, **options: Any,
 ) -> RunSpec:  # fmt: skip
-    """Return a specification whose names exist and whose numbers are in range.
+    """Return a checked specification: all names exist and all numbers are in range.
 
-    `options` are the other ones of `RunOptions`, `settings` those of the algorithm by name: they
-    override those that `settings_from` brings, and drop those that they rule out. Nothing is loaded
-    or compiled. A finished run does not need its data: they may be gone.
+    `settings` are those of the algorithm, by name: they override those of `settings_from`, and drop
+    those that they rule out. `options` are the other fields of `RunOptions`. Nothing is loaded or
+    compiled. With `data_needed=False` the data set need not exist any more.
+
+    >>> spec = make_spec("iql", "treatment/quadratic", steps=2000, settings={"temperature": 0.5})
+    >>> spec.evaluation_steps, spec.seeds, spec.config.temperature
+    ((0, 1000, 2000), (0,), 0.5)
     """
     chosen = algorithms.get(algorithm)
     if data_needed:
@@ -138,7 +142,7 @@ def make_spec(
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options but those that are left to the settings."""
+    """Return the options without those that are None and left to `settings_from`."""
     left = {field.name for field in dataclasses.fields(RunOptions) if field.default is None}
     return {name: value for name, value in options.items() if value is not None or name not in left}
 
@@ -151,13 +155,13 @@ def _check_holdout(holdout: Any, select: Any) -> None:
         raise ValueError(f"select must be one of {LAST!r}, {OFFLINE!r}, got {select!r}")
     if select != LAST and not holdout:
         raise ValueError(
-            f"select={select!r} chooses by what is held out of the log: give a share, for example "
+            f"select={select!r} needs a held-out part of the log: give its share, for example "
             "holdout=0.2"
         )
 
 
 def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
-    """What JSON must hold where `make_spec` relies on it, or would take a shorthand."""
+    """Check the names and types of fields where `make_spec` would accept more, or rely on them."""
     names = [field.name for field in dataclasses.fields(RunSpec)]
     for name in values:
         if name not in names:
@@ -187,16 +191,16 @@ def _refuse_endless_metrics(spec: RunSpec) -> None:
     if rows > MOST_ROWS:
         enough = -(-spec.steps * len(spec.seeds) // MOST_ROWS)
         raise ValueError(
-            f"log_every={spec.log_every} would make {rows:,} rows of metrics of {spec.steps:,} "
-            f"steps and {len(spec.seeds)} seeds, and {MOST_ROWS:,} are kept at most: take "
-            f"log_every={enough} or more"
+            f"log_every={spec.log_every} gives {rows:,} rows of metrics (steps: {spec.steps:,}, "
+            f"seeds: {len(spec.seeds)}); the maximum is {MOST_ROWS:,}: use log_every={enough} or "
+            "more"
         )
 
 
 def find_settings(
     algorithm: str, dataset: str, settings_from: str, policy: str | None = None
 ) -> PublishedSettings:
-    """Return what `settings_from` brings to a run; `policy` is the family of policies, if given."""
+    """Return the settings of `settings_from`; `policy` is the family of policies, if given."""
     if settings_from == DEFAULT:
         return PublishedSettings({}, None, (), ())
     if settings_from in (SMALL, CLEAR):
@@ -210,10 +214,10 @@ def find_settings(
 def describe_settings(
     specs: Sequence[RunSpec], given: Collection[str], automatic: bool, load: Load = data.load
 ) -> str:
-    """Return what a user must know of settings that are not `given` by name, or "".
+    """Return a note to the user about settings that are not `given` by name, or "".
 
-    If they are `automatic`, which ones are taken; always, which ones are left out because a given
-    one rules them out. Several `specs` are the runs of a sweep.
+    It lists the settings that are used if they are `automatic`, and always those that are not used
+    because a given one rules them out. Several `specs` are the runs of a sweep.
     """
     taken: dict[str, Any] = {}
     left_out: dict[str, Any] = {}
@@ -224,15 +228,15 @@ def describe_settings(
             if name not in given:
                 same = plain(getattr(spec.config, name)) == plain(value)
                 (taken if same else left_out)[name] = value
-    told, first = [], specs[0]
+    notes, first = [], specs[0]
     if automatic and first.settings_from != DEFAULT:
         options = small_logs.OPTIONS.items()
         words = _words({**taken, **{name: one for name, one in options if name not in given}})
         rows = load(first.dataset, 0).rows
-        told.append(small_logs.sentence(first.dataset, rows, first.settings_from, words))
+        notes.append(small_logs.sentence(first.dataset, rows, first.settings_from, words))
     if left_out:
-        told.append(f"Left out where a given setting rules them out: {_words(left_out)}.")
-    return " ".join(told)
+        notes.append(f"Not used, because a given setting rules them out: {_words(left_out)}.")
+    return " ".join(notes)
 
 
 def _words(settings: Mapping[str, Any]) -> str:
@@ -243,7 +247,7 @@ def _words(settings: Mapping[str, Any]) -> str:
 
 
 def expand_seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
-    """`10` is 0 to 9, `[3]` is seed 3."""
+    """Return the seeds: `10` means seeds 0 to 9, `[3]` means seed 3."""
     if not isinstance(seeds, Iterable):
         return tuple(range(whole_number("seeds", seeds, least=1)))
     listed = tuple(whole_number("seeds", seed, least=0) for seed in seeds)
@@ -255,7 +259,7 @@ def expand_seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON would give it back: tuples become lists."""
+    """Return the value as JSON would give it back: tuples become lists."""
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -264,7 +268,7 @@ def plain(value: Any) -> Any:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Where two specifications (as JSON) differ, a line each."""
+    """Return the differences of two specifications (as JSON), one line per field."""
     old, new = _flat(old), _flat(new)
     absent = {name: _LATER_SETTINGS.get(name, "nothing") for name in {*old, *new}}
     old, new = {**absent, **old}, {**absent, **new}
@@ -275,14 +279,14 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# What settings that older folders do not name were.
+# Values of settings that older folders do not have.
 _LATER_SETTINGS = {"config.weight_decay": 0.0, "config.clip_targets": False}
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {f"config.{name}": value for name, value in values["config"].items()}
     others = {name: value for name, value in values.items() if name != "config"}
-    # Folders from before there were such options do not name them.
+    # Folders older than these options do not have them.
     later = ("task", "standardise", "reward_scale", "holdout", "select", "settings_from")
     absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
     return {**{name: absent[name] for name in later}, **others, **config}

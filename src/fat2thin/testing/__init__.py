@@ -1,4 +1,4 @@
-"""A conformance kit for distributions: do density, sampler and cdf agree with each other?
+"""Conformance kit for distributions: checks that density, sampler, cdf and moments agree.
 
 `print(check_distribution(distribution, key))` shows one line per check.
 """

@@ -1,8 +1,8 @@
-"""The conformance check of a distribution, its report, and the checks of scalars and vectors alike.
+"""`check_distribution`, its report, and the checks that scalars and vectors share.
 
-Gradients through samples are compared with difference quotients of the density. For a smooth
-bounded f and a parameter t, d/dt E[f(X_t)] is both the mean of f'(x) dx/dt over reparametrised
-samples and the difference quotient of the integral of f p_t, which does not use the sampler.
+Gradients through samples are compared with finite differences of the density. For a smooth
+bounded f and a parameter t, d/dt E[f(X_t)] equals both the mean of f'(x) dx/dt over reparametrised
+samples and the derivative of the integral of f p_t, which does not use the sampler.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,13 +30,17 @@ _SCORES = 512
 
 @dataclass(frozen=True)
 class ConformanceCheck:
-    """One line of a report: the worst error of a check relative to its tolerance."""
+    """One line of a report, with the measurement that is worst relative to its tolerance."""
 
     name: str
     status: Literal["pass", "FAIL", "not offered"]
+    """`"not offered"` means that the distribution lacks the method."""
     measured: float | None
+    """The error of the worst measurement."""
     tolerance: float | None
+    """The largest error that passes."""
     where: str
+    """What was measured there, or why the check is not offered."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,12 @@ class ConformanceReport:
     """The checks of one distribution; `print(report)` shows them as a table."""
 
     distribution: str
+    """Class, batch shape and dtype."""
     checks: tuple[ConformanceCheck, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed; a method that is not offered does not count."""
+        """Whether no check failed. Methods that the distribution lacks do not count."""
         return not self.failures
 
     @property
@@ -57,7 +62,7 @@ class ConformanceReport:
         return [check.name for check in self.checks if check.status == "FAIL"]
 
     def raise_if_failed(self) -> None:
-        """Raise an AssertionError with the table if a check failed."""
+        """Raise an AssertionError that contains the table if a check failed."""
         if not self.passed:
             raise AssertionError(f"{', '.join(self.failures)} failed\n{self}")
 
@@ -68,7 +73,7 @@ class ConformanceReport:
                 "result": check.status,
                 "measured": _number(check.measured),
                 "tolerance": _number(check.tolerance),
-                "where the worst is": check.where,
+                "worst case": check.where,
             }
             for check in self.checks
         ]
@@ -88,27 +93,43 @@ def check_distribution(
     tolerance: float | None = None,
     skip: Sequence[str] = (),
 ) -> ConformanceReport:
-    """Check a continuous NumPyro distribution; a batch is checked element by element.
+    """Check a continuous NumPyro distribution and return a report. Batch elements are all checked.
 
-    The checks and what they compare (the density is divided by its mass in all but `mass`):
+    The checks (all but `mass` first divide the density by its mass):
 
-    - `mass`: the integral of the density is 1.
+    - `mass`: the density integrates to 1.
     - `samples`: samples follow the density (chi-square; means of bounded functions for vectors).
-    - `cdf`: the integral of the density, 0 and 1 at the ends, the density as its derivative.
+    - `cdf`: it is the integral of the density, 0 and 1 at the ends, and its slope is the density.
     - `icdf`: the density has mass u below icdf(u).
-    - `entropy`, `moments`: -E[log p], mean, variance; not finite only where the tail diverges.
-    - `gradients`: pathwise derivatives against difference quotients of the density, so a sampler
-      of another law fails here as well as in `samples`.
-    - `support`: samples are in it, and log_prob is exactly -inf outside.
-    - `edges`: no NaN in log_prob or its gradient at, around and far from the ends.
-    - `precision`: float32 against float64 from the same parameters.
-    - `sample_with_log_prob`, where there is such a method: against log_prob of the samples.
+    - `entropy`, `moments`: they equal -E[log p], mean and variance of the density, and are not
+      finite only where the integral diverges.
+    - `gradients`: pathwise derivatives match finite differences of the density. A sampler of
+      another distribution fails here as well as in `samples`.
+    - `support`: samples are in the support, and log_prob is exactly -inf outside.
+    - `edges`: log_prob and its gradient are not NaN at, around and far from the ends.
+    - `precision`: float32 and float64 agree for the same parameters.
+    - `sample_with_log_prob`: if this method exists, it agrees with log_prob of the samples.
 
-    Scalar events are compared with quadrature to `tolerance` (2e-5 in float32, 1e-9 in float64,
-    plus what the dtype cannot resolve), vectors with importance sampling. `false_alarm` is the
-    probability that chance alone fails any check, over the whole batch. `samples` are drawn per
-    element (fewer for a very large batch); `skip` names checks to leave out. The same key gives
-    the same report.
+    Scalar events are compared with quadrature, vectors with importance sampling.
+
+    Args:
+        distribution: the distribution; its batch may have any shape.
+        key: the random key. The same key gives the same report.
+        samples: samples per batch element (fewer for a very large batch), at least 2000.
+        false_alarm: the probability that a correct distribution fails by chance, over all checks
+            and the whole batch.
+        tolerance: the allowed error of quadrature, 2e-5 in float32 and 1e-9 in float64 by default.
+            What the dtype cannot resolve is added to it.
+        skip: names of checks to skip.
+
+    Example:
+        >>> import jax
+        >>> from numpyro.distributions import Normal
+        >>> from fat2thin.testing import check_distribution
+        >>> options = {"samples": 2000, "skip": ["gradients", "edges", "precision", "icdf"]}
+        >>> report = check_distribution(Normal(0.0, 1.0), jax.random.key(0), **options)
+        >>> report.passed, [check.name for check in report.checks if check.status == "pass"]
+        (True, ['mass', 'samples', 'cdf', 'entropy', 'moments', 'support'])
     """
     if samples < _FEWEST_SAMPLES:
         raise ValueError(f"samples must be at least {_FEWEST_SAMPLES}, got {samples}")
@@ -117,7 +138,9 @@ def check_distribution(
     checks = {function.__name__.removeprefix("check_"): function for function in functions}
     unknown = set(skip) - set(checks)
     if unknown:
-        raise ValueError(f"no such checks: {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"unknown checks in skip: {', '.join(sorted(unknown))}; known are {', '.join(checks)}"
+        )
     study: Study = (study_scalar if subject.scalar else study_vector)(subject, key)
     lines = tuple(_run(study, n, check) for n, check in checks.items() if n not in skip)
     shape = f" of batch shape {subject.batch_shape}" if subject.batch_shape else ""
@@ -125,7 +148,7 @@ def check_distribution(
 
 
 def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -> ConformanceCheck:
-    """Run a check; it passes if every error is within its tolerance."""
+    """Run a check, which passes if every error is within its tolerance."""
     try:
         measurements = list(check(study))
     except NOT_OFFERED as missing:
@@ -139,13 +162,13 @@ def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -
         passed = error <= tolerance
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = error / np.maximum(tolerance, 1e-300)
-        # A NaN is worse than any error.
+        # NaN counts as worse than any other error.
         ratio = np.where(
             passed, np.nan_to_num(np.minimum(ratio, 1.0)), np.nan_to_num(ratio, nan=np.inf)
         )
         row, element = (int(index) for index in np.unravel_index(np.argmax(ratio), ratio.shape))
         if ratio[row, element] > worst:
-            # Without any error there is no worst place to name.
+            # If every error is 0, there is no worst case to describe.
             where: tuple[str, ...] = ()
             if error[row, element] != 0.0:
                 where = (measurement.describe(row, element), study.subject.element_name(element))
@@ -158,12 +181,12 @@ def _run(study: Any, name: str, check: Callable[[Any], Iterator[Measurement]]) -
                 ", ".join(filter(None, where)),
             )
     if line is None:
-        raise ValueError(f"the check {name} measured nothing")
+        raise ValueError(f"check {name} returned no measurements")
     return line
 
 
 def _at(what: str, values: Values) -> Callable[[int, int], str]:
-    """Describe a row by its value."""
+    """Return a function that describes a row by its value."""
 
     def describe(row: int, element: int) -> str:
         value = np.asarray(values[row, element])
@@ -173,14 +196,14 @@ def _at(what: str, values: Values) -> Callable[[int, int], str]:
 
 
 def _never(bad: Bool[np.ndarray, "rows elements"], values: Values, what: str) -> Measurement:
-    """Fail where `bad` holds in any row, and name the first such row."""
+    """Return a measurement that fails where `bad` is true in any row and names the first one."""
     row, name = np.argmax(bad, axis=0), _at(what, values)
     error = np.any(bad, axis=0).astype(np.float64)
     return Measurement(error, 0.0, lambda _, element: name(int(row[element]), element))
 
 
 def check_support(study: Study) -> Iterator[Measurement]:
-    """Samples lie in the support and have a finite log density; outside it is exactly -inf."""
+    """Check that samples lie in the support with a finite log density, which is -inf outside."""
     subject, samples = study.subject, study.second
     outside = study.outside()
     leaks = ~np.isneginf(subject.log_prob(outside)) & ~subject.in_support(outside)
@@ -190,7 +213,7 @@ def check_support(study: Study) -> Iterator[Measurement]:
 
 
 def check_edges(study: Study) -> Iterator[Measurement]:
-    """Neither log_prob nor its gradient in value and parameters is NaN anywhere."""
+    """Check that log_prob and its gradient in value and parameters are not NaN."""
     subject, points = study.subject, study.edge_points()
     huge = subject.rounded(np.sign(points[-2:]) * float(subject.limits.max) / 2.0)
 
@@ -214,13 +237,13 @@ def check_edges(study: Study) -> Iterator[Measurement]:
 
 
 def check_precision(study: Study) -> Iterator[Measurement]:
-    """float32 and float64 agree, from the same float32 parameters, where most of the mass is."""
+    """Check that float32 and float64 agree where most of the mass is, for float32 parameters."""
     subject = study.subject
     if not subject.parameters:
-        raise NotImplementedError("its parameters are unknown")
+        raise NotImplementedError("the distribution's parameters are unknown")
     points = study.typical(_PRECISION_POINTS)
     largest = float(np.finfo(np.float32).max) / 4.0
-    # Values beyond float32's range are not a question of precision.
+    # Values beyond the range of float32 are not compared.
     in_range = (np.abs(points) < largest).reshape(*points.shape[:2], -1).all(-1)
     points = np.clip(points, -largest, largest).astype(np.float32)
     methods = ["log_prob", *(["cdf"] if _offers_cdf(subject) else [])]
@@ -248,7 +271,7 @@ def _offers_cdf(subject: Subject) -> bool:
 def _evaluated(
     subject: Subject, methods: list[str], points: np.ndarray, dtype: type
 ) -> dict[str, Float[np.ndarray, "rows elements"]]:
-    """Evaluate methods in a dtype, with the parameters rounded to float32."""
+    """Return the methods evaluated in a dtype, with parameters rounded to float32."""
     single = {name: np.asarray(value, np.float32) for name, value in subject.parameters.items()}
     with jax.enable_x64(dtype is np.float64):
         parameters = {name: jnp.asarray(value, dtype) for name, value in single.items()}
@@ -265,7 +288,7 @@ def _evaluated(
 
 
 def check_sample_with_log_prob(study: Study) -> Iterator[Measurement]:
-    """The log density returned with a sample is that of the sample, and finite at every edge."""
+    """Check that the log density returned with a sample is finite and matches log_prob."""
     subject = study.subject
     draw = quick_jit(subject.distribution.sample_with_log_prob, static_argnums=1)
     rows = max(1, min(_PAIRS, 2 * 10**6 // (subject.elements * subject.dimension)))
@@ -278,14 +301,14 @@ def check_sample_with_log_prob(study: Study) -> Iterator[Measurement]:
         noise = noise + np.abs(subject.log_prob(2.0 * values - inwards) - expected)
         error = np.where(brought == expected, 0.0, np.abs(brought - expected))
     allowed = np.nan_to_num(subject.tolerance * (1.0 + np.abs(expected)) + 4.0 * noise, nan=np.inf)
-    # At the edge itself the sample has lost digits that its density still has.
+    # Close to an edge the rounded sample has lost digits that its log density still has.
     allowed = np.where(study.near_end(values), np.inf, allowed)
     yield _never(~np.isfinite(brought), values, "log density not finite, returned with")
     yield Measurement(error, allowed, _at("log density returned with", values))
 
 
 def check_gradients(study: Study) -> Iterator[Measurement]:
-    """Pathwise derivatives are finite, and their mean is the derivative of the expectation."""
+    """Check that pathwise derivatives are finite and average to the expectation's derivative."""
     subject = study.subject
     own = subject.distribution.reparametrized_params or subject.owner.reparametrized_params
     names = [name for name in own if name in subject.parameters]
@@ -294,7 +317,7 @@ def check_gradients(study: Study) -> Iterator[Measurement]:
     labels = study.feature_names
     width = study.threshold(len(names) * len(labels) * subject.elements)
     sample_key, *keys = jax.random.split(study.keys[0], 1 + len(names))
-    # The derivative of log_prob along tangents of the parameters.
+    # The derivative of log_prob along parameter tangents.
     score = subject.program(
         lambda values, tangents: jax.jvp(
             lambda parameters: subject.rebuilt(parameters).log_prob(values),
@@ -314,7 +337,7 @@ def check_gradients(study: Study) -> Iterator[Measurement]:
 
 
 def _tangents(parameters: Parameters, name: str, tangent: ArrayLike) -> Parameters:
-    """Return a tangent of one parameter, and zero for the others."""
+    """Return tangents that are zero except for one parameter."""
     return {
         other: jnp.asarray(tangent, value.dtype) if other == name else jnp.zeros_like(value)
         for other, value in parameters.items()
@@ -330,10 +353,10 @@ def _moved(parameters: Parameters, name: str, step: np.ndarray, offset: int) -> 
 def _exact_step(
     study: Study, score: Callable[..., Values], name: str, key: Key[Array, ""]
 ) -> np.ndarray:
-    """Return a representable step of the parameter, `STEP` natural lengths long.
+    """Return a step of the parameter that is representable and `STEP` natural lengths long.
 
-    The natural length is one over the root mean square of the score, so that a step changes the
-    density by about `STEP` of itself whatever the parameter means.
+    The natural length is 1 / RMS(score), so a step changes the density by a fraction of about
+    `STEP`, whatever the parameter means.
     """
     subject = study.subject
     value = subject.parameters[name]
@@ -355,7 +378,7 @@ def _exact_step(
 
 
 def _direction(subject: Subject, name: str, key: Key[Array, ""]) -> Array:
-    """Return ones for scalars; for vectors a random direction that keeps the constraint."""
+    """Return ones for scalars, or a random direction within the constraint for vectors."""
     value = subject.parameters[name]
     if subject.scalar:
         return jnp.ones_like(value)
@@ -370,9 +393,10 @@ def _direction(subject: Subject, name: str, key: Key[Array, ""]) -> Array:
 def _pathwise(
     study: Study, key: Key[Array, ""], steps: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Estimate the features' derivatives along the steps of all parameters, on the same samples.
+    """Estimate the features' derivatives along all parameter steps, on the same samples.
 
-    Return mean and standard error (parameters, features, elements), and whether all are finite.
+    Return mean and standard error, with shape (parameters, features, elements), and whether all
+    derivatives are finite, with shape (parameters, elements).
     """
     subject = study.subject
     tangents = [_tangents(subject.parameters, n, step / STEP) for n, step in steps.items()]
@@ -383,7 +407,7 @@ def _pathwise(
         def sample(parameters: Parameters) -> Array:
             return subject.rebuilt(parameters).sample(key, (rows,))
 
-        # The costly part of a derivative does not depend on the direction and runs once.
+        # Linearise once: the expensive part does not depend on the direction.
         drawn, along = jax.linearize(sample, subject.parameters)
         return drawn, jax.vmap(along)(stacked)
 

@@ -1,16 +1,16 @@
-"""Integrals over the real line of densities that may be sharp, heavy-tailed or cut off.
+"""Integrals over the real line of densities that may be sharp, heavy-tailed or truncated.
 
-The line is cut into regions, between `edges` and beyond the two outermost. Each has a coordinate
-c in which algebraic tails and ends are exponentials:
+The line is cut at `edges` into regions: those between edges and the two outer ones. Each has a
+coordinate c in which algebraic tails and ends become exponentials:
 
     between edges, towards a finite end of the support      x = end +- exp(+-c)
     between edges otherwise                                 x = centre + core sinh(c)
     beyond the edges, towards a finite end                  x = end +- gap exp(-c), c from 0
     beyond the edges, towards infinity                      x = edge +- gap (exp(c) - 1), c from 0
 
-Pieces of a region carry Gauss-Legendre nodes. The least resolved pieces are halved until all are
-resolved, so a density far narrower or far wider than the edges suggest is not missed. Densities
-and weights meet as logarithms in float64.
+Regions consist of pieces with Gauss-Legendre nodes. The least resolved pieces are halved until all
+are resolved, so a density far narrower or wider than the edges suggest is not missed. Densities and
+weights are multiplied as logarithms in float64.
 """
 
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ Sides = Float[np.ndarray, "2 elements"]
 Nodes = Float[np.ndarray, "nodes elements"]
 
 _SIGNS = np.array([[-1.0], [1.0]])
-# The distance exp(-690) is below every number but zero.
+# exp(-690) is smaller than any distance the quadrature has to resolve.
 _DEPTH = 690.0
-# Shares of an interval that are tried at once, and how often it is cut down.
+# Fractions of an interval that are tried together, and how often the interval is subdivided.
 _FIRST_SEARCH = np.linspace(0.0, 1.0, 129)
 _LATER_SEARCH = np.linspace(0.0, 1.0, 32)
 _SEARCHES = 10
@@ -37,7 +37,7 @@ _SEARCHES = 10
 _FAR = 25.0
 _ORDER = 12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
-# Projections on the last two Legendre polynomials: whatever they hold is not resolved.
+# Projections on the last two Legendre polynomials, which measure what is not resolved.
 _UNRESOLVED = (
     np.polynomial.legendre.legvander(_NODES, _ORDER - 1)[:, -2:]
     * _WEIGHTS[:, None]
@@ -46,7 +46,7 @@ _UNRESOLVED = (
 _SPLIT = 16
 _ROUNDS = 40
 _GOAL = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
-# A tail |x|^-(1 + a) with a below this is indistinguishable from one that does not converge.
+# A tail |x|^-(1 + a) with a below this cannot be distinguished from a divergent one.
 SLOWEST_DECAY = 0.004
 _OUTER_CUTS = 12
 
@@ -55,17 +55,20 @@ _OUTER_CUTS = 12
 class Line:
     """A density on the real line, cut into regions 0 to len(edges) for each batch element.
 
-    `edges` ascend within the `ends` of the support; `reach` is where the coordinates of the two
-    outer regions stop.
+    `parameters` replace the subject's own if given.
     """
 
     subject: Subject
     parameters: Parameters | None
     edges: Float[np.ndarray, "edges elements"]
+    """Ascending cuts within the ends."""
     ends: Sides
+    """Ends of the support; infinite if there is none."""
     centre: Elements
     core: Elements
+    """Width of the density around the centre."""
     reach: Sides
+    """Last coordinates of the two outer regions."""
 
     @property
     def bounded(self) -> Bool[np.ndarray, "2 elements"]:
@@ -120,7 +123,7 @@ class Line:
         return x, slope
 
     def _towards_end(self, region: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return an inner region's side of the centre (0 or 1), and whether that has an end."""
+        """Return the side of the centre (0 or 1) of inner regions, and whether it has an end."""
         right = np.clip(region, 1, len(self.edges) - 1).reshape(-1, region.shape[-1])
         right = np.broadcast_to(right, (len(right), len(self.centre)))
         edge = np.take_along_axis(self.edges, right, 0)
@@ -129,7 +132,7 @@ class Line:
         return side, np.where(side == 0, *self.bounded)
 
     def inside(self, x: Float[np.ndarray, "*n elements"]) -> Float[np.ndarray, "*n elements"]:
-        """Round values to the dtype, at least a step away from the ends of the support."""
+        """Round values to the dtype and clip them to one step inside the ends of the support."""
         step = np.array([[1.0], [-1.0]]) * self.subject.spacing(self.ends)
         first, last = np.where(self.bounded, self.ends + step, self.ends)
         return self.subject.rounded(np.clip(x, np.minimum(first, last), last))
@@ -142,16 +145,16 @@ def make_line(
     core: Elements,
     parameters: Parameters | None = None,
 ) -> Line:
-    """Cut the line at edges, for the subject itself or with other parameters.
+    """Return the line cut at `edges`, for the subject's own parameters or others.
 
-    `core` is the width of the density around `centre`, as far as it is known. Where no end is
-    declared, the density ends where it is last finite: at an end of the support, or where it
-    leaves the range of numbers.
+    `core` is an estimate of the width of the density around `centre`. Where no end is declared, the
+    line ends where the log density is last finite: at an end of the support, or at the limit of the
+    floating-point range.
     """
     ends = subject.ends(parameters)
     known = np.isfinite(ends)
     farthest = np.log(float(subject.limits.max)) - 2.0 - np.maximum(np.log(core), 0.0)
-    # The largest c with a finite log density at centre -+ core sinh(c), by repeated subdivision.
+    # Find the largest c with a finite log density at centre -+ core sinh(c), by subdivision.
     inside, outside = np.zeros(known.shape), np.broadcast_to(farthest, known.shape)
     for shares in (_FIRST_SEARCH, *(_LATER_SEARCH,) * _SEARCHES):
         tries = inside + shares[:, None, None] * (outside - inside)
@@ -159,7 +162,7 @@ def make_line(
             x = np.where(known, centre, centre + _SIGNS * core * np.sinh(tries))
         answer = subject.log_prob(subject.rounded(x).reshape(-1, len(centre)), parameters)
         good = np.isfinite(answer).reshape(tries.shape)
-        # The last value that is finite and the one after it; if none is, nothing is known.
+        # The last finite value and the one after it; if none is finite, the outermost value.
         place = len(shares) - 1 - np.where(good.any(0), np.argmax(good[::-1], axis=0), 0)
         after = np.minimum(place + 1, len(shares) - 1)
         inside = np.take_along_axis(tries, place[None], 0)[0]
@@ -174,7 +177,7 @@ def make_line(
 
 
 class _Pieces(NamedTuple):
-    """Pieces of the coordinate and their nodes; the first axis of every array is the piece."""
+    """Pieces of the regions and their nodes; the first axis of every array is the piece."""
 
     region: Int[np.ndarray, "pieces elements"]
     left: Float[np.ndarray, "pieces elements"]
@@ -189,11 +192,7 @@ class _Pieces(NamedTuple):
 
 @dataclass(frozen=True)
 class Integral:
-    """Nodes of one density: everything an integral over it needs.
-
-    `noise` is the change of the log density to the next number of the dtype, which neither a node
-    nor the density can resolve.
-    """
+    """Nodes, weights and log densities: everything an integral over a density needs."""
 
     line: Line
     region: Int[np.ndarray, "nodes elements"]
@@ -202,25 +201,26 @@ class Integral:
     log_weight: Nodes
     log_density: Nodes
     noise: Nodes
+    """Change of the log density to the next number of the dtype, which cannot be resolved."""
 
     @property
     def log_share(self) -> Nodes:
-        """log of weight times density."""
+        """Log of weight times density."""
         return self.log_weight + self.log_density
 
     @property
     def mass(self) -> Elements:
-        """Integral of the density, infinite where its tail does not decay."""
+        """The integral of the density; infinite where the tail does not decay."""
         return np.exp(self.log_share).sum(0) + self.remainder(self.log_share).sum(0)
 
     def region_masses(self) -> Float[np.ndarray, "regions elements"]:
-        """Return the integral of the density over each region, as far as it converges."""
+        """Return the integral of the density over each region, without divergent tails."""
         masses = self._by_region(np.exp(self.log_share))
         masses[[0, -1]] += np.nan_to_num(self.remainder(self.log_share), posinf=0.0)
         return masses
 
     def region_noise(self) -> Float[np.ndarray, "regions elements"]:
-        """Return how much of each region's mass is below the resolution of the dtype."""
+        """Return the part of each region's mass that the dtype cannot resolve."""
         return self._by_region(np.exp(self.log_share) * np.minimum(self.noise, 1.0))
 
     def _by_region(self, share: Nodes) -> Float[np.ndarray, "regions elements"]:
@@ -234,20 +234,20 @@ class Integral:
             return np.where(share == 0.0, 0.0, share * values).sum(0) / share.sum(0)
 
     def noise_of(self, values: Nodes) -> Elements:
-        """Return how much of E|values| is below the resolution of the dtype."""
+        """Return the part of E|values| that the dtype cannot resolve."""
         return self.mean_of(np.abs(values) * np.minimum(self.noise, 1.0))
 
     @property
     def unresolved(self) -> Elements:
-        """Share of the mass that may be off because the dtype does not resolve it."""
+        """Bound on the relative error of the mass from what the dtype cannot resolve."""
         return 4.0 * self.noise_of(np.ones_like(self.x))
 
     def decay(self, log_integrand: Nodes) -> tuple[Sides, Sides]:
-        """Return the log integral over the last quarter of each endless tail, and its decay.
+        """Return the log integral over the last quarter of each unbounded tail, and its decay.
 
-        The decay since the third quarter is the logarithm of their ratio per unit of coordinate
-        (an e-fold of x): the exponent a of an integrand |x|^-(1 + a). The integral diverges if it
-        is 0 or below.
+        The decay is the log of the ratio of the third to the last quarter per unit of coordinate
+        (an e-fold of x). It is the exponent a of an integrand |x|^-(1 + a); the integral diverges
+        if it is 0 or below.
         """
         quarters = np.empty((2, 2, len(self.line.centre)))
         for side, number in enumerate((0, len(self.line.edges))):
@@ -261,7 +261,7 @@ class Integral:
         return last, np.where(np.isneginf(last), np.inf, rate)
 
     def remainder(self, log_integrand: Nodes) -> Sides:
-        """Extrapolate each tail beyond the last nodes; inf where it does not decay."""
+        """Return the integral beyond the last nodes of each tail; inf where it does not decay."""
         last, rate = self.decay(log_integrand)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             beyond = np.exp(last) / np.expm1(rate * self.line.reach / 4.0)
@@ -269,7 +269,7 @@ class Integral:
         return np.where(last > _log_sum(log_integrand) - 40.0, beyond, 0.0)
 
     def moved(self, line: Line) -> "Integral":
-        """Integrate a neighbouring density on a neighbouring line, with the same pieces."""
+        """Return the integral of a nearby density on a nearby line, with the same pieces."""
 
         def of_nodes(values: Float[np.ndarray, "regions elements"]) -> Nodes:
             return np.take_along_axis(values, self.region, 0)
@@ -293,7 +293,7 @@ def _log_sum(values: Float[np.ndarray, "rows elements"]) -> Elements:
 
 
 def integrate(line: Line) -> Integral:
-    """Place nodes that resolve the density of every element."""
+    """Return an integral whose nodes resolve the density of every element."""
     pieces = _evaluated(line, *_first_cuts(line))
     goal = np.log(_GOAL.get(line.subject.dtype, 1e-3))
     for _ in range(_ROUNDS):
@@ -314,7 +314,7 @@ def integrate(line: Line) -> Integral:
 
 
 def _exchanged(old: np.ndarray, new: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Put the first half of `new` at `places` of `old`, and append the second half."""
+    """Write the first half of `new` to `places` of `old` and append the second half."""
     index = places if old.ndim == 2 else places[:, None]
     result = np.concatenate([old, new[len(places) :]])
     np.put_along_axis(result, index, new[: len(places)], 0)
@@ -322,11 +322,11 @@ def _exchanged(old: np.ndarray, new: np.ndarray, places: np.ndarray) -> np.ndarr
 
 
 def _first_cuts(line: Line) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return region, left and right coordinate of the first pieces."""
+    """Return region, left and right coordinates of the initial pieces."""
     inner_left, inner_right = line.inner_coordinates()
     with np.errstate(divide="ignore", over="ignore"):
         first = np.minimum(line.core / line.gap, line.reach / 64.0)
-    # From a core's width in equal factors; the last two quarters show how a tail decays.
+    # Geometric spacing from the width of the core; the last two quarters show how a tail decays.
     geometric = np.geomspace(first, line.reach / 2.0, _OUTER_CUTS)
     ends = np.stack([0.75 * line.reach, line.reach])
     cuts = np.concatenate([np.zeros_like(geometric[:1]), geometric, ends])
@@ -350,7 +350,7 @@ def _evaluated(line: Line, region: np.ndarray, left: np.ndarray, right: np.ndarr
     with np.errstate(divide="ignore", invalid="ignore"):
         log_weight = slope + np.log(half * _WEIGHTS[:, None])
         noise = np.nan_to_num(np.abs(here - next_to_it), nan=0.0, posinf=1.0)
-        # Nearer to an end than the dtype resolves, nothing is known of the density.
+        # Closer to an end than the dtype resolves, the density is unknown.
         for end in line.ends:
             lost = np.abs(x - exact) / np.abs(exact - end)
             noise = np.maximum(noise, np.nan_to_num(lost, nan=1.0, posinf=1.0))

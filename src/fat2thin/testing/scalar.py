@@ -1,6 +1,6 @@
 """Checks of scalar distributions against integrals of their density.
 
-All but `mass` divide the density by its mass first, so that a wrong normaliser fails `mass` alone.
+All but `mass` divide the density by its mass first, so a wrong normaliser fails only `mass`.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,27 +26,27 @@ from fat2thin.testing.study import (
 from fat2thin.testing.subject import Parameters, Subject, Values, quick_jit
 
 _BINS = 64
-# Steps of the dtype within which it does not resolve a density.
+# Closer to an end than this many steps of the dtype, the density is not resolved.
 _UNRESOLVED = 32.0
-# Samples expected in the outermost bins: enough for the chi-square distribution to hold.
+# Samples expected in the outermost bins, enough for the chi-square approximation.
 _LEAST_EXPECTED = 50
-# Where the line is cut for difference quotients: well inside, as the ends may move.
+# Quantiles where the line is cut for finite differences, well inside because the ends may move.
 _DIFFERENCE_LEVELS = np.array([0.05, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.95])
-# Rounding differs by a step or two between programs, so "just outside" is a few steps further.
+# Rounding differs by a step or two between programs, so "just outside" is a few steps outside.
 _JUST_OUTSIDE = 8.0
 _NEAR_THE_END = np.arange(-4.0, 5.0)[:, None]
-# An integral is believed to diverge up to this exponent, beyond which a tail visibly decays.
+# Up to this exponent of the tail, an integral counts as divergent.
 _DIVERGENT = 0.02
 _LOWER_LEVELS = np.concatenate([np.geomspace(1e-4, 0.1, 10), np.linspace(0.15, 0.5, 8)])
 _LEVELS = np.concatenate([_LOWER_LEVELS, 1.0 - _LOWER_LEVELS[-2::-1]])
 _SUBDIVISION = 8
 _SLOPES = 32
-# A derivative is not as good as the function: what it may be off, in tolerances.
+# Allowed relative error of a derivative, in tolerances.
 _SLOPE_TOLERANCE = 50.0
-# Below this share of the peak a density may underflow in float32.
+# Below this fraction of its peak a density may underflow in float32.
 _UNDERFLOW = 1e-30
-# Steps of the dtype, there or at the ends, by which an icdf may fall: XLA's tanh falls by one, and
-# moving it to a box adds to that.
+# Steps of the dtype by which an icdf may decrease. XLA's tanh decreases by one, and scaling it to a
+# box adds to that.
 _FALL = 4.0
 
 
@@ -54,12 +54,14 @@ _FALL = 4.0
 class ScalarStudy(Study):
     """A scalar distribution and the integral of its density.
 
-    The first half of the samples places the distribution and cuts the line into bins; the second
-    half is independent of them and is tested.
+    The first half of the samples locates the distribution and cuts the line into bins. The second
+    half is independent and is tested.
     """
 
     first: Float[np.ndarray, "elements samples"]
+    """The first half of the samples, ascending."""
     core: Elements
+    """Distance between the 45 % and 55 % quantiles."""
     integral: Integral
 
     @property
@@ -72,19 +74,19 @@ class ScalarStudy(Study):
         return make_line(self.subject, edges, self.centre, self.core)
 
     def typical(self, count: int) -> Values:
-        """Return quantiles of the first samples from 1 % to 99 %, not too near the ends."""
-        # Where float32 resolves the distance to an end too.
+        """Return quantiles of the first samples from 1 % to 99 %, not too close to the ends."""
+        # float32 must resolve the distance to an end as well.
         ends = np.where(self.line.bounded, self.line.ends, 0.0).astype(np.float32)
         low, high = _within(self.line.ends, np.abs(np.spacing(ends)).astype(np.float64))
         return np.clip(_quantiles(self.first, np.linspace(0.01, 0.99, count)), low, high)
 
     def near_end(self, values: Values) -> Bool[np.ndarray, "rows elements"]:
-        """Return whether rounding decides the density: the dtype does not resolve the distance."""
+        """Return whether values are closer to an end than the dtype resolves."""
         distance = np.abs(values - self.line.ends[:, None])
         return np.any(distance < _UNRESOLVED * self.subject.spacing(self.line.ends)[:, None], 0)
 
     def outside(self) -> Values:
-        """Return values just and far outside a declared end; the centre if there is none."""
+        """Return values just outside and far outside each declared end, the centre otherwise."""
         values = []
         for end, sign in zip(self.subject.ends(), (-1.0, 1.0), strict=True):
             just = _JUST_OUTSIDE * self.subject.spacing(end)
@@ -93,7 +95,7 @@ class ScalarStudy(Study):
         return self.subject.rounded(np.stack(values))
 
     def edge_points(self) -> Values:
-        """Return the ends, some steps around them, the centre, the extremes, and far values."""
+        """Return values at and around the ends, the centre, the extremes, and distant values."""
         subject = self.subject
         ends = np.where(self.line.bounded, self.line.ends, self.centre)
         around = [end + _NEAR_THE_END * subject.spacing(end) for end in ends]
@@ -105,7 +107,7 @@ class ScalarStudy(Study):
         return subject.rounded(np.concatenate([*around, *rest]))
 
     def difference(self, at: Callable[[int], Parameters]) -> Difference:
-        """Return the difference quotient of the features' integrals over the same pieces."""
+        """Return finite differences of the features' integrals over the same pieces."""
         line = self.line_at(_quantiles(self.first, _DIFFERENCE_LEVELS))
         base = integrate(line)
 
@@ -120,7 +122,7 @@ class ScalarStudy(Study):
 
 
 def study_scalar(subject: Subject, key: Key[Array, ""]) -> ScalarStudy:
-    """Draw the samples, place the line by the first half of them, integrate the density."""
+    """Draw samples, cut the line at quantiles of the first half, and integrate the density."""
     study_key, *later_keys = jax.random.split(key, 3)
     first_key, second_key = jax.random.split(study_key)
     half = subject.samples // 2
@@ -143,20 +145,20 @@ def study_scalar(subject: Subject, key: Key[Array, ""]) -> ScalarStudy:
 def _quantiles(
     ordered: Float[np.ndarray, "elements samples"], levels: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, "n elements"]:
-    """Return sample quantiles of ascending samples, NaNs last; 0 where there are only NaNs."""
+    """Return quantiles of ascending samples with NaNs last; 0 if all are NaN."""
     count = ordered.shape[1] - np.isnan(ordered).sum(1)
     index = np.floor(levels[:, None] * np.maximum(count - 1, 0)).astype(int)
     return np.nan_to_num(np.take_along_axis(ordered, index.T, 1).T)
 
 
 def _within(ends: Sides, spacing: Sides) -> Sides:
-    """Return the ends moved inwards, to where the density is resolved."""
+    """Return the ends moved inwards to where the density is resolved."""
     inwards = np.where(np.isfinite(ends), _UNRESOLVED * spacing, 0.0)
     return ends + np.array([[1.0], [-1.0]]) * inwards
 
 
 def _apart(subject: Subject, edges: Values) -> Values:
-    """Join edges that are hardly apart in the dtype: their bin gets no width."""
+    """Merge edges that are too close in the dtype, so that their bin has no width."""
     apart = edges.copy()
     for row in range(1, len(edges)):
         near = edges[row] - apart[row - 1] < _UNRESOLVED * subject.spacing(edges[row])
@@ -165,7 +167,7 @@ def _apart(subject: Subject, edges: Values) -> Values:
 
 
 def check_mass(study: ScalarStudy) -> Iterator[Measurement]:
-    """The integral of the density is one."""
+    """Check that the density integrates to one."""
     integral, mass = study.integral, study.integral.mass
     beyond = np.nan_to_num(integral.remainder(integral.log_share), posinf=0.0).sum(0)
     allowed = study.subject.tolerance + integral.unresolved + beyond
@@ -173,7 +175,7 @@ def check_mass(study: ScalarStudy) -> Iterator[Measurement]:
 
 
 def check_samples(study: ScalarStudy) -> Iterator[Measurement]:
-    """Counts of samples in bins follow the density: Pearson's chi-square."""
+    """Check the counts of samples in bins against the density by Pearson's chi-square test."""
     edges, integral, count = study.line.edges, study.integral, len(study.second)
     masses = integral.region_masses()
     share = count / masses.sum(0)
@@ -191,7 +193,7 @@ def check_samples(study: ScalarStudy) -> Iterator[Measurement]:
 
 
 def check_entropy(study: ScalarStudy) -> Iterator[Measurement]:
-    """The entropy is -E[log p]."""
+    """Check that the entropy is -E[log p]."""
     subject, integral = study.subject, study.integral
     claimed = subject.per_element(quick_jit(subject.distribution.entropy)())
     information = np.where(np.isfinite(integral.log_density), -integral.log_density, 0.0)
@@ -206,7 +208,7 @@ def check_entropy(study: ScalarStudy) -> Iterator[Measurement]:
 
 
 def check_moments(study: ScalarStudy) -> Iterator[Measurement]:
-    """Mean and variance are those of the density; where they are not finite, the tail diverges."""
+    """Check mean and variance against the density; they may be infinite only if it diverges."""
     subject, integral = study.subject, study.integral
     scaled = (integral.x - study.centre) / study.spread
     mean = integral.mean_of(scaled)
@@ -225,17 +227,17 @@ def check_moments(study: ScalarStudy) -> Iterator[Measurement]:
             beyond = integral.remainder(log_integrand).sum(0)
             allowed = allowed + 4.0 * rounding + 2.0 * beyond
             slowest = integral.decay(log_integrand)[1].min(0)
-            # A finite claim needs an integral that converges to it, any other one that diverges.
+            # A finite value needs a convergent integral that equals it; else it must diverge.
             finite, converges = np.isfinite(claimed), slowest > SLOWEST_DECAY
             error = np.where(finite, np.where(converges, difference, np.inf), 0.0)
-            text = numbered(name + " {:.6g}, in quartile distances", claimed)
+            text = numbered(name + " {:.6g}, in units of the quartile distance", claimed)
             yield Measurement(error, np.where(finite & converges, allowed, 0.0), text)
-            tail = numbered(name + " {:.6g}, exponent of its tail", claimed)
+            tail = numbered(name + " {:.6g}, exponent of the tail", claimed)
             yield Measurement(np.where(finite, 0.0, slowest), _DIVERGENT, tail)
 
 
 def check_cdf(study: ScalarStudy) -> Iterator[Measurement]:
-    """The cdf is the integral of the density, never falls, and has the density as its slope."""
+    """Check that the cdf is the density's integral, never decreases, and has it as its slope."""
     subject, integral, tolerance = study.subject, study.integral, study.subject.tolerance
     edges, ends, bounded = study.line.edges, study.line.ends, study.line.bounded
     steps = np.arange(_SUBDIVISION)[:, None] / _SUBDIVISION
@@ -250,12 +252,12 @@ def check_cdf(study: ScalarStudy) -> Iterator[Measurement]:
     error = np.where(bounded, np.abs(at_ends - np.array([[0.0], [1.0]])), 0.0)
     yield Measurement(error, tolerance, numbered("cdf at the end {:.6g}", ends))
     fall = np.maximum(-np.diff(at_fine, axis=0), 0.0)
-    yield Measurement(fall, tolerance / 10.0, numbered("cdf falls at {:.6g}", fine))
+    yield Measurement(fall, tolerance / 10.0, numbered("cdf decreases at {:.6g}", fine))
     yield _cdf_slope(study)
 
 
 def _cdf_slope(study: ScalarStudy) -> Measurement:
-    """The derivative of the cdf between the outer edges is the density."""
+    """Compare the derivative of the cdf between the outer edges with the density."""
     subject, edges = study.subject, study.line.edges
     edges = edges[:: max(1, len(edges) // _SLOPES)]
     cdf = subject.distribution.cdf
@@ -271,7 +273,7 @@ def _cdf_slope(study: ScalarStudy) -> Measurement:
 
 
 def check_icdf(study: ScalarStudy) -> Iterator[Measurement]:
-    """The mass below icdf(u) is u; icdf falls by rounding at most, and stays in the support."""
+    """Check that icdf(u) has mass u below it, is monotone up to rounding, and in the support."""
     subject, tolerance = study.subject, study.subject.tolerance
     levels = np.repeat(subject.rounded(_LEVELS)[:, None], subject.elements, 1)
     values = subject.program(subject.distribution.icdf)(levels)

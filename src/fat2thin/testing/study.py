@@ -1,7 +1,7 @@
-"""What scalar and vector checks share: a study of one distribution, and what a check returns.
+"""The base class of scalar and vector studies, and the measurements that a check returns.
 
-Expectations are compared through features: a value is standardised to z, a view makes one number
-u of it (z itself for a scalar; projections and the squared radius for a vector), and a bounded
+Expectations are compared through features: a value is standardised to z, a view maps it to one
+number u (z itself for a scalar; projections and the squared radius for a vector), and a bounded
 smooth function is applied to u.
 """
 
@@ -16,9 +16,9 @@ from scipy import stats
 
 from fat2thin.testing.subject import Parameters, Subject, Values
 
-# Step of a difference quotient, in units of the parameter's natural length.
+# Step of a finite difference, in units of the parameter's natural length.
 STEP = 2.0**-6
-# What a distribution raises for a method it does not have.
+# Exceptions that mean that the distribution lacks a method.
 NOT_OFFERED = (NotImplementedError, AttributeError, ImportError)
 _LARGE = 1e100
 
@@ -29,24 +29,25 @@ Statistics = Float[np.ndarray, "features elements"]
 
 
 class Measurement(NamedTuple):
-    """Errors and their tolerances, one row per statistic and one column per batch element.
+    """Errors and tolerances, with one row per statistic and one column per batch element.
 
-    One row may be given without its axis, and the tolerance is broadcast. An error above its
-    tolerance fails, and so does NaN. `describe(row, element)` names what was measured.
+    A single row may omit its axis, and the tolerance is broadcast. An error fails if it is NaN or
+    above its tolerance.
     """
 
     error: Float[np.ndarray, "*statistics elements"]
     tolerance: Float[np.ndarray, "..."] | float
     describe: Callable[[int, int], str]
+    """Returns what was measured, given row and element."""
 
 
 def named(rows: Sequence[str]) -> Callable[[int, int], str]:
-    """Describe each row of a measurement by its name."""
+    """Return a function that describes each row of a measurement by its name."""
     return lambda row, _: rows[row]
 
 
 def numbered(text: str, *values: np.ndarray) -> Callable[[int, int], str]:
-    """Describe each row and element by a text with its numbers; one row may lack its axis."""
+    """Return a function that formats `text` with the values of a row and element."""
     tables = [np.atleast_2d(value) for value in values]
     return lambda row, element: text.format(*(table[row, element] for table in tables))
 
@@ -75,13 +76,13 @@ SHAPES = (
         lambda u: np.clip(u, -30.0, 30.0) * _bell(u),
         lambda u: (1.0 - np.clip(u, -30.0, 30.0) ** 2) * _bell(u),
     ),
-    # The only one that sees heavy tails.
+    # The only shape that is sensitive to heavy tails.
     Shape("tanh(log(1+u^2)/4)", _slow, lambda u: (1.0 - _slow(u) ** 2) * u / (2.0 * (1.0 + u**2))),
 )
 
 
 class View(NamedTuple):
-    """One number u of a standardised value; `push` maps a derivative of z to one of u."""
+    """A map of a standardised value z to one number u; `push` maps derivatives of z to u."""
 
     name: str
     value: Callable[[Standardised], Rows]
@@ -89,7 +90,7 @@ class View(NamedTuple):
 
 
 def views(dimension: int, generator: np.random.Generator) -> tuple[View, ...]:
-    """The identity for scalars; coordinates, random projections, the squared radius for vectors."""
+    """Return the identity for scalars; coordinates, projections and squared radius for vectors."""
     if dimension == 1:
         return (View("u = z", lambda z: z[..., 0], lambda z, dz: dz[..., 0]),)
     directions = generator.normal(size=(3, dimension))
@@ -111,15 +112,16 @@ def _projection(name: str, direction: Float[np.ndarray, " dimension"]) -> View:
 
 
 class Difference(NamedTuple):
-    """Derivatives of the features' expectations, standard errors, and other possible error."""
+    """Derivatives of the features' expectations by finite differences."""
 
     value: Statistics
     standard_error: Statistics
     slack: Statistics
+    """Allowance for the errors of discretisation and rounding."""
 
 
 def derivative(at: Callable[[int], Rows]) -> tuple[Rows, Rows]:
-    """Return the derivative of at(offset), extrapolated from two steps, and how they differ."""
+    """Return the derivative of at(offset), extrapolated from two steps, and their difference."""
     near = (at(1) - at(-1)) / (2.0 * STEP)
     far = (at(2) - at(-2)) / (4.0 * STEP)
     return (4.0 * near - far) / 3.0, near - far
@@ -127,11 +129,13 @@ def derivative(at: Callable[[int], Rows]) -> tuple[Rows, Rows]:
 
 @dataclass(frozen=True)
 class Study(ABC):
-    """A distribution, samples of it to be tested, and where it lies."""
+    """A distribution, its centre and spread, and samples to test."""
 
     subject: Subject
-    keys: list[Key[Array, ""]]  # for the checks that draw samples of their own
-    second: Values  # the samples to be tested, independent of those that placed the study
+    keys: list[Key[Array, ""]]
+    """Random keys of the checks that draw their own samples."""
+    second: Values
+    """The samples to test, independent of those that determined centre and spread."""
     centre: Float[np.ndarray, "elements *dimension"]
     spread: Float[np.ndarray, "elements *dimension"]
     views: tuple[View, ...]
@@ -142,7 +146,7 @@ class Study(ABC):
 
     @abstractmethod
     def edge_points(self) -> Values:
-        """Return values where a density or its gradient may break; the last two are far away."""
+        """Return values where log_prob or its gradient may fail; the last two are far away."""
 
     @abstractmethod
     def typical(self, count: int) -> Values:
@@ -150,17 +154,17 @@ class Study(ABC):
 
     @abstractmethod
     def difference(self, at: Callable[[int], Parameters]) -> Difference:
-        """Return the difference quotient of the features' expectations.
+        """Return finite differences of the features' expectations.
 
-        `at(offset)` gives the parameters moved by `offset` steps.
+        `at(offset)` returns the parameters shifted by `offset` steps.
         """
 
     def threshold(self, statistics: int) -> float:
-        """Return the standard errors that chance alone exceeds in any of `statistics`."""
+        """Return how many standard errors to allow so that chance rarely fails any statistic."""
         return float(stats.norm.isf(self.subject.false_alarm / (2.0 * statistics)))
 
     def near_end(self, values: Values) -> Bool[np.ndarray, "rows elements"]:
-        """Return whether values are so near a known end that rounding decides their density."""
+        """Return whether values are so close to a known end that rounding dominates."""
         return np.zeros(values.shape[:2], bool)
 
     def inwards(self, values: Values) -> Values:
@@ -173,12 +177,12 @@ class Study(ABC):
         return self.standardise_slope(values - self.centre)
 
     def standardise_slope(self, slopes: Values) -> Standardised:
-        """Return derivatives of values in units of the spread."""
+        """Return derivatives of values divided by the spread."""
         scaled = slopes / self.spread
         return scaled[..., None] if self.subject.scalar else scaled
 
     def features(self, values: Values) -> Iterator[Rows]:
-        """Yield the features of values one after the other, each (rows, elements)."""
+        """Yield the features of values, each with shape (rows, elements)."""
         z = np.clip(self.standardise(values), -_LARGE, _LARGE)
         for view in self.views:
             u = view.value(z)
@@ -193,11 +197,11 @@ class Study(ABC):
             u, du = view.value(z), view.push(z, dz)
             for shape in SHAPES:
                 slope = shape.slope(u)
-                # Far out a vanishing slope meets an overflowing derivative.
+                # In the far tails the slope underflows while the derivative overflows.
                 with np.errstate(invalid="ignore", over="ignore"):
                     yield np.where(slope == 0.0, 0.0, slope * du)
 
     @property
     def feature_names(self) -> list[str]:
-        """Names of the features for a report, in the order of `features`."""
+        """Names of the features in the order of `features`."""
         return [f"{shape.name}, {view.name}" for view in self.views for shape in SHAPES]

@@ -1,4 +1,4 @@
-"""The distribution under test: its parameters by name, its values as rows by batch elements."""
+"""`Subject`, the distribution under test with named parameters and a flattened batch."""
 
 import copy
 import inspect
@@ -22,25 +22,25 @@ from numpyro.distributions import (
 from numpyro.distributions.constraints import Constraint
 
 # Numbers per call of a compiled program: small enough for any memory, large enough that the
-# calls themselves cost nothing.
+# overhead of a call does not matter.
 _BLOCK = 2**20
 _MOST_ROWS = 4096
 _FEW_ROWS = 64
-# Largest number of entries of an array kept on the host.
+# Maximum number of entries of an array on the host.
 _KEPT = 5 * 10**7
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-9}
 _WRAPPERS = (Independent, ExpandedDistribution, MaskedDistribution, TransformedDistribution)
 
 
 def quick_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile with few optimisations; the code of NumPyro's distributions promotes ranks."""
+    """Compile with few optimisations and with rank promotion, which NumPyro needs."""
 
     @wraps(function)
     def with_promotion(*arguments: Any) -> Any:
         with jax.numpy_rank_promotion("allow"):
             return function(*arguments)
 
-    # Most programs here run once or twice, so compiling them takes most of the time.
+    # Most programs run only once or twice, so compilation dominates.
     return jax.jit(
         with_promotion, compiler_options={"xla_backend_optimization_level": 1}, **options
     )
@@ -51,14 +51,14 @@ Values = Float[np.ndarray, "rows elements ..."]
 
 
 def innermost(distribution: Distribution) -> Distribution:
-    """Return the distribution that owns the parameters, under `to_event`, `expand`, `mask`, ..."""
+    """Return the distribution inside wrappers such as `to_event`, `expand` and `mask`."""
     while type(distribution) in _WRAPPERS:
         distribution = distribution.base_dist
     return distribution
 
 
 def rebuild(distribution: Distribution, parameters: Mapping[str, Any]) -> Distribution:
-    """Return the same distribution with these parameter values, which may be traced."""
+    """Return the distribution with other parameter values, which may be traced."""
     kind = type(distribution)
     base = rebuild(distribution.base_dist, parameters) if kind in _WRAPPERS else None
     if base is None:
@@ -102,7 +102,7 @@ def _is_parameter(distribution: Distribution, name: str) -> bool:
 
 
 def event_dim(constraint: Constraint | None) -> int:
-    """Return the number of trailing axes a constraint couples; 0 if unknown."""
+    """Return the number of event axes of a constraint; 0 if unknown."""
     try:
         return 0 if constraint is None else constraint.event_dim
     except NotImplementedError:
@@ -110,10 +110,10 @@ def event_dim(constraint: Constraint | None) -> int:
 
 
 def parameters_of(distribution: Distribution, dtype: Any) -> Parameters:
-    """Return the parameters by name, expanded to the batch so that every element has its own.
+    """Return the parameters by name, broadcast so that every batch element has its own.
 
-    Of several forms of one parameter (a covariance and its Cholesky factor), take the first set
-    that can rebuild the distribution.
+    If a parameter has several forms (a covariance and its Cholesky factor), the first set that can
+    rebuild the distribution is used.
     """
     owner = innermost(distribution)
     accepted = inspect.signature(type(owner)).parameters
@@ -134,10 +134,10 @@ def parameters_of(distribution: Distribution, dtype: Any) -> Parameters:
 
 
 class Subject:
-    """A continuous distribution whose batch is flattened to `elements`, its event to `dimension`.
+    """A continuous distribution with its batch flattened to `elements` and event to `dimension`.
 
-    Values go in and come out as float64 arrays (rows, elements) for scalar events and
-    (rows, elements, dimension) for others; the distribution itself sees its own dtype.
+    Methods take and return float64 arrays: (rows, elements) for scalar events and
+    (rows, elements, dimension) for others. The distribution itself is evaluated in its own dtype.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class Subject:
     ) -> None:
         if distribution.is_discrete:
             raise ValueError(
-                f"{type(distribution).__name__} is discrete: "
-                "check_distribution tests densities, that is continuous distributions."
+                f"{type(distribution).__name__} is discrete; "
+                "check_distribution needs a continuous distribution."
             )
         self.distribution = distribution
         self.owner = innermost(distribution)
@@ -161,10 +161,13 @@ class Subject:
         self.scalar = not self.event_shape
         self.dtype = np.dtype(jax.eval_shape(distribution.sample, jax.random.key(0)).dtype)
         if not np.issubdtype(self.dtype, np.floating):
-            raise ValueError(f"{type(distribution).__name__} draws {self.dtype}, not real numbers.")
+            raise ValueError(
+                f"{type(distribution).__name__} has samples of dtype {self.dtype}; "
+                "check_distribution needs a real floating-point dtype."
+            )
         self.limits = np.finfo(self.dtype)
         self.tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
-        # The checks that compare with chance share the level: two of scalars, five of vectors.
+        # The statistical checks share the false-alarm level: two for scalars, five for vectors.
         self.false_alarm = false_alarm / (2 if self.scalar else 5)
         self.parameters: Parameters = parameters_of(distribution, self.dtype)
         numbers = self.elements * self.dimension
@@ -174,7 +177,7 @@ class Subject:
         self._draw = quick_jit(lambda key, n: distribution.sample(key, (n,)), static_argnums=1)
 
     def element_name(self, element: int) -> str:
-        """Name an element by its place in the batch and its parameters."""
+        """Return the index of an element in the batch and its parameters, as text."""
         if not self.batch_shape:
             return ""
         index = np.unravel_index(element, self.batch_shape)
@@ -189,7 +192,7 @@ class Subject:
         return rebuild(self.distribution, parameters) if parameters else self.distribution
 
     def program(self, function: Callable[..., Array]) -> Callable[..., Values]:
-        """Compile function(values, *arguments) once and apply it to any number of rows."""
+        """Return function(values, *arguments), compiled once for any number of rows."""
         compiled = quick_jit(function)
 
         def apply(values: Values, *arguments: Any) -> Values:
@@ -205,7 +208,7 @@ class Subject:
         return apply
 
     def log_prob(self, values: Values, parameters: Parameters | None = None) -> Values:
-        """Return log densities (rows, elements), of this distribution or with other parameters."""
+        """Return log densities (rows, elements), with other parameters if given."""
         return self._log_prob(values, parameters or {})
 
     def to_device(self, values: Values) -> Array:
@@ -216,7 +219,7 @@ class Subject:
             return jnp.asarray(shaped.astype(self.dtype))
 
     def flatten(self, values: Array) -> Values:
-        """Undo `to_device`: (rows, elements) or (rows, elements, dimension), in float64."""
+        """Invert `to_device`: return (rows, elements) or (rows, elements, dimension) in float64."""
         rows, array = values.shape[0], np.asarray(values, np.float64)
         if self.event_shape and array.ndim == 1 + len(self.batch_shape) + len(self.event_shape):
             return array.reshape(rows, self.elements, self.dimension)
@@ -229,12 +232,12 @@ class Subject:
         return self.flatten(jnp.broadcast_to(values, self.batch_shape)[None])[0]
 
     def rounded(self, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Round to the distribution's dtype, clipped to finite numbers."""
+        """Round values to the distribution's dtype and clip them to finite numbers."""
         most = float(self.limits.max)
         return np.asarray(np.clip(values, -most, most), self.dtype).astype(np.float64)
 
     def spacing(self, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Return the distance to the next number of the dtype; at least its smallest normal one."""
+        """Return the distance to the next number of the dtype, at least the smallest normal one."""
         numbers = self.rounded(values)
         exponent = np.frexp(numbers)[1]
         steps = np.where(numbers == 0.0, 0.0, np.ldexp(float(self.limits.eps), exponent - 1))
@@ -249,11 +252,11 @@ class Subject:
             yield draw(chunk, rows)
 
     def sample(self, key: Key[Array, ""], count: int) -> Values:
-        """Draw independent samples, one per row."""
+        """Return independent samples, one per row."""
         return np.concatenate([*map(self.flatten, self.chunks(key, count, self._draw))])[:count]
 
     def in_support(self, values: Values) -> Bool[np.ndarray, "rows elements"]:
-        """Return whether the distribution's own constraint accepts the values."""
+        """Return whether values satisfy the distribution's support constraint."""
         support = self.distribution.support
         if support is None:
             return np.ones(values.shape[:2], bool)
@@ -263,7 +266,7 @@ class Subject:
         return np.broadcast_to(answer, shape).reshape(values.shape[:2])
 
     def ends(self, parameters: Parameters | None = None) -> Float[np.ndarray, "2 elements"]:
-        """Return the ends of the support, infinite for none, with these parameters if given."""
+        """Return the ends of the support, infinite if unbounded, with other parameters if given."""
         support = self.rebuilt(parameters or {}).support if self.scalar else None
         ends = getattr(support, "lower_bound", -np.inf), getattr(support, "upper_bound", np.inf)
         flat = [np.broadcast_to(end, self.batch_shape).reshape(-1) for end in ends]

@@ -1,8 +1,8 @@
-"""Checks of distributions over vectors, against importance sampling of their own density.
+"""Checks of distributions over vectors against importance sampling of their density.
 
-The proposal is a mixture of three, placed by samples: a Gaussian (efficient in many dimensions),
-a multivariate Cauchy (heavier than elliptical densities), and a product of coordinates with
-density 1 / (2 (1 + |z|) (1 + log(1 + |z|))^2), which is heavier than every power law.
+The proposal is a mixture of three distributions fitted to samples: a Gaussian (efficient in many
+dimensions), a multivariate Cauchy (heavier than elliptical densities), and a product of coordinates
+with density 1 / (2 (1 + |z|) (1 + log(1 + |z|))^2), which is heavier than every power law.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,15 +32,15 @@ Vectors = Float[np.ndarray, "rows elements dimension"]
 
 _FITTED = 2_000
 _FIT_ROUNDS = 50
-# With fewer effective samples an integral is not known, or does not exist.
+# With fewer effective samples an integral is unreliable or diverges.
 _FEWEST_EFFECTIVE = 100.0
 _RAYS = 8
 _BISECTIONS = 80
-# A tail is looked at in shells of these radii, in spreads from the centre.
+# Radii of the shells in which a tail is examined, in units of the spread.
 _SHELLS = (0.0, 5.0, 50.0, 500.0)
-# Where no single point carries more of the variance than this, the standard error is believed.
+# A standard error is trusted if no single point has a larger share of the variance than this.
 _LARGEST_SHARE = 0.1
-# An integral that diverges keeps at least this share from one shell to the next.
+# A divergent integral keeps at least this fraction from one shell to the next.
 _DIVERGENT = 0.5
 _WIDTH = 3.0
 _LEAST_TAIL = 0.02
@@ -48,23 +48,22 @@ _LEAST_TAIL = 0.02
 
 @dataclass(frozen=True)
 class _Placement:
-    """Where the distribution is: centre, spread of each coordinate, and an elliptical frame.
-
-    `frame` is a triangular factor of the scatter, `gaussian` and `cauchy` the scales at which a
-    standard Gaussian or Cauchy in that frame has the median radius of the samples. `flat` means
-    that the samples lie in a subspace, so have no density.
-    """
+    """Location and shape of the distribution, fitted to samples."""
 
     centre: Float[np.ndarray, "elements dimension"]
     spread: Float[np.ndarray, "elements dimension"]
     frame: Float[np.ndarray, "elements dimension dimension"]
+    """Triangular factor of the scatter matrix."""
     gaussian: Elements
+    """Scale at which a standard Gaussian in the frame has the samples' median radius."""
     cauchy: Elements
+    """The same for a standard Cauchy."""
     flat: bool
+    """Whether the samples lie in a subspace and therefore have no density."""
 
 
 def _place(samples: Vectors) -> _Placement:
-    """Fit the placement to samples."""
+    """Return the placement fitted to samples."""
     samples = np.nan_to_num(samples[:_FITTED])
     dimension = samples.shape[-1]
     lower, centre, upper = np.quantile(samples, [0.25, 0.5, 0.75], axis=0)
@@ -77,7 +76,7 @@ def _place(samples: Vectors) -> _Placement:
     flat = flat or bool(np.any(eigenvalues[:, 0] < 1e-10 * eigenvalues[:, -1]))
     scatter = np.broadcast_to(np.eye(dimension), (*centre.shape, dimension)).copy()
     for _ in range(_FIT_ROUNDS):
-        # The fixed point of the Cauchy likelihood: far samples hardly count.
+        # Fixed-point iteration of the Cauchy likelihood, which gives outliers little weight.
         radius = np.einsum("rei,eij,rej->re", z, np.linalg.inv(scatter), z)
         weight = (dimension + 1.0) / (1.0 + radius)
         scatter = np.einsum("re,rei,rej->eij", weight, z, z) / len(z)
@@ -91,7 +90,7 @@ def _place(samples: Vectors) -> _Placement:
 
 @dataclass(frozen=True)
 class _Cloud:
-    """Points of the proposal with both log densities: weighted samples of the distribution."""
+    """Samples of the proposal, with their log densities under proposal and distribution."""
 
     points: Vectors
     log_proposal: Rows
@@ -100,7 +99,7 @@ class _Cloud:
 
     @property
     def weight(self) -> Rows:
-        """Density over proposal: its mean is the mass."""
+        """The ratio of density to proposal; its mean is the mass."""
         return self.weight_of(self.log_density)
 
     def weight_of(self, log_density: Rows) -> Rows:
@@ -118,7 +117,7 @@ class _Cloud:
             return mean, np.sqrt(np.mean(terms**2, axis=0) / len(weight))
 
     def effective_samples(self) -> Elements:
-        """Return (sum w)^2 / sum w^2: few where the proposal does not cover a tail."""
+        """Return (sum w)^2 / sum w^2, which is small if the proposal does not cover a tail."""
         weight = self.weight
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = np.nan_to_num(weight / weight.max(0))
@@ -126,7 +125,7 @@ class _Cloud:
 
 
 def _make_cloud(subject: Subject, placement: _Placement, count: int, seed: int) -> _Cloud:
-    """Draw the proposal and evaluate the density; zero outside the declared support."""
+    """Sample the proposal and evaluate the density, which is zero outside the support."""
     generator = np.random.default_rng(seed)
     shape = (count, subject.elements, subject.dimension)
     normal = generator.normal(size=shape)
@@ -148,7 +147,7 @@ def _make_cloud(subject: Subject, placement: _Placement, count: int, seed: int) 
 
 
 def _without_nan(log_density: Rows) -> Rows:
-    """Treat NaN as no density; other checks find it."""
+    """Replace NaN by zero density; other checks detect NaN."""
     return np.where(np.isnan(log_density), -np.inf, log_density)
 
 
@@ -183,22 +182,21 @@ def _log_proposal(placement: _Placement, points: Vectors) -> Rows:
 
 @dataclass(frozen=True)
 class VectorStudy(Study):
-    """A distribution over vectors, and its density at points of a proposal."""
+    """A distribution over vectors, and its density at samples of a proposal."""
 
     proposed: _Cloud
     rays: Float[np.ndarray, "rays dimension"]
+    """Directions along which the edge of the support is searched."""
 
     @property
     def cloud(self) -> _Cloud:
-        """The weighted points; an error if there is no density in the space it lives in."""
+        """The weighted samples; raises NotImplementedError if the support has no volume."""
         if not self.proposed.has_volume:
-            raise NotImplementedError(
-                "the support has no volume, so there is no integral to compare"
-            )
+            raise NotImplementedError("the support has no volume, so integrals cannot be compared")
         return self.proposed
 
     def typical(self, count: int) -> Values:
-        """Return samples, each the middle one of a few, so that none is far out."""
+        """Return samples, each the median of a few by radius, so that none is in the far tail."""
         count = min(count, len(self.second) // 8)
         samples = self.second[: 8 * count]
         groups = samples.reshape(count, 8, *samples.shape[1:])
@@ -207,11 +205,11 @@ class VectorStudy(Study):
         return np.take_along_axis(groups, middle[:, None, :, None], 1)[:, 0]
 
     def outside(self) -> Values:
-        """Return points of the proposal; those outside the support are tested."""
+        """Return samples of the proposal; only those outside the support are tested."""
         return self.proposed.points[: 4 * self.subject.rows]
 
     def edge_points(self) -> Values:
-        """Return the centre, both sides of the edge along rays, and far values."""
+        """Return the centre, both sides of the edge along rays, and distant values."""
         subject, far = self.subject, float(self.subject.limits.max) ** 0.25
 
         def along(distance: Float[np.ndarray, "rays elements"]) -> Values:
@@ -234,7 +232,7 @@ class VectorStudy(Study):
         return np.concatenate(points)
 
     def difference(self, at: Callable[[int], Parameters]) -> Difference:
-        """Return the difference quotient of the features' expectations over the same points."""
+        """Return finite differences of the features' expectations over the same points."""
         cloud = self.cloud
 
         def weight(offset: int) -> Float[np.ndarray, "rows elements"]:
@@ -253,7 +251,7 @@ class VectorStudy(Study):
 
 
 def study_vector(subject: Subject, key: Key[Array, ""]) -> VectorStudy:
-    """Draw the samples, place the proposal by the first half of them, evaluate the density."""
+    """Draw samples, fit the proposal to the first half, and evaluate the density."""
     study_key, *later_keys = jax.random.split(key, 3)
     first_key, second_key, cloud_key = jax.random.split(study_key, 3)
     half = subject.samples // 2
@@ -268,7 +266,7 @@ def study_vector(subject: Subject, key: Key[Array, ""]) -> VectorStudy:
 
 
 def check_mass(study: VectorStudy) -> Iterator[Measurement]:
-    """The integral of the density is one, and it converges."""
+    """Check that the density integrates to one and that the integral converges."""
     weight = study.cloud.weight
     with np.errstate(over="ignore", invalid="ignore"):
         mass = weight.mean(0)
@@ -277,13 +275,13 @@ def check_mass(study: VectorStudy) -> Iterator[Measurement]:
     effective = study.cloud.effective_samples()
     allowed = study.subject.tolerance + width * error
     yield Measurement(np.abs(mass - 1.0), allowed, numbered("the integral is {:.6g}", mass))
-    text = "the integral is {:.3g} and rests on {:.3g} points: it does not converge"
+    text = "the integral is {:.3g} from {:.3g} effective points: it does not converge"
     few = _FEWEST_EFFECTIVE / np.maximum(effective, 1e-9)
     yield Measurement(few, 1.0, numbered(text, mass, effective))
 
 
 def check_samples(study: VectorStudy) -> Iterator[Measurement]:
-    """Bounded functions have the same mean over samples as under the density."""
+    """Check that bounded functions have the same mean over samples and under the density."""
     samples = np.nan_to_num(study.second, nan=np.inf)
     names = study.feature_names
     width = study.threshold(len(names) * study.subject.elements)
@@ -298,13 +296,13 @@ def check_samples(study: VectorStudy) -> Iterator[Measurement]:
 
 
 def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
-    """The entropy is -E[log p]."""
+    """Check that the entropy is -E[log p]."""
     subject, cloud = study.subject, study.cloud
     claimed = subject.per_element(quick_jit(subject.distribution.entropy)())
     information = np.where(np.isfinite(cloud.log_density), -cloud.log_density, 0.0)
     mean, error = cloud.mean_of(information)
     entropy = mean + np.log(cloud.weight.mean(0))
-    # The logarithm of the mass has an error of its own.
+    # Add the standard error of the log of the mass.
     error = error + cloud.weight.std(0) / cloud.weight.mean(0) / np.sqrt(len(information))
     width = study.threshold(subject.elements)
     allowed = study.subject.tolerance * (1.0 + np.abs(entropy)) + width * error
@@ -313,7 +311,7 @@ def check_entropy(study: VectorStudy) -> Iterator[Measurement]:
 
 
 def check_moments(study: VectorStudy) -> Iterator[Measurement]:
-    """Mean and variance are those of the density; where they are not finite, the tail diverges."""
+    """Check mean and variance against the density; they may be infinite only if it diverges."""
     subject, cloud = study.subject, study.cloud
     distribution = subject.distribution
     claims = [subject.per_element(claim) for claim in (distribution.mean, distribution.variance)]
@@ -330,28 +328,28 @@ def check_moments(study: VectorStudy) -> Iterator[Measurement]:
             values = column if power == 1 else (column - mean) ** 2
             expected, error = cloud.mean_of(values)
             terms = np.nan_to_num(cloud.weight * (values - expected)) ** 2
-        # A finite claim needs an integral that converges to it, any other one that diverges.
+        # A finite value needs a convergent integral that equals it; else it must diverge.
         finite = np.isfinite(claimed)
         believed = finite & (terms.max(0) <= _LARGEST_SHARE * terms.sum(0))
         difference = np.where(believed, np.abs((claimed - centre) / length - expected), 0.0)
         allowed = subject.tolerance * (1.0 + np.abs(expected)) + width * error
-        text = numbered(label + "in quartile distances", claimed)
+        text = numbered(label + "in units of the quartile distance", claimed)
         yield Measurement(difference, np.where(finite, allowed, 1.0), text)
         least, most = _growth(study, np.abs(column) ** power)
-        tail = numbered(label + "growth of its integrand from decade to decade", claimed)
+        tail = numbered(label + "growth of the integrand from decade to decade", claimed)
         yield Measurement(np.where(finite, least, 0.0), 1.0, tail)
         yield Measurement(np.where(finite, 0.0, _DIVERGENT / np.maximum(most, 1e-9)), 1.0, tail)
 
 
 def _growth(study: VectorStudy, magnitude: Rows) -> tuple[Elements, Elements]:
-    """Bound how much larger an integral is over the outer than over the inner shell."""
+    """Return bounds on the ratio of an integral over the outer shell to the inner shell."""
     radius = np.sqrt(np.mean(study.standardise(study.cloud.points) ** 2, axis=-1))
     terms = study.cloud.weight * magnitude
     core, inner, outer = (
         np.where((radius > low) & (radius <= high), terms, 0.0) for low, high in pairwise(_SHELLS)
     )
     noise = _WIDTH * np.hypot(inner.std(0), outer.std(0)) / np.sqrt(len(radius))
-    # A tail that hardly counts does not diverge.
+    # A negligible tail does not diverge.
     base = np.maximum(inner.mean(0), _LEAST_TAIL * core.mean(0))
     least, most = (outer.mean(0) - noise) / base, (outer.mean(0) + noise) / base
     return np.maximum(least, 0.0), most

@@ -1,4 +1,4 @@
-"""Training: from a specification to a finished run, and how to resume one."""
+"""Training: compute a run from its specification, or resume it."""
 
 from fat2thin.engine.metrics import TrainingDiverged
 from fat2thin.runs.checkpoints import NewerFormatError

@@ -1,4 +1,4 @@
-"""Evaluations during training: tasks in JAX at once, others on the host beside training."""
+"""Evaluations during training: tasks in JAX at once, others on the host, in parallel."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +18,7 @@ from fat2thin.settings.spec import RunSpec
 
 
 class _Group(NamedTuple):
-    """Runs that are judged together, and the places of their jobs."""
+    """Runs that are evaluated together, and the places of their jobs."""
 
     judge: Judge
     runs: list[int]
@@ -26,7 +26,7 @@ class _Group(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """What was found after a step for the runs of a group, now or later."""
+    """The evaluation of a group's runs after a step, ready now or later."""
 
     step: int
     group: _Group
@@ -34,17 +34,17 @@ class _Result(NamedTuple):
 
 
 class EvaluationQueue:
-    """Evaluates the runs of a pack, and holds the results that were not collected yet."""
+    """Evaluates the runs of a pack, and holds the results that have not been collected."""
 
-    def __init__(self, specs: Sequence[RunSpec], pack: Pack, turns: JobScheduler) -> None:
-        self._pack, self._turns, self._episodes = pack, turns, specs[0].episodes
+    def __init__(self, specs: Sequence[RunSpec], pack: Pack, scheduler: JobScheduler) -> None:
+        self._pack, self._scheduler, self._episodes = pack, scheduler, specs[0].episodes
         self._groups = _groups(specs, pack)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")
         self._results: list[_Result] = []
         self._references: dict[int, dict[str, Reference]] = {}
 
     def evaluate(self, step: int, states: State, policies: Callable[[], dict[str, Policy]]) -> None:
-        """Judge the policies of all runs; those of tasks on the host are ready later."""
+        """Evaluate the policies of all runs; results of tasks on the host are ready later."""
         for group in self._groups:
             result: Future[dict[str, Evaluation]]
             if isinstance(group.judge, HostJudge):
@@ -52,7 +52,7 @@ class EvaluationQueue:
                 keys = stream_keys(self._pack.jobs.seed[group.jobs], Stream.EVALUATION, step)
                 result = self._thread.submit(group.judge.judge, of_group, keys, self._episodes)
             else:
-                found = self._turns.evaluate(
+                found = self._scheduler.evaluate(
                     states, group.jobs, step,
                     stream=Stream.EVALUATION, evaluator=group.judge, episodes=self._episodes,
                 )  # fmt: skip
@@ -61,7 +61,7 @@ class EvaluationQueue:
             self._results.append(_Result(step, group, result))
 
     def ready(self, wait: bool = False) -> Iterator[tuple[int, dict[int, dict[str, Evaluation]]]]:
-        """Yield step, and evaluations by run, of what is ready, or of everything, in order."""
+        """Yield step and evaluations by run, in order: those ready or, with `wait`, all."""
         while self._results and (wait or self._results[0].found.done()):
             step, group, result = self._results.pop(0)
             found, runs = result.result(), np.asarray(self._pack.jobs.run)[group.jobs]
@@ -69,7 +69,7 @@ class EvaluationQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether something is not ready yet."""
+        """Whether a result is not ready yet."""
         return any(not result.found.done() for result in self._results)
 
     def references(self, run: int) -> dict[str, Reference] | None:
@@ -85,7 +85,7 @@ class EvaluationQueue:
         return None
 
     def speed(self, run: int) -> dict[str, Any] | None:
-        """Return how many steps the host took for a run and those judged with it, and how fast."""
+        """Return the environment steps on the host for a run's group, and steps per second."""
         for group in self._groups:
             if run in group.runs and isinstance(group.judge, HostJudge) and group.judge.steps:
                 pace = group.judge.steps / max(group.judge.seconds, 1e-9)
@@ -93,7 +93,7 @@ class EvaluationQueue:
         return None
 
     def close(self) -> None:
-        """Release what judging needed; pending evaluations are cancelled."""
+        """Close the environments; pending evaluations are cancelled."""
         for group in self._groups:
             if isinstance(group.judge, HostJudge):
                 group.judge.close()

@@ -13,26 +13,26 @@ from fat2thin.evaluation.returns import SCORE
 
 
 class Silent:
-    """Says nothing; the others say more."""
+    """Shows nothing; the base class of the others."""
 
     def __enter__(self) -> "Silent":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End it."""
+        """End the display."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
-        """A run of `steps` steps, for `seeds` seeds at once, starts, or a part of it."""
+        """Start a run, or a part of it, of `steps` steps for `seeds` seeds."""
 
     def advance(self, step: int) -> None:
-        """`step` steps are done."""
+        """Report that `step` steps are done."""
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
-        """The policies were judged: mean returns by name."""
+        """Report an evaluation: mean returns by policy and way of acting."""
 
 
 class _Timed(Silent):
-    """Measures steps per second, without the first chunk, which is compiled first."""
+    """Measures steps per second, without the first chunk, which includes compilation."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         self._steps, self._done, self._rate = steps, 0, 0.0
@@ -47,7 +47,7 @@ class _Timed(Silent):
         self._rate = (step - self._origin[0]) / since if since > 0 else 0.0
 
     def _pace(self) -> str:
-        """Return speed and time left, in words."""
+        """Return speed and time left as text."""
         if not self._rate:
             return "compiling" if self._origin is None else ""
         minutes, seconds = divmod(round((self._steps - self._done) / self._rate), 60)
@@ -58,12 +58,12 @@ class Lines(_Timed):
     """One line per evaluation, for logs."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
-        """Say what starts."""
+        """Print what starts."""
         super().begin(steps, seeds, part)
         print(f"{part + ': ' if part else ''}{steps:,} steps, {_count(seeds)}", flush=True)
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
-        """Say how good the policies are; the evaluation may be of some steps ago."""
+        """Print the mean returns; the evaluation may be of an earlier step."""
         listed = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
         pace = self._pace()
         tail = f" ({pace})" if pace and 0 < self._done < self._steps else ""
@@ -113,5 +113,5 @@ def _count(seeds: int) -> str:
 
 
 def for_terminal(otherwise: type[Silent]) -> Silent:
-    """Return a bar on a terminal."""
+    """Return a bar on a terminal, else an `otherwise()`."""
     return Bar() if sys.stderr.isatty() else otherwise()

@@ -15,9 +15,9 @@ from fat2thin.runs.checkpoints import START, Checkpoint, Place
 from fat2thin.runs.folder import RUNNING, RunFolder
 from fat2thin.settings.spec import RunSpec, difference
 
-SHARE = 1 / 20  # how much of the time writing checkpoints may take
+SHARE = 1 / 20  # maximum share of the time for writing checkpoints
 _NEEDED = ("spec", "sha256", "versions", "device", "started", "seconds")
-"""What a manifest must say so that a run can resume from it."""
+"""Fields that a manifest must have so that a run can resume from it."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _log = logging.getLogger(__name__)
@@ -28,18 +28,18 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
-        # What a program that this signal ends returns, by the custom of shells.
+        # The exit status of a program that this signal ends, by the convention of shells.
         self.status = 128 + number
 
 
 class Interruption:
-    """While it is entered, the first signal is remembered; the second is a KeyboardInterrupt.
+    """A context that records the first signal; the second raises a KeyboardInterrupt.
 
-    Only the main thread of a program can listen: elsewhere signals are left alone.
+    Only the main thread of a program can handle signals: other threads ignore this.
     """
 
     def __init__(self, listening: bool) -> None:
-        self.asked = False  # whether a signal came
+        self.asked = False  # whether a signal arrived
         self.number: int = signal.SIGINT  # which one it was
         self._listening = listening and threading.current_thread() is threading.main_thread()
         self._before: dict[int, Any] = {}
@@ -47,7 +47,7 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         if self._listening:
             for number in _SIGNALS:
-                # A process in the background may have been told to ignore it.
+                # A process in the background may be set to ignore the signal.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._hear)
         return self
@@ -62,20 +62,20 @@ class Interruption:
             raise KeyboardInterrupt
         self.asked, self.number = True, number
         _log.warning(
-            "stopping after this chunk, with a checkpoint; once more stops at once, and what came "
-            "after the last checkpoint is computed again"
+            "stopping after this chunk, with a checkpoint; interrupt again to stop at once, and "
+            "lose the work since the last checkpoint"
         )
 
 
 class Timer:
-    """Says when a checkpoint is due; entered while one is written. Its clock is monotonic."""
+    """Decides when a checkpoint is due; entered while one is written. Its clock is monotonic."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._took = seconds, 0.0
         self._began = self._last = time.monotonic()
 
     def due(self, patient: bool) -> bool:
-        """Whether one is due; if `patient`, after twice the time. 0 seconds is always."""
+        """Whether a checkpoint is due; if `patient`, after twice the time. 0 seconds: always."""
         interval = max(self._seconds, self._took / SHARE) if self._seconds else 0.0
         return time.monotonic() - self._last >= (2 if patient else 1) * interval
 
@@ -84,7 +84,7 @@ class Timer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Count from now on."""
+        """Restart the clock."""
         self._last = time.monotonic()
         self._took = self._last - self._began
 
@@ -94,7 +94,7 @@ def groups(
 ) -> list[dict[int, Checkpoint | None]]:
     """Group runs by the place that they resume from: the one most of them share, then the newest.
 
-    Each group has the numbers of its runs, and the checkpoint of each; None if it begins.
+    Each group has the numbers of its runs, and the checkpoint of each; None if it starts.
     """
     of_run: list[dict[Place, Checkpoint | None]] = []
     for run in runs:
@@ -109,7 +109,7 @@ def groups(
             folder, newest = runs[number][2], max(of_run[number])
             if folder and newest > place:
                 _log.warning(
-                    "%s goes back from %s to %s, where the runs beside it are",
+                    "%s goes back from %s to %s, like the other runs of its program",
                     folder.path, newest, place,
                 )  # fmt: skip
         made.append({number: of_run[number][place] for number in together})
@@ -126,7 +126,7 @@ def _of_run(
     found = []
     for checkpoint in checkpoints.intact(folder.path):
         if missing := [name for name in _NEEDED if name not in checkpoint.manifest]:
-            wrong = f"says nothing of {', '.join(missing)}"
+            wrong = f"has no {', '.join(missing)}"
         elif difference(checkpoint.manifest["spec"], spec.to_json()):
             wrong = "is of another run"
         elif checkpoint.manifest["sha256"] != hashes:

@@ -1,5 +1,6 @@
-"""Warnings: in training, of loss spikes and a runaway Q; at the end, by the held-out part of the
-log, of policies that are overfitted, hardly covered, no better than a constant, or not estimable.
+"""Warnings about a run. During training: loss spikes and a diverging Q. At the end, from the
+held-out part of the log: policies that are overfitted, hardly covered by the log, no better than a
+constant, or not estimable.
 """
 
 import collections
@@ -18,29 +19,29 @@ from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
 from fat2thin.evaluation.held_out import NOT_ESTIMABLE, VALUE, Watched
 from fat2thin.settings.spec import RunSpec
 
-CANDIDATES = 64  # logged actions that are tried as constants
-TIMES = 1.5  # how many times what was learned from must be better than what was held out
+CANDIDATES = 64  # number of logged actions that are tried as constants
+TIMES = 1.5  # ratio of training to held-out results above which there is a warning
 ERRORS = 3.0  # standard errors that a share must differ by for a warning
-HARDLY = 0.05  # share of the logged actions that is hardly any
+HARDLY = 0.05  # share of the logged actions below which there is a warning
 
-USUAL_ROWS = 50  # rows of metrics that say what is usual
+USUAL_ROWS = 50  # number of last rows of metrics whose median is the usual value
 FEWEST_ROWS = 10
-SPIKE = 100.0  # how many times the usual a loss must be to be called a spike
-RUNAWAY = 2.0  # how many times the largest possible return a mean Q must be to be called diverging
-UNREWARDED = 1.0  # the same limit where every reward is 0; fresh networks stay below it
+SPIKE = 100.0  # ratio of a loss to its usual value above which it is a spike
+RUNAWAY = 2.0  # ratio of a mean Q to the largest possible return above which Q diverges
+UNREWARDED = 1.0  # mean Q above which Q diverges if all rewards are 0; fresh networks stay below
 
 
 class Health:
-    """Looks at the metrics of a run's seeds; each warning is given once per seed."""
+    """Checks the metrics of a run's seeds; each warning is given once per seed."""
 
     def __init__(self, seeds: Sequence[int], largest_return: float) -> None:
-        """`largest_return` is what no discounted return of the log's rewards can exceed."""
+        """`largest_return` is an upper bound of discounted returns of the log's rewards."""
         self._seeds, self._largest = seeds, largest_return
         self._usual: dict[str, collections.deque[np.ndarray]] = {}
-        self._told: set[tuple[int, str]] = set()
+        self._given: set[tuple[int, str]] = set()
 
     def look(self, step: int, metrics: Mapping[str, np.ndarray]) -> list[str]:
-        """Return what is new at a step, in sentences; metrics have one number per seed, or nan."""
+        """Return the new warnings at a step; metrics have one number per seed, or nan."""
         return [
             sentence
             for name, values in metrics.items()
@@ -50,10 +51,10 @@ class Health:
     def _of_metric(self, step: int, name: str, sizes: np.ndarray) -> list[str]:
         if name == "q_mean":
             return [
-                f"seed {self._seeds[place]}: Q diverges. Its mean is {sizes[place]:.3g} in size at "
-                f"step {step:,}, and no return of this log's rewards can exceed "
-                f"{self._largest:.3g}. Try a smaller learning rate, a smaller polyak_rate, or "
-                "rewards of a smaller scale (--reward-scale), or clip the targets "
+                f"seed {self._seeds[place]}: Q diverges. Its mean has absolute value "
+                f"{sizes[place]:.3g} at step {step:,}, but no return of this log's rewards can "
+                f"exceed {self._largest:.3g}. Try a smaller learning rate, a smaller polyak_rate, "
+                "rewards of a smaller scale (--reward-scale), or clipped targets "
                 "(--set clip_targets=True)."
                 for place in self._new(name, sizes > (RUNAWAY * self._largest or UNREWARDED))
             ]
@@ -65,40 +66,40 @@ class Health:
         with np.errstate(invalid="ignore"):
             spikes = self._new(name, sizes > SPIKE * np.maximum(usual, 1e-6))
         return [
-            f"seed {self._seeds[place]}: {name} rose to {sizes[place]:.3g} at step {step:,}, "
-            f"usually it was {usual[place]:.3g}. A spike that does not go away wants a smaller "
-            "learning rate or rewards and observations of a smaller scale (--reward-scale, "
+            f"seed {self._seeds[place]}: {name} rose to {sizes[place]:.3g} at step {step:,}; its "
+            f"usual value was {usual[place]:.3g}. If the spike does not go away, try a smaller "
+            "learning rate, or rewards and observations of a smaller scale (--reward-scale, "
             "--standardise)."
             for place in spikes
         ]
 
     def _new(self, name: str, worrying: np.ndarray) -> list[int]:
         found = np.flatnonzero(worrying).tolist()
-        places = [place for place in found if (place, name) not in self._told]
-        self._told |= {(place, name) for place in places}
+        places = [place for place in found if (place, name) not in self._given]
+        self._given |= {(place, name) for place in places}
         return places
 
 
 class HeldOutFindings(NamedTuple):
-    """What is known of each seed: arrays of shape (seeds,), nan where something is not known."""
+    """Results of each seed: arrays of shape (seeds,), nan where a result is not known."""
 
     metrics: Mapping[str, np.ndarray]
     """Metrics and signals of the policy that acts."""
     constant_value: np.ndarray
-    """Estimated value of the best constant action, in the units of `held_out_value` ..."""
+    """Estimated value of the best constant action, in the units of `held_out_value`."""
     constant_action: np.ndarray
-    """... and that action in the task's units, shape (seeds, action)."""
+    """The best constant action in the task's units, shape (seeds, action)."""
     held_out_rows: int
     reward_factor: np.ndarray
-    """What rewards were multiplied by."""
+    """The factor that rewards were multiplied by."""
     reachable: Sequence[Reachable]
-    """Returns that the rewards of each seed's log allow, before they were multiplied."""
+    """The range of returns that the unscaled rewards of each seed's log allow."""
 
 
 def look(
     spec: RunSpec, logs: Sequence[LoadedLog], rows: Mapping[str, np.ndarray], chosen: Sequence[int]
 ) -> list[str]:
-    """Return what to say of a run's policies, those after the step `chosen` for each seed.
+    """Return warnings about a run's policies, those after the step `chosen` for each seed.
 
     `rows` are metrics of shape (rows, seeds), with their "step". The run must have a holdout.
     """
@@ -140,16 +141,16 @@ def _constant_on(watched: Watched, discount: float) -> BestConstant:
 
 
 def advice(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
-    """Return sentences, each for all seeds that it is true of."""
-    told = [_overfitted, _uncovered, _not_estimable, _constant]
-    return [sentence for tell in told for sentence in tell(seeds, found)]
+    """Return the warnings, each for all seeds that it applies to."""
+    checks = [_overfitted, _uncovered, _not_estimable, _constant]
+    return [sentence for check in checks for sentence in check(seeds, found)]
 
 
 def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     metrics = found.metrics
     remedy = (
-        "Try fewer updates, or --select offline, which takes the policy on the way that held-out "
-        "episodes like best; on a noisy log --settings-from small, which auto takes by itself."
+        "Try fewer updates, or --select offline, which keeps the policy that scores best on the "
+        "held-out episodes; on a noisy log try --settings-from small, which auto uses by default."
     )
     if "logged_inside_support" in metrics:
         learned, unseen = metrics["learned_inside"], metrics["held_out_inside"]
@@ -181,14 +182,14 @@ def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     if worrying.any():
         yield (
             f"{who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} "
-            "of the held-out actions lie inside (of several coordinates, in the one where they are "
-            "fewest), so what the policy does was hardly ever tried, and its value is a guess. A "
-            "larger temperature or kept_mass widens the band."
+            "of the held-out actions lie inside (with several coordinates, in the one with the "
+            "fewest), so the policy's actions were hardly ever tried, and their value is a guess. "
+            "A larger temperature or kept_mass widens the band."
         )
 
 
 def _not_estimable(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
-    # Where the rest is not known either, the seed has stopped.
+    # If the other signals are not known either, the seed has stopped.
     worrying = np.isnan(found.metrics[VALUE]) & ~np.isnan(found.metrics["held_out_inside"])
     if worrying.any():
         reachable = found.reachable[int(np.argmax(worrying))]
@@ -210,13 +211,13 @@ def _constant(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
             f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy. "
             f"For seed {seeds[first]} the best is {action}; such constants are worth "
             f"{found.constant_value[first] / units:.3g}, the policy {value[first] / units:.3g} "
-            "(discounted, from the states of the log, by fitted Q evaluation: an estimate, no "
+            "(discounted, from the states of the log, by fitted Q evaluation: an estimate, not a "
             "proof)."
         )
 
 
 def who(seeds: Sequence[int], which: np.ndarray) -> str:
-    """Return the seeds that something is true of, in words."""
+    """Return the seeds that something applies to, as text."""
     chosen = [str(seed) for seed, one in zip(seeds, which, strict=True) if one]
     return f"seed{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
 

@@ -1,4 +1,4 @@
-"""One run of a pack while it is computed: its results so far, in memory and in its folder."""
+"""The results of one run of a pack during training, in memory and in its folder."""
 
 import contextlib
 import logging
@@ -35,23 +35,23 @@ from fat2thin.settings.spec import RunSpec, plain
 from fat2thin.training import run_warnings
 
 _CARRIED = ("stopped", "warnings", "preparation", "begun")
-"""Fields of run.json that are found out during training; a checkpoint has them too."""
+"""Fields of run.json that training adds; a checkpoint has them too."""
 _MOST_WARNINGS = 100
 
 _log = logging.getLogger(__name__)
 
 
 class RunWriter:
-    """Keeps the results of a run: those of the jobs `jobs` of the pack.
+    """Collects and writes the results of a run, which has the jobs `jobs` of the pack.
 
-    With a checkpoint the run resumes from it, otherwise it begins.
+    With a checkpoint the run resumes from it, otherwise it starts.
     """
 
     def __init__(
         self, spec: RunSpec, problem: Problem, logs: tuple[LoadedLog, ...], jobs: slice,
         folder: RunFolder | None, also: Mapping[str, Any], checkpoint: Checkpoint | None,
     ) -> None:  # fmt: skip
-        """`also` is what else run.json says."""
+        """`also` has further fields of run.json."""
         self.spec, self.problem, self.logs = spec, problem, logs
         self.jobs, self.folder = jobs, folder
         self.about = _about(spec, problem, logs) | dict(also)
@@ -75,7 +75,7 @@ class RunWriter:
         folder.go_back_to(checkpoint)
         self.about |= {name: manifest[name] for name in _CARRIED if name in manifest}
         self.about["started"] = manifest["started"]
-        # Resumptions that came to no checkpoint of their own are in run.json alone.
+        # Resumptions that did not reach a checkpoint are only in run.json.
         self.about["resumed"] = [*folder.about().get("resumed", []), str(checkpoint.place)]
         then, now = (
             {**about["versions"], "device": about["device"]} for about in (manifest, self.about)
@@ -84,8 +84,8 @@ class RunWriter:
             begun = {name: manifest[name] for name in ("device", "versions")}
             self.about.setdefault("begun", begun)
             self.warn(
-                f"the run was begun elsewhere ({changed}): the last digits may not be "
-                "what they would have been"
+                f"the run started with other versions or on another device ({changed}): the last "
+                "digits of its results may differ"
             )
         self._began -= manifest["seconds"]
         stopped = self.about.get("stopped", {})
@@ -106,13 +106,13 @@ class RunWriter:
     def warn(self, sentence: str) -> None:
         """Log a warning, and keep the first hundred in run.json."""
         _log.warning("%s on %s: %s", self.spec.algorithm, self.spec.dataset, sentence)
-        told = self.about.setdefault("warnings", [])
-        if len(told) < _MOST_WARNINGS:
-            told.append(sentence)
-            self._tell()
+        kept = self.about.setdefault("warnings", [])
+        if len(kept) < _MOST_WARNINGS:
+            kept.append(sentence)
+            self._update_about()
 
-    def _tell(self) -> None:
-        """Update run.json; what cannot be written now is written at the end."""
+    def _update_about(self) -> None:
+        """Update run.json; if that fails now, it is written at the end."""
         if self.folder:
             with contextlib.suppress(OSError):
                 self.folder.write_about(self.about)
@@ -127,9 +127,9 @@ class RunWriter:
             "last_good_step": last_good_step,
             "why": str(error),
         }
-        self._tell()
+        self._update_about()
         left = int(self.active.sum())
-        others = f" {left} of its run's {len(self.spec.seeds)} seeds go on." if left else ""
+        others = f" {left} of its run's {len(self.spec.seeds)} seeds continue." if left else ""
         _log.warning("%s on %s: %s%s", self.spec.algorithm, self.spec.dataset, error, others)
 
     def prepared(self, steps: int, metrics: Mapping[str, np.ndarray]) -> None:
@@ -142,7 +142,7 @@ class RunWriter:
         self.about["preparation"] = {"steps": steps, "first": first, "last": means}
 
     def keep_metrics(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
-        """Keep the means of a chunk, given for all jobs of the pack; nan of stopped seeds."""
+        """Keep the means of a chunk, given for all jobs of the pack; nan for stopped seeds."""
         of_run = take(metrics, self.jobs)
         mine = {name: np.where(self.active, values, np.nan) for name, values in of_run.items()}
         rows: list[MetricsRow] = [
@@ -153,7 +153,7 @@ class RunWriter:
             self.warn(sentence)
         if self.folder:
             self.folder.append_metrics(rows)
-            # As it will be read back: JSON has no infinity.
+            # As they will be read back: JSON has no infinity.
             rows = [
                 {name: value if math.isfinite(value) else math.nan for name, value in row.items()}
                 for row in rows
@@ -178,7 +178,7 @@ class RunWriter:
             self.folder.write_evaluations(list(self._evaluated), self._stacked())
 
     def keep_references(self, references: dict[str, Reference]) -> None:
-        """Keep what the run is compared with."""
+        """Keep the results of reference policies."""
         self._references = references
         if self.folder:
             self.folder.write_references(references)
@@ -193,11 +193,11 @@ class RunWriter:
         }
         if self._evaluated:
             contents[EVALUATIONS] = evaluations_contents(self._evaluated, self._stacked())
-        said = (
+        fields = (
             "spec", "problem", "sha256", "scales", "versions", "device", "started", "traced",
             "devices", "jobs_at_a_time", *_CARRIED,
         )  # fmt: skip
-        about = {name: self.about[name] for name in said if name in self.about}
+        about = {name: self.about[name] for name in fields if name in self.about}
         snapshots = self.folder.snapshot_names()
         about |= {
             "seeds": list(self.spec.seeds),
@@ -207,14 +207,14 @@ class RunWriter:
         checkpoints.write(self.folder.path, place, about, contents)
 
     def settle(self, place: Place, everywhere: bool) -> None:
-        """Remove old checkpoints, or the new one if not all runs beside this one have theirs."""
+        """Remove old checkpoints, or the new one unless all runs of the pack wrote theirs."""
         if self.folder and everywhere:
             checkpoints.keep_newest(self.folder.path)
         elif self.folder:
             checkpoints.remove(self.folder.path, place)
 
     def end(self, step: int, states: State, **more: Any) -> None:
-        """End the run after its last, or its last good, step; `states` are those of the pack."""
+        """End the run after its last (good) step; `states` are those of the pack."""
         self.over = True
         self.active[:] = False
         self._step, self._states = step, take(states, self.jobs)
@@ -232,7 +232,7 @@ class RunWriter:
             checkpoints.keep_newest(self.folder.path, 1)
 
     def _advise(self) -> None:
-        """Warn of what the held-out part of the log says of the policies that will act."""
+        """Add warnings from the held-out part of the log about the policies that will act."""
         selected = self.about.get("selected", {})
         chosen = [selected.get(str(seed), self._step) for seed in self.spec.seeds]
         if not self.spec.holdout or max(chosen) == 0:
@@ -241,11 +241,11 @@ class RunWriter:
         if isinstance(states, SelectedState) and np.any(unscored := np.asarray(states.unscored)):
             self.warn(
                 f"{run_warnings.who(self.spec.seeds, unscored)}: no held-out signal was a number "
-                "after any step, so none could be selected: the last policy acts"
+                "after any step, so nothing could be selected: the last policy acts"
             )
-        # Not logged: of the many runs of a sweep only the chosen one is of interest.
-        told = run_warnings.look(self.spec, self.logs, self._metrics.arrays(), chosen)
-        self.about["warnings"] = [*self.about.get("warnings", []), *told]
+        # Not logged: only the chosen run of a sweep is of interest.
+        found = run_warnings.look(self.spec, self.logs, self._metrics.arrays(), chosen)
+        self.about["warnings"] = [*self.about.get("warnings", []), *found]
 
     def result(self) -> Run:
         """Return the run, once it has ended."""
@@ -280,7 +280,7 @@ def _blank(values: np.ndarray, seeds: list[bool]) -> np.ndarray:
 
 
 def _largest_return(logs: tuple[LoadedLog, ...]) -> float:
-    """Return what no discounted return of the scaled rewards can exceed in size."""
+    """Return a bound of the absolute value of discounted returns of the scaled rewards."""
     scaled = [
         log.dataset if log.scales.reward is None else log.scales.reward.apply(log.dataset)
         for log in logs

@@ -1,4 +1,4 @@
-"""Runs from specification to result, one alone or several in one program."""
+"""Compute runs from their specifications, alone or several in one program."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ from fat2thin.training.progress import Silent, for_terminal
 from fat2thin.training.resuming import Interrupted, Interruption, Timer, groups
 from fat2thin.training.run_writer import RunWriter
 
-CHECKPOINT_SECONDS = 60.0  # about how much work a crash may cost
+CHECKPOINT_SECONDS = 60.0  # approximate time between checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -49,12 +49,43 @@ def train(
     *, out: str | Path | None = None, config: Any = None, progress: Silent | None = None,
     **settings: Any,
 ) -> Run:  # fmt: skip
-    """Learn from a data set, for one or several seeds at once.
+    """Learn a policy from a data set, with one or several seeds.
 
-    With `out`, everything is written to that folder; a run that is already there is loaded instead,
-    and an interrupted one resumes from its newest checkpoint. Without `progress`, a bar is shown on
-    a terminal. `settings` are those of the algorithm by name (`temperature=0.5`): they are put into
-    `config`, or override those that `settings_from` brings and drop those that they rule out.
+    All seeds run in one compiled program; the result of a seed does not depend on the others.
+
+    Args:
+        algorithm: Name of the algorithm. `fat2thin.algorithms.names()` returns all of them.
+        dataset: Name of a data set ("treatment/quadratic", "d4rl/hopper-medium-v2") or path of a
+            log ("doses.csv"). `fat2thin.data.names()` returns the names.
+        out: Folder of the run. A finished run in it is loaded, an interrupted one is resumed. By
+            default nothing is written.
+        config: Settings of the algorithm as one object, such as `IQLConfig()`; do not combine it
+            with `settings_from`.
+        progress: Object that shows the progress. By default a bar is shown on a terminal.
+        **settings: Settings of the algorithm by name, such as `temperature=0.5`. They override
+            those from `config` or `settings_from`. `fat2thin settings fttpo` lists those of FtTPO,
+            and so does its page in docs/algorithms.
+
+    Returns:
+        The `Run`. `run.policy(seed=0)` is the policy that acts, `run.metrics` and `run.evaluations`
+        hold the learning curves, and `run.table()` is the last evaluation as a table.
+
+    Raises:
+        ValueError: A name is unknown, a value is out of range, or `out` holds another run.
+        TrainingDiverged: All seeds diverged. If some did, `run.about["stopped"]` lists them.
+
+    Example:
+        Two updates of behaviour cloning on ten logged episodes, without evaluations:
+
+        >>> import fat2thin, jax
+        >>> run = fat2thin.train(
+        ...     "bc", "treatment/quadratic@10", steps=2, batch_size=8, task="none",
+        ...     settings_from="default", hidden=(8,),
+        ... )
+        >>> policy = run.policy(seed=0)
+        >>> low, high = policy.support(jax.numpy.zeros(8))
+        >>> print(low, high)
+        [-1.] [1.]
     """
     own = [*inspect.signature(train).parameters][:-1]
     options = {name: settings.pop(name) for name in option_names() if name in settings}
@@ -84,7 +115,7 @@ def execute_together(
     progress: Silent | None = None, checkpoint_seconds: float = CHECKPOINT_SECONDS,
     load: Load = data.load,
 ) -> list[Run]:  # fmt: skip
-    """Compute several runs in one program, each into its own folder, or load those that are there.
+    """Compute several runs in one program, each into its own folder, or load the finished ones.
 
     They may differ in data set (of the same widths, box and discount), seeds and settings that are
     real numbers. Where one of several diverges, the others continue; its `about` says so.
@@ -95,10 +126,10 @@ def execute_together(
     places = [folder.path.resolve() for folder in folders if folder is not None]
     for place in places:
         if places.count(place) > 1:
-            raise ValueError(f"{place} cannot hold several runs: give each a folder of its own")
+            raise ValueError(f"{place} cannot hold several runs: give each its own folder")
     logs = read_logs(specs, load)
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
-    # A run that diverged does so again; alone it is an error, as it was the first time.
+    # A run that diverged would do so again; a single run raises the error again.
     over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
 
     def missing() -> list[int]:
@@ -116,10 +147,10 @@ def execute_together(
         )  # fmt: skip
 
     computed: dict[int, Run] = {}
-    # Runs that are left of a pack keep the settings that its program takes as arguments.
+    # The unfinished runs of a pack keep the settings that its program takes as arguments.
     traced = traced_settings(specs)
     if wanted := missing():
-        # Built before anything is written: what cannot be trained is refused here.
+        # Built before anything is written: specifications that cannot be trained are refused here.
         prepared = {tuple(wanted): training_of(wanted)}
         with contextlib.ExitStack() as held:
             for folder in filter(None, (folders[i] for i in wanted)):
@@ -159,7 +190,7 @@ class _Training:
         self.states = self._first_states(found)
         also: dict[str, Any] = dict(self.scheduler.about)
         if self.pack.jobs.settings:
-            # Compiled in or an argument, a number rounds differently: a replay wants to know.
+            # A compiled-in number rounds differently from an argument; a replay must know which.
             also["traced"] = sorted(self.pack.jobs.settings)
         problem, end = self.pack.program.problem, 0
         self.writers = []
@@ -195,11 +226,11 @@ class _Training:
         return [writer for writer in self.writers if not writer.over]
 
     def run(self, progress: Silent) -> list[Run]:
-        """Run all chunks, and do what is due between them."""
+        """Run all chunks, with evaluations, snapshots and checkpoints between them."""
         if self.scheduler.count > 1:
             _log.warning(
                 "%d jobs do not fit into the memory of the device: they take turns, %d at a time "
-                "(%s says how much they may take)",
+                "(%s sets the memory limit)",
                 len(self.pack.jobs.seed), self.scheduler.at_a_time, LIMIT,
             )  # fmt: skip
         data = self.scheduler.replicated(self.pack.data())
@@ -222,7 +253,7 @@ class _Training:
             self.evaluations.close()
         if self.interruption.asked:
             raise Interrupted(
-                f"it was at its end: all steps are done, and in {self._places()}",
+                f"interrupted in the last chunk: all steps are done, and in {self._places()}",
                 self.interruption.number,
             )
         return [writer.result() for writer in self.writers]
@@ -249,7 +280,7 @@ class _Training:
     def _pause(self, place: Place, progress: Silent) -> None:
         """Write a checkpoint if one is due; stop if a signal asked for it."""
         asked = self.interruption.asked
-        # Evaluations beside training belong to a checkpoint: they get some time to become ready.
+        # A checkpoint includes the evaluations on the host: they get some time to become ready.
         if not asked and not self.timer.due(patient=self.evaluations.busy):
             return
         self._keep_evaluations(progress, wait=True)
@@ -273,7 +304,7 @@ class _Training:
         except OSError as error:
             if must:
                 raise
-            # The one before is still there.
+            # The previous one still exists.
             writer.warn(f"no checkpoint could be written after {place}: {error}")
             return False
         return True
@@ -289,7 +320,7 @@ class _Training:
             self.states, report = self.scheduler.chunk(
                 self.states, data, done, length, self.active, preparing=True
             )
-            # All of the preparation is before the first step.
+            # The whole preparation is before the first step.
             self._stop_diverged(report, done, kept=0)
             done += length
             means = jax.device_get(report.metrics)
@@ -301,7 +332,7 @@ class _Training:
         self.place = Place(training=True, step=0)
 
     def _stop_diverged(self, report: ChunkReport, start: int, kept: int) -> None:
-        """Stop the seeds that diverged, and runs without any other; an error if no run is left.
+        """Stop the seeds that diverged, and runs without other seeds; raise if no run is left.
 
         `kept` is the last good step.
         """
@@ -309,7 +340,7 @@ class _Training:
         for job, error in divergences(report, self.pack.jobs, start).items():
             if not active[job]:
                 continue
-            # Evaluations from before it diverged belong to the run as well.
+            # Evaluations from before the divergence belong to the run too.
             self._keep_evaluations(Silent(), wait=True)
             writer = self.writers[int(self.pack.jobs.run[job])]
             writer.stop(job, error, kept)
@@ -340,7 +371,7 @@ class _Training:
                 progress.evaluated(step, scores)
 
     def _scores(self, run: int, found: dict[str, Evaluation]) -> dict[str, float]:
-        """What to show of an evaluation; of several runs only the policy that acts, as it acts."""
+        """Return the scores to show: all of a single run, or `SCORE` of each of several."""
         means = {name: float(np.mean(one.returns)) for name, one in found.items()}
         if len(self.writers) == 1:
             return means
@@ -353,5 +384,7 @@ def _left(lengths: Sequence[int], done: int) -> list[int]:
     """Return the chunks after `done` updates; one of the chunks must end there."""
     ends = np.cumsum(lengths)
     if done and done not in ends:
-        raise DamagedError(f"a checkpoint of step {done:,} lies within a chunk of this run")
+        raise DamagedError(
+            f"the checkpoint of step {done:,} is not at the end of a chunk of this run"
+        )
     return [length for length, end in zip(lengths, ends, strict=True) if end > done]

@@ -1,4 +1,4 @@
-"""From the arrays of a file to a data set, whatever the file's format and names are."""
+"""Conversion of a file of named arrays to a data set, shared by all array formats."""
 
 import abc
 import math
@@ -19,41 +19,41 @@ _LARGEST_SETTING = 4096
 
 
 class ArrayFile(abc.ABC):
-    """A file of named arrays of numbers, none of them read before it is asked for."""
+    """A file of named arrays of numbers, which are read on demand."""
 
     path: Path
-    resave: str  # the way out for a file with more in it than plain arrays
+    resave: str  # remedy for an array that is not plain numbers
 
     @abc.abstractmethod
     def has(self, field: str) -> bool:
-        """Whether there is an array of this name."""
+        """Return whether the file has an array of this name."""
 
     @abc.abstractmethod
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
-        """Return an array in this type, whatever type the file keeps it in."""
+        """Return an array, converted to this type."""
 
     @abc.abstractmethod
     def setting(self, name: str) -> np.ndarray | None:
-        """Return a small array about the log (the box, the discount), if there is one."""
+        """Return a small array about the log (action box, discount), or None."""
 
     def wrong(
         self, field: str, complaint: str, remedy: str, row: int | None = None
     ) -> DataFileError:
-        """Return the error that says what is wrong with an array, and the way out."""
+        """Return an error that says what is wrong with an array, and the remedy."""
         return file_error(self.path, complaint, remedy, field, row)
 
     def refused(self, field: str, complaint: str) -> DataFileError:
-        """Return the error about an array that is not plain numbers."""
+        """Return an error about an array that is not plain numbers."""
         return self.wrong(field, complaint, self.resave)
 
     def check_setting(self, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse a setting that has more numbers than an action may have coordinates."""
+        """Raise an error if a setting has more numbers than an action can have dimensions."""
         if math.prod(shape) > _LARGEST_SETTING:
-            raise self.wrong(name, f"has shape {shape}", "A setting is a number a coordinate.")
+            raise self.wrong(name, f"has shape {shape}", "It has one number per dimension.")
 
 
 class Layout(NamedTuple):
-    """What a format calls the columns of a log; the names of `Dataset` by default."""
+    """Names of a format's arrays, by default those of `Dataset`; empty if the format has none."""
 
     observation: str = "observation"
     action: str = "action"
@@ -61,17 +61,17 @@ class Layout(NamedTuple):
     terminal: str = "terminal"
     cut: str = "cut"
     next_observation: str = "next_observation"
-    episode_start: str = "episode_start"  # empty where the format has no such array, as below
+    episode_start: str = "episode_start"
     propensity: str = "propensity"
 
 
 def read_dataset(
     file: ArrayFile, layout: Layout, name: str, box: Box | None = None, unit_box: bool = False
 ) -> Dataset:
-    """Return the data set in a file, with the box that is given, or else the file's own.
+    """Return the data set in a file.
 
-    Without either it is ±1 for a task that is known to have that box (`unit_box`). For any other
-    it is the range of the logged actions, and a warning says so.
+    Its action box is `box`, else that of the file, else ±1 with `unit_box` (a task known to have
+    that box), else the range of the logged actions, with a warning.
     """
     raw = _raw_log(file, layout)
     box = box or _box(file, layout.action, raw.action, unit_box)
@@ -79,14 +79,14 @@ def read_dataset(
     try:
         return assemble(name, raw, box, reuse=True)
     except ValueError as error:
-        raise file_error(file.path, f"holds no usable log: {error}", "Correct the file.") from error
+        raise file_error(file.path, f"has no usable log: {error}", "Correct the file.") from error
 
 
 def float32_box(low: np.ndarray | float, high: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of an action box in float32, rounded inwards."""
     with np.errstate(over="ignore"):
         lower, upper = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    # In float64: beside a float32 array NumPy would round a plain float as well.
+    # In float64: compared with a float32 array, NumPy would round a plain float too.
     lower_rose = lower >= np.asarray(low, np.float64)
     upper_fell = upper <= np.asarray(high, np.float64)
     return (
@@ -133,8 +133,8 @@ def _cuts(
     elif not marked:
         warnings.warn(
             f"{printable(file.path)} has neither {layout.cut!r} nor {layout.next_observation!r}: "
-            f"only {layout.terminal!r} ends its episodes, and the rows on both sides of a time "
-            "limit are taken for neighbours",
+            f"only {layout.terminal!r} ends episodes, and the rows before and after a time limit "
+            "are treated as one episode",
             stacklevel=2,
         )
     return cut
@@ -171,7 +171,7 @@ def _flags(file: ArrayFile, field: str, rows: int) -> np.ndarray:
 def _check_cells(
     file: ArrayFile, field: str, column: np.ndarray, wrong: np.ndarray, complaint: str, remedy: str
 ) -> None:
-    """Refuse a column with a wrong cell; the complaint shows the first of them."""
+    """Raise an error if a column has a wrong cell; `complaint` shows the first one."""
     if wrong.any():
         row = int(wrong.argmax())
         raise file.wrong(field, complaint.format(column[row]), remedy, row)
@@ -184,19 +184,20 @@ def _starts(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     _check_finite(file, {field: array})
     rising = array[0] == 0 and (np.diff(array) > 0).all() and array[-1] < rows
     if not rising or (array != np.floor(array)).any():
-        complaint = f"must hold rising row numbers that begin with 0 and stay below {rows}"
-        raise file.wrong(field, complaint, "Each number is the row that an episode starts at.")
+        complaint = f"must hold increasing row numbers that start with 0 and stay below {rows}"
+        raise file.wrong(field, complaint, "Each number is the first row of an episode.")
     return array.astype(np.int64)
 
 
 def _check_finite(file: ArrayFile, arrays: dict[str, np.ndarray | None]) -> None:
-    """Refuse arrays with numbers that are not finite, all of them in one error."""
+    """Raise one error for all arrays with numbers that are not finite."""
     errors = []
     for field, array in arrays.items():
         if array is not None and (wrong := rows_where(not_finite, array)).any():
             count = int(not_finite(array[wrong]).sum())
-            complaint = f"is NaN, infinite or beyond 32 bits {count} times"
-            remedy = "Remove the episodes that hold these rows, or fill the values in."
+            cells = f"{count} cell{'s' * (count != 1)}"
+            complaint = f"is NaN, infinite or beyond float32 in {cells}"
+            remedy = "Remove the episodes with these rows, or fill in the values."
             errors.append(file.wrong(field, complaint, remedy, int(wrong.argmax())))
     if errors:
         raise several(errors)
@@ -204,7 +205,7 @@ def _check_finite(file: ArrayFile, arrays: dict[str, np.ndarray | None]) -> None
 
 def _misshapen(file: ArrayFile, field: str, expected: str, array: np.ndarray) -> DataFileError:
     complaint = f"must have shape {expected}, not {array.shape}"
-    return file.wrong(field, complaint, "Every array of a log has a row a step, and at least one.")
+    return file.wrong(field, complaint, "Every array of a log has one row per step, at least one.")
 
 
 def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box:
@@ -214,50 +215,49 @@ def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box
     if (low is None) != (high is None):
         there = "action_high" if low is None else "action_low"
         remedy = "Give both action_low and action_high, or neither."
-        raise file.wrong(there, "is there without its other end", remedy)
+        raise file.wrong(there, "is given without the other end", remedy)
     if low is None or high is None:
         unit = np.array(-1.0), np.array(1.0)
         low, high = unit if unit_box else _observed_box(file, field, action)
     for name, end in (("action_low", low), ("action_high", high)):
         if end.shape not in ((), (1,), (size,)) or not np.isfinite(end).all():
             complaint = f"must be one finite number or {size}, not {end.tolist()}"
-            remedy = "It is an end of the action box, a number a coordinate."
+            remedy = "It is an end of the action box, with one number per action dimension."
             raise file.wrong(name, complaint, remedy)
     low, high = np.broadcast_to(low, size), np.broadcast_to(high, size)
     if not (low < high).all():
         complaint = f"{low.tolist()} must lie below action_high {high.tolist()}"
-        raise file.wrong("action_low", complaint, "Correct the box in the file, or give one.")
+        raise file.wrong("action_low", complaint, "Correct the box in the file, or pass one.")
     discount = np.array(0.99) if discount is None else discount
     if discount.size != 1 or not 0 <= discount.item() <= 1:
         complaint = f"must be one number in [0, 1], not {discount.tolist()}"
-        remedy = "Correct it in the file, or give a box with a discount."
+        remedy = "Correct it in the file, or pass a box with a discount."
         raise file.wrong("discount", complaint, remedy)
     return Box(tuple(low.tolist()), tuple(high.tolist()), discount.item())
 
 
 def _observed_box(file: ArrayFile, field: str, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the range of the logged actions, with a warning that says so."""
+    """Return the range of the logged actions, with a warning."""
     low, high = extremes(action)
-    way_out = "Store the limits that hold in the file as action_low and action_high"
+    way_out = "Store the real limits in the file as action_low and action_high"
     if (low == high).any():
         still = int(np.argmax(low == high))
-        complaint = f"never changes, and there is no action box (coordinate {still})"
+        complaint = f"never changes in dimension {still}, and the file has no action box"
         raise file.wrong(field, complaint, f"{way_out}.")
     shown = " to ".join(f"[{', '.join(f'{number:g}' for number in end)}]" for end in (low, high))
     warnings.warn(
-        f"{file.path} does not say its action box: it is taken from the logged actions, "
-        f"{shown}. {way_out}",
+        f"{file.path} has no action box: using the range of the logged actions, {shown}. {way_out}",
         stacklevel=2,
     )
     return low, high
 
 
 def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
-    """Refuse actions outside the box, and bring back what only rounding to 32 bits put there."""
+    """Clip actions that only rounding to float32 put outside the box; refuse any others outside."""
     if not len(box.low) == len(box.high) == action.shape[1]:
         box_ends = f"the action box {len(box.low)} and {len(box.high)}"
-        complaint = f"has {action.shape[1]} coordinates and {box_ends}"
-        remedy = "Give a box with a low and a high end for each coordinate."
+        complaint = f"has {action.shape[1]} dimensions and {box_ends}"
+        remedy = "Give a box with a low and a high end per dimension."
         raise file.wrong(field, complaint, remedy)
     low, high = np.array(box.low), np.array(box.high)
     slack = np.finfo(np.float32).eps * np.maximum(abs(low), abs(high))
@@ -268,7 +268,7 @@ def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
             field,
             f"leaves the action box {low.tolist()} to {high.tolist()} in {int(outside.sum())} "
             f"rows, ranging from {action.min(axis=0).tolist()} to {action.max(axis=0).tolist()}",
-            "Give the box that the actions were made for, or store it as action_low and "
+            "Pass the box that the actions were made for, or store it as action_low and "
             "action_high.",
             int(outside.argmax()),
         )

@@ -1,8 +1,8 @@
-"""D4RL: its HDF5 files and others of their layout, by name or by path, and its normalised scores.
+"""Reader of HDF5 files in D4RL's layout, by name or path, and D4RL's normalised scores.
 
-`d4rl/hopper-medium-v2` and `regenerated/hopper-medium` are looked for in the folder that the
-environment variable FAT2THIN_DATA names, or else in D4RL's own cache and in ./data. Only the arrays
-at the top of a file are read; the groups `infos` and `metadata` of the later versions are not.
+`d4rl/hopper-medium-v2` and `regenerated/hopper-medium` are searched for in the folder given by the
+environment variable FAT2THIN_DATA, else in D4RL's own cache and in ./data. Only the arrays at the
+top level of a file are read, not the groups `infos` and `metadata` of later versions.
 """
 
 import os
@@ -38,7 +38,7 @@ _HOW_TO_GET = {
     ),
     "regenerated/": (
         "Roll out policies of that skill on Gymnasium's HalfCheetah-v5, Hopper-v5 or Walker2d-v5 "
-        f"and write {', '.join(LAYOUT[:5])} with h5py, a row a step"
+        f"and write {', '.join(LAYOUT[:5])} with h5py, one row per step"
     ),
 }
 
@@ -50,7 +50,7 @@ _NAMES = re.compile(
 
 
 class ReferenceReturns(NamedTuple):
-    """Returns of the random policy and of the expert."""
+    """Returns of D4RL's random and expert policies."""
 
     random: float
     expert: float
@@ -62,8 +62,8 @@ REFERENCES = {
     "walker2d": ReferenceReturns(1.629008, 4592.3),
     "ant": ReferenceReturns(-325.6, 3879.7),
 }
-"""From d4rl/infos.py in the repository Farama-Foundation/D4RL: the same for every data set of a
-robot and for versions 0 to 2 of the MuJoCo tasks."""
+"""From d4rl/infos.py in the repository Farama-Foundation/D4RL: equal for all data sets of a robot
+and for versions 0 to 2 of the MuJoCo tasks."""
 
 
 def read_hdf5(
@@ -72,14 +72,14 @@ def read_hdf5(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """Return the data set in an HDF5 file of D4RL's layout.
+    """Return the data set in an HDF5 file with D4RL's layout.
 
-    `timeouts`, `next_observations` and `propensities` may be missing. Without `timeouts` an episode
-    is cut where a next observation is not the observation of the row below; without both,
-    `terminals` alone end episodes, with a warning. The action box and the discount are those of
-    `box`, or the attributes action_low, action_high and discount of the file. Without them the
-    discount is 0.99, and the box ±1 for a data set of D4RL's (known by its name or its file's
-    name), else the range of the logged actions, with a warning.
+    `timeouts`, `next_observations` and `propensities` are optional. Without `timeouts`, an episode
+    is cut where a next observation is not the observation of the row below; without both, only
+    `terminals` end episodes, with a warning. The action box and the discount are those of `box`,
+    else the file's attributes action_low, action_high and discount. Without either, the discount is
+    0.99 and the box is ±1 for a D4RL data set (recognised by its name or file name), else the range
+    of the logged actions, with a warning.
     """
     stem = Path(path).stem.replace("_", "-")
     named = name is not None and name.startswith(tuple(_HOW_TO_GET))
@@ -89,10 +89,10 @@ def read_hdf5(
 
 
 def find(name: str) -> Path:
-    """Return the file of a name such as "d4rl/hopper-medium-v2", or say how to get it."""
+    """Return the file of a name such as "d4rl/hopper-medium-v2"; a missing file is an error."""
     prefix, _, identifier = name.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", identifier):
-        raise DataFileError(f"no data set is called {name!r}: a name is {prefix}/ and one word")
+        raise DataFileError(f"no data set is called {name!r}: write {prefix}/ followed by one word")
     chosen = os.environ.get(FOLDER_VARIABLE)
     folders = (chosen,) if chosen else ("~/.d4rl/datasets", "data")
     candidates = [
@@ -107,13 +107,13 @@ def find(name: str) -> Path:
     raise file_error(
         candidates[0],
         f"data set {name!r} was not found, here or as {', '.join(map(str, candidates[1:]))}",
-        f"{_HOW_TO_GET[f'{prefix}/']}, and put it in one of these places or in a folder that "
-        f"{FOLDER_VARIABLE} names.",
+        f"{_HOW_TO_GET[f'{prefix}/']}, and put it in one of these places or in the folder given by "
+        f"{FOLDER_VARIABLE}.",
     )
 
 
 def _stems(identifier: str) -> tuple[str, ...]:
-    """D4RL keeps hopper-medium-v2 as hopper_medium-v2.hdf5, and version 0 without a version."""
+    """Return the possible file stems: D4RL stores hopper-medium-v2 as hopper_medium-v2.hdf5."""
     words, dash, version = identifier.rpartition("-v")
     if not dash:
         return (identifier,)
@@ -122,7 +122,7 @@ def _stems(identifier: str) -> tuple[str, ...]:
 
 
 def robot(task: str) -> str | None:
-    """Return the robot of a data set ("hopper"), where its scores are known."""
+    """Return the robot of a data set ("hopper"), or None if it has no reference scores."""
     found = _NAMES.fullmatch(task)
     name = (found["original"] or found["regenerated"]) if found else None
     return name if name in REFERENCES else None
@@ -135,10 +135,10 @@ def score(scale: ReferenceReturns, returns: np.ndarray | float) -> np.ndarray:
 
 
 def normalised_score(task: str, returns: np.ndarray | float) -> np.ndarray:
-    """Return D4RL's scores of a task: 0 is its random policy, 100 its expert.
+    """Return D4RL's normalised scores of a task: 0 is the random policy, 100 the expert.
 
-    A regenerated data set is measured by the numbers of the D4RL one that it remakes, though its
-    simulator is another: such scores compare with each other, not with a published D4RL table.
+    A regenerated data set uses the reference returns of the D4RL data set that it reproduces,
+    although the simulator differs: its scores compare with each other, not with published tables.
     """
     known = robot(task)
     if known is None:

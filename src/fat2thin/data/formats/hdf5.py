@@ -1,8 +1,8 @@
-"""HDF5 files from anywhere: arrays of numbers and short texts about them, and nothing else.
+"""Safe reading of untrusted HDF5 files: only plain arrays of numbers and short text attributes.
 
-A file may lead out of itself (links, external storage, virtual arrays), ask for code (filters that
-are loaded as plug-ins) or declare more than it holds. Only plain arrays are read, chunk by chunk:
-the library hands over a chunk's bytes, and gzip is undone here, where its output has a limit.
+An HDF5 file can refer to other files (links, external storage, virtual arrays), load code (filter
+plug-ins) or declare more data than it has. Only plain arrays are read, chunk by chunk: the library
+returns the raw bytes of a chunk, and they are decompressed here with a limit on the output.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LAYOUTS = {h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED}
 
 @contextlib.contextmanager
 def open_hdf5(path: str | Path, memory_limit: int | None = None) -> Iterator["Hdf5File"]:
-    """An HDF5 file, safe to read; its arrays together may take `memory_limit` bytes."""
+    """Open an HDF5 file safely; its arrays may take `memory_limit` bytes in total."""
     path = Path(path)
     with opened_path(path) as opened:
         with _explained(path):
@@ -40,39 +40,39 @@ def open_hdf5(path: str | Path, memory_limit: int | None = None) -> Iterator["Hd
 
 
 class Hdf5File(ArrayFile):
-    """The arrays of an HDF5 file by their paths ("group/array")."""
+    """The arrays of an HDF5 file, by path ("group/array")."""
 
-    resave = "Save it anew as a plain array (compression 'gzip' or none) in a file of its own."
+    resave = "Save it again as a plain array (compression 'gzip' or none), without links."
 
     def __init__(self, path: Path, file: h5py.File, size: int, budget: MemoryBudget) -> None:
         self.path, self._file, self._size, self._budget = path, file, size, budget
         with _explained(path):
             self._top = h5py.h5g.open(file.id, b"/")
-        # Arrays of one group are asked for one after the other, and opening it takes longest.
+        # Arrays of one group are read one after the other, and opening the group is slow.
         self._last_group = ("", self._top)
 
     def has(self, field: str) -> bool:
-        """Whether there is something at this path."""
+        """Return whether the file has an object at this path."""
         group, _, name = field.rpartition("/")
         if group not in ("", self._last_group[0]) and not self.has(group):
             return False
         with _explained(self.path, field):
-            # The links do not keep their group open; this name does.
+            # Links do not keep their group open; this variable does.
             above = self._group(group)
             return above.links.exists(name.encode())
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the arrays, groups and other objects at the top of the file."""
+        """Return the names of the arrays, groups and other objects at the top level."""
         with _explained(self.path):
             return tuple(name.decode() for name in self._top)
 
     def shape(self, field: str) -> tuple[int, ...]:
-        """The shape that an array declares."""
+        """Return the shape that an array declares."""
         with _explained(self.path, field):
             return self._shape(field, self._open(field).get_space())
 
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
-        """An array in this type, whatever type the file keeps it in."""
+        """Return an array, converted to this type."""
         with _explained(self.path, field):
             stored = self._open(field)
             kept_as = self._number_type(field, stored.get_type())
@@ -82,13 +82,13 @@ class Hdf5File(ArrayFile):
             self._budget.take(field, shape, max(kept_as.itemsize, np.dtype(dtype).itemsize))
             array = np.empty(shape, dtype)
             for place, block in self._blocks(field, stored, shape, kept_as):
-                # What is too large for the type becomes infinite, and is refused as such later.
+                # Numbers too large for the type become infinite and are refused later.
                 with np.errstate(over="ignore", invalid="ignore"):
                     array[place] = block
             return array
 
     def setting(self, name: str) -> np.ndarray | None:
-        """A small attribute of the file, as float64; None where there is none."""
+        """Return a small attribute of the file in float64, or None if it has none."""
         with _explained(self.path, name):
             attribute = self._attribute(name)
             if attribute is None:
@@ -101,7 +101,7 @@ class Hdf5File(ArrayFile):
             return value.astype(np.float64)
 
     def text(self, name: str) -> str | None:
-        """An attribute of the file that is one text; None where there is none."""
+        """Return a text attribute of the file, or None if it has none."""
         with _explained(self.path, name):
             attribute = self._attribute(name)
             if attribute is None:
@@ -109,7 +109,7 @@ class Hdf5File(ArrayFile):
             kind, size = attribute.get_type(), attribute.get_storage_size()
             single = not self._shape(name, attribute.get_space())
             if not isinstance(kind, h5py.h5t.TypeStringID) or not single or size > _LONGEST_TEXT:
-                raise self.wrong(name, "is not one text", "Write it as a string.")
+                raise self.wrong(name, "is not a text", "Write it as a string.")
             value = self._file.attrs[name]
             return value if isinstance(value, str) else value.decode()
 
@@ -118,25 +118,25 @@ class Hdf5File(ArrayFile):
         return h5py.h5a.open(self._file.id, name.encode()) if known else None
 
     def _open(self, field: str) -> h5py.h5d.DatasetID:
-        """Open an array, after the links to it and before anything that it refers to."""
+        """Open an array after checking its links, storage and filters."""
         group, _, name = field.rpartition("/")
         stored = self._linked(self._group(group), field, name)
         if not isinstance(stored, h5py.h5d.DatasetID):
             raise self.refused(field, "is a group or a type, not an array")
         how = stored.get_create_plist()
         if how.get_layout() not in _LAYOUTS:
-            raise self.refused(field, "is a virtual array, made of other files")
+            raise self.refused(field, "is a virtual array, stored in other files")
         if how.get_external_count():
-            raise self.refused(field, "keeps its numbers in other files")
+            raise self.refused(field, "stores its numbers in other files")
         for number in range(how.get_nfilters()):
             code, _, _, name = how.get_filter(number)
             if code not in _FILTERS:
-                called = name.decode("ascii", "replace") or "without a name"
-                raise self.refused(field, f"is packed by filter {code} ({called}), not by gzip")
+                called = name.decode("ascii", "replace") or "unnamed"
+                raise self.refused(field, f"is compressed by filter {code} ({called}), not by gzip")
         return stored
 
     def _group(self, field: str) -> h5py.h5g.GroupID:
-        """Open the group at a path; the top of the file for an empty one."""
+        """Open the group at a path; an empty path is the top level."""
         if not field:
             return self._top
         known, group = self._last_group
@@ -152,16 +152,16 @@ class Hdf5File(ArrayFile):
         self, group: h5py.h5g.GroupID, field: str, name: str
     ) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | h5py.h5t.TypeID:
         if group.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-            raise self.refused(field, "is a link, which may lead out of the file")
+            raise self.refused(field, "is a link, which may point outside the file")
         return h5py.h5o.open(group, name.encode())
 
     def _number_type(self, field: str, stored_as: h5py.h5t.TypeID) -> np.dtype:
-        # h5py keeps a bool as an enumeration of bytes.
+        # h5py stores a bool as an enumeration of bytes.
         number = stored_as.get_super() if isinstance(stored_as, h5py.h5t.TypeEnumID) else stored_as
         for dtype in _TYPES:
             if number.equal(h5py.h5t.py_create(dtype)):
                 return dtype
-        raise self.refused(field, "holds objects, references, text or the like, not plain numbers")
+        raise self.refused(field, "holds objects, references or text, not plain numbers")
 
     def _shape(self, field: str, space: h5py.h5s.SpaceID) -> tuple[int, ...]:
         if space.get_simple_extent_type() == h5py.h5s.NULL:
@@ -171,7 +171,7 @@ class Hdf5File(ArrayFile):
     def _blocks(
         self, field: str, stored: h5py.h5d.DatasetID, shape: tuple[int, ...], dtype: np.dtype
     ) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-        """The parts of an array and where they belong."""
+        """Yield the parts of an array, each with its place."""
         if 0 in shape:
             return
         layout = stored.get_create_plist().get_layout()
@@ -201,7 +201,7 @@ class Hdf5File(ArrayFile):
         size = math.prod(chunk) * dtype.itemsize
         self._budget.check(field, 3 * size, f"in chunks of shape {chunk}")
         filters = [how.get_filter(number)[0] for number in range(how.get_nfilters())]
-        # One corner at a time: a file of a few bytes may declare more than memory could list.
+        # Corners are computed one by one: a tiny file may declare more chunks than fit in memory.
         counts = [-(-end // step) for end, step in zip(shape, chunk, strict=True)]
         for number in range(math.prod(counts)):
             index = np.unravel_index(number, counts)
@@ -209,9 +209,9 @@ class Hdf5File(ArrayFile):
             about = stored.get_chunk_info_by_coord(corner)
             if about.byte_offset is None:
                 raise self._cut_short(field, 0, size)
-            # Bytes that gzip cannot pack grow by less than this.
+            # Incompressible bytes grow by less than this in gzip.
             if about.size > size + size // 1000 + 64:
-                raise self.refused(field, f"has a chunk of {about.size} bytes that must be {size}")
+                raise self.refused(field, f"has a chunk of {about.size} bytes instead of {size}")
             _, packed = stored.read_direct_chunk(corner)
             for number in reversed(range(len(filters))):
                 if not about.filter_mask >> number & 1:
@@ -233,22 +233,22 @@ class Hdf5File(ArrayFile):
         stream = zlib.decompressobj()
         plain = stream.decompress(packed, size)
         if stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
-            raise self.refused(field, f"has a chunk that unpacks to other than {size} bytes")
+            raise self.refused(field, f"has a chunk that does not decompress to {size} bytes")
         return plain
 
     def _cut_short(self, field: str, found: int, declared: int) -> DataFileError:
-        there = f"{found:,} of {declared:,} bytes are there"
-        return self.wrong(field, f"is cut short or was never written: {there}", DAMAGED)
+        there = f"{found:,} of {declared:,} bytes found"
+        return self.wrong(field, f"is truncated or was never written: {there}", DAMAGED)
 
 
 @contextlib.contextmanager
 def _explained(path: Path, field: str = "") -> Iterator[None]:
-    """Turn whatever the library says about a damaged file into one kind of error."""
+    """Convert errors of the HDF5 library about a damaged file to `DataFileError`."""
     try:
         yield
     except DataFileError:
         raise
-    # A damaged file makes the library raise nearly every kind of error there is.
+    # For damaged files the library raises almost any kind of error.
     except Exception as error:
         text = " ".join(str(error).split())
         complaint = f"is damaged: {text or type(error).__name__}"

@@ -1,9 +1,9 @@
-"""Data sets of Minari, by name or by the path of their folder, read without its package.
+"""Reader of Minari data sets, by name or folder; the package minari is not needed.
 
-`minari/mujoco/hopper/medium-v0` is looked for where Minari keeps it: in the folder that the
-environment variable MINARI_DATASETS_PATH names, or else in ~/.minari/datasets. The layout is that
-of the repository Farama-Foundation/Minari, versions 0.4 (metadata as attributes of the HDF5 file)
-and 0.5 (metadata.json beside it).
+`minari/mujoco/hopper/medium-v0` is searched for where Minari stores it: in the folder given by the
+environment variable MINARI_DATASETS_PATH, else in ~/.minari/datasets. The layout is that of the
+repository Farama-Foundation/Minari, versions 0.4 (metadata as attributes of the HDF5 file) and 0.5
+(metadata.json next to it).
 """
 
 import contextlib
@@ -41,7 +41,7 @@ LAYOUT = Layout(
 _LARGEST_METADATA = 2**26
 _DEEPEST_SPACE = 16
 _AGAIN = "Fetch or write the data set again."
-_CHOOSE = "Choose a data set whose observations are numbers, or write one without this part."
+_CHOOSE = "Choose a data set whose observations are numbers, or write it without this part."
 _GIVE_BOX = (
     "Read it with fat2thin.data.read_minari(folder, box=Box(low, high, discount)), with the box "
     "that the actions were made for."
@@ -54,10 +54,10 @@ def read_minari(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """Return the data set in a folder of Minari's (named after the data set, with data/ inside).
+    """Return the data set in a Minari folder (named after the data set, with data/ inside).
 
-    An observation of several parts becomes one row, the parts in the order of the space. The action
-    box is that of the action space and the discount 0.99, unless `box` is given.
+    Observations of several parts are concatenated in the order of the space. Without `box`, the
+    action box is that of the action space, and the discount that of the metadata, else 0.99.
     """
     folder = Path(folder)
     written = _written_metadata(folder)
@@ -67,17 +67,17 @@ def read_minari(
 
 
 def root() -> Path:
-    """The folder that Minari keeps its data sets in."""
+    """Return the folder in which Minari stores its data sets."""
     return Path(os.environ.get(FOLDER_VARIABLE) or "~/.minari/datasets").expanduser()
 
 
 def find(name: str) -> Path:
-    """Return the folder of "minari/mujoco/hopper/medium-v0", or say how to get it."""
+    """Return the folder of a name ("minari/mujoco/hopper/medium-v0"); a missing one is an error."""
     identifier = name.removeprefix(PREFIX)
     word = r"[A-Za-z0-9_][A-Za-z0-9_.:-]*"
     if not re.fullmatch(rf"{word}(/{word})*", identifier):
         raise DataFileError(
-            f"no data set is called {name!r}: a name is {PREFIX} and Minari's own, such as "
+            f"no data set is called {name!r}: write {PREFIX} followed by Minari's name, such as "
             "mujoco/hopper/medium-v0"
         )
     folder = root() / identifier
@@ -85,14 +85,14 @@ def find(name: str) -> Path:
         raise file_error(
             folder,
             f"data set {name!r} was not found here",
-            f"`minari download {identifier}` (a command of the package minari) gets it; "
-            f"{FOLDER_VARIABLE} names another folder than {root()}.",
+            f"Download it with `minari download {identifier}` (package minari), or set "
+            f"{FOLDER_VARIABLE} to another folder than {root()}.",
         )
     return folder
 
 
 class _Part(NamedTuple):
-    """An array of an episode, and the shape of a row; None where only the file knows it."""
+    """An array of an episode, and the shape of its rows (None if the metadata lacks it)."""
 
     field: str
     shape: tuple[int, ...] | None
@@ -103,7 +103,7 @@ class _Metadata(NamedTuple):
     observation: tuple[_Part, ...]
     action: _Part
     box: tuple[np.ndarray, np.ndarray] | None
-    """Ends of the action space, which may be infinite; None without a space."""
+    """Ends of the action space, possibly infinite; None if the metadata has no action space."""
     episodes: int | None
     discount: float | None
 
@@ -116,18 +116,18 @@ class _MinariLog(ArrayFile):
         self._steps = _steps(file, metadata)
 
     def has(self, field: str) -> bool:
-        """Whether there is an array of this name: every episode has all of them."""
+        """Return whether this is an array of the layout; every episode has all of them."""
         return field in LAYOUT
 
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
-        """Return a field of all episodes, one below the other."""
+        """Return an array over all episodes, concatenated."""
         if field == LAYOUT.episode_start:
             return np.cumsum([0, *self._steps.values()])[:-1].astype(dtype)
         parts = [self._part(field, group, steps) for group, steps in self._steps.items()]
         return np.concatenate(parts).astype(dtype, copy=False)
 
     def setting(self, name: str) -> np.ndarray | None:
-        """Return an end of the box of the action space, or the discount in the metadata."""
+        """Return an end of the action space, or the discount in the metadata."""
         path, discount, box = self._metadata.path, self._metadata.discount, self._metadata.box
         if name == "discount":
             return None if discount is None else np.array(discount)
@@ -157,22 +157,22 @@ class _MinariLog(ArrayFile):
             raise self.wrong(
                 field,
                 f"must have shape {(rows, *row_shape)}, not {shape}",
-                f"An episode of {self._steps[group]} rewards has as many rows, and one more of "
-                "observations; the shape of a row is in the metadata.",
+                f"An episode with {self._steps[group]} rewards has as many rows, and one more for "
+                "observations; the metadata gives the shape of a row.",
             )
         return self._file.read(field).reshape(rows, math.prod(row_shape))
 
 
 def _steps(file: Hdf5File, metadata: _Metadata) -> dict[str, int]:
-    """Return the steps of each episode, in the order of their numbers: 10 comes after 9."""
+    """Return the number of steps of each episode, in numerical order: 10 comes after 9."""
     found = (re.fullmatch(r"episode_(0|[1-9]\d{0,8})", name) for name in file.names())
     numbers = sorted(int(match[1]) for match in found if match)
     if not numbers:
-        raise file_error(file.path, "holds no episodes", "They are groups called episode_0 and on.")
+        raise file_error(file.path, "has no episodes", "Episodes are groups named episode_0, …")
     expected = len(numbers) if metadata.episodes is None else metadata.episodes
     if len(numbers) != expected or numbers[-1] != expected - 1:
         there = f"{len(numbers)} episodes up to episode_{numbers[-1]}"
-        complaint = f"holds {there}, and must hold {expected:g} from episode_0 on"
+        complaint = f"has {there}, but must have {expected:g}, starting with episode_0"
         raise file_error(file.path, complaint, _AGAIN)
     steps = {}
     for group in (f"episode_{number}" for number in numbers):
@@ -192,7 +192,7 @@ def _shape(file: Hdf5File, field: str) -> tuple[int, ...]:
 
 
 def _written_metadata(folder: Path) -> dict[str, Any] | None:
-    """Read metadata.json; None where an older Minari wrote none."""
+    """Return metadata.json, or None if an older Minari wrote none."""
     path = folder / METADATA_FILE
     if not os.path.lexists(path):
         return None
@@ -200,13 +200,13 @@ def _written_metadata(folder: Path) -> dict[str, Any] | None:
     try:
         written = json.loads(contents)
     except (ValueError, RecursionError) as error:
-        raise file_error(path, f"is no JSON: {error}", _AGAIN) from error
+        raise file_error(path, f"is not JSON: {error}", _AGAIN) from error
     if not isinstance(written, dict):
-        raise file_error(path, "is no JSON object", _AGAIN)
+        raise file_error(path, "is not a JSON object", _AGAIN)
     stored_as = written.get("data_format", "hdf5")
     if stored_as != "hdf5":
-        complaint = f"is {stored_as!r}, and only 'hdf5' is read"
-        remedy = "Write it anew with Minari and data_format='hdf5'."
+        complaint = f"is {stored_as!r}, but only 'hdf5' is supported"
+        remedy = "Write it again with Minari and data_format='hdf5'."
         raise file_error(path, complaint, remedy, "data_format")
     return written
 
@@ -236,7 +236,7 @@ def _metadata(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
         with _explained(path, "observation_space"):
             parts = tuple(_parts(path, LAYOUT.observation, json.loads(observation), 0))
             if not parts:
-                raise ValueError("there is nothing in it")
+                raise ValueError("it is empty")
     return _Metadata(path, parts, *_action_space(path, action), episodes, discount)
 
 
@@ -251,7 +251,7 @@ def _action_space(
         kind = about["type"]
         if kind != "Box" or np.dtype(about["dtype"]).kind != "f":
             described = f"Box of {about['dtype']}" if kind == "Box" else kind
-            needed = "only a Box of floating-point numbers has actions between its ends"
+            needed = "only a Box of floating-point numbers is supported"
             remedy = "Choose a data set with continuous actions."
             raise file_error(path, f"is a {described}: {needed}", remedy, "action_space")
         shape = _space_shape(about)
@@ -293,7 +293,7 @@ def _explained(path: Path, field: str) -> Iterator[None]:
     except DataFileError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        complaint = f"is no space as Minari writes it: {type(error).__name__}: {error}"
+        complaint = f"is not a space in Minari's format: {type(error).__name__}: {error}"
         raise file_error(path, complaint, _AGAIN, field) from error
 
 

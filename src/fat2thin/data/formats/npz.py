@@ -1,7 +1,7 @@
-"""Files of NumPy arrays (.npz) from anywhere, without pickle and without trust in their headers.
+"""Reader and writer of .npz files; reading is safe for untrusted files and never uses pickle.
 
-An .npz is a zip of .npy members. The header of a member must agree with the size that the zip
-declares for it, and that with what deflate can do, before memory is taken.
+An .npz is a zip of .npy members. Before memory is allocated, the header of a member must match the
+size declared in the zip, which must be possible for deflate.
 """
 
 import contextlib
@@ -33,16 +33,16 @@ NEORL2 = Layout(
     episode_start="index",
     propensity="",
 )
-"""The names of NeoRL and NeoRL-2 (repository polixir/NeoRL2); `index` holds episodes' starts."""
+"""The names of NeoRL and NeoRL-2 (repository polixir/NeoRL2); `index` holds the episode starts."""
 _NEORL2_FILES = re.compile(
     r"(Pipeline|Simglucose|RocketRecovery|RandomFrictionHopper|DMSD|Fusion|Salespromotion"
     r"|SafetyHalfCheetah)-(.+-)?(train|val)\.npz"
 )
-"""Files of the tasks of NeoRL-2, each of which has an action space of ±1 (neorl2/envs there)."""
+"""Files of the NeoRL-2 tasks, all of which have an action space of ±1 (neorl2/envs there)."""
 
 _BLOCK = 2**20
 _LONGEST_HEADER = 10_000
-_HIGHEST_RATIO = 1032  # deflate's: 258 bytes from 2 bits (RFC 1951)
+_HIGHEST_RATIO = 1032  # of deflate: 258 bytes from 2 bits (RFC 1951)
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _HEADER = re.compile(
     r"\{'descr': '(?P<type>[^']*)', 'fortran_order': (?P<fortran>True|False), "
@@ -63,13 +63,14 @@ def read_npz(
     box: Box | None = None,
     memory_limit: int | None = None,
 ) -> Dataset:
-    """Return the data set in an .npz file, with the names of `Dataset` or with NeoRL-2's.
+    """Return the data set in an .npz file with the array names of fat2thin or of NeoRL-2.
 
-    Ours are observation, action, reward, terminal (0 or 1), cut (0 or 1, the episode is over after
-    this row) or episode_start (row numbers); next_observation, propensity, action_low, action_high
-    and discount may be left out. NeoRL-2's are obs, action, reward, done, truncated or index,
-    next_obs. Without a discount, in the file or given, it is 0.99. Without a box it is ±1 for a
-    file of NeoRL-2's (known by its name), else the range of the logged actions, with a warning.
+    fat2thin: observation, action, reward, terminal (0 or 1), and cut (0 or 1, the episode stops
+    after this row) or episode_start (row numbers); optional: next_observation, propensity,
+    action_low, action_high and discount. NeoRL-2: obs, action, reward, done, truncated or index,
+    next_obs. The discount is that of `box` or of the file, else 0.99. Without a box in either place
+    it is ±1 for a NeoRL-2 file (recognised by its name), else the range of the logged actions, with
+    a warning.
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else Layout()
@@ -78,17 +79,17 @@ def read_npz(
 
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
-    """Write a data set, all of it or nothing; `read_npz` gives it back with the same hash."""
+    """Write a data set atomically to an .npz file; `read_npz` returns it with the same hash."""
     named, terminal = f"data set {dataset.name!r}", dataset.continuation == 0
     for field in dataset.row_arrays:
         dtype = getattr(dataset, field).dtype
         if dtype != np.float32:
-            raise ValueError(f"{named}: {field} is {dtype}, and files keep float32: convert it")
+            raise ValueError(f"{named}: {field} is {dtype}, but files store float32: convert it")
     if not (terminal | (dataset.continuation == 1)).all():
-        reason = "continuation lies between 0 and 1 in places, and files keep only true ends"
+        reason = "some continuations lie between 0 and 1, but files store only true ends"
         raise ValueError(f"{named}: {reason}")
     if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
-        raise ValueError(f"{named}: an episode goes on after a true end; start a new one there")
+        raise ValueError(f"{named}: an episode continues after a true end; start a new one there")
     arrays = {
         "observation": dataset.observation,
         "action": dataset.action,
@@ -110,7 +111,7 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
 def open_npz(
     path: str | Path, memory_limit: int | None = None, *, follow_links: bool = True
 ) -> Iterator["NpzFile"]:
-    """An .npz file, safe to read; its arrays together may take `memory_limit` bytes."""
+    """Open an .npz file safely; its arrays may take `memory_limit` bytes in total."""
     path = Path(path)
     with (
         open_file(path, follow_links=follow_links) as file,
@@ -122,7 +123,7 @@ def open_npz(
 
 
 class NpzFile(ArrayFile):
-    """The arrays of an .npz file, one member read at a time."""
+    """The arrays of an .npz file, read one at a time."""
 
     resave = "Save plain arrays of numbers with numpy.savez."
 
@@ -135,22 +136,22 @@ class NpzFile(ArrayFile):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of all arrays."""
+        """Names of all arrays."""
         return tuple(self._members)
 
     def has(self, field: str) -> bool:
-        """Whether there is an array of this name."""
+        """Return whether the file has an array of this name."""
         return field in self._members
 
     def read(self, field: str, dtype: type[np.floating] | None = np.float32) -> np.ndarray:
-        """An array in this type, whatever type the file keeps it in; None is the file's own."""
+        """Return an array, converted to this type; None keeps the type of the file."""
         with self._member(field) as (stream, header):
             wanted = header.dtype if dtype is None else np.dtype(dtype)
             self._budget.take(field, header.shape, max(header.dtype.itemsize, wanted.itemsize))
             return self._numbers(field, stream, header, wanted)
 
     def setting(self, name: str) -> np.ndarray | None:
-        """A small array, as float64; None where there is none."""
+        """Return a small array in float64, or None if the file has none."""
         if name not in self._members:
             return None
         with self._member(name) as (_, header):
@@ -170,20 +171,20 @@ class NpzFile(ArrayFile):
         if place.is_absolute() or ".." in place.parts or re.match("[A-Za-z]:", name):
             raise self.refused(name, "leads out of the archive")
         if name.removesuffix(".npy") in self._members:
-            raise self.refused(name, "is there twice")
+            raise self.refused(name, "occurs twice")
         if member.flag_bits & 1:
             raise self.refused(name, "is encrypted")
         if member.compress_type not in _METHODS:
-            raise self.refused(name, f"is packed by method {member.compress_type}, not by deflate")
+            raise self.refused(name, f"is compressed by method {member.compress_type}, not deflate")
         if member.file_size > _HIGHEST_RATIO * member.compress_size:
-            there = f"more than deflate can make of the {member.compress_size:,} there"
-            raise self.refused(name, f"declares {member.file_size:,} bytes, {there}")
+            limit = f"more than deflate can make of {member.compress_size:,}"
+            raise self.refused(name, f"declares {member.file_size:,} bytes, {limit}")
 
     def _header(self, field: str, stream: zipfile.ZipExtFile, size: int) -> _Header:
-        """Read the header of a member of this size, which must be what the header declares."""
+        """Read the header of a member and check that it declares `size` bytes in total."""
         start = stream.read(8)
         if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-            raise self.refused(field, "is no array of NumPy (.npy, version 1 to 3)")
+            raise self.refused(field, "is not a NumPy array (.npy, version 1 to 3)")
         length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
         if length > _LONGEST_HEADER:
             raise self.refused(field, f"has a header of {length:,} bytes")
@@ -198,15 +199,15 @@ class NpzFile(ArrayFile):
         dtype = np.dtype(kind)
         there, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
         if there != declared:
-            state = "is truncated" if there < declared else "is longer than it says"
-            complaint = f"{state}: its shape needs {declared:,} bytes, and {there:,} are there"
+            state = "is truncated" if there < declared else "is longer than it declares"
+            complaint = f"{state}: its shape needs {declared:,} bytes, the file has {there:,}"
             raise self.wrong(field, complaint, DAMAGED)
         return _Header(shape, dtype, found["fortran"] == "True")
 
     def _numbers(
         self, field: str, stream: zipfile.ZipExtFile, header: _Header, dtype: np.dtype
     ) -> np.ndarray:
-        """Read the numbers after a header in blocks: the whole is never there in two types."""
+        """Read and convert the numbers in blocks, so that the array is never in memory twice."""
         order: Literal["F", "C"] = "F" if header.fortran_order else "C"
         array = np.empty(header.shape, dtype, order)
         flat = array.reshape(-1, order=order)
@@ -216,28 +217,28 @@ class NpzFile(ArrayFile):
             data = stream.read(part.size * header.dtype.itemsize)
             if len(data) != part.size * header.dtype.itemsize:
                 raise EOFError
-            # What is too large for the type becomes infinite, and is refused as such later.
+            # Numbers too large for the type become infinite and are refused later.
             with np.errstate(over="ignore", invalid="ignore"):
                 part[:] = np.frombuffer(data, header.dtype)
         if stream.read(1):
-            raise self.wrong(field, "is longer than it says", DAMAGED)
+            raise self.wrong(field, "is longer than it declares", DAMAGED)
         return array
 
 
 class _ShortReads(io.FileIO):
-    """A file that refuses to be read in one large piece: a directory of millions of members."""
+    """A file that refuses large single reads, such as a zip directory of millions of members."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:
             size = max(0, os.fstat(self.fileno()).st_size - self.tell())
         if size > _BLOCK:
-            raise zipfile.BadZipFile(f"the directory of the archive takes more than {_BLOCK} bytes")
+            raise zipfile.BadZipFile(f"the directory of the archive has more than {_BLOCK} bytes")
         return super().read(size)
 
 
 @contextlib.contextmanager
 def _explained(path: Path, field: str = "") -> Iterator[None]:
-    """Turn what the standard library says about a damaged archive into one kind of error."""
+    """Convert errors of the standard library about a damaged archive to `DataFileError`."""
     try:
         yield
     except DataFileError:
@@ -245,12 +246,12 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError) as error:
         complaint = f"is damaged: {error or type(error).__name__}"
         if not field and "not a zip" in str(error):
-            complaint = "is truncated, or no .npz file (a zip) at all"
+            complaint = "is truncated, or not an .npz file"
         elif isinstance(error, EOFError):
             complaint = "is truncated"
         raise file_error(path, complaint, DAMAGED, field) from error
     except (NotImplementedError, RuntimeError, OverflowError) as error:
-        raise file_error(path, f"cannot be unpacked: {error}", NpzFile.resave, field) from error
+        raise file_error(path, f"cannot be decompressed: {error}", NpzFile.resave, field) from error
 
 
 register_suffix(".npz", lambda path, _: read_npz(path))

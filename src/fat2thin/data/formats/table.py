@@ -1,10 +1,10 @@
-"""Tables as logs: CSV and Parquet files, with a small TOML that says what the columns are.
+"""Reader of CSV and Parquet files, with a small TOML that describes their columns.
 
     log.toml        episode = "patient", observation = ["obs_*"], action = ["dose"], ...
     log.csv         patient,obs_weight,obs_age,dose,reward
 
-`fat2thin.data.load("log.toml")` gives the data set. Only the columns that the TOML names are read,
-a piece at a time, straight into the arrays.
+`fat2thin.data.load("log.toml")` returns the data set. Only the columns named in the TOML are read,
+in batches, straight into the arrays.
 """
 
 import os
@@ -27,13 +27,13 @@ from fat2thin.data.safe_files import DataFileError, default_limit, file_error, s
 Values = TypeVar("Values")
 
 _KINDS: dict[str, Kind] = {"episode": "label", "time": "time", "end": "flag", "cut": "flag"}
-"""What the columns of a key hold, where it is not numbers."""
+"""Kind of the columns of each key that does not hold numbers."""
 _SHOWN = 3
 _SORT = "Sort the rows by episode, and by time within an episode."
 
 
 def load(path: Path) -> Dataset:
-    """Return the data set of a TOML, or of a CSV or Parquet file with such a TOML beside it."""
+    """Return the data set of a TOML, or of a CSV or Parquet file with such a TOML next to it."""
     raw, box = read_table(path)
     try:
         return assemble(str(path), raw, box, reuse=True)
@@ -42,50 +42,51 @@ def load(path: Path) -> Dataset:
 
 
 def read_table(path: Path) -> tuple[RawLog, Box]:
-    """Read the files of a TOML, or a file with a TOML of the same name beside it.
+    """Return the raw log and the action box of a TOML, or of a table with a TOML next to it.
 
-    Without next observations the log has more rows than the data set: the last of cut episodes.
+    Without next observations, the raw log has more rows than the data set, which drops the last row
+    of cut episodes.
     """
-    schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_beside(path)
+    schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_of(path)
     files = [open_table(file) for file in schema.find_files()]
     columns = _common_columns(schema, files)
     box = schema.box(len(columns["action"]))
-    # A small Parquet file may hold more rows of one value than memory does.
+    # A small Parquet file may declare more equal rows than fit in memory.
     packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
     width = sum(len(names) for key, names in columns.items() if key not in _KINDS)
     size = packed * (4 * width + 2)
     if size > default_limit():
         needed = f"its files have {packed} rows, which would take {size:,} bytes"
         limit = f"the limit is {default_limit():,}"
-        raise schema.wrong(f"{needed}; {limit}", "Take fewer files, or fewer columns.")
+        raise schema.wrong(f"{needed}; {limit}", "Use fewer files or fewer columns.")
     log = _Filling(sum(file.row_bound for file in files), columns, schema)
     order = _RowOrder(schema.episode, schema.time)
     rows = 0
     for file in files:
         rows = log.append(file, rows, order, box)
     if not rows:
-        raise schema.wrong("its files have no rows", "A log needs some.")
+        raise schema.wrong("its files have no rows", "A log needs at least one.")
     return log.raw_log(rows), box
 
 
-def _schema_beside(path: Path) -> TableSchema:
-    beside = path.with_suffix(".toml")
+def _schema_of(path: Path) -> TableSchema:
+    toml = path.with_suffix(".toml")
     file = open_table(path)
-    if not os.path.lexists(beside):
+    if not os.path.lexists(toml):
         raise file_error(
             path,
-            f"what its columns are must be said in {beside.name} beside it",
-            "To start from, by the names of the columns:\n\n"
+            f"a file {toml.name} next to it must describe its columns",
+            "A draft, guessed from the column names:\n\n"
             + starter(path, file.columns, lambda names: _observed(file, names)),
         )
-    schema = read_schema(beside)
+    schema = read_schema(toml)
     if [found.resolve() for found in schema.find_files()] != [path.resolve()]:
-        raise file_error(path, f"{beside.name} beside it describes other files", f"Load {beside}.")
+        raise file_error(path, f"{toml.name} next to it describes other files", f"Load {toml}.")
     return schema
 
 
 def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
-    """Return the lowest and the highest number of each column; None where some are not numbers."""
+    """Return the minimum and maximum of each column; None if a cell is not a number."""
     pieces = []
     try:
         for column in columns:
@@ -99,12 +100,12 @@ def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
         return None
     ends = np.asarray(pieces, np.float32)
     low, high = ends[..., 0].min(axis=0), ends[..., 1].max(axis=0)
-    # As few digits as tell a float32 from its neighbours.
+    # The shortest text that identifies a float32.
     return [float(str(end)) for end in low], [float(str(end)) for end in high]
 
 
 def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
-    """The columns of each key in the first file, which every other file must have as well."""
+    """Return the columns of each key, which must be the same in all files."""
     first = schema.columns(files[0].columns, files[0].path)
     for file in files:
         for key, names in schema.columns(file.columns, file.path).items():
@@ -112,7 +113,7 @@ def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
             if different:
                 raise file_error(
                     file.path,
-                    f"its columns of {key} are not those of {files[0].path}: only one of them has "
+                    f"its {key} columns differ from those of {files[0].path}: only one file has "
                     f"{', '.join(sorted(different))}",
                     "Give all files the same columns, or list the names in the TOML.",
                 )
@@ -122,7 +123,7 @@ def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
 
 
 class _Piece(NamedTuple):
-    """A few rows of a file."""
+    """A batch of rows of a file."""
 
     file: TableFile
     batch: Batch
@@ -130,7 +131,7 @@ class _Piece(NamedTuple):
     rows: int
 
     def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
-        """Return the values of a column; wrong cells are an error with their place."""
+        """Return the converted column; an error names the rows of invalid cells."""
         try:
             return convert(self.batch[column])
         except BadCellsError as error:
@@ -139,18 +140,18 @@ class _Piece(NamedTuple):
             raise damaged(self.file.path, str(error)) from None
 
     def wrong(self, column: str, what: str, way_out: str, offsets: np.ndarray) -> DataFileError:
-        """Return the error about a column, at the first of these rows of the piece."""
+        """Return an error about a column that names the first of these rows of the batch."""
         place = self.file.places([self.first_row + int(offset) for offset in offsets[:_SHOWN]])
         more = " and more" if len(offsets) > _SHOWN else ""
         return file_error(self.file.path, f"{what}: {place}{more}", way_out, column)
 
 
 class _RowOrder:
-    """Follows the rows from top to bottom, over batches and files.
+    """Finds where episodes begin, over batches and files, and checks the order of rows.
 
-    Without a column of episodes, an episode begins with every file and below every row that ends
-    one. Where a file begins with the label that the file before ended with, the episode goes on,
-    unless its last row ended it. Otherwise labels count within a file.
+    Without an episode column, an episode begins with every file and below every row that ends one.
+    If a file starts with the label at the end of the previous file, the episode continues, unless
+    its last row ended it. Otherwise labels are local to a file.
     """
 
     def __init__(self, episode: str | None, time: str | None) -> None:
@@ -161,7 +162,7 @@ class _RowOrder:
         self._last_row: dict[str, int] = {}
 
     def begins(self, piece: _Piece, over: np.ndarray) -> np.ndarray:
-        """Shape (rows,), bool: an episode begins here. `over` is true in rows that end one."""
+        """Return a mask of the rows where an episode begins; `over` marks the rows that end one."""
         above_is_over = np.concatenate([[self._over], over[:-1]])
         if self._episode is None:
             begins = above_is_over
@@ -173,7 +174,7 @@ class _RowOrder:
             above = np.concatenate([[self._last_time], time[:-1]])
             falls = np.flatnonzero(~begins & ~(time > above))
             if falls.size:
-                raise piece.wrong(self._time, "does not rise within an episode", _SORT, falls)
+                raise piece.wrong(self._time, "does not increase within an episode", _SORT, falls)
             self._last_time = time[-1]
         self._over = bool(over[-1])
         return begins
@@ -183,29 +184,29 @@ class _RowOrder:
         below = pc.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
         begins = np.concatenate([[names[0].as_py() != self._label], below])
         if piece.first_row == 0:
-            # Files of one episode each may all call it 1: only a time that rises joins two files.
+            # Single-episode files may all use label 1: only increasing time joins two files.
             begins[0] |= above_is_over[0] or self._time is None
             self._last_row = {}
-        goes_on = np.flatnonzero(above_is_over & ~begins)
-        if goes_on.size:
-            label = names[int(goes_on[0])].as_py()
-            complaint = f"goes on with episode {label!r} below the row that ended it"
-            remedy = "Give what follows a name of its own, or correct the end."
-            raise piece.wrong(column, complaint, remedy, goes_on)
+        continued = np.flatnonzero(above_is_over & ~begins)
+        if continued.size:
+            label = names[int(continued[0])].as_py()
+            complaint = f"continues episode {label!r} below the row that ended it"
+            remedy = "Give the rows that follow another label, or correct the end."
+            raise piece.wrong(column, complaint, remedy, continued)
         for offset in np.flatnonzero(begins).tolist():
             row, label = piece.first_row + offset, names[offset].as_py()
             if row and self._label is not None:
                 self._last_row[self._label] = row - 1
             if label in self._last_row:
                 ended = piece.file.places([self._last_row[label]])
-                complaint = f"comes back to episode {label!r}, left after {ended}"
+                complaint = f"returns to episode {label!r}, which stopped at {ended}"
                 raise piece.wrong(column, complaint, _SORT, np.array([offset]))
             self._label = label
         return begins
 
 
 class _Filling:
-    """Arrays with room for all rows, filled from the top; empty room takes no memory."""
+    """Arrays with room for all rows, filled from the top; unused room takes no memory."""
 
     def __init__(self, room: int, columns: Columns, schema: TableSchema) -> None:
         self._columns = columns
@@ -218,12 +219,12 @@ class _Filling:
             self._terminal = np.zeros(room, bool)
             self._cut = np.zeros(room, bool)
         except (MemoryError, ValueError):
-            complaint = f"its files say that they have {room} rows, more than memory can hold"
-            remedy = "Take fewer files, or write the damaged one again."
+            complaint = f"its files declare {room} rows, more than fit in memory"
+            remedy = "Use fewer files, or write the damaged one again."
             raise schema.wrong(complaint, remedy) from None
 
     def append(self, file: TableFile, start: int, order: _RowOrder, box: Box) -> int:
-        """Write the file from row `start` on; the row where the next one starts."""
+        """Write the file to rows from `start`, and return the first row of the next file."""
         together = _columns_of(self._columns, _KINDS)
         others = [c for c in _columns_of(self._columns, self._numbers) if c not in together]
         stop = start
@@ -239,7 +240,7 @@ class _Filling:
         return stop
 
     def _write_numbers(self, piece: _Piece, start: int, box: Box) -> None:
-        """Write the numbers of a piece; all columns that are wrong in it are one error."""
+        """Write the numbers of a batch; raise one error for all invalid columns."""
         errors = []
         for key, array in self._numbers.items():
             for place, column in enumerate(self._columns[key]):
@@ -272,15 +273,15 @@ class _Filling:
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
-    """The columns of these keys, each once."""
+    """Return the columns of these keys, without duplicates."""
     return tuple(dict.fromkeys(name for key in keys for name in columns.get(key, ())))
 
 
 def _values(piece: _Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
-    """Return a column of numbers, checked for what its key asks of it.
+    """Return a column of numbers; actions must lie in the box, propensities in (0, 1].
 
-    Actions and box are compared in float32. An end of the box that float32 does not have is then
-    rounded inwards, so that no action is outside by rounding.
+    Actions and box are compared in float32. Actions are then clipped to the box rounded inwards to
+    float32, so that none lies outside by rounding.
     """
     values = piece.read(numbers, column).astype(np.float32, copy=False)
     if key == "action":

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as columns of Arrow batches, a piece at a time."""
+"""CSV and Parquet files, read in batches of Arrow columns."""
 
 import csv
 import io
@@ -21,32 +21,32 @@ from fat2thin.data.safe_files import (
     refuse_too_many_columns,
 )
 
-Batch = dict[str, pa.Array]  # a few rows: an array a column, by its name
+Batch = dict[str, pa.Array]  # some rows, one array per column name
 
-# What is in flight stays small beside the arrays that are filled. Arrow keeps several blocks of a
-# CSV file at once; smaller ones take longer to read.
+# Batches stay small compared with the arrays that are filled. Arrow holds several blocks of a CSV
+# file at once; smaller blocks are slower to read.
 _CSV_BLOCK_BYTES = 1 << 18
 _LARGEST_CSV_BLOCK_BYTES = 1 << 24
-_CSV_BLOCKS = 128  # of a large CSV file, whose blocks may be larger and are still small beside it
+_CSV_BLOCKS = 128  # per large CSV file, whose blocks may be larger
 _PARQUET_BATCH_ROWS = 1 << 14
 _PARQUET_BUFFER_BYTES = 1 << 16
-_OPEN_COLUMN_BYTES = 1 << 21  # of Parquet: a page and its dictionary, a megabyte each
+_OPEN_COLUMN_BYTES = 1 << 21  # per Parquet column: a page and its dictionary, 1 MiB each
 _NUMBER_BYTES = 4
 _SHARE_IN_FLIGHT = 1 / 16
-_LONGEST_CELL = 64  # bytes, on average over a line: a line must fit into a block
-_LONGEST_RECORD = 1 << 22  # letters of a line of a CSV file, or of the lines that one record takes
-# Of a Parquet file: to open it takes longer, the more columns it has.
+_LONGEST_CELL = 64  # mean bytes per cell of a line, which must fit into a block
+_LONGEST_RECORD = 1 << 22  # characters of a CSV record, which may take several lines
+# Of a Parquet file, which opens more slowly the more columns it has.
 _LEAST_COLUMNS_AT_ONCE, _MOST_PASSES = 64, 64
-_LONGEST_PARQUET_LIST = 1 << 17  # columns, or groups of rows, that a Parquet footer may list
+_LONGEST_PARQUET_LIST = 1 << 17  # most columns, or row groups, in a Parquet footer
 
 _SAVE_AS_UTF8 = "Save it as CSV in UTF-8."
 _NAME_THE_COLUMNS = "The first line of a CSV file must name its columns."
 
 
 class CsvFile:
-    """A CSV file: rows and named columns, with text in all cells."""
+    """A CSV file with named columns; all cells are text."""
 
-    row_bound: int  # at least the number of rows
+    row_bound: int  # upper bound on the number of rows
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,25 +55,25 @@ class CsvFile:
                 raise file_error(path, "is UTF-16 text", _SAVE_AS_UTF8)
             self._size = os.fstat(file.fileno()).st_size
             self.row_bound = 1 + sum(
-                # Line ends of every kind; a piece that ends between \r and \n counts one too many.
+                # All kinds of line ends; a piece that ends between \r and \n counts one too many.
                 piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
                 for piece in iter(lambda: file.read(1 << 20), b"")
             )
         self.columns, self._header_lines = self._header()
 
     def refuse(self, column: str, kind: Kind) -> None:
-        """Nothing to refuse: text is read as what it should be, or refused cell by cell."""
+        """Accept any column: text is converted, or refused, cell by cell."""
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return which columns to read at once: all, since a line has all of them."""
+        """Return the groups of columns to read at once: one group, as a line has all columns."""
         return [together + others]
 
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
-        """The rows from top to bottom, these columns alone."""
-        # Arrow takes a header without rows for a file that is too short.
+        """Yield these columns in batches of rows, in order."""
+        # Arrow refuses a file with a header but no rows as too short.
         if not any(itertools.islice(self._records(), 1, 2)):
             return
-        # Named by number: the file may use a name twice where nobody asks for it.
+        # Named by number, as unused columns may share a name.
         place = {name: str(number) for number, name in enumerate(self.columns)}
         wanted = {name: place[name] for name in columns}
         read = arrow_csv.ReadOptions(
@@ -102,9 +102,9 @@ class CsvFile:
             raise self._unreadable(error) from None
 
     def places(self, rows: list[int]) -> str:
-        """Return rows (the first is 0) as people count them, with the lines of a text editor."""
+        """Return rows, given from 0, as text that counts from 1 and names the lines of the file."""
         lines: dict[int, int] = {}
-        # Lines are known only up to where the file can be read.
+        # Lines are known only as far as the file is readable.
         with suppress(DataFileError):
             records = itertools.islice(self._records(), 1, max(rows) + 2)
             lines.update((row, line) for row, (line, _) in enumerate(records) if row in rows)
@@ -123,14 +123,14 @@ class CsvFile:
         separators = [sign for sign in ";\t|" if len(columns) == 1 and sign in columns[0]]
         if separators:
             complaint = f"its columns are separated by {separators[0]!r}"
-            remedy = "Save it with commas between columns and points in numbers."
+            remedy = "Separate columns by commas, and use decimal points in numbers."
             raise file_error(self.path, complaint, remedy)
         if all(_is_number(name) for name in columns):
             raise file_error(self.path, "its first line holds numbers", _NAME_THE_COLUMNS)
         return columns, line
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield every record, header included, with the line it ends at; no empty lines."""
+        """Yield the line number and cells of each record, header included, without empty lines."""
         with _readable(self.path), open_file(self.path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
             letters = 0
@@ -140,8 +140,8 @@ class CsvFile:
                 while line := text.readline(_LONGEST_RECORD):
                     letters += len(line)
                     if letters >= _LONGEST_RECORD:
-                        place = f"what ends in line {reader.line_num + 1}"
-                        complaint = f"{place} is longer than {_LONGEST_RECORD:,} letters"
+                        place = f"the record that ends in line {reader.line_num + 1}"
+                        complaint = f"{place} is longer than {_LONGEST_RECORD:,} characters"
                         remedy = "It has too many columns, or a quotation mark is missing."
                         raise file_error(self.path, complaint, remedy)
                     yield line
@@ -158,7 +158,7 @@ class CsvFile:
                 raise file_error(self.path, complaint, remedy) from None
 
     def _unreadable(self, error: pa.ArrowInvalid) -> DataFileError:
-        """Return an error that says what to do about Arrow's complaint."""
+        """Return a helpful error for one of Arrow's."""
         if "UTF8" in str(error):
             return file_error(self.path, "is not UTF-8 text", _SAVE_AS_UTF8)
         for row, (line, record) in enumerate(itertools.islice(self._records(), 1, None)):
@@ -167,14 +167,14 @@ class CsvFile:
                     self.path,
                     f"row {row + 1} (line {line}) has {len(record)} cells, the header has "
                     f"{len(self.columns)}",
-                    "A comma inside a number or a text makes two cells of one: write a decimal "
-                    "point, put text in quotation marks.",
+                    "A comma in a number or text splits a cell: use a decimal point, or put text "
+                    "in quotation marks.",
                 )
         return damaged(self.path, str(error).partition("\n")[0])
 
 
 class ParquetFile:
-    """A Parquet file: rows and named columns with types."""
+    """A Parquet file with named and typed columns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -185,18 +185,18 @@ class ParquetFile:
             self.columns = tuple(self._schema.names)
             self.row_bound = file.metadata.num_rows
         if self.row_bound < 0:
-            raise damaged(path, f"it says that it has {self.row_bound} rows")
+            raise damaged(path, f"it declares {self.row_bound} rows")
 
     def refuse(self, column: str, kind: Kind) -> None:
-        """Raise where the column's type cannot hold values of this kind."""
+        """Raise an error if the column's type cannot hold values of this kind."""
         reason = refusal(kind, self._schema.field(column).type)
         if reason:
             raise file_error(self.path, *reason, column)
 
     def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return which columns to read at once, where `together` must be and the others need not.
+        """Return the groups of columns to read at once; those in `together` stay together.
 
-        Those of a small file are read a few at a time: all open would take more than its rows.
+        The others are read in groups, because open columns can take more memory than the rows.
         """
         size = _NUMBER_BYTES * self.row_bound * len(others)
         at_once = max(
@@ -208,7 +208,7 @@ class ParquetFile:
         return [together, *(others[first : first + at_once] for first in firsts)]
 
     def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
-        """The rows from top to bottom, these columns alone."""
+        """Yield these columns in batches of rows, in order."""
         rows = 0
         with self._opened() as file:
             for batch in file.iter_batches(
@@ -219,10 +219,10 @@ class ParquetFile:
                     break
                 yield {name: batch.column(name) for name in columns}
         if rows != self.row_bound:
-            raise damaged(self.path, f"it says that it has {self.row_bound} rows, and has not")
+            raise damaged(self.path, f"it does not have the {self.row_bound} rows that it declares")
 
     def places(self, rows: list[int]) -> str:
-        """Return rows (the first is 0) as people count them."""
+        """Return rows, given from 0, as text that counts from 1."""
         return ", ".join(f"row {row + 1}" for row in rows)
 
     @contextmanager
@@ -230,7 +230,7 @@ class ParquetFile:
         with (
             _readable(self.path),
             opened_path(self.path) as path,
-            # Pages are streamed through a small buffer: a row group may be as large as the file.
+            # A small buffer streams the pages, as a row group may be as large as the file.
             arrow_parquet.ParquetFile(
                 path,
                 metadata=self._metadata,
@@ -247,7 +247,7 @@ TableFile = CsvFile | ParquetFile
 
 
 def open_table(path: Path) -> TableFile:
-    """Open a CSV or Parquet file; only the names of its columns are read."""
+    """Open a CSV or Parquet file; only its column names are read."""
     table = CsvFile(path) if path.suffix.lower() == ".csv" else ParquetFile(path)
     refuse_too_many_columns(path, len(table.columns))
     return table
@@ -259,14 +259,14 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if "Exceeded size limit" in str(error):
-            complaint = f"lists more than {_LONGEST_PARQUET_LIST:,} columns or groups of rows"
-            remedy = "Keep fewer columns, or write larger groups."
+            complaint = f"has more than {_LONGEST_PARQUET_LIST:,} columns or row groups"
+            remedy = "Keep fewer columns, or write larger row groups."
             raise file_error(path, complaint, remedy) from None
         raise damaged(path, str(error).partition("\n")[0]) from None
 
 
 def damaged(path: Path, reason: str) -> DataFileError:
-    """Return the error of a file that cannot be read, not for its cells but for this reason."""
+    """Return the error of a file that cannot be read, with the reason."""
     return file_error(path, f"cannot be read: {reason}", "Write or copy the file again.")
 
 

@@ -1,4 +1,4 @@
-"""The small TOML beside a table: which files, what their columns are, the action box."""
+"""The TOML next to a table: its files, the meaning of its columns, and the action box."""
 
 import dataclasses
 import glob
@@ -18,27 +18,27 @@ from fat2thin.terminal_text import did_you_mean, printable
 
 KEYS = {
     "files": "a file, a pattern such as logs/*.csv, a folder, or a list of these, relative to this "
-    "TOML; without it the CSV or Parquet file of the same name",
-    "episode": "the column that is the same in all rows of an episode; not needed where end or cut "
-    "marks the last row of each",
-    "time": "a column that rises within an episode, numbers or dates; it only checks the order",
-    "observation": "the columns of the observation: names, or a beginning such as obs_*",
+    "TOML; by default the CSV or Parquet file of the same name",
+    "episode": "the column with the label of the episode; not needed if end or cut marks the last "
+    "row of each episode",
+    "time": "a column of numbers or dates that increase within an episode; only checks the order",
+    "observation": "the columns of the observation: names, or a prefix such as obs_*",
     "action": "the columns of the action",
     "reward": "the column of the reward",
-    "end": "a column that is true where the task truly ended with this row",
-    "cut": "a column that is true where the episode was stopped after this row, by a time limit",
+    "end": "a column that is true in rows where the task truly ended",
+    "cut": "a column that is true in rows after which a time limit stopped the episode",
     "next_observation": "the columns of the observation after the step, in the same order",
     "propensity": "the probability, above 0 and at most 1, with which the action was chosen",
-    "action_low": "lower end of the action box: a number, or a list with one for each action",
+    "action_low": "lower end of the action box: one number, or a list with one per action",
     "action_high": "upper end of the action box",
-    "discount": "the discount factor that training uses, from 0 to 1",
+    "discount": "the discount factor used in training, from 0 to 1",
 }
-"""Every key, and what it means."""
+"""Every key and its meaning."""
 
 _REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
 _SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")  # keys that name one column
-_SEVERAL = ("observation", "action", "next_observation")  # keys that name columns or beginnings
-# What people call the single columns, in lower case.
+_SEVERAL = ("observation", "action", "next_observation")  # keys that name columns or prefixes
+# Common names of the single columns, in lower case.
 _USUAL_NAMES = {
     "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
     "time": ("time", "timestamp", "step", "timestep", "date", "t"),
@@ -47,7 +47,7 @@ _USUAL_NAMES = {
     "cut": ("cut", "time_limit", "timeout", "timeouts", "truncated"),
     "propensity": ("propensity", "propensities"),
 }
-_USUAL_BEGINNINGS = {
+_USUAL_PREFIXES = {
     "observation": ("obs", "state"),
     "action": ("act", "dose"),
     "next_observation": ("next_obs", "next_state"),
@@ -60,17 +60,17 @@ _MOST_DOTS = 200
 _DEEP_KEY = re.compile(
     rf"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){{{_MOST_DOTS + 1}}}"""
 )
-"""Dots and words in turn, more than any key, number or name of a file has."""
+"""Alternating dots and words, more than in any real key, number or file name."""
 
-_MOST_LISTED = 8  # names in a list; more are written as a beginning, where they share one
+_MOST_LISTED = 8  # names in a list; more are written as a prefix, if they share one
 
-Columns = dict[str, tuple[str, ...]]  # the columns of a file that each key names
-Ends = tuple[list[float], list[float]]  # the lowest and the highest number of each of some columns
+Columns = dict[str, tuple[str, ...]]  # the columns of a file, by key
+Ends = tuple[list[float], list[float]]  # minimum and maximum of each column
 
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """What a TOML says; but for its path, the fields are its keys."""
+    """The contents of a TOML: apart from `path`, the fields are its keys (see `KEYS`)."""
 
     path: Path
     files: tuple[str, ...]
@@ -88,7 +88,7 @@ class TableSchema:
     propensity: str | None = None
 
     def columns(self, present: Sequence[str], file: Path) -> Columns:
-        """Return the columns of each key in a file that has these; refuse what does not fit."""
+        """Return the columns of each key, in a file with the columns `present`."""
         counted = Counter(present)
         found = {
             key: self._find(key, names, counted, file)
@@ -104,7 +104,7 @@ class TableSchema:
         low, high = self._bound("action_low", actions), self._bound("action_high", actions)
         if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
             complaint = f"action_low {low} is not below action_high {high}"
-            raise self.wrong(complaint, "The box needs room in every coordinate.")
+            raise self.wrong(complaint, "The low end must be below the high end for every action.")
         return Box(low, high, self.discount)
 
     def wrong(self, complaint: str, remedy: str) -> DataFileError:
@@ -118,7 +118,7 @@ class TableSchema:
         for column, times in Counter(found).items():
             if present[column] > 1:
                 complaint = f"is the name of {present[column]} columns"
-                raise file_error(file, complaint, "Give every column a name of its own.", column)
+                raise file_error(file, complaint, "Give every column its own name.", column)
             if times > 1:
                 named = f"{key} names the column {column!r} {times} times"
                 raise self.wrong(named, "Name it once.")
@@ -127,11 +127,11 @@ class TableSchema:
     def _matches(self, key: str, name: str, present: Counter[str], file: Path) -> list[str]:
         if name in present:
             return [name]
-        beginning = name[:-1] if name.endswith("*") and key in _SEVERAL else None
-        found = [column for column in present if beginning and column.startswith(beginning)]
+        prefix = name[:-1] if name.endswith("*") and key in _SEVERAL else None
+        found = [column for column in present if prefix and column.startswith(prefix)]
         if not found:
             hint = did_you_mean(name, present)
-            complaint = f"has no column {name!r}, which {self.path.name} names as {key}{hint}"
+            complaint = f"has no column {name!r}, which {self.path.name} gives as {key}{hint}"
             raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
 
@@ -139,7 +139,7 @@ class TableSchema:
         pairs = f"observation ({_listed(seen)}) and next_observation ({_listed(following)})"
         if len(seen) != len(following):
             complaint = f"{pairs} have {len(seen)} and {len(following)} columns"
-            raise file_error(file, complaint, "Each column of the one needs its twin in the other.")
+            raise file_error(file, complaint, "Both need the same columns in the same order.")
         ours, theirs = _endings(seen), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
         if by_pattern and ours != theirs and sorted(ours) == sorted(theirs):
@@ -156,13 +156,13 @@ class TableSchema:
         return bound
 
     def find_files(self) -> tuple[Path, ...]:
-        """Return the files in the order of the TOML; those of a pattern or folder by name."""
+        """Return the files in the order of the TOML; a pattern or folder is sorted by name."""
         if not self.files:
             same_name = [self.path.with_suffix(suffix) for suffix in SUFFIXES]
             found = [path for path in same_name if path.is_file()]
             if len(found) != 1:
-                names = " and ".join(path.name for path in found) or "no table of its name"
-                raise self.wrong(f"has {names} beside it", "Say with files which tables it is for.")
+                names = " and ".join(path.name for path in found) or "no table of the same name"
+                raise self.wrong(f"has {names} next to it", "List the tables under the key files.")
             return tuple(found)
         paths = [path for entry in self.files for path in self._expand(entry)]
         for path, times in Counter(paths).items():
@@ -177,37 +177,37 @@ class TableSchema:
         path = folder / entry
         if path.is_dir():
             found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-            what = "which has no tables in it"
+            what = "which contains no tables"
         elif os.path.lexists(path):
             return [path]
         else:
             matches = glob.glob(entry, root_dir=folder, recursive=True)
             found = sorted(folder / match for match in matches if (folder / match).is_file())
-            what = f"which is not there{did_you_mean(entry, os.listdir(folder))}"
+            what = f"which does not exist{did_you_mean(entry, os.listdir(folder))}"
         if not found:
             raise self.wrong(f"files names {entry}, {what}", _TABLES)
         return found
 
 
 def read_schema(path: Path) -> TableSchema:
-    """Read and check a TOML; which columns the files really have is not looked at."""
-    remedy = "It holds a few names and numbers; beginnings such as obs_* mean many columns."
+    """Read and check a TOML; the files that it names are not opened."""
+    remedy = "It needs only a few names and numbers; use a prefix such as obs_* for many columns."
     contents = read_small(path, _LARGEST_TOML, remedy)
     try:
         text = contents.decode()
-        # To parse a key takes the time of its length squared.
+        # Parsing a key takes quadratic time in its length.
         if _DEEP_KEY.search(text):
             raise ValueError(f"it has a key of more than {_MOST_DOTS} dots")
         written = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        remedy = 'A line of it reads key = "text", key = 1.5 or key = ["text", "text"].'
+        remedy = 'Write lines such as key = "text", key = 1.5 or key = ["text", "text"].'
         raise file_error(path, f"cannot be read as TOML: {error}", remedy) from None
     for key in written:
         if key not in KEYS:
             meant = [known for known, usual in _USUAL_NAMES.items() if key.lower() in usual]
             hint = f" (did you mean {meant[0]!r}?)" if meant else did_you_mean(key, KEYS)
             remedy = f"The keys are {', '.join(KEYS)}."
-            raise file_error(path, f"there is no key {_shown(key)}{hint}", remedy)
+            raise file_error(path, f"unknown key {_shown(key)}{hint}", remedy)
     missing = [key for key in _REQUIRED if key not in written]
     if not {"episode", "end", "cut"} & written.keys():
         missing.insert(0, "episode")
@@ -237,7 +237,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 def _number(value: Any) -> float | None:
     real = isinstance(value, int | float) and not isinstance(value, bool)
-    # The box is compared with actions in float32; no NaN passes this either.
+    # The box must fit in float32, like the actions; this also excludes NaN.
     return float(value) if real and abs(value) < 1e38 else None
 
 
@@ -255,8 +255,8 @@ def _bounds(value: Any) -> float | tuple[float, ...] | None:
 
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "files": (_names, "a name or a list of names"),
-    **{key: (_name, "the name of a column") for key in _SINGLE},
-    **{key: (_names, "a list of names of columns") for key in _SEVERAL},
+    **{key: (_name, "a column name") for key in _SINGLE},
+    **{key: (_names, "a list of column names") for key in _SEVERAL},
     "action_low": (_bounds, "a finite number or a list of them"),
     "action_high": (_bounds, "a finite number or a list of them"),
     "discount": (_discount, "a number from 0 to 1"),
@@ -264,11 +264,11 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text, cut where it is very long."""
+    """Return a value as text, shortened if it is very long."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no number of thousands of digits
-        return "a number of very many digits"
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        return "a number with thousands of digits"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
@@ -278,12 +278,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _endings(names: Sequence[str]) -> list[str]:
-    start = len(_common_beginning(names))
+    start = len(_common_prefix(names))
     return [name[start:] for name in names]
 
 
-def _common_beginning(names: Sequence[str]) -> str:
-    # All of them lie between the first and the last in their order.
+def _common_prefix(names: Sequence[str]) -> str:
+    # In sorted order all names lie between the first and the last.
     letters = zip(min(names), max(names), strict=False)
     return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], letters))
 
@@ -291,10 +291,10 @@ def _common_beginning(names: Sequence[str]) -> str:
 def starter(
     file: Path, columns: Sequence[str], observed: Callable[[Sequence[str]], Ends | None]
 ) -> str:
-    """Return a TOML for a file with these columns, as far as their names tell.
+    """Return a draft of a TOML for a file, guessed from its column names.
 
-    The action box is that of the logged actions, which `observed` returns for columns of numbers;
-    where it is not known it is "?", which is refused.
+    The action box is the range of the logged actions, as returned by `observed`. Unknown values are
+    "?", which `read_schema` refuses.
     """
     guesses = {key: _guess(key, columns) for key in KEYS if key in (*_SINGLE, *_SEVERAL)}
     values: dict[str, Any] = {"files": [file.name]}
@@ -304,7 +304,7 @@ def starter(
             values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
     low, high = ends or ("?", "?")
-    note = "  # observed in the log: write the real limit" if ends else ""
+    note = "  # observed in the log: replace by the real limit" if ends else ""
     box = (f"action_low = {_toml(low)}{note}", f"action_high = {_toml(high)}{note}")
     lines = [*(f"{key} = {_toml(value)}" for key, value in values.items()), *box, "discount = 0.99"]
     used = {name for names in guesses.values() for name in names}
@@ -317,18 +317,18 @@ def starter(
 def _guess(key: str, columns: Sequence[str]) -> list[str]:
     if key in _SINGLE:
         return [name for name in columns if name.lower() in _USUAL_NAMES[key]][:1]
-    return [name for name in columns if name.lower().startswith(_USUAL_BEGINNINGS[key])]
+    return [name for name in columns if name.lower().startswith(_USUAL_PREFIXES[key])]
 
 
 def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
-    """Return the names, or their common beginning where they are many and it means only them."""
+    """Return the names, or one prefix pattern if they are many and it matches only them."""
     if len(names) <= _MOST_LISTED:
         return names
-    beginning = _common_beginning(names).rstrip("0123456789")
-    meant = [name for name in columns if name.startswith(beginning)]
-    return [f"{beginning}*"] if meant == names else names
+    prefix = _common_prefix(names).rstrip("0123456789")
+    meant = [name for name in columns if name.startswith(prefix)]
+    return [f"{prefix}*"] if meant == names else names
 
 
 def _toml(value: Any) -> str:
-    # The strings, numbers and lists of JSON are those of TOML but for one control character.
+    # Strings, numbers and lists of JSON are valid TOML except for one control character.
     return printable(json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""What the cells of a table mean: numbers, flags, labels and times out of Arrow's columns."""
+"""Conversion of Arrow columns to numbers, flags, labels and times."""
 
 import contextlib
 from typing import Literal
@@ -13,11 +13,11 @@ _FALSE, _TRUE = ("false", "0", "no"), ("true", "1", "yes")
 _FLAGS = pa.array(_FALSE + _TRUE)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _MOMENTS = (pa.float64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
-_COMPLETE = "Fill in the value, or leave out the row."
+_COMPLETE = "Fill in the value, or remove the row."
 
 
 class BadCellsError(Exception):
-    """Cells of a column that do not hold what they should; the reader of the file adds where."""
+    """Invalid cells of a column; the caller adds the file and the rows."""
 
     def __init__(self, bad: np.ndarray, what: str, way_out: str) -> None:
         super().__init__(what)
@@ -25,7 +25,7 @@ class BadCellsError(Exception):
 
 
 def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
-    """Return why a typed column cannot hold this kind, and the way out; None where it can."""
+    """Return why a column of this type cannot hold this kind, and the remedy; None if it can."""
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
     number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
@@ -43,7 +43,7 @@ def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
     if pa.types.is_decimal(type_):
         return f"holds decimals ({type_})", "Write it as float64."
     if pa.types.is_nested(type_):
-        return f"holds several values a row ({type_})", "Give each of them a column of its own."
+        return f"holds several values per row ({type_})", "Give each value its own column."
     if text:
         return f"holds text ({type_})", "Write it as numbers."
     return f"holds {type_}, which cannot be read as a {kind}", "Write it in another type."
@@ -55,10 +55,10 @@ def numbers(column: pa.Array) -> np.ndarray:
     if values is None:
         column = _complete(column)
         values = _parsed(column) if _is_text(column.type) else _floats(column)
-    # Written so that it is true of NaN as well.
+    # True for NaN as well.
     bad = ~(np.abs(values) <= _FLOAT32_MAX)
     if bad.any():
-        what = f"has {values[bad.argmax()]}, which is no finite float32 number"
+        what = f"has {values[bad.argmax()]}, which is not a finite float32 number"
         raise BadCellsError(bad, what, _COMPLETE)
     return values
 
@@ -86,7 +86,7 @@ def labels(column: pa.Array) -> pa.Array:
 
 
 def times(column: pa.Array) -> np.ndarray:
-    """Return the column in float64, to be compared; dates are microseconds since 1970."""
+    """Return the column in float64; dates become microseconds since 1970."""
     column = _complete(column)
     if _is_text(column.type):
         column = _moments(column)
@@ -104,7 +104,7 @@ def _bools(mask: pa.Array) -> np.ndarray:
 
 
 def _complete(column: pa.Array) -> pa.Array:
-    """The column without dictionary and blanks around text, refused where a value is missing."""
+    """Decode dictionaries and strip text; raise an error if a value is missing."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     missing = _bools(column.is_null(nan_is_null=True))
@@ -122,7 +122,7 @@ def _floats(column: pa.Array) -> np.ndarray:
 
 
 def _plain_text(column: pa.Array) -> np.ndarray | None:
-    """Return numbers as most text has them, without blanks and gaps; None where there is more."""
+    """Return the numbers in a text column by a fast cast; None if it fails."""
     try:
         return None if column.null_count else column.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -133,7 +133,7 @@ def _parsed(column: pa.Array) -> np.ndarray:
     values = _plain_text(column)
     if values is not None:
         return values
-    # The slow way, which knows the cell that is wrong.
+    # Slow, but it finds the wrong cell.
     texts = column.to_pylist()
     parsed = [_number_or_none(text) for text in texts]
     bad = np.array([number is None for number in parsed])
@@ -157,7 +157,7 @@ def _shortened(text: str) -> str:
 
 
 def _moments(column: pa.Array) -> pa.Array:
-    """Text as numbers, or else as dates without or with a time zone."""
+    """Convert text to numbers, else to dates without or with a time zone."""
     for type_ in _MOMENTS:
         with contextlib.suppress(pa.ArrowInvalid):
             return column.cast(type_)
@@ -167,8 +167,8 @@ def _moments(column: pa.Array) -> pa.Array:
     first = ways.argmax(axis=1)
     bad = unreadable if unreadable.any() else first != first[0]
     text = _shortened(column[int(bad.argmax())].as_py())
-    what = f"has {text!r}, not a number or a date, or not written as in the rows above"
-    way_out = "Write numbers, or dates such as 2024-05-31 14:00, all in one way."
+    what = f"has {text!r}, which is not a number or date in the format of the rows above"
+    way_out = "Write numbers, or dates such as 2024-05-31 14:00, all in the same format."
     raise BadCellsError(bad, what, way_out)
 
 

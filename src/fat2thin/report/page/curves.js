@@ -1,11 +1,11 @@
-// The learning curves, the legend that switches them, and the sentence that says what is seen.
+// Learning curves, their legend, and the sentence that summarises them.
 
 const found = JSON.parse(byId("found").textContent);
 const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
 const COLOURS = 7;
 const MOST_BANDS = 12;
 const REFERENCES = ["best latent", "best constant", "uniform", "d4rl expert"];
-const POLICIES = { actor: "policy that acts", proposal: "fat proposal, which only learns" };
+const POLICIES = { actor: "policy that acts", proposal: "fat proposal (training only)" };
 const WAY_WORDS = { sampled: "by sampling", centre: "at its centre" };
 
 const curves = { hidden: new Set(), data: null };
@@ -18,7 +18,7 @@ function shownDataset() {
   return datasets()[Number(byId("dataset").value)];
 }
 
-// The runs on the chosen data set, each with its look; the look does not change with the others'.
+// The runs on the selected data set, each with its fixed colour and dashes.
 function groupRuns() {
   const runs = found.runs.filter((run) => run.dataset === shownDataset());
   return runs.map((run, place) => ({
@@ -28,7 +28,7 @@ function groupRuns() {
   }));
 }
 
-function judged() {
+function evaluated() {
   return groupRuns().some(({ run }) => Object.keys(run.curves).length > 0);
 }
 
@@ -36,14 +36,14 @@ function metricNames() {
   return [...new Set(groupRuns().flatMap(({ run }) => Object.keys(run.metrics)))];
 }
 
-// The curves to draw: a panel each, with the runs that have one there and are switched on.
+// The panels to draw, each with the curves of the runs that are switched on.
 function curvePanels() {
   const group = groupRuns().filter(({ run }) => !curves.hidden.has(run));
   const panel = (title, pick) => ({
     title,
     lines: group.map((entry) => ({ ...entry, curve: pick(entry.run) })).filter(({ curve }) => curve),
   });
-  if (!judged()) {
+  if (!evaluated()) {
     const name = metricNames()[Number(byId("metric").value)];
     return [panel((name || "").replaceAll("_", " "), (run) => run.metrics[name])];
   }
@@ -69,7 +69,7 @@ function rangeOf(values) {
 function drawCurves() {
   const panels = curvePanels();
   const all = panels.flatMap(({ lines }) => lines);
-  const references = judged() ? referencesOf(all) : [];
+  const references = evaluated() ? referencesOf(all) : [];
   const y = rangeOf([
     ...all.flatMap(({ curve }) => [...curve.mean, ...(all.length <= MOST_BANDS ? [...curve.low, ...curve.high] : [])]),
     ...references.map(([, value]) => value),
@@ -79,8 +79,8 @@ function drawCurves() {
   panels.forEach(({ title, lines }, number) => {
     const plot = new Plot(places[number], {
       x: [0, last], y, xLabel: "updates", height: 300,
-      yLabel: judged() ? "return of an episode" : "mean over the seeds",
-      label: `${title}: ${lines.map(({ run, curve }) => `${run.name} ends at ${words(curve.mean.at(-1))}`).join("; ") || "nothing is switched on"}`,
+      yLabel: evaluated() ? "return of an episode" : "mean over the seeds",
+      label: `${title}: ${lines.map(({ run, curve }) => `${run.name} ends at ${words(curve.mean.at(-1))}`).join("; ") || "no run is switched on"}`,
     });
     for (const { run, curve, colour, dash } of lines) {
       if (all.length <= MOST_BANDS) {
@@ -114,35 +114,35 @@ function curveWords(panels, withoutBands) {
   const seeds = groupRuns().length ? Math.max(...groupRuns().map(({ run }) => run.seed_count)) : 0;
   const many = seeds > 1
     ? `Lines are means over the seeds. Shaded: 95 % bootstrap intervals over the seeds (${counted(found.resamples)} draws).`
-    : "One seed: there is no interval.";
-  const fewer = withoutBands ? ` With more than ${MOST_BANDS} lines no interval is drawn: switch some off to see theirs.` : "";
-  byId("curve-note").textContent = judged()
+    : "There is one seed, so there is no interval.";
+  const fewer = withoutBands ? ` Intervals are hidden with more than ${MOST_BANDS} lines: switch some off to see them.` : "";
+  byId("curve-note").textContent = evaluated()
     ? `${many}${fewer}`
-    : `These runs were not judged on any task, so their metrics are shown. ${many}${fewer}`;
+    : `These runs were not evaluated on a task, so their metrics are shown. ${many}${fewer}`;
   byId("sentence").textContent = sentence(panels);
 }
 
 function sentence(panels) {
   const where = `On ${shownDataset()}`;
   const lines = panels[0] ? panels[0].lines.filter(({ curve }) => Number.isFinite(curve.mean.at(-1) ?? NaN)) : [];
-  if (!judged() && !metricNames().length) return `${where} nothing was measured while the policies learned.`;
-  if (!lines.length && panels[0] && panels[0].lines.length) return `${where} “${panels[0].title}” ${missingWords(panels[0].title)}.`;
-  if (!lines.length) return `${where} nothing is switched on.`;
-  if (!judged()) return `${where} there is only a log: the mean of “${panels[0].title}” ends at ${lines.slice(0, 3).map(({ run, curve }) => `${words(curve.mean.at(-1), 3)} for ${run.name}`).join(", ")}.`;
+  if (!evaluated() && !metricNames().length) return `${where}, nothing was measured during training.`;
+  if (!lines.length && panels[0] && panels[0].lines.length) return `${where}, “${panels[0].title}” ${missingWords(panels[0].title)}.`;
+  if (!lines.length) return `${where}, no run is switched on.`;
+  if (!evaluated()) return `${where}, which has no task, the mean of “${panels[0].title}” ends at ${lines.slice(0, 3).map(({ run, curve }) => `${words(curve.mean.at(-1), 3)} for ${run.name}`).join(", ")}.`;
   const order = [...lines].sort((one, two) => two.curve.mean.at(-1) - one.curve.mean.at(-1));
   const [best, next] = order;
   const says = ({ run, curve }) => `${words(curve.mean.at(-1), 3)} (${interval(curve, run.seed_count)})`;
   const how = WAY_WORDS[byId("way").value];
-  if (!next) return `${where} the policy of ${best.run.name}, acting ${how}, has a mean return of ${says(best)} after ${counted(best.curve.steps.at(-1))} updates.`;
+  if (!next) return `${where}, the policy of ${best.run.name}, acting ${how}, has a mean return of ${says(best)} after ${counted(best.curve.steps.at(-1))} updates.`;
   const ends = [best.curve.low.at(-1), next.curve.high.at(-1)];
   const apart = ends.includes(null) ? "" : ends[0] > ends[1] ? " The two intervals do not overlap." : " The two intervals overlap.";
-  return `${where} the highest of ${order.length} mean returns at the end is that of ${best.run.name}, acting ${how}: ${says(best)}. Next is ${next.run.name} with ${says(next)}.${apart}`;
+  return `${where}, the highest of ${order.length} final mean returns is that of ${best.run.name}, acting ${how}: ${says(best)}. Next is ${next.run.name} with ${says(next)}.${apart}`;
 }
 
 function missingWords(title) {
   return title.startsWith("held out value")
-    ? "is not estimable at the end: outside what the rewards allow"
-    : "has no number at the end";
+    ? "is not estimable at the end: outside the range that the rewards allow"
+    : "has no finite value at the end";
 }
 
 function curveRows() {
@@ -152,7 +152,7 @@ function curveRows() {
       curve.steps.forEach((step, i) => rows.push([run.dataset, run.name, title, step, curve.mean[i], curve.low[i], curve.high[i]]));
     }
   }
-  return [["data set", "run", judged() ? "policy" : "metric", "updates", "mean", "low", "high"], rows];
+  return [["data set", "run", evaluated() ? "policy" : "metric", "updates", "mean", "low", "high"], rows];
 }
 
 function drawLegend() {
@@ -182,7 +182,7 @@ function legendSwitch(text, runs, look, className) {
   return label;
 }
 
-// The boxes are kept, so that the one in use keeps the keyboard's focus.
+// The check boxes are updated in place, so that the keyboard focus stays.
 function syncLegend() {
   for (const label of byId("legend").querySelectorAll("label")) {
     const shown = label.runs.filter((run) => !curves.hidden.has(run)).length;
@@ -193,8 +193,8 @@ function syncLegend() {
 }
 
 function newDataset() {
-  byId("way-label").hidden = !judged();
-  byId("metric-label").hidden = judged();
+  byId("way-label").hidden = !evaluated();
+  byId("metric-label").hidden = evaluated();
   choices(byId("metric"), metricNames().map((name) => name.replaceAll("_", " ")));
   byId("metric").value = String(Math.max(0, metricNames().indexOf("actor_loss")));
   drawLegend();

@@ -1,4 +1,4 @@
-// The state explorer: both densities, the exact support, Q over the actions, and logged actions.
+// The state explorer: both densities, the exact support, Q over actions, and logged actions.
 
 const NEAREST = 50;
 const Q_GRID = 60;
@@ -8,7 +8,7 @@ function typedState() {
   return [...byId("typed").querySelectorAll("input")].map((input) => input.valueAsNumber);
 }
 
-// Components of a typed state that are not finite numbers: no policy is asked about those.
+// Components of a typed state that are not finite numbers, for which no policy is evaluated.
 function unusable(policies) {
   if (!isTyped(policies)) return [];
   return typedState().flatMap((value, column) => (Number.isFinite(value) ? [] : [column]));
@@ -17,7 +17,7 @@ function unusable(policies) {
 function refuseState(wrong) {
   for (const id of ["explorer-plots", "explorer-key", "explorer-table"]) byId(id).replaceChildren();
   const which = wrong.length > 1 ? `Components ${wrong.join(", ")} of the state are not finite numbers` : `Component ${wrong[0]} of the state is not a finite number`;
-  byId("explorer-sentence").textContent = `${which}: there is no answer without.`;
+  byId("explorer-sentence").textContent = `${which}. Enter a number.`;
   byId("explorer-note").textContent = "";
 }
 
@@ -25,7 +25,7 @@ function isTyped(policies) {
   return Number(byId("explorer-state").value) >= policies.names.length;
 }
 
-// Laws of both policies, a coordinate each, and Q along each coordinate.
+// Distributions of both policies per coordinate, and Q along each coordinate.
 function ask(policies) {
   const place = Number(byId("explorer-state").value);
   const { weights } = policies;
@@ -62,7 +62,7 @@ function qCurves(policies, state, place, laws) {
   });
 }
 
-// Logged actions of the states that are nearest, distances in standard deviations of the log.
+// Logged actions of the nearest states; distances are in standard deviations of the log.
 function nearestLogged(policies, state) {
   const log = policies.log === null ? null : found.logs[policies.log];
   if (!log) return null;
@@ -98,12 +98,12 @@ function drawExplorer() {
   }
   table(byId("explorer-table"), [
     "coordinate", "lowest action", "highest action", "centre",
-    ...(policies.proposal ? ["proposal’s centre"] : []), ...(logged ? ["logged nearby, inside"] : []),
+    ...(policies.proposal ? ["proposal’s centre"] : []), ...(logged ? ["nearby logged actions inside"] : []),
   ], rows);
   explorerWords(run, asked, logged);
   policyKey(byId("explorer-key"), policies, [
-    ...(asked.values.some((curve) => curve.length) ? [["line", "var(--value)", "Q, the smaller of both critics"]] : []),
-    ...(logged ? [["inside", "var(--logged)", "logged nearby, possible"], ...(canBeSparse(policies) ? [["outside", "var(--outside)", "logged nearby, impossible for the policy"]] : [])] : []),
+    ...(asked.values.some((curve) => curve.length) ? [["line", "var(--value)", "Q: the smaller of two critics"]] : []),
+    ...(logged ? [["inside", "var(--logged)", "nearby logged action, possible"], ...(canBeSparse(policies) ? [["outside", "var(--outside)", "nearby logged action, impossible for the policy"]] : [])] : []),
   ]);
   one.data.explorer.update();
 }
@@ -135,19 +135,19 @@ function explorerWords(run, asked, logged) {
   const { policies } = run;
   const [law, low, high] = [asked.laws[0].actor, policies.low[0], policies.high[0]];
   const share = ((law.high - law.low) / (high - low)) * 100;
-  const several = policies.low.length > 1 ? "In coordinate 0 it" : "It";
+  const several = policies.low.length > 1 ? "In coordinate 0, the policy" : "The policy";
   byId("explorer-sentence").textContent = isBand(law, low, high) && law.low < law.high
-    ? `${several} acts between ${words(law.low)} and ${words(law.high)}, ${words(share, 3)} % of the action box, and never elsewhere.`
-    : law.low === law.high ? `${several} always gives ${words(law.centre)}.` : `${several} can give any action of the box; its centre is ${words(law.centre)}.`;
-  const far = policies.weights ? " A typed state is computed here, from weights rounded to 16 bits." : "";
+    ? `${several} acts only between ${words(law.low)} and ${words(law.high)}, ${words(share, 3)} % of the action box.`
+    : law.low === law.high ? `${several} always acts with ${words(law.centre)}.` : `${several} can take any action in the box; its centre is ${words(law.centre)}.`;
+  const far = policies.weights ? " A typed state is evaluated in the page, with weights rounded to 16 bits." : "";
   const notes = [
     `Seed ${policies.seed}, after ${counted(policies.steps.at(-1))} updates.${far}`,
     asked.values.some((curve) => curve.length)
-      ? `Q is drawn inside the box${policies.low.length > 1 ? ", the other coordinates at the policy’s centre" : ""}${run.reward_scaled ? "; its rewards were scaled" : ""}.`
-      : "This run has no critics to show.",
+      ? `Q is drawn inside the box${policies.low.length > 1 ? ", the other coordinates at the policy’s centre" : ""}${run.reward_scaled ? "; rewards were scaled" : ""}.`
+      : "This run has no critics.",
     logged
-      ? `Logged actions are those of the ${logged.actions.length} nearest of ${counted(logged.of)} states, out of ${counted(logged.rows)} in the log.`
-      : "The log of this run is not in the page.",
+      ? `Logged actions are those of the ${logged.actions.length} nearest states among ${counted(logged.of)} of the ${counted(logged.rows)} in the log.`
+      : "The page does not contain the log of this run.",
   ];
   byId("explorer-note").textContent = notes.join(" ") + unknownWords(policies) + moreWords(policies);
 }
@@ -175,7 +175,7 @@ function explorerRows() {
   return [headings, rows];
 }
 
-// Numbers to type, filled with the picked state; typing chooses the typed one.
+// Input fields, filled with the selected state; typing selects the typed state.
 function fillTyped(policies) {
   const place = Number(byId("explorer-state").value);
   const inputs = policies.states[place].map((value, column) => {
@@ -189,6 +189,6 @@ function fillTyped(policies) {
   byId("typed").replaceChildren(...inputs);
   const why = policies.unknown_family ? "the page has no formula for this kind of policy" : "the networks of this run are too large for the page";
   byId("typed-note").textContent = policies.weights
-    ? "In the units of the log. The picture follows what is typed."
-    : `Only the picked states can be shown: ${why}.`;
+    ? "In the units of the log. The plots update as you type."
+    : `Only the listed states can be shown: ${why}.`;
 }

@@ -1,5 +1,5 @@
 "use strict";
-// Networks and densities, as the package has them: what a policy says of one state.
+// Networks and densities, as in the Python package, to evaluate a policy in one state.
 
 const LANCZOS = [
   0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313,
@@ -7,7 +7,7 @@ const LANCZOS = [
   1.5056327351493116e-7,
 ];
 
-// For x of at least 1/2, which is all that the densities below ask for.
+// For x of at least 1/2, which is enough for the densities below.
 function logGamma(x) {
   const shifted = x - 1;
   let sum = LANCZOS[0];
@@ -36,8 +36,8 @@ function clip(x, low, high) {
   return Math.min(Math.max(x, low), high);
 }
 
-// The law of one coordinate: its centre, the ends of its support, how wide it is about its centre,
-// and its log density. `centre` and `logScale` are what the network says, in half-ranges.
+// The distribution of one coordinate: centre, ends of its support, width around the centre, and log
+// density. `centre` and `logScale` are outputs of the network, in half-ranges.
 function lawOf(family, centre, logScale, low, high) {
   const middle = (low + high) / 2;
   const reach = (high - low) / 2;
@@ -102,7 +102,7 @@ function lawOf(family, centre, logScale, low, high) {
   return { centre: placed, width: 0, low: placed, high: placed, logDensity: null };
 }
 
-// A law of which only a grid is known.
+// A distribution that is known only on a grid.
 function drawnLaw(drawn, state, coordinate) {
   const end = (value, infinite) => (value === null ? infinite : value);
   const centre = drawn.centre[state][coordinate];
@@ -133,7 +133,7 @@ function decodedArray(encoded) {
   return rows;
 }
 
-// The matrices of a run, decoded when they are first asked for.
+// The matrices of a run, decoded on first use.
 function arraysOf(weights) {
   if (!weights.decoded) weights.decoded = weights.arrays.map(decodedArray);
   return weights.decoded;
@@ -156,7 +156,7 @@ function standardised(weights, state) {
   return state.map((value, column) => (value - weights.mean[column]) / weights.scale[column]);
 }
 
-// What a policy's network says of a state: [centres, log scales].
+// Outputs of a policy's network in a state: [centres, log scales].
 function headOf(weights, name, state) {
   const network = weights[name];
   const arrays = arraysOf(weights);

@@ -1,4 +1,4 @@
-// Drawing. All text goes in as text, so that no name can become markup.
+// Drawing. All text is inserted as text, so that no name can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -50,14 +50,14 @@ function ticks(low, high, count) {
 
 let clipCount = 0;
 
-// Places for pictures, all of them before the first is drawn: only then are their widths final.
+// Create all panels before drawing, since their widths are final only then.
 function panelsIn(host, titles) {
   const panels = titles.map((title) => make("div", { className: "panel" }, ...(title ? [make("h4", { textContent: title })] : [])));
   host.replaceChildren(...panels);
   return panels;
 }
 
-// A picture with two axes. `x` and `y` are [lowest, highest]; `label` says to a listener what is seen.
+// A plot with two axes. `x` and `y` are [lowest, highest]; `label` is for screen readers.
 class Plot {
   constructor(panel, { x, y, xLabel, yLabel, height, label, yTicks, compact }) {
     this.width = Math.max(240, Math.round(panel.clientWidth));
@@ -138,7 +138,7 @@ class Plot {
     return node;
   }
 
-  // From [x, low, high] to [x, low, high]; where either is missing there is a gap.
+  // A band through [x, low, high]; there is a gap where a value is missing.
   band(triples, { colour, opacity = 0.2 }) {
     let run = [];
     const finish = () => {
@@ -169,7 +169,7 @@ class Plot {
     shape("line", { class: kind, x1: this.left, x2: this.right, y1: this.py(y), y2: this.py(y) }, this.over);
   }
 
-  // A mark on the lower axis: a stroke for what is inside, a cross for what is outside.
+  // A mark on the lower axis: a stroke for an action inside, a cross for one outside.
   mark(x, inside) {
     const [at, y] = [this.px(x), this.bottom - 6];
     const d = inside ? `M${at} ${y - 6}V${y + 6}` : `M${at - 3} ${y - 3}L${at + 3} ${y + 3}M${at - 3} ${y + 3}L${at + 3} ${y - 3}`;
@@ -215,7 +215,7 @@ function table(node, headings, rows) {
   node.replaceChildren(head, body);
 }
 
-// A spreadsheet must not take a name from somebody's folder for a formula.
+// A spreadsheet must not read an untrusted name as a formula.
 function csvCell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
@@ -227,7 +227,7 @@ function csv(headings, rows) {
   return [headings, ...rows].map((row) => row.map(csvCell).join(",")).join("\r\n");
 }
 
-// Buttons that show the numbers behind a picture and save them. `rows()` gives [headings, rows].
+// Buttons that show and save the numbers behind a plot. `rows()` returns [headings, rows].
 class DataButtons {
   constructor(host, file, rows) {
     this.rows = rows;

@@ -1,4 +1,4 @@
-// One run: how its policies changed, and the doses along a course of treatment.
+// One run: its policies during training, and doses during a treatment.
 
 const MOST_COORDINATES = 12;
 const FINE = 400;
@@ -16,7 +16,7 @@ function coordinateTitles(policies) {
   return shownCoordinates(policies).map((coordinate) => (policies.low.length > 1 ? `coordinate ${coordinate}` : ""));
 }
 
-// The law of a policy in a picked state after a step that is kept.
+// The distribution of a policy in a listed state after a saved step.
 function keptLaw(policies, name, step, state, coordinate) {
   const policy = policies[name];
   if (!policy) return null;
@@ -29,7 +29,7 @@ function isBand(law, low, high) {
   return Number.isFinite(law.low) && (law.low > low || law.high < high);
 }
 
-// The actions shown: the box and somewhat more, or the band and its surroundings.
+// The range of actions shown: slightly more than the box, or the band and its surroundings.
 function viewOf(laws, low, high) {
   const [middle, reach] = [(low + high) / 2, (high - low) / 2];
   const law = laws.actor;
@@ -41,7 +41,7 @@ function viewOf(laws, low, high) {
   return [middle - found.view * reach, middle + found.view * reach];
 }
 
-// Actions at which a density is drawn: evenly over the view, and densely about its centre.
+// Actions at which a density is drawn: even over the view, and dense around its centre.
 function gridOf(law, view) {
   const [from, to] = [Math.max(view[0], law.low), Math.min(view[1], law.high)];
   if (!(to > from)) return [];
@@ -50,14 +50,14 @@ function gridOf(law, view) {
   return [...even, ...dense.filter((action) => action > from && action < to)].sort((a, b) => a - b);
 }
 
-// [action, density] of a law; a single action has no density.
+// [action, density] of a distribution; empty for a single action.
 function densityOf(law, view) {
   if (law.grid) return law.grid.actions.map((action, i) => [action, law.grid.density[i]]);
   if (!law.logDensity) return [];
   return gridOf(law, view).map((action) => [action, Math.exp(law.logDensity(action))]);
 }
 
-// Both densities of a coordinate, each divided by its own maximum: their heights differ too much.
+// Both densities of a coordinate, each divided by its own maximum, since their heights differ much.
 function drawDensities(panel, laws, { low, high, label, compact }) {
   const view = viewOf(laws, low, high);
   const plot = new Plot(panel, {
@@ -90,7 +90,7 @@ function drawDensity(plot, law, thin, view, sparse) {
   const most = points.reduce((peak, [, density]) => Math.max(peak, density), 0) || 1;
   const outline = points.map(([action, density]) => [action, density / most]);
   if (thin) plot.band(outline.map(([action, height]) => [action, 0, height]), { colour, opacity: 0.25 });
-  // Down to zero at both ends of a band, whatever the density does there.
+  // Draw the outline down to zero at both ends of a band.
   const ends = sparse ? [[[law.low, 0]], [[law.high, 0]]] : [[], []];
   plot.line([...ends[0], ...outline, ...ends[1]], { colour, dash });
 }
@@ -103,7 +103,7 @@ function policyKey(host, policies, more = []) {
   key(host, [
     ["line", "var(--thin)", policies.proposal ? "thin actor" : "policy"],
     ...(policies.proposal ? [["line", "var(--fat)", "fat proposal", "7 4"]] : []),
-    ...(canBeSparse(policies) ? [["zero", null, "exactly zero: never done"]] : []),
+    ...(canBeSparse(policies) ? [["zero", null, "exactly zero"]] : []),
     ["edge", null, "end of the action box"],
     ...more,
   ]);
@@ -113,7 +113,7 @@ function unknownWords(policies) {
   const several = policies.low.length > 1;
   const unknown = ["actor", "proposal"].filter((name) => policies[name] && !policies[name].family);
   if (!unknown.length || !several) return "";
-  return ` No density of a single coordinate is known for the ${unknown.join(" and the ")}: only the ends are shown.`;
+  return ` Only the support of the ${unknown.join(" and the ")} is shown, since the density per coordinate is not known.`;
 }
 
 function moreWords(policies) {
@@ -141,7 +141,7 @@ function drawEvolution() {
       label: `${stepWords(policies.steps[step])} updates: the policy is centred at ${words(laws.actor.centre)}, from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
     });
   }
-  const only = policies.steps.length === 1 ? " The run kept its policies after the last update alone; `snapshots` keeps more." : "";
+  const only = policies.steps.length === 1 ? " The run saved its policies only after the last update; the option `snapshots` saves more." : "";
   byId("evolution-note").textContent = `Seed ${policies.seed}. Each density is divided by its own maximum.${only}${unknownWords(policies)}${moreWords(policies)}`;
   policyKey(byId("evolution-key"), policies);
   one.data.evolution.update();
@@ -173,10 +173,10 @@ function drawDoses() {
   const margin = 0.05 * (high - low);
   const centre = course.centre[patient];
   const plot = new Plot(panel, {
-    x: [0.5, centre.length + 0.5], y: [low - margin, high + margin], xLabel: "step of the course", yLabel: "dose", height: 280,
-    label: `doses at ${centre.length} steps: the centre goes from ${words(centre[0], 3)} to ${words(centre.at(-1), 3)}`,
+    x: [0.5, centre.length + 0.5], y: [low - margin, high + margin], xLabel: "step of the treatment", yLabel: "dose", height: 280,
+    label: `doses at ${centre.length} steps: the centre changes from ${words(centre[0], 3)} to ${words(centre.at(-1), 3)}`,
   });
-  // Each step is as wide as it lasts, since nothing is between two doses.
+  // Steps instead of lines, since there is nothing between two doses.
   const steps = (lows, highs) => lows.flatMap((value, i) => [[i + 0.5, value, highs[i]], [i + 1.5, value, highs[i]]]);
   const single = course.low[patient].every((value, i) => value === course.high[patient][i]);
   const central = course.fat_low && (policies.proposal || !single);
@@ -185,13 +185,13 @@ function drawDoses() {
   if (sparse) plot.band(steps(course.low[patient], course.high[patient]), { colour: "var(--thin)", opacity: 0.45 });
   plot.line(centre.map((value, i) => [i + 1, value]), { colour: "var(--ink)", width: 1.6 });
   for (const edge of [low, high]) plot.horizontal(edge, "edge");
-  const fat = policies.proposal ? "fat proposal: its central 90 %" : "policy: its central 90 %";
+  const fat = policies.proposal ? "fat proposal: central 90 %" : "policy: central 90 %";
   key(byId("doses-key"), [
-    ...(sparse ? [["area", "var(--thin)", "every dose that the policy can give"]] : []),
+    ...(sparse ? [["area", "var(--thin)", "every dose the policy can give"]] : []),
     ...(central ? [["area", policies.proposal ? "var(--fat)" : "var(--thin)", fat]] : []),
-    ["line", "var(--ink)", "centre, the dose that is given here"],
+    ["line", "var(--ink)", "centre: the dose given here"],
   ]);
-  byId("doses-note").textContent = `Seed ${policies.seed}. A simulated patient of the task, given the centre at every step; the patients are the same for every run.`;
+  byId("doses-note").textContent = `Seed ${policies.seed}. A simulated patient who receives the centre at every step; the patients are the same for every run.`;
   one.data.doses.update();
 }
 

@@ -1,4 +1,4 @@
-// What changes what.
+// Event handlers, and the tables of claims and runs.
 
 function drawWarnings({ warnings }) {
   byId("warnings").hidden = !warnings.length;
@@ -28,7 +28,7 @@ function newGroup() {
   newDataset();
   const group = groupRuns();
   choices(byId("run"), group.map(({ run }) => run.name));
-  // Fat and thin together are what most people come for.
+  // Start with a run that has both a fat and a thin policy.
   byId("run").value = String(Math.max(0, group.findIndex(({ run }) => run.policies.proposal)));
   newRun();
 }

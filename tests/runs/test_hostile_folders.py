@@ -1,6 +1,6 @@
-"""Folders of strangers through the commands that read them: nothing is written, obeyed or awaited.
+"""Commands that read hostile folders write nothing, run nothing and never hang.
 
-A folder that was planted is refused by the name of the file and what is wrong with it.
+A hostile folder is refused with the name of the file and what is wrong with it.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def folder(trained, tmp_path):
 
 @pytest.fixture
 def victim(tmp_path):
-    """A file elsewhere that must stay as it is."""
+    """A file outside the folder that must not change."""
     place = tmp_path / "victim"
     place.write_text("precious")
     yield place
@@ -65,7 +65,7 @@ def victim(tmp_path):
 
 
 def everything(folder):
-    """Names, contents, and when they were written."""
+    """Return names, contents and times of all files."""
     return {
         path: (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in [folder, *folder.rglob("*")]
@@ -83,7 +83,7 @@ def put(folder, place, value):
 
 
 def ends(*arguments):
-    """What a command that must fail says."""
+    """Return the message of a command that must fail."""
     with pytest.raises(SystemExit) as end:
         cli.main([*map(str, arguments)])
     return str(end.value.code)
@@ -93,7 +93,7 @@ def ends(*arguments):
 
 
 def test_commands_that_read_never_write(folder, victim, tmp_path, capsys):
-    """Not even the reference rows that they have to measure, nor to what links lead to."""
+    """They do not write measured reference rows, nor to the targets of links."""
     for name in ("run.json", "references.json", "evaluations.npz", "state.safetensors"):
         (folder / f".{name}.partial").symlink_to(victim)
     before = everything(folder)
@@ -113,7 +113,7 @@ def test_commands_that_read_never_write(folder, victim, tmp_path, capsys):
     assert "nothing" in capsys.readouterr().out  # the reference row
 
 
-def test_training_keeps_the_references_that_it_showed(tmp_path, capsys):
+def test_training_writes_the_references_that_it_showed(tmp_path, capsys):
     train = ["train", "stand_in", "tiny/own", "--steps", "1", "--settings-from", "default"]
     cli.main([*train, "--out", str(tmp_path / "run")])
     rows = json.loads((tmp_path / "run" / "references.json").read_text())["rows"]
@@ -123,7 +123,7 @@ def test_training_keeps_the_references_that_it_showed(tmp_path, capsys):
 # Links, pipes and devices
 
 
-def test_a_lock_that_is_a_link_is_neither_followed_nor_made(folder, victim, no_hang):
+def test_a_lock_that_is_a_link_is_not_followed(folder, victim, no_hang):
     (folder / ".lock").unlink()
     for target in (victim, victim.with_name("new")):
         (folder / ".lock").unlink(missing_ok=True)
@@ -136,7 +136,7 @@ def test_a_lock_that_is_a_link_is_neither_followed_nor_made(folder, victim, no_h
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_a_lock_that_is_no_file_is_refused_at_once(folder, kind, no_hang):
+def test_a_lock_that_is_not_a_regular_file_is_refused(folder, kind, no_hang):
     lock = folder / ".lock"
     lock.unlink()
     {"pipe": os.mkfifo, "folder": os.mkdir, "device": lambda at: at.symlink_to("/dev/zero")}[kind](
@@ -152,8 +152,8 @@ def test_a_lock_that_is_no_file_is_refused_at_once(folder, kind, no_hang):
 
 @pytest.mark.parametrize("kind", ["pipe", "endless", "copy"])
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_not_a_regular_file_is_refused_at_once(folder, tmp_path, name, kind, no_hang):
-    """A link is refused even where it leads to the right contents: they are not in the folder."""
+def test_files_that_are_not_regular_are_refused(folder, tmp_path, name, kind, no_hang):
+    """A link is refused even if its target has the right contents: they are not in the folder."""
     file = folder / name
     if name == "references.json":
         file.write_text('{"rows": {}}')
@@ -164,14 +164,14 @@ def test_what_is_not_a_regular_file_is_refused_at_once(folder, tmp_path, name, k
         file.symlink_to("/dev/zero" if kind == "endless" else moved)
     found = verify(folder, 0)
     assert not found.passed
-    told = rf"{name}:? is a {'named pipe' if kind == 'pipe' else 'symbolic link'}"
-    assert any(re.search(told, check.what) for check in found.checks if check.result == FAILED)
+    message = rf"{name}:? is a {'named pipe' if kind == 'pipe' else 'symbolic link'}"
+    assert any(re.search(message, check.what) for check in found.checks if check.result == FAILED)
     if "checkpoints" not in name:
-        assert re.search(told, ends("show", folder))
+        assert re.search(message, ends("show", folder))
 
 
-def test_folders_inside_that_are_links_are_refused(folder, tmp_path):
-    """Training would remove and write there."""
+def test_subfolders_that_are_links_are_refused(folder, tmp_path):
+    """Training would remove and write files in their targets."""
     for name in ("snapshots", "checkpoints"):
         outside = shutil.move(folder / name, tmp_path / name)
         (folder / name).symlink_to(outside)
@@ -183,7 +183,7 @@ def test_folders_inside_that_are_links_are_refused(folder, tmp_path):
         (folder / name).unlink()
 
 
-def test_leftovers_of_a_killed_process_are_removed_by_the_next(folder, victim):
+def test_partial_files_of_a_killed_process_are_removed(folder, victim):
     put(folder, "status", "running")
     left = [
         folder / ".metrics.jsonl.00112233445566ff.partial",
@@ -208,7 +208,7 @@ def test_leftovers_of_a_killed_process_are_removed_by_the_next(folder, victim):
 
 @pytest.fixture
 def small_limit(monkeypatch):
-    """Let the machine have less memory."""
+    """Set the memory of the machine."""
 
     def limit(size):
         monkeypatch.setattr(files, "default_limit", lambda: size)
@@ -218,7 +218,7 @@ def small_limit(monkeypatch):
 
 @pytest.fixture
 def nothing_is_made(monkeypatch):
-    """No state may be allocated."""
+    """Fail if states are allocated."""
 
     def init(self):
         raise AssertionError("states were made")
@@ -227,7 +227,7 @@ def nothing_is_made(monkeypatch):
 
 
 def test_a_state_that_is_too_small_is_not_replayed(folder, nothing_is_made, monkeypatch):
-    """Settings may say that networks are as wide as one likes; those of `rounds` here."""
+    """Settings, here `rounds`, may imply networks of any width."""
     stand_in = algorithms._REGISTRY["stand_in"]
 
     def init(key, problem, config):
@@ -244,8 +244,10 @@ def test_a_state_that_is_too_small_is_not_replayed(folder, nothing_is_made, monk
         assert "state.safetensors has" in found[name].what and "run.json" in found[name].what
 
 
-def test_logs_are_counted_before_they_are_made(folder, small_limit, nothing_is_made, monkeypatch):
-    """A log of 40 rows of ten numbers takes 1,600 bytes: one fits, and two do not."""
+def test_logs_that_need_too_much_memory_are_not_made(
+    folder, small_limit, nothing_is_made, monkeypatch
+):
+    """A log of 40 rows of ten numbers takes 1,600 bytes: one fits, two do not."""
     small_limit(3000)
     made = []
     own = readers._READERS["tiny/own"]
@@ -261,8 +263,8 @@ def test_logs_are_counted_before_they_are_made(folder, small_limit, nothing_is_m
     assert "3,200 bytes" in found["data"].what and "the limit is 3,000" in found["data"].what
 
 
-def test_a_replay_that_needs_too_much_is_not_begun(folder, small_limit, nothing_is_made):
-    """An unfinished run without a checkpoint: there is no file to compare with."""
+def test_a_replay_that_needs_too_much_memory_is_not_started(folder, small_limit, nothing_is_made):
+    """The run is unfinished and has no checkpoint: there is no file to compare the size with."""
     put(folder, "status", "running")
     put(folder, "spec.batch_size", 10**12)
     shutil.rmtree(folder / "checkpoints")
@@ -271,7 +273,7 @@ def test_a_replay_that_needs_too_much_is_not_begun(folder, small_limit, nothing_
     assert "run.json: spec.config, spec.batch_size and spec.seeds ask for" in found["replay"].what
 
 
-def test_what_is_loaded_has_a_limit(folder, small_limit):
+def test_a_run_that_needs_too_much_memory_is_not_loaded(folder, small_limit):
     state = files.tree_size(load(folder).states)
     small_limit(state)
     with pytest.raises(TooLargeError, match=r"run\.json: spec\.config, spec\.seeds and spec\.snap"):
@@ -280,13 +282,13 @@ def test_what_is_loaded_has_a_limit(folder, small_limit):
     assert verify(folder, 0)["weights"].result == NOT_POSSIBLE
 
 
-def test_a_file_full_of_holes_is_not_hashed(folder, no_hang):
+def test_a_huge_sparse_file_is_not_hashed(folder, no_hang):
     os.truncate(folder / "state.safetensors", 2**42)
     found = verify(folder, 0)["files"]
     assert found.result == FAILED and "state.safetensors has 4,398,046,511,104 bytes" in found.what
 
 
-def test_lines_beyond_those_of_the_run_are_counted_and_not_kept(folder, monkeypatch):
+def test_surplus_lines_of_metrics_are_counted_and_not_kept(folder, monkeypatch):
     line = (folder / "metrics.jsonl").read_text().splitlines()[-1]
     with (folder / "metrics.jsonl").open("a") as file:
         file.writelines(f"{line}\n" for _ in range(500))
@@ -307,8 +309,8 @@ def test_lines_beyond_those_of_the_run_are_counted_and_not_kept(folder, monkeypa
     assert len(most) == 508 and max(most) < 5
 
 
-def test_only_the_end_of_metrics_is_looked_at(tmp_path, monkeypatch):
-    """Rows of seeds that the run does not have never make a whole step."""
+def test_only_the_end_of_metrics_is_parsed(tmp_path, monkeypatch):
+    """Rows of seeds that the run does not have never complete a step."""
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "seed": 9, "loss": 0.5}\n' * 20_000)
     parsed, parse = [], run_status.metrics_row
@@ -320,8 +322,8 @@ def test_only_the_end_of_metrics_is_looked_at(tmp_path, monkeypatch):
 # Names
 
 
-def test_names_are_shown_and_not_obeyed(folder, capsys):
-    """In the data set's name, a metric, a way of acting, a reference, a warning, the folder's."""
+def test_control_characters_in_names_are_escaped(folder, capsys):
+    """Hostile names of a data set, metric, way of acting, reference, warning and folder."""
     put(folder, "spec.dataset", f"tiny/own{HOSTILE}")
     put(folder, "warnings", [f"beware{HOSTILE}\nwarning: none"])
     lines = (folder / "metrics.jsonl").read_text()
