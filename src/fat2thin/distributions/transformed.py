@@ -38,9 +38,15 @@ class TransformedColumns(Distribution):
     def sample(
         self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()
     ) -> Float[Array, "..."]:
-        """Draw raw actions; rounding carries none of them over an end."""
+        """Draw raw actions; rounding carries none of them over an end.
+
+        Where there is no end, a sample saturates at the last number that has a density.
+        """
         drawn = self.base.sample(key, sample_shape)
         low, high = (expand_to_rank(end, drawn.ndim) for end in self.raw_ends)
+        unbounded = expand_to_rank(jnp.isinf(self.ends[0]), drawn.ndim)
+        low = jnp.where(unbounded, jnp.nextafter(low, jnp.inf), low)
+        high = jnp.minimum(high, jnp.finfo(drawn.dtype).max)
         return jnp.clip(inverse_transform(drawn, self.transforms, jnp), low, high)
 
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -108,13 +108,13 @@ class Policy(eqx.Module):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def __call__(self, observation: ObservationRows) -> Distribution:
+    def __call__(self, observation: Any) -> Distribution:
         """Return the distribution over actions, with event shape (action,)."""
         return self.family.distribution(
             *self._head_and_box(_checked(observation, self.low.dtype, self.observation_columns))
         )
 
-    def support(self, observation: ObservationRows) -> tuple[ActionRows, ActionRows]:
+    def support(self, observation: Any) -> tuple[ActionRows, ActionRows]:
         """Return the lowest and the highest possible action, per coordinate."""
         observation = _checked(observation, self.low.dtype, self.observation_columns)
         if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
@@ -122,7 +122,7 @@ class Policy(eqx.Module):
         programs, arrays = _compiled(self)
         return programs.support(arrays, observation)
 
-    def act(self, observation: ObservationRows, key: Key[Array, ""] | None = None) -> ActionRows:
+    def act(self, observation: Any, key: Key[Array, ""] | None = None) -> ActionRows:
         """Return an action in the box: a sample if a key is given, else the centre."""
         observation = _checked(observation, self.low.dtype, self.observation_columns)
         if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
@@ -146,10 +146,10 @@ class Policy(eqx.Module):
         family = Transformed(self.family, action_transforms) if action_transforms else self.family
         return dataclasses.replace(self, network=network, family=family)
 
-    def _support(self, observation: Array) -> tuple[Array, Array]:
+    def _support(self, observation: Any) -> tuple[Array, Array]:
         return self.family.support(*self._head_and_box(observation))
 
-    def _act(self, observation: Array, key: Array | None) -> Array:
+    def _act(self, observation: Any, key: Array | None) -> Array:
         head, *box = self._head_and_box(observation)
         if key is None:
             action = self.family.centre(head, *box)
@@ -158,7 +158,7 @@ class Policy(eqx.Module):
         # The box comes last, because the support of some families is wider than the box.
         return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
 
-    def _head_and_box(self, observation: Array) -> tuple[Head, Array, Array]:
+    def _head_and_box(self, observation: Any) -> tuple[Head, Array, Array]:
         """Return the head, and the box expanded to the rank of the observation."""
         observation = jnp.asarray(observation)
         rank, head = observation.ndim, self.network(observation)
@@ -182,18 +182,27 @@ def _compiled(policy: Policy) -> tuple[_Programs, list[Array]]:
     if found is None:
         # Without names and units: they must not cause a compilation.
         plain = Policy(policy.network, policy.low, policy.high, policy.family)
-        arrays, structure = jax.tree.flatten(plain)
-        found = _COMPILED[policy] = _programs(structure), arrays
+        leaves, structure = jax.tree.flatten(plain)
+        fixed = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
+        arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
+        found = _COMPILED[policy] = _programs(structure, fixed), arrays
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def _programs(structure: Any) -> _Programs:
-    def act(arrays: list[Array], seen: Array, key: Array | None) -> Array:
-        return jax.tree.unflatten(structure, arrays)._act(seen, key)
+def _programs(structure: Any, fixed: tuple[Any, ...]) -> _Programs:
+    """Return the programs of a structure; `fixed` are leaves that are not arrays, else None."""
 
-    def support(arrays: list[Array], seen: Array) -> tuple[Array, Array]:
-        return jax.tree.unflatten(structure, arrays)._support(seen)
+    def rebuilt(arrays: list[Array]) -> Policy:
+        left = iter(arrays)
+        leaves = [next(left) if leaf is None else leaf for leaf in fixed]
+        return jax.tree.unflatten(structure, leaves)
+
+    def act(arrays: list[Array], seen: Any, key: Array | None) -> Array:
+        return rebuilt(arrays)._act(seen, key)
+
+    def support(arrays: list[Array], seen: Any) -> tuple[Array, Array]:
+        return rebuilt(arrays)._support(seen)
 
     return _Programs(jax.jit(act), jax.jit(support))
 
