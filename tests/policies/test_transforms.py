@@ -168,7 +168,7 @@ def test_act_is_the_same_compiled_traced_and_by_hand():
     np.testing.assert_allclose(policy.act(seen), [0.25], rtol=1e-6)
     traced = jax.jit(policy.act)(seen, key)
     np.testing.assert_allclose(policy.act(seen, key), traced, rtol=1e-6)
-    rows = policy.act(np.tile(seen, (4, 1)), key)
+    rows = np.asarray(policy.act(np.tile(seen, (4, 1)), key))
     assert rows.shape == (4, 1) and ((rows >= low) & (rows <= high)).all()
 
 

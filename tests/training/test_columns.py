@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -44,7 +45,7 @@ def ward(own_registries):
 def test_a_log_is_learned_from_on_its_transformed_scale():
     log = ward_log()
     learned = transformed(log)
-    np.testing.assert_allclose(learned.action, np.log(log.action + 0.1), rtol=1e-5)
+    np.testing.assert_allclose(learned.action, np.log(log.action + 0.1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(learned.observation[:, 1], log.observation[:, 1] / 100, rtol=1e-5)
     np.testing.assert_allclose(
         [*learned.action_low, *learned.action_high], np.log([0.1, 50.1]), rtol=1e-6
@@ -131,10 +132,9 @@ def test_clipping_changes_only_what_lies_outside(ward):
     from fat2thin.algorithms.base import Batch, Problem
     from fat2thin.algorithms.iql import IQLConfig
 
-    rows = np.zeros((3, 1), np.float32)
-    batch = Batch(rows, rows, np.array([0.0, 1.0, -1.0]), rows, np.ones(3))
-    value = np.array([10.0, 0.5, -10.0])
-    problem = Problem(1, (-1.0,), (1.0,), 0.5, value_range=np.array([-2.0, 2.0]))
+    rows, value = jnp.zeros((3, 1)), jnp.array([10.0, 0.5, -10.0])
+    batch = Batch(rows, rows, jnp.array([0.0, 1.0, -1.0]), rows, jnp.ones(3))
+    problem = Problem(1, (-1.0,), (1.0,), 0.5, value_range=jnp.array([-2.0, 2.0]))
     plain = steps.critic_target(batch, value, problem, IQLConfig())
     clipped = steps.critic_target(batch, value, problem, IQLConfig(clip_targets=True))
     np.testing.assert_allclose(plain, [5.0, 1.25, -6.0])
