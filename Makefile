@@ -37,7 +37,7 @@ test: lint ## lint, then every quick test and a sample of the slow ones
 test-slow: setup ## all slow tests (over an hour with those marked long)
 	@$(PYTEST) -m slow
 
-mutants: setup ## plant bugs one by one and see that quick tests notice (ARGS="-k NAME --jobs 2")
+mutants: setup ## plant bugs one by one and list those that no quick test detects (ARGS="-k NAME --jobs 2")
 	@$(TESTING) tests/mutants/run.py $(ARGS)
 
 lint: setup ## ruff (lint and format) and mypy
@@ -45,11 +45,11 @@ lint: setup ## ruff (lint and format) and mypy
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 
-format: setup ## put the code into shape
+format: setup ## format the code
 	@$(BIN)/python -m ruff check --fix .
 	@$(BIN)/python -m ruff format .
 
-bench: setup ## speed of the distributions, on whatever device JAX finds
+bench: setup ## measure the speed of the distributions, on the device that JAX picks
 	@$(BIN)/python benchmarks/distributions.py
 
 docs: setup ## build the documentation site into site/, offline (seconds)

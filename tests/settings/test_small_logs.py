@@ -1,4 +1,4 @@
-"""Settings for small logs: when they are used, and what the user is told."""
+"""Settings for small logs: when they are used, and what is reported to the user."""
 
 import dataclasses
 import itertools

@@ -138,7 +138,7 @@ class Algorithm(NamedTuple):
     """Updates that run before the first call of `update`."""
     metrics: Mapping[str, Meaning] = {}
     """Descriptions of all metrics that `update` and the preparation can report. A name means the
-    same in all algorithms: "critic_loss" is half the squared error of Q."""
+    same in all algorithms: "critic_loss" is half the squared error of Q (XQL: its Huber loss)."""
     weighted_loss: str | None = None
     """The metric that is -weight * log density of logged actions; "weight_mean" is its weight."""
     small_logs: SmallLogs = SmallLogs()

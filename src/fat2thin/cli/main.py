@@ -213,7 +213,7 @@ def settings(algorithm: _AlgorithmName, /) -> None:
     with plain_errors(ValueError):
         chosen = algorithms.get(algorithm)
     print(f"{chosen.summary}.")
-    print(f"Set them with `fat2thin train {algorithm} ... --set NAME=VALUE ...`.")
+    print(f"Its settings; change one with `fat2thin train {algorithm} ... --set NAME=VALUE`.")
     for name, default, sentence in explain(chosen.config):
         print(f"\n{name} = {default!r}")
         print(textwrap.fill(sentence, initial_indent="    ", subsequent_indent="    "))

@@ -162,7 +162,7 @@ class QGaussian(LocationScaleIndex, Law):
 
     @at_equal_ranks
     def icdf(self, q: ArrayLike) -> Float[Array, "..."]:
-        """Return the quantile at probability `q`."""
+        """Return the quantile at probability `q`, which is not the index."""
         quantile = standard_icdf(jnp.asarray(q, self._dtype()), self._index())
         return self._within(self.loc + self.scale * quantile)
 

@@ -201,7 +201,7 @@ CLAIMS = (
     Claim("C2", "On the treatment task FtTPO's final return is the highest.", "fig2",
           partial(_all_above_on_treatment, effects=_over_baselines, meaning="FtTPO − best "
                   "baseline, return of an episode, on the reward where it is smaller; above 0")),
-    Claim("C3", "There the baselines end in a lower common band.", "fig2",
+    Claim("C3", "On treatment the baselines end lower, close to each other.", "fig2",
           partial(_all_above_on_treatment, effects=_over_their_band, meaning="(FtTPO − best "
                   "baseline) − (best − worst baseline), return of an episode; above 0")),
     Claim("C10", "FtTPO is better than or about as good as the best baseline on most of nine "

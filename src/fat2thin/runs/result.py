@@ -51,7 +51,7 @@ class Evaluations:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run and its results.
+    """A run and its results, as `fat2thin.train` and `fat2thin.load` return them.
 
     >>> import fat2thin
     >>> run = fat2thin.train("bc", "treatment/quadratic@5", steps=2, task="none", hidden=(4,))
@@ -82,7 +82,7 @@ class Run:
     snapshots: Mapping[int, dict[str, Policy]] = dataclasses.field(repr=False)
     """Policies after the steps of `spec.snapshots`, with a leading axis of seeds."""
     measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
-    """References that were measured during training."""
+    """Results of reference policies that were measured during training."""
 
     def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
         """Return the policy that acts, in the environment's units.
@@ -134,12 +134,12 @@ class Run:
             return judge.references()
 
     def keep_references(self) -> None:
-        """Write measured references to the folder. Only commands that train into it call this."""
+        """Write measured references to the folder. Called only by commands that train into it."""
         if self.folder and "references" in vars(self) and self.kept_references() is None:
             RunFolder(self.folder).write_references(self.references)
 
     def known_references(self) -> dict[str, Reference]:
-        """Return the references; {} if measuring them needs a task that the run names.
+        """Return the references; {} if measuring them needs the task named in the run's spec.
 
         Making that task imports its package, which a hostile folder must not cause: only
         `evaluate` does it. The result is also {} if the task cannot be made.

@@ -34,10 +34,10 @@ class RunOptions:
     """Seeds: 10 is seeds 0 to 9; a list names them (on the command line "3," is seed 3, "3,5" is
     seeds 3 and 5). Each has its own networks, batches and evaluation episodes."""
     settings_from: str = _choice(AUTO, DEFAULT, SMALL, CLEAR, "own", "fttpo")
-    """Source of settings that are not given: the algorithm's defaults; ours for small logs that are
-    noisy ("small") or predictable ("small-clear"); the method's own paper or repository ("own"); or
-    the runs of the FtTPO paper ("fttpo"). "auto" uses those for small logs if the log is small.
-    `fat2thin published` lists published settings."""
+    """Source of settings that are not given: "default", the algorithm's defaults; "small" or
+    "small-clear", ours for small logs that are noisy or predictable; "own", the method's own paper
+    or repository; "fttpo", the runs of the FtTPO paper; or "auto", those for small logs if the log
+    is small, else the defaults. `fat2thin published` lists published settings."""
     batch_size: int | None = None
     """Logged steps per update, drawn with replacement. Default: the published number, else 256."""
     evaluate_every: int = 1000

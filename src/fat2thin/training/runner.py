@@ -55,8 +55,8 @@ def train(
 
     Args:
         algorithm: Name of the algorithm. `fat2thin.algorithms.names()` returns all of them.
-        dataset: Name of a data set ("treatment/quadratic", "d4rl/hopper-medium-v2") or path of a
-            log ("doses.csv"). `fat2thin.data.names()` returns the names.
+        dataset: Name of a data set ("d4rl/hopper-medium-v2"; "treatment/quadratic@10" draws a log
+            of 10 episodes) or path of a log ("doses.csv"). `fat2thin.data.names()` lists names.
         out: Folder of the run. A finished run in it is loaded, an interrupted one is resumed. By
             default nothing is written.
         config: Settings of the algorithm as one object, such as `IQLConfig()`; do not combine it
