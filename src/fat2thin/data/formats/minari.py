@@ -267,7 +267,8 @@ def _names(parts: tuple[_Part, ...]) -> tuple[Column, ...]:
     """Return columns named by the keys of a Dict space; none if a name would occur twice."""
     names: list[str] = []
     for part in parts:
-        key, size = part.field.removeprefix(f"{LAYOUT.observation}/"), math.prod(part.shape or ())
+        key = part.field.removeprefix(f"{LAYOUT.observation}/").replace("/_index_", "/")
+        size = math.prod(part.shape or ())
         names += [key] if size == 1 else [f"{key}_{number}" for number in range(size)]
     return tuple(map(Column, names)) if len(set(names)) == len(names) else ()
 

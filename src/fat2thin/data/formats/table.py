@@ -221,7 +221,7 @@ def _common_columns(schema: TableSchema, files: Sequence[TableFile]) -> Columns:
                 except DataFileError:
                     twin = first["observation"][place] if key == "next_observation" else name
                     if hint := _text_hint(schema, file, key, name, twin):
-                        raise file_error(file.path, "holds text", hint, name) from None
+                        raise file_error(file.path, "does not hold numbers", hint, name) from None
                     raise
     return first
 
@@ -231,7 +231,7 @@ def _text_hint(schema: TableSchema, file: TableFile, key: str, column: str, twin
     texts = _categories(file, [column]).get(column)
     if not texts:
         return ""
-    such_as = f"The column holds text such as {', '.join(map(repr, texts[:_SHOWN]))}."
+    such_as = f"It holds text such as {', '.join(map(repr, texts[:_SHOWN]))}."
     if key not in ("observation", "next_observation"):
         return f"{such_as} Write the {key} as numbers."
     return f"{such_as} {schema.how_to_encode(twin, texts)}"

@@ -105,8 +105,7 @@ def texts_that_are_no_numbers(column: pa.Array) -> set[str] | None:
 
     Missing values are left out.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = _decoded(column)
     if pa.types.is_null(column.type):
         return set()
     if not _is_text(column.type):
@@ -141,8 +140,7 @@ def _bools(mask: pa.Array) -> np.ndarray:
 
 def _complete(column: pa.Array) -> pa.Array:
     """Decode dictionaries and strip text; raise an error if a value is missing."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = _decoded(column)
     missing = _bools(column.is_null(nan_is_null=True))
     if _is_text(column.type):
         column = pc.utf8_trim_whitespace(column.cast(pa.string()))
@@ -150,6 +148,15 @@ def _complete(column: pa.Array) -> pa.Array:
     if missing.any():
         raise BadCellsError(missing, "has no value", _COMPLETE)
     return column
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """Return a dictionary-encoded column as plain values."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    if column.type.value_type == pa.string_view():  # Arrow cannot decode these
+        column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
+    return column.dictionary_decode()
 
 
 def _floats(column: pa.Array) -> np.ndarray:
