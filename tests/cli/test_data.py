@@ -106,9 +106,28 @@ def test_a_template_elsewhere_names_the_table_by_its_relative_path(tmp_path, cap
     assert data.load(str(place)).rows == 2
 
 
+def test_convert_keeps_names_units_and_transforms(minari_folder, tmp_path, capsys):
+    table = tmp_path / "log.csv"
+    table.write_text(TABLE)
+    output(["template", table], capsys)
+    toml = table.with_suffix(".toml")
+    text = toml.read_text().replace('["obs_level"]', '["sex", "obs_level"]').replace("# sex", "sex")
+    toml.write_text(f'{text}dose = {{ unit = "mg", log = 0.5 }}\nobs_level = {{ scale = 2.0 }}\n')
+    source, wanted = str(table), data.load(str(table))
+    names = [column.label for column in (*wanted.observation_columns, *wanted.action_columns)]
+    assert names == ["sex=f", "sex=m", "obs_level", "dose (mg)"]
+    for out in ("a.npz", "b.hdf5", "c.parquet", "minari/d-v0", "e.csv"):
+        target = out if out.startswith("minari") else str(tmp_path / out)
+        output(["convert", source, target], capsys)
+        found, source = data.load(target), target
+        assert found.sha256 == wanted.sha256
+        assert found.observation_columns == wanted.observation_columns
+        assert found.action_columns == wanted.action_columns
+
+
 def test_a_split_keeps_episodes_whole_and_names(tmp_path, capsys):
     log = dataclasses.replace(
-        data.load("treatment/cubic"), action_columns=(Column("dose", "mg", Transform("log", 9)),)
+        data.load("treatment/cubic"), action_columns=(Column("dose", "mg", Transform("log", 9.0)),)
     )
     data.save_npz(log, tmp_path / "log.npz")
     first, rest = tmp_path / "train.csv", tmp_path / "rest.npz"

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from fat2thin import data
 from fat2thin.columns import Column, Transform
 from fat2thin.data import DataFileError, Dataset
+from fat2thin.data.dataset import transformed
 from fat2thin.data.formats import table_files
 from fat2thin.data.formats.table import read_table
 
@@ -787,6 +788,9 @@ def test_names_units_and_transforms_are_those_of_the_toml(tmp_path):
     np.testing.assert_array_equal(dataset.observation, [[1, 0, 60], [1, 0, 61], [0, 1, 80]])
     np.testing.assert_array_equal(dataset.next_observation, [[1, 0, 61], [1, 0, 62], [0, 1, 81]])
     np.testing.assert_array_equal(dataset.action[:, 0], [0, 2, 0.5])
+    seen = transformed(dataset)
+    np.testing.assert_allclose(seen.action[:, 0], np.log([0.1, 2.1, 0.6]), rtol=1e-6)
+    np.testing.assert_allclose(seen.observation[:, 2], [0.6, 0.61, 0.8], rtol=1e-6)
 
 
 def test_ordinal_categories_are_numbered_in_their_order(tmp_path):

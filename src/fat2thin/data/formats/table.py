@@ -85,7 +85,7 @@ def dataset_from_frame(frame: Any, *, name: str = "frame", **keys: Any) -> Datas
     if "files" in keys:
         raise file_error(name, "files has no meaning for a frame", "Leave it out.")
     given = {key: _plain(value) for key, value in keys.items() if value is not None}
-    raw, box = _read(schema_of(Path(name), given), [FrameTable(frame, name)])
+    raw, box = _read_files(schema_of(Path(name), given), [FrameTable(frame, name)])
     try:
         return assemble(name, raw, box, reuse=True)
     except ValueError as error:
@@ -108,10 +108,10 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     of cut episodes.
     """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_of(path)
-    return _read(schema, [open_table(file) for file in schema.find_files()])
+    return _read_files(schema, [open_table(file) for file in schema.find_files()])
 
 
-def _read(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog, Box]:
+def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog, Box]:
     columns = _common_columns(schema, files)
     slots = _slots(schema, columns)
     box = schema.box(columns["action"])
