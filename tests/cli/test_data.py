@@ -11,8 +11,10 @@ import pytest
 
 from fat2thin import data
 from fat2thin.cli.main import main
+from fat2thin.columns import Column, Transform
 from fat2thin.data import writers
 from fat2thin.data.checks import Finding, Report
+from fat2thin.data.operations import split
 from fat2thin.envs import TaskFailed, treatment
 from fat2thin.envs.record import from_policy, record, uniform
 from fat2thin.envs.rollouts import describe
@@ -79,6 +81,98 @@ def test_converting_there_and_back_keeps_the_arrays(suffix, tmp_path, capsys):
         np.testing.assert_array_equal(arrays[0][name], arrays[1][name])
 
 
+TABLE = "patient,sex,obs_level,dose,reward\nA,f,1,0.5,1\nA,f,2,1,2\nB,m,3,1,3\nB,m,4,0.5,4\n"
+
+
+def test_a_template_is_written_next_to_the_table(tmp_path, capsys):
+    table, toml = tmp_path / "log.csv", tmp_path / "log.toml"
+    table.write_text(TABLE)
+    assert output(["template", table], capsys).splitlines()[0] == str(toml)
+    assert '# sex = { categories = ["f", "m"], encode = "one-hot" }' in toml.read_text()
+    assert data.load(str(table)).action_columns[0].name == "dose"
+    toml.write_text("mine")
+    with pytest.raises(SystemExit, match=r"log\.toml exists; --overwrite replaces it"):
+        output(["template", table], capsys)
+    assert toml.read_text() == "mine"
+    output(["template", table, "--overwrite"], capsys)
+    assert data.load(str(toml)).rows == 2
+
+
+def test_a_template_elsewhere_names_the_table_by_its_relative_path(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text(TABLE)
+    (tmp_path / "other").mkdir()
+    place = tmp_path / "other" / "mine.toml"
+    output(["template", tmp_path / "log.csv", "--out", place], capsys)
+    assert data.load(str(place)).rows == 2
+
+
+def test_convert_keeps_names_units_and_transforms(minari_folder, tmp_path, capsys):
+    table = tmp_path / "log.csv"
+    table.write_text(TABLE)
+    output(["template", table], capsys)
+    toml = table.with_suffix(".toml")
+    text = toml.read_text().replace('["obs_level"]', '["sex", "obs_level"]').replace("# sex", "sex")
+    toml.write_text(f'{text}dose = {{ unit = "mg", log = 0.5 }}\nobs_level = {{ scale = 2.0 }}\n')
+    source, wanted = str(table), data.load(str(table))
+    names = [column.label for column in (*wanted.observation_columns, *wanted.action_columns)]
+    assert names == ["sex=f", "sex=m", "obs_level", "dose (mg)"]
+    for out in ("a.npz", "b.hdf5", "c.parquet", "minari/d-v0", "e.csv"):
+        target = out if out.startswith("minari") else str(tmp_path / out)
+        output(["convert", source, target], capsys)
+        found, source = data.load(target), target
+        assert found.sha256 == wanted.sha256
+        assert found.observation_columns == wanted.observation_columns
+        assert found.action_columns == wanted.action_columns
+
+
+def test_a_split_keeps_episodes_whole_and_names(tmp_path, capsys):
+    log = dataclasses.replace(
+        data.load("treatment/cubic"), action_columns=(Column("dose", "mg", Transform("log", 9.0)),)
+    )
+    data.save_npz(log, tmp_path / "log.npz")
+    first, rest = tmp_path / "train.csv", tmp_path / "rest.npz"
+    arguments = ["split", tmp_path / "log.npz", first, rest, "--share", "0.7", "--seed", "3"]
+    lines = output(arguments, capsys).splitlines()
+    assert lines == [
+        str(first), str(tmp_path / "train.toml"), "840 rows in 35 episodes",
+        str(rest), "360 rows in 15 episodes",
+    ]  # fmt: skip
+    for path, part in zip((first, rest), split(log, 0.7, 3), strict=True):
+        found = data.load(str(path))
+        assert found.sha256 == part.sha256
+        assert found.action_columns == log.action_columns
+    with pytest.raises(SystemExit, match=r"train\.csv exists; --overwrite replaces it"):
+        output(arguments, capsys)
+    output([*arguments, "--overwrite"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "message"),
+    [
+        ("log.npz", "b.npz", "log.npz would be replaced by a part of it"),
+        ("a.csv", "a.parquet", "would be written to the same file"),
+        ("a.npz", "a.xlsx", "the suffix must be one of"),
+        ("a.npz", "none/b.npz", "none does not exist"),
+    ],
+)
+def test_a_split_that_cannot_be_written_writes_nothing(tmp_path, monkeypatch, first, rest, message):
+    monkeypatch.chdir(tmp_path)
+    data.save_npz(data.load("treatment/cubic@3"), tmp_path / "log.npz")
+    before = (tmp_path / "log.npz").read_bytes()
+    with pytest.raises(SystemExit, match=message):
+        main(["data", "split", "log.npz", first, rest, "--overwrite"])
+    assert [path.name for path in tmp_path.iterdir()] == ["log.npz"]
+    assert (tmp_path / "log.npz").read_bytes() == before
+
+
+def test_a_split_that_fails_half_way_removes_its_first_part(minari_folder, tmp_path):
+    log = data.load("treatment/cubic@3")
+    data.save_npz(dataclasses.replace(log, propensity=np.ones(log.rows, "f4")), tmp_path / "l.npz")
+    with pytest.raises(SystemExit, match="Minari cannot store propensities"):
+        main(["data", "split", str(tmp_path / "l.npz"), str(tmp_path / "a.csv"), "minari/b-v0"])
+    assert [path.name for path in tmp_path.iterdir()] == ["l.npz"]
+
+
 def test_files_are_overwritten_only_on_request(tmp_path, capsys):
     path = tmp_path / "log.npz"
     arguments = ["make", "treatment/cubic", path]
@@ -99,6 +193,10 @@ def test_files_are_overwritten_only_on_request(tmp_path, capsys):
     [
         (["info", "treatment/cubc"], "did you mean 'treatment/cubic'"),
         (["check", "nowhere.npz"], "nowhere.npz"),
+        (["template", "nowhere.csv"], "nowhere.csv: there is no such file"),
+        (["template", "log.npz"], "log.npz: is not a table. Tables are .csv or .parquet files"),
+        (["template", "log.csv", "--out", "x.csv"], "x.csv: the suffix must be .toml"),
+        (["template", "log.csv", "--out", "none/x.toml"], "choose a file in an existing folder"),
         (["make", "treatment/cubic", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
         (
             ["convert", "treatment/cubic", "folder/there/is/none.npz"],

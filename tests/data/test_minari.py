@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fat2thin import data
+from fat2thin.columns import Column, Transform
 from fat2thin.data import Box, DataFileError, Dataset, read_minari
 from fat2thin.data.formats import minari
 from fat2thin.data.writers import save_minari
@@ -273,6 +274,7 @@ def test_the_memory_limit_covers_all_episodes_together(tmp_path):
         ({"discount": [0.9]}, "'discount' must be a number, not list"),
         ({"action_space": ACTION_SPACE}, "'action_space' must be a text of JSON, not dict"),
         ({"action_space": "Box(-1, 1)"}, "'action_space' is not a space"),
+        ({"fat2thin_columns": {"action": []}}, "'fat2thin_columns' does not describe columns: it"),
         ({"data_format": "arrow"}, "'data_format' is 'arrow', but only 'hdf5' is supported"),
     ],
 )
@@ -341,6 +343,20 @@ def test_a_kind_of_folder_has_one_reader():
         data.register_folder("data/main_data.hdf5", lambda path, seed: None)
 
 
+def test_the_keys_of_a_dict_space_name_the_columns(tmp_path):
+    inner = {"type": "Tuple", "subspaces": [box_space(()), box_space((2,))]}
+    space = {"type": "Dict", "subspaces": {"level": box_space((1,)), "rest": inner}}
+    folder = write(
+        tmp_path / "log-v0", one(observations=np.zeros(2)), observation_space=json.dumps(space)
+    )
+    with change(folder) as file:
+        del file["episode_0/observations"]
+        for field, shape in (("level", (2, 1)), ("rest/_index_0", (2,)), ("rest/_index_1", (2, 2))):
+            file[f"episode_0/observations/{field}"] = np.zeros(shape)
+    names = [column.name for column in read_minari(folder).observation_columns]
+    assert names == ["level", "rest/0", "rest/1_0", "rest/1_1"]
+
+
 def example(**changes) -> Dataset:
     values = {
         "name": "example",
@@ -368,6 +384,16 @@ def test_a_written_data_set_is_read_back(tmp_path, monkeypatch, dataset):
         "data", "main_data.hdf5", "metadata.json",
     ]  # fmt: skip
     assert data.load("minari/own/doses/log-v0").sha256 == dataset.sha256
+
+
+def test_names_units_and_transforms_are_read_back(tmp_path):
+    columns = {
+        "observation_columns": (Column("level", "mmol/l"), Column("weight")),
+        "action_columns": (Column("dose", "mg", Transform("log", 2.5)),),
+    }
+    again = read_minari(save_minari(example(**columns), tmp_path, "log-v0"))
+    for field, written in columns.items():
+        assert getattr(again, field) == written
 
 
 def test_the_written_files(tmp_path):

@@ -173,6 +173,32 @@ def test_neither_cuts_nor_next_observations_is_a_warning(tmp_path):
         ({"action": np.zeros((6, 1))}, r"'action' must have shape \(7, columns\), not \(6, 1\)"),
         ({"reward": np.array([0, 0, 0, np.nan, 0, 0, 0])}, "'reward' is NaN.*first in row 3"),
         ({"discount": np.zeros(5000)}, r"'discount' has shape \(5000,\)"),
+        ({"fat2thin_columns": np.array([300.0])}, "'fat2thin_columns' is not a text of bytes"),
+        ({"fat2thin_columns": np.zeros((1, 1))}, "'fat2thin_columns' is not a text of bytes"),
+        ({"fat2thin_columns": np.array(["a"])}, "'fat2thin_columns' does not hold plain numbers"),
+        *(
+            ({"fat2thin_columns": np.frombuffer(text, np.uint8)}, "'fat2thin_columns' does not des")
+            for text in (
+                b"{",
+                b"[" * 100_000,
+                b"[]",
+                b'{"observation": 1, "action": []}',
+                b'{"observation": [1], "action": []}',
+                b'{"observation": [{"name": "a"}], "action": []}',
+                b'{"observation": [{"name": "a", "unit": "", "transform": {"kind": "log", '
+                b'"number": []}}], "action": []}',
+            )
+        ),
+        (
+            {
+                "fat2thin_columns": np.frombuffer(
+                    b'{"observation": [], "action": [{"name": "a", "unit": ""}, {"name": "b", '
+                    b'"unit": ""}]}',
+                    np.uint8,
+                )
+            },
+            "has no usable log: .*action_columns must name 1 columns, not 2",
+        ),
         ({"discount": np.array("high")}, "'discount' does not hold plain numbers: '<U4'"),
     ],
 )

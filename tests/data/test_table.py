@@ -1,21 +1,27 @@
 """CSV and Parquet logs: one log in all layouts, errors, random logs and damaged files."""
 
+import contextlib
 import csv
 import dataclasses
+import importlib
 import random
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fat2thin import data
+from fat2thin.columns import Column, Transform
 from fat2thin.data import DataFileError, Dataset
+from fat2thin.data.dataset import transformed
 from fat2thin.data.formats import table_files
 from fat2thin.data.formats.table import read_table
 
@@ -313,6 +319,11 @@ REFUSED_TEXTS = {
     "spaces": (with_cell(4, "reward", "  "), r"'reward' has no value: row 4 \(line 5\)"),
     "text": (with_cell(7, "act", "2 mg"), r"'act' has '2 mg', which is not a number: row 7 "),
     "missing": (with_cell(1, "act", "NA"), r"'act' has 'NA', which is not a number: row 1 "),
+    "thousands separator": (
+        with_cell(2, "obs_a", '"10,443"'),
+        r"'obs_a' has '10,443', .* looks like a thousands separator: row 2 .* Write numbers w",
+    ),
+    "thousands and decimals": (with_cell(2, "obs_a", '"-1,234.5"'), "looks like a thousands sep"),
     "underscore": (with_cell(1, "act", "1_0"), r"'act' has '1_0', which is not a number"),
     "not a number": (with_cell(3, "obs_b", "nan"), r"'obs_b' has nan, which is not .* row 3 "),
     "infinite": (with_cell(3, "obs_b", "-inf"), r"'obs_b' has -inf, which is not a finite"),
@@ -484,6 +495,7 @@ def test_the_error_about_a_missing_toml_contains_a_draft(tmp_path, suffix):
         )
     with pytest.raises(DataFileError, match=r"log\.toml next to it must describe") as error:
         load(path)
+    assert f"`fat2thin data template {path}` writes this draft" in str(error.value)
     starter = str(error.value).partition("\n\n")[2].replace("0.99", "0.9")
     (tmp_path / "log.toml").write_text(starter)
     assert load(path).sha256 == BY_HAND.sha256
@@ -742,3 +754,154 @@ def test_a_parquet_file_with_too_many_columns_in_its_footer_is_refused(tmp_path,
     parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
     with pytest.raises(DataFileError, match="has more than 100 columns or row groups"):
         data.load(str(tmp_path / "log.parquet"))
+
+
+PATIENTS = """who,sex,weight,next_sex,next_weight,dose,reward
+A,f,60,f,61,0,1
+A, f,61,f,62,2,2
+B,m,80,m,81,0.5,3
+"""
+PATIENT_KEYS = {
+    "time": None, "end": None, "reward": '"reward"', "action": '["dose"]', "action_low": "0",
+    "action_high": "2", "observation": '["sex", "weight"]',
+    "next_observation": '["next_sex", "next_weight"]',
+}  # fmt: skip
+ENCODED = 'sex = { categories = ["f", "m"], encode = "one-hot" }'
+
+
+def patients(folder: Path, *lines: str, text: str = PATIENTS) -> Path:
+    """Write the log of patients, and a TOML with these lines under [columns]."""
+    write_csv(folder, text)
+    toml = write_toml(folder, **PATIENT_KEYS)
+    toml.write_text("\n".join([toml.read_text(), "[columns]", *lines]))
+    return toml
+
+
+def test_names_units_and_transforms_are_those_of_the_toml(tmp_path):
+    lines = 'weight = { unit = "kg", scale = 0.01 }', 'dose = { unit = "mg", log = 0.1 }'
+    dataset = load(patients(tmp_path, ENCODED, *lines))
+    assert dataset.observation_columns == (
+        Column("sex=f"), Column("sex=m"), Column("weight", "kg", Transform("scale", 0.01)),
+    )  # fmt: skip
+    assert dataset.action_columns == (Column("dose", "mg", Transform("log", 0.1)),)
+    # Values stay in raw units.
+    np.testing.assert_array_equal(dataset.observation, [[1, 0, 60], [1, 0, 61], [0, 1, 80]])
+    np.testing.assert_array_equal(dataset.next_observation, [[1, 0, 61], [1, 0, 62], [0, 1, 81]])
+    np.testing.assert_array_equal(dataset.action[:, 0], [0, 2, 0.5])
+    seen = transformed(dataset)
+    np.testing.assert_allclose(seen.action[:, 0], np.log([0.1, 2.1, 0.6]), rtol=1e-6)
+    np.testing.assert_allclose(seen.observation[:, 2], [0.6, 0.61, 0.8], rtol=1e-6)
+
+
+def test_ordinal_categories_are_numbered_in_their_order(tmp_path):
+    dataset = load(patients(tmp_path, 'sex = { categories = ["m", "f"], encode = "ordinal" }'))
+    np.testing.assert_array_equal(dataset.observation, [[1, 60], [1, 61], [0, 80]])
+    assert [column.name for column in dataset.observation_columns] == ["sex", "weight"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_error_about_a_text_column_shows_the_line_that_encodes_it(tmp_path, suffix):
+    toml = patients(tmp_path)
+    if suffix == "parquet":
+        text = PATIENTS.encode()
+        table = arrow_csv.read_csv(pa.BufferReader(text.replace(b" f", b"f")))
+        parquet.write_table(table, tmp_path / "log.parquet")
+        (tmp_path / "log.csv").unlink()
+    with pytest.raises(DataFileError, match=r"'sex' .* holds text such as 'f', 'm'\. To") as error:
+        load(toml)
+    line = str(error.value).partition("\n")[0].partition("under [columns]: ")[2]
+    assert line == ENCODED
+    toml.write_text(f"{toml.read_text()}\n{line}")
+    assert load(toml).observation_size == 3
+
+
+def test_text_where_only_numbers_are_allowed(tmp_path):
+    toml = patients(tmp_path, ENCODED, text=PATIENTS.replace(",0.5,", ",low,"))
+    with pytest.raises(DataFileError, match=r"'dose' has 'low', .* row 3 \(line 4\)\. Fill in"):
+        load(toml)
+    all_text = PATIENTS.replace(",1\n", ",a\n").replace(",2\n", ",b\n").replace(",3\n", ",b\n")
+    toml = patients(tmp_path, ENCODED, text=all_text)
+    with pytest.raises(DataFileError, match=r"'a', 'b'\. Write the reward as numbers\."):
+        load(toml)
+
+
+@pytest.mark.parametrize(
+    ("lines", "old", "new", "message"),
+    [
+        (
+            [ENCODED], "B,m", "B,d",
+            r"log.csv: 'sex' has 'd', which is not in categories: row 3 \(line 4\)\. Add it to",
+        ),
+        ([ENCODED], ",m,81", ",d,81", r"'next_sex' has 'd', which is not in categories: row 3"),
+        ([ENCODED], "B,m", "B,", r"'sex' has no value: row 3 \(line 4\)"),
+        (
+            [ENCODED, "weight = { log = -60 }"], ",62", ",62",
+            r"log.csv: 'weight' has 60, but log.* needs more than 60: row 1 .* larger offset for",
+        ),
+        (
+            [ENCODED, "weight = { log = -50 }"], ",81", ",40",
+            r"'next_weight' has 40, but .* row 3 \(line 4\)\. Take a larger offset for 'weight' in",
+        ),
+        ([ENCODED, "dose = { log = 0 }"], "", "", "log.toml: action_low of 'dose' is 0, but log"),
+    ],
+)  # fmt: skip
+def test_cells_that_do_not_fit_their_line_in_columns_are_refused(
+    tmp_path, lines, old, new, message
+):
+    toml = patients(tmp_path, *lines, text=PATIENTS.replace(old, new))
+    with pytest.raises(DataFileError, match=message):
+        load(toml)
+
+
+def frame_keys(**changes) -> dict:
+    keys = {key: tomllib.loads(f"x = {value}")["x"] for key, value in TOML.items()}
+    return {**keys, **changes}
+
+
+def frames() -> list:
+    """The log as a table of every kind that is installed."""
+    made = [pa.table(columns())]
+    for package in ("pandas", "polars"):
+        with contextlib.suppress(ImportError):
+            made.append(importlib.import_module(package).DataFrame(columns()))
+    return made
+
+
+@pytest.mark.parametrize("frame", frames(), ids=lambda frame: type(frame).__module__)
+def test_frames_are_read_like_files(frame):
+    dataset = Dataset.from_frame(frame, **frame_keys(columns={"act": {"unit": "mg"}}))
+    assert dataset.sha256 == BY_HAND.sha256
+    assert [column.label for column in dataset.observation_columns] == ["obs_a", "obs_b"]
+    assert [column.label for column in dataset.action_columns] == ["act (mg)"]
+    with pytest.raises(DataFileError, match=r"mine: 'act' has 1, outside .*: row 2 \(counted fr"):
+        Dataset.from_frame(frame, name="mine", **frame_keys(action_high=np.float32(0.9)))
+    text = r"'who' does not hold numbers\. It holds text such as 'x', 'y', 'z'\. To encode it, pass"
+    with pytest.raises(DataFileError, match=text + r" columns=\{'who': \{'categories': \['x', "):
+        Dataset.from_frame(frame, **frame_keys(observation=["who"]))
+
+
+def test_dictionary_columns_of_a_frame_are_encoded():
+    """Polars stores its categories like this."""
+    codes = pa.array([0, 0, 1, 1, 0, 0, 1], pa.uint32())
+    words = pa.DictionaryArray.from_arrays(codes, pa.array(["f", "m"], pa.string_view()))
+    details = {"obs_a": {"categories": ("f", "m"), "encode": "ordinal"}}
+    frame = pa.table({**columns(), "obs_a": words})
+    dataset = Dataset.from_frame(frame, **frame_keys(columns=details))
+    np.testing.assert_array_equal(dataset.observation[:, 0], [0, 0, 1, 1, 0, 1])
+    with pytest.raises(DataFileError, match="'obs_a' does not hold numbers"):
+        Dataset.from_frame(frame, **frame_keys())
+
+
+@pytest.mark.parametrize(
+    ("frame", "changes", "message"),
+    [
+        ([1, 2], {}, "frame: is a list, not a table. Pass a frame of pandas or polars"),
+        (pa.table(columns()), {"files": "a.csv"}, "frame: files has no meaning for a frame"),
+        (pa.table(columns()), {"rewards": "r"}, r"unknown key 'rewards' \(did you mean 'reward'"),
+        (pa.table(columns()), {"reward": "r"}, "no column 'r', which the call gives as reward"),
+        (pa.table(columns()), {"reward": None}, "frame: lacks reward"),
+    ],
+)
+def test_invalid_frames_are_refused(frame, changes, message):
+    with pytest.raises(DataFileError, match=message):
+        Dataset.from_frame(frame, **frame_keys(**changes))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fat2thin.columns import Transform
 from fat2thin.data import DataFileError
+from fat2thin.data.formats.table_columns import ColumnDetails
 from fat2thin.data.formats.table_schema import (
     KEYS,
     TableSchema,
@@ -31,6 +33,10 @@ propensity = "chance"
 action_low = 0
 action_high = [2.5]
 discount = 1
+[columns]
+age = { unit = "years" }
+dose = { unit = "mg", log = 0.5 }
+sex = { categories = ["f", "m"], encode = "one-hot" }
 """
 SHORT = """
 episode = "patient"
@@ -65,22 +71,27 @@ def test_every_key_is_read(tmp_path):
         action_low=0.0,
         action_high=(2.5,),
         discount=1.0,
+        columns={
+            "age": ColumnDetails("years"),
+            "dose": ColumnDetails("mg", Transform("log", 0.5)),
+            "sex": ColumnDetails(categories=("f", "m"), one_hot=True),
+        },
     )
     assert set(tomllib.loads(FULL)) == set(KEYS)
     assert {field.name for field in dataclasses.fields(TableSchema)} == {"path", *KEYS}
 
 
 def test_the_documentation_explains_every_key():
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert explained == list(KEYS)
 
 
 def test_columns_are_in_the_order_of_the_toml_then_of_the_file(tmp_path):
-    schema = read(tmp_path, FULL)
+    schema = read(tmp_path, FULL.replace("sex =", "obs_a ="))
     present = ["obs_b", "next_b", "obs_a", "next_a", "age", "patient", "hour", "dose", "benefit",
                "died", "left", "chance", "obsolete"]  # fmt: skip
-    columns = schema.columns(present, Path("a.csv"))
+    columns = schema.find_columns(present, Path("a.csv"))
     assert columns["observation"] == ("age", "obs_b", "obs_a")
     assert columns["next_observation"] == ("age", "next_b", "next_a")
     assert columns["reward"] == ("benefit",)
@@ -97,7 +108,7 @@ def test_columns_are_in_the_order_of_the_toml_then_of_the_file(tmp_path):
 def test_one_bound_applies_to_all_actions(tmp_path, low, high, box):
     text = SHORT.replace("action_low = -1", f"action_low = {low}")
     schema = read(tmp_path, text.replace("action_high = 1", f"action_high = {high}"))
-    assert schema.box(2) == box
+    assert schema.box(("a", "b")) == box
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,7 @@ def test_invalid_boxes_are_refused(tmp_path, low, high, message):
     text = SHORT.replace("action_low = -1", f"action_low = {low}")
     schema = read(tmp_path, text.replace("action_high = 1", f"action_high = {high}"))
     with pytest.raises(DataFileError, match=f"log.toml: {message}"):
-        schema.box(2)
+        schema.box(("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +135,7 @@ def test_invalid_boxes_are_refused(tmp_path, low, high, message):
         ),
         (SHORT + 'done = "r"', r"unknown key 'done' \(did you mean 'end'\?\)"),
         (SHORT + 'time_limit = "r"', r"unknown key 'time_limit' \(did you mean 'cut'\?\)"),
-        (SHORT + 'xyz = "r"', r"unknown key 'xyz'\. The keys are files, episode, .*, discount\."),
+        (SHORT + 'xyz = "r"', r"unknown key 'xyz'\. The keys are files, episode, .*, columns\."),
         (SHORT.replace("reward", "# "), r"lacks reward\. reward: the column of the reward"),
         (SHORT.replace("discount", "# "), r"lacks discount\. discount: the discount factor"),
         (SHORT.replace("episode", "# "), r"lacks episode\. episode: the column .* end or cut"),
@@ -147,6 +158,77 @@ def test_invalid_boxes_are_refused(tmp_path, low, high, message):
 def test_invalid_tomls_are_refused(tmp_path, text, message):
     with pytest.raises(DataFileError, match=f"log.toml: {message}"):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("columns = 3", r"columns must be a table with one line per column\. Write lines such as"),
+        ("[columns]\ndose = 3", r"'dose' in columns must be a table .* The keys .* unit, log, sc"),
+        ("[columns]\ndose = {}", r"'dose' in columns must be a table with at least one key"),
+        ("[columns]\ndose = { uint = 'mg' }", r"the unknown key 'uint' \(did you mean 'unit'\?\)"),
+        (
+            "[columns]\ndose = { unit = '' }",
+            r"'dose' in columns has an invalid unit\. unit: a text",
+        ),
+        ("[columns]\ndose = { log = nan }", r"has an invalid log\. log: a number: .* log\(value"),
+        ("[columns]\ndose = { log = true }", "has an invalid log"),
+        ("[columns]\ndose = { scale = 0 }", r"has an invalid scale\. scale: a number above 0"),
+        ("[columns]\ndose = { log = 1, scale = 2 }", "has both log and scale. Keep one"),
+        ("[columns]\nage = { encode = 'ordinal' }", "has encode without categories. categories: a"),
+        ("[columns]\nage = { categories = ['a'] }", "has categories without encode. encode: one-h"),
+        ("[columns]\nage = { categories = ['a', 'a'], encode = 'ordinal' }", "invalid categories"),
+        ("[columns]\nage = { categories = [' a'], encode = 'ordinal' }", "invalid categories"),
+        ("[columns]\nage = { categories = ['a'], encode = 'hot' }", "invalid encode"),
+        (
+            "[columns]\nage = { categories = ['a'], encode = 'ordinal', unit = 'x' }",
+            "has categories and unit. A category has no unit",
+        ),
+    ],
+)
+def test_invalid_lines_of_columns_are_refused(tmp_path, line, message):
+    with pytest.raises(DataFileError, match=f"log.toml: .*{message}"):
+        read(tmp_path, SHORT + line)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "does",
+            r"names 'does', which is no observation or action \(did you mean 'dose'\?\)\. Obs",
+        ),
+        ("note", r"names 'note', which is no observation or action\. .* columns are age, dose\."),
+        ("benefit", "names 'benefit', which is the reward. .* reward_scale scales rewards"),
+        ("patient", "names 'patient', which is the episode"),
+        (
+            "then",
+            "names 'then', which is the next_observation. Remove it: the line of 'age' counts",
+        ),
+    ],
+)
+def test_only_observations_and_actions_have_a_line_in_columns(tmp_path, name, message):
+    text = f'{SHORT}next_observation = "then"\n[columns]\n{name} = {{ unit = "mg" }}'
+    with pytest.raises(DataFileError, match=f"log.toml: columns {message}"):
+        read(tmp_path, text).find_columns((*PRESENT, "then", "note"), Path("a.csv"))
+
+
+def test_actions_cannot_be_categories(tmp_path):
+    text = f"{SHORT}[columns]\ndose = {{ categories = ['low'], encode = 'ordinal' }}"
+    with pytest.raises(
+        DataFileError, match=r"categories for 'dose', which is an action\. An action"
+    ):
+        read(tmp_path, text).find_columns(PRESENT, Path("a.csv"))
+
+
+def test_a_box_end_that_the_logarithm_does_not_allow_is_refused(tmp_path):
+    schema = read(tmp_path, f"{SHORT}[columns]\ndose = {{ log = 1 }}")
+    message = (
+        r"log.toml: action_low of 'dose' is -1, but log\(value \+ 1\) needs more than -1\. Take"
+    )
+    with pytest.raises(DataFileError, match=message):
+        schema.box(("dose",))
+    assert schema.box(("other",)).low == (-1.0,)
 
 
 def test_a_toml_in_another_encoding_is_refused(tmp_path):
@@ -180,20 +262,22 @@ PRESENT = ("patient", "age", "dose", "benefit")
 def test_columns_that_do_not_fit_are_refused(tmp_path, text, present, message):
     schema = read(tmp_path, text)
     with pytest.raises(DataFileError, match=message):
-        schema.columns(present, Path("a.csv"))
+        schema.find_columns(present, Path("a.csv"))
 
 
 def test_listed_names_may_have_any_order(tmp_path):
     schema = read(
         tmp_path, SHORT.replace('"age"', '"s1", "s2"') + 'next_observation = ["n2", "n1"]'
     )
-    columns = schema.columns((*PRESENT, "s1", "s2", "n1", "n2"), Path("a.csv"))
+    columns = schema.find_columns((*PRESENT, "s1", "s2", "n1", "n2"), Path("a.csv"))
     assert columns["next_observation"] == ("n2", "n1")
 
 
 def test_unused_columns_may_have_duplicate_names(tmp_path):
     schema = read(tmp_path, SHORT)
-    assert schema.columns((*PRESENT, "note", "note", "", ""), Path("a.csv"))["action"] == ("dose",)
+    assert schema.find_columns((*PRESENT, "note", "note", "", ""), Path("a.csv"))["action"] == (
+        "dose",
+    )
 
 
 @pytest.fixture
