@@ -144,8 +144,6 @@ def test_a_frame_and_its_columns_reach_the_reader(tiny_world, monkeypatch):
     run = given(frame, **COLUMNS)
     assert run.spec.dataset.startswith("memory/frame-")
     assert seen == {**COLUMNS, "frame": frame}
-    Dataset.from_frame(frame, name="doses", action=["dose"])
-    assert (seen["name"], seen["action"]) == ("doses", ["dose"])
 
 
 @frames_are_read

@@ -127,17 +127,6 @@ class Dataset:
         }  # fmt: skip
         return dataset_from_arrays(arrays, name)
 
-    @classmethod
-    def from_frame(cls, frame: Any, *, name: str = "frame", **columns: Any) -> "Dataset":
-        """Return the data set of a pandas or polars DataFrame, or of an Arrow table.
-
-        `columns` describe it with the keys of a table's TOML: `observation=["level"]`,
-        `action=["dose"]`, `reward="reward"`, `episode="patient"` and so on (docs/guides/data.md).
-        """
-        from fat2thin.data.formats.table import dataset_from_frame
-
-        return dataset_from_frame(frame, name=name, **columns)
-
     def __post_init__(self) -> None:
         """Convert and check the fields."""
         for field in self.arrays:

@@ -58,9 +58,10 @@ def read_minari(
 ) -> Dataset:
     """Return the data set in a Minari folder (named after the data set, with data/ inside).
 
+    `episodes` are the numbers of the episodes to read, in the order of the file; by default all.
+
     Observations of several parts are concatenated in the order of the space. Without `box`, the
     action box is that of the action space, and the discount that of the metadata, else 0.99.
-    `episodes` are the numbers of those to read, in the order of the file; by default all.
     """
     folder = Path(folder)
     written = _written_metadata(folder)
