@@ -71,7 +71,7 @@ def test_every_key_is_read(tmp_path):
 
 
 def test_the_documentation_explains_every_key():
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert explained == list(KEYS)
 
@@ -80,7 +80,7 @@ def test_columns_are_in_the_order_of_the_toml_then_of_the_file(tmp_path):
     schema = read(tmp_path, FULL)
     present = ["obs_b", "next_b", "obs_a", "next_a", "age", "patient", "hour", "dose", "benefit",
                "died", "left", "chance", "obsolete"]  # fmt: skip
-    columns = schema.columns(present, Path("a.csv"))
+    columns = schema.find_columns(present, Path("a.csv"))
     assert columns["observation"] == ("age", "obs_b", "obs_a")
     assert columns["next_observation"] == ("age", "next_b", "next_a")
     assert columns["reward"] == ("benefit",)
@@ -97,7 +97,7 @@ def test_columns_are_in_the_order_of_the_toml_then_of_the_file(tmp_path):
 def test_one_bound_applies_to_all_actions(tmp_path, low, high, box):
     text = SHORT.replace("action_low = -1", f"action_low = {low}")
     schema = read(tmp_path, text.replace("action_high = 1", f"action_high = {high}"))
-    assert schema.box(2) == box
+    assert schema.box(("a", "b")) == box
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_invalid_boxes_are_refused(tmp_path, low, high, message):
     text = SHORT.replace("action_low = -1", f"action_low = {low}")
     schema = read(tmp_path, text.replace("action_high = 1", f"action_high = {high}"))
     with pytest.raises(DataFileError, match=f"log.toml: {message}"):
-        schema.box(2)
+        schema.box(("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -180,20 +180,22 @@ PRESENT = ("patient", "age", "dose", "benefit")
 def test_columns_that_do_not_fit_are_refused(tmp_path, text, present, message):
     schema = read(tmp_path, text)
     with pytest.raises(DataFileError, match=message):
-        schema.columns(present, Path("a.csv"))
+        schema.find_columns(present, Path("a.csv"))
 
 
 def test_listed_names_may_have_any_order(tmp_path):
     schema = read(
         tmp_path, SHORT.replace('"age"', '"s1", "s2"') + 'next_observation = ["n2", "n1"]'
     )
-    columns = schema.columns((*PRESENT, "s1", "s2", "n1", "n2"), Path("a.csv"))
+    columns = schema.find_columns((*PRESENT, "s1", "s2", "n1", "n2"), Path("a.csv"))
     assert columns["next_observation"] == ("n2", "n1")
 
 
 def test_unused_columns_may_have_duplicate_names(tmp_path):
     schema = read(tmp_path, SHORT)
-    assert schema.columns((*PRESENT, "note", "note", "", ""), Path("a.csv"))["action"] == ("dose",)
+    assert schema.find_columns((*PRESENT, "note", "note", "", ""), Path("a.csv"))["action"] == (
+        "dose",
+    )
 
 
 @pytest.fixture

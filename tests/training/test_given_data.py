@@ -28,9 +28,6 @@ COLUMNS = {
     "episode": "patient", "observation": ["level"], "action": ["dose"], "reward": "score",
     "end": "died", "action_low": 0, "action_high": 1, "discount": 0.9,
 }  # fmt: skip
-frames_are_read = pytest.mark.skipif(
-    not hasattr(table, "dataset_from_frame"), reason="there is no reader of data frames"
-)
 
 
 def given(given_data, **changes):
@@ -140,13 +137,12 @@ def test_a_frame_and_its_columns_reach_the_reader(tiny_world, monkeypatch):
         seen.update(columns, frame=found)
         return tiny_world.dataset("frame")
 
-    monkeypatch.setattr(table, "dataset_from_frame", read, raising=False)
+    monkeypatch.setattr(table, "dataset_from_frame", read)
     run = given(frame, **COLUMNS)
     assert run.spec.dataset.startswith("memory/frame-")
     assert seen == {**COLUMNS, "frame": frame}
 
 
-@frames_are_read
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
 def test_a_frame_gives_the_run_of_its_arrays(library):
     module = pytest.importorskip(library)

@@ -1,8 +1,9 @@
-"""Commands for data sets: `fat2thin data info`, `check`, `convert` and `make`."""
+"""Commands for data sets: `fat2thin data info`, `check`, `template`, `convert`, `split`, `make`."""
 
 import contextlib
 import dataclasses
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 app = SubcommandApp()
 
-DESCRIPTION = "Inspect, check, convert and create data sets."
+DESCRIPTION = "Inspect, check, describe, convert, split and create data sets."
 ROWS = 100_000  # default length of a recording
 
 _Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|FILE")]
@@ -59,6 +60,89 @@ def check(source: _Source, /, seed: int = 0) -> None:
     print(report)
     if report.errors:
         sys.exit(1)
+
+
+@app.command
+def template(
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
+    /,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="TOML")] = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a draft of the TOML that describes the columns of a table.
+
+    It is guessed from the column names and the logged actions. Replace every "?" in it, and the
+    action box by the real limits.
+
+    Args:
+        file: Path of a .csv or .parquet file.
+        out: Path to write to; by default next to the table, with the same name and .toml.
+        overwrite: Replace an existing file.
+    """
+    from fat2thin.atomic_files import writing
+    from fat2thin.data.formats.table import draft
+
+    with plain_errors(ValueError):
+        place = file.with_suffix(".toml") if out is None else out
+        if place.suffix.lower() != ".toml":
+            raise ValueError(f"{place}: the suffix must be .toml")
+        if place.is_dir() or not place.parent.is_dir():
+            raise ValueError(f"{place} cannot be written: choose a file in an existing folder")
+        if place.exists() and not overwrite:
+            raise ValueError(f"{place} exists; --overwrite replaces it")
+        text = draft(file, place.parent)
+        with writing(place) as stream:
+            stream.write(text.encode())
+    print(printable(place))
+    print('Replace every "?" and check the action box.')
+
+
+@app.command
+def split(
+    source: _Source,
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAIN")],
+    rest: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REST")],
+    /,
+    share: float = 0.8,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Split a data set into two by whole episodes.
+
+    The output formats are those of `fat2thin data convert`.
+
+    Example: fat2thin data split log.csv train.npz held_out.npz --share 0.8
+
+    Args:
+        source: Path of a file, or the name of a data set.
+        first: Path of the first part, or minari/ followed by an id.
+        rest: Path of the other part.
+        share: Share of the rows in the first part, off by at most half an episode.
+        seed: Seed of the draw of episodes.
+        overwrite: Replace existing files.
+    """
+    from fat2thin import data
+    from fat2thin.data import operations
+    from fat2thin.data.writers import destinations, refuse
+
+    with plain_errors(ValueError):
+        places = [{path.resolve() for path in destinations(out)} for out in (first, rest)]
+        if places[0] & places[1]:
+            raise ValueError(f"{first} and {rest} would be written to the same file: rename one")
+        if Path(source).resolve() in places[0] | places[1]:
+            raise ValueError(f"{source} would be replaced by a part of it: choose another name")
+        for out in (first, rest):
+            refuse(out, overwrite, source)
+        parts = operations.split(data.load(source), share, seed)
+        new = [path for path in destinations(first) if not path.exists()]
+        _write(parts[0], first, _specification(source))
+        try:
+            _write(parts[1], rest, _specification(source))
+        except BaseException:
+            # Without the rest, the first part would look like a finished split.
+            for path in new:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise
 
 
 @app.command

@@ -326,6 +326,30 @@ class Dataset:
     def _wrong(self, field: str, complaint: str) -> ValueError:
         return ValueError(f"data set {self.name!r}: {field} {complaint}")
 
+    @classmethod
+    def from_frame(cls, frame: Any, *, name: str = "frame", **keys: Any) -> "Dataset":
+        """Return the data set of a pandas, polars or pyarrow table.
+
+        `keys` are those of the TOML of a table: episode, observation, action, reward, action_low,
+        action_high, discount and so on; `columns` is a dictionary of dictionaries. Errors count
+        the rows of the frame from 0.
+
+        Example:
+            >>> import pyarrow
+            >>> doses = {"who": [1, 1, 1], "level": [7.5, 6.5, 6.0], "dose": [1.0, 0.5, 0.5]}
+            >>> frame = pyarrow.table({**doses, "reward": [-1.5, -0.5, 0.0]})
+            >>> dataset = Dataset.from_frame(
+            ...     frame, episode="who", observation="level", action="dose", reward="reward",
+            ...     action_low=0, action_high=2, discount=0.9, columns={"dose": {"unit": "mg"}},
+            ... )
+            >>> len(dataset), dataset.action_columns[0].label
+            (2, 'dose (mg)')
+        """
+        # Imported here, so that Arrow is loaded only when a table is read.
+        from fat2thin.data.formats.table import dataset_from_frame
+
+        return dataset_from_frame(frame, name=name, **keys)
+
 
 def transformed(dataset: Dataset) -> Dataset:
     """Return a log with its columns and its action box transformed, as algorithms see it.

@@ -3,6 +3,7 @@
 Files are written atomically (see `atomic_files`). Minari 0.5 or later opens the Minari folders.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -19,9 +20,12 @@ import pyarrow.parquet as arrow_parquet
 from gymnasium.envs.registration import EnvSpec
 
 from fat2thin.atomic_files import creating, sync, writing, writing_folder
+from fat2thin.columns import Column
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.formats import d4rl, minari
+from fat2thin.data.formats.array_log import COLUMNS, columns_bytes, columns_to_json
 from fat2thin.data.formats.npz import save_npz
+from fat2thin.data.formats.table_columns import columns_lines, toml_value
 from fat2thin.data.operations import episode_lengths
 
 ROWS_AT_ONCE = 2**20  # rows per write of a table, and per Parquet row group
@@ -49,6 +53,12 @@ def places(path: Path) -> tuple[Path, ...]:
     if suffix not in FORMATS:
         raise ValueError(f"{path}: the suffix must be one of {', '.join(FORMATS)}")
     return (path, path.with_suffix(".toml")) if FORMATS[suffix] is write_table else (path,)
+
+
+def destinations(out: Path) -> tuple[Path, ...]:
+    """Return the files, or the Minari folder, that `write` would create."""
+    identifier = minari_id(out)
+    return places(out) if identifier is None else (minari.root() / identifier,)
 
 
 def minari_id(out: Path) -> str | None:
@@ -98,13 +108,15 @@ def write_hdf5(dataset: Dataset, path: Path) -> None:
             array = flags[field] if field in flags else getattr(dataset, field)
             if array is not None:
                 file.create_dataset(getattr(d4rl.LAYOUT, field), data=array)
+        if (named := columns_bytes(dataset)) is not None:
+            file.create_dataset(COLUMNS, data=named)
         for name in ("action_low", "action_high", "discount"):
             file.attrs[name] = np.asarray(getattr(dataset, name), np.float64)
 
 
 def write_table(dataset: Dataset, path: Path) -> None:
     """Write a CSV or Parquet file, and next to it a TOML that describes its columns."""
-    columns, roles = _columns(dataset)
+    columns, roles, details = _columns(dataset)
     about = {
         "files": [path.name],
         **roles,
@@ -112,12 +124,12 @@ def write_table(dataset: Dataset, path: Path) -> None:
         "action_high": list(dataset.action_high),
         "discount": dataset.discount,
     }
-    # Strings, finite numbers and lists of them look the same in TOML and JSON.
-    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in about.items())
+    lines = [f"{key} = {toml_value(value)}" for key, value in about.items()]
+    lines += columns_lines(details)
     csv = path.suffix.lower() == ".csv"
     table_writer = arrow_csv.CSVWriter if csv else arrow_parquet.ParquetWriter
     with writing(path.with_suffix(".toml")) as toml, writing(path) as table:
-        toml.write("".join(lines).encode())
+        toml.write("".join(f"{line}\n" for line in lines).encode())
         # Arrow copies the columns, so rows are written in parts.
         schema = pa.table({name: column[:1] for name, column in columns.items()}).schema
         with table_writer(table, schema) as file:
@@ -135,25 +147,53 @@ FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
 """Writer of each suffix; only .npz keeps everything that the content hash covers."""
 
 
-def _columns(dataset: Dataset) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]]]:
-    """Return the columns of a table, and the column names of each key of the TOML."""
+def _columns(
+    dataset: Dataset,
+) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]], list[Column]]:
+    """Return the columns of a table, the names of each key of the TOML, and units and transforms.
+
+    The names are those of the data set. Where two would be the same, the later one gets a `_`.
+    """
     end, cut = last_rows(dataset)
     lengths = episode_lengths(dataset)
-    columns = {
+    seen, done = dataset.observation_columns, dataset.action_columns
+    columns: dict[str, np.ndarray] = {}
+    roles: dict[str, str | list[str]] = {}
+    details = []
+
+    def added(name: str, values: np.ndarray) -> str:
+        # The reader removes spaces around names.
+        name = name.strip() or "_"
+        while name in columns:
+            name += "_"
+        columns[name] = values
+        return name
+
+    for field, named, before in (
+        ("observation", seen, ""),
+        ("action", done, ""),
+        ("next_observation", seen, "next_"),
+    ):
+        array = getattr(dataset, field)
+        headers = [added(before + one.name, part) for one, part in zip(named, array.T, strict=True)]
+        roles[field] = headers
+        if not before:
+            details += [
+                dataclasses.replace(one, name=header)
+                for one, header in zip(named, headers, strict=True)
+            ]
+    single = {
         "episode": np.repeat(np.arange(lengths.size), lengths),
         "time": np.arange(dataset.rows) - np.repeat(dataset.episode_start, lengths),
+        "reward": dataset.reward,
+        "end": end,
+        "cut": cut,
+        "propensity": dataset.propensity,
     }
-    roles: dict[str, str | list[str]] = {}
-    for field in ("observation", "action", "next_observation"):
-        array = getattr(dataset, field)
-        names = [f"{field}_{number}" for number in range(array.shape[1])]
-        columns |= dict(zip(names, array.T, strict=True))
-        roles[field] = names
-    columns |= {"reward": dataset.reward, "end": end, "cut": cut}
-    if dataset.propensity is not None:
-        columns["propensity"] = dataset.propensity
-    named = {name for names in roles.values() for name in names}
-    return columns, {**{name: name for name in columns if name not in named}, **roles}
+    named_once = {key: added(key, array) for key, array in single.items() if array is not None}
+    first = (named_once["episode"], named_once["time"])
+    columns = {name: columns[name] for name in (*first, *columns)}
+    return columns, {**named_once, **roles}, details
 
 
 def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -263,6 +303,8 @@ def _metadata(dataset: Dataset, dataset_id: str, env_spec: EnvSpec | None) -> di
         # Not a key of Minari's, which keeps unknown keys.
         "discount": dataset.discount,
     }
+    if (named := columns_to_json(dataset)) is not None:
+        about[COLUMNS] = named
     return about if env_spec is None else about | {"env_spec": env_spec.to_json()}
 
 

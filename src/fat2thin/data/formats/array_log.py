@@ -1,13 +1,15 @@
 """Conversion of a file of named arrays to a data set, shared by all array formats."""
 
 import abc
+import json
 import math
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fat2thin.columns import Column, default_columns
 from fat2thin.data.dataset import Dataset, extremes, not_a_probability, not_finite, rows_where
 from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.data.safe_files import DataFileError, file_error, refuse_too_many_columns, several
@@ -15,7 +17,14 @@ from fat2thin.terminal_text import printable
 
 DAMAGED = "Fetch or write the file again."
 PROPENSITY = "A propensity is a probability above 0 and at most 1."
+COLUMNS = "fat2thin_columns"
+"""The array of bytes (JSON in UTF-8) that holds names, units and transforms of the columns."""
 _LARGEST_SETTING = 4096
+_LONGEST_COLUMNS = 2**24  # bytes
+_KINDS = ("observation", "action")
+
+NamedColumns = tuple[tuple[Column, ...], tuple[Column, ...]]
+"""The columns of the observation and of the action; empty if a file has no names."""
 
 
 class ArrayFile(abc.ABC):
@@ -47,10 +56,48 @@ class ArrayFile(abc.ABC):
         """Return an error about an array that is not plain numbers."""
         return self.wrong(field, complaint, self.resave)
 
+    def columns(self) -> NamedColumns:
+        """Return the names, units and transforms that the file holds."""
+        if not self.has(COLUMNS):
+            return (), ()
+        array = self.read(COLUMNS)
+        whole = array.ndim == 1 and array.size <= _LONGEST_COLUMNS
+        if not whole or not (array == np.clip(np.nan_to_num(array), 0, 255).astype(np.uint8)).all():
+            raise self.wrong(COLUMNS, "is not a text of bytes", DAMAGED)
+        try:
+            return columns_from_json(json.loads(array.astype(np.uint8).tobytes()))
+        except (ValueError, RecursionError) as error:
+            raise self.wrong(COLUMNS, f"does not describe columns: {error}", DAMAGED) from None
+
     def check_setting(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise an error if a setting has more numbers than an action can have dimensions."""
         if math.prod(shape) > _LARGEST_SETTING:
             raise self.wrong(name, f"has shape {shape}", "It has one number per dimension.")
+
+
+def columns_to_json(dataset: Dataset) -> dict[str, list[dict[str, Any]]] | None:
+    """Return names, units and transforms as plain values; None if all are the defaults."""
+    both = {kind: getattr(dataset, f"{kind}_columns") for kind in _KINDS}
+    if all(columns == default_columns(kind, len(columns)) for kind, columns in both.items()):
+        return None
+    return {kind: [column.to_json() for column in columns] for kind, columns in both.items()}
+
+
+def columns_from_json(values: Any) -> NamedColumns:
+    """Return the columns that `columns_to_json` described; raise a ValueError for anything else."""
+    if not isinstance(values, dict) or sorted(values) != sorted(_KINDS):
+        raise ValueError("it must have lists for observation and action")
+    try:
+        observation, action = (tuple(map(Column.from_json, values[kind])) for kind in _KINDS)
+    except (TypeError, AttributeError, OverflowError):
+        raise ValueError("a column must have a name, a unit and a transform or null") from None
+    return observation, action
+
+
+def columns_bytes(dataset: Dataset) -> np.ndarray | None:
+    """Return the array `COLUMNS` of a data set; None if it has only default names."""
+    values = columns_to_json(dataset)
+    return None if values is None else np.frombuffer(json.dumps(values).encode(), np.uint8)
 
 
 class Layout(NamedTuple):
@@ -118,7 +165,9 @@ def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
         wrong = not_a_probability(propensity)
         _check_cells(file, layout.propensity, propensity, wrong, "has {:g}", PROPENSITY)
     cut = _cuts(file, layout, observation, following)
-    return RawLog(observation, action, reward, terminal, cut, following, propensity)
+    return RawLog(
+        observation, action, reward, terminal, cut, following, propensity, *file.columns()
+    )
 
 
 def _cuts(

@@ -1,7 +1,6 @@
 """Data sets from arrays in memory, checked like those of a file."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,19 @@ import numpy as np
 from fat2thin.columns import Column
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.formats import d4rl
-from fat2thin.data.formats.array_log import ArrayFile, Layout, read_dataset
+from fat2thin.data.formats.array_log import (
+    COLUMNS,
+    ArrayFile,
+    Layout,
+    NamedColumns,
+    read_dataset,
+)
 from fat2thin.data.formats.npz import NEORL2
 from fat2thin.terminal_text import did_you_mean
 
 _SETTINGS = ("action_low", "action_high", "discount")
 _EPISODE = "episode"
-_OURS = (_EPISODE, "observation_names", "action_names")
+_NAMES = ("observation_names", "action_names")
 _NOT_READ = ("infos", "metadata")
 """Groups of a D4RL file that its reader skips; in a dictionary their arrays are "infos/…"."""
 
@@ -37,24 +42,13 @@ def dataset_from_arrays(arrays: Mapping[str, Any], name: str = "arrays") -> Data
         given[layout.terminal] = np.zeros(file.array(layout.reward).shape, bool)
     if _EPISODE in given:
         given[layout.episode_start] = file.starts()
-    made = read_dataset(file, layout, name)
-    columns = {
-        f"{kind}_columns": _columns(given[f"{kind}_names"])
-        for kind in ("observation", "action")
-        if f"{kind}_names" in given
-    }
-    return dataclasses.replace(made, **columns) if columns else made
+    return read_dataset(file, layout, name)
 
 
 def _layout(arrays: Mapping[str, Any]) -> Layout:
     if "observations" in arrays:
         return d4rl.LAYOUT
     return NEORL2 if "obs" in arrays and "observation" not in arrays else Layout()
-
-
-def _columns(names: Sequence[str | Column]) -> tuple[Column, ...]:
-    names = (names,) if isinstance(names, str | Column) else names
-    return tuple(one if isinstance(one, Column) else Column(str(one)) for one in names)
 
 
 class _Arrays(ArrayFile):
@@ -70,9 +64,9 @@ class _Arrays(ArrayFile):
         """Refuse names that no array of the layout has."""
         known = [*filter(None, self._layout), *_SETTINGS]
         if self._layout == Layout():
-            known += _OURS
+            known += (_EPISODE, *_NAMES)
         for key in self._arrays:
-            if key not in known:
+            if key not in (*known, COLUMNS):
                 complaint = f"is not the name of an array{did_you_mean(key, known)}"
                 raise self.wrong(key, complaint, f"There are {', '.join(known)}.")
 
@@ -100,6 +94,16 @@ class _Arrays(ArrayFile):
         found = self.read(name, np.float64)
         self.check_setting(name, found.shape)
         return found
+
+    def columns(self) -> NamedColumns:
+        """Return the given names of the columns, else those that an .npz file had."""
+        observation, action = super().columns()
+        names = (self._arrays.get(key) for key in _NAMES)
+        seen, done = (
+            tuple(one if isinstance(one, Column) else Column(str(one)) for one in given)
+            for given in ((one,) if isinstance(one, str | Column) else one or () for one in names)
+        )
+        return seen or observation, done or action
 
     def starts(self) -> np.ndarray:
         """Return the first row of each episode, from the labels of the rows."""

@@ -17,8 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fat2thin.columns import Column
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.formats.array_log import ArrayFile, Layout, read_dataset
+from fat2thin.data.formats.array_log import (
+    COLUMNS,
+    ArrayFile,
+    Layout,
+    NamedColumns,
+    columns_from_json,
+    read_dataset,
+)
 from fat2thin.data.formats.hdf5 import Hdf5File, open_hdf5
 from fat2thin.data.operations import Box
 from fat2thin.data.readers import Reader, register_folder, register_reader
@@ -58,10 +66,10 @@ def read_minari(
 ) -> Dataset:
     """Return the data set in a Minari folder (named after the data set, with data/ inside).
 
-    `episodes` are the numbers of the episodes to read, in the order of the file; by default all.
-
-    Observations of several parts are concatenated in the order of the space. Without `box`, the
-    action box is that of the action space, and the discount that of the metadata, else 0.99.
+    Observations of several parts are concatenated in the order of the space; those of a Dict space
+    get their names from its keys. Without `box`, the action box is that of the action space, and
+    the discount that of the metadata, else 0.99. `episodes` are the numbers of those to read, in the
+    order of the file; by default all.
     """
     folder = Path(folder)
     written = _written_metadata(folder)
@@ -135,6 +143,7 @@ class _Metadata(NamedTuple):
     """Ends of the action space, possibly infinite; None if the metadata has no action space."""
     episodes: int | None
     discount: float | None
+    columns: NamedColumns
 
 
 class _MinariLog(ArrayFile):
@@ -177,6 +186,10 @@ class _MinariLog(ArrayFile):
             complaint = f"has an infinite {name}: {end.tolist()}"
             raise file_error(path, complaint, _GIVE_BOX, "action_space")
         return end
+
+    def columns(self) -> NamedColumns:
+        """Return the names in the metadata, else those of a Dict space."""
+        return self._metadata.columns
 
     def _part(self, field: str, group: str, steps: int) -> np.ndarray:
         if field == LAYOUT.action:
@@ -270,12 +283,30 @@ def _metadata(file: Hdf5File, written: dict[str, Any] | None) -> _Metadata:
             complaint = f"must be {expected}, not {type(found).__name__}"
             raise file_error(path, complaint, _AGAIN, name)
     parts: tuple[_Part, ...] = (_Part(LAYOUT.observation, None),)
+    columns: NamedColumns = ((), ())
     if observation is not None:
         with _explained(path, "observation_space"):
-            parts = tuple(_parts(path, LAYOUT.observation, json.loads(observation), 0))
+            space = json.loads(observation)
+            parts = tuple(_parts(path, LAYOUT.observation, space, 0))
             if not parts:
                 raise ValueError("it is empty")
-    return _Metadata(path, parts, *_action_space(path, action), episodes, discount)
+            columns = (_names(parts) if space["type"] == "Dict" else ()), ()
+    if written is not None and COLUMNS in written:
+        try:
+            columns = columns_from_json(written[COLUMNS])
+        except ValueError as error:
+            complaint = f"does not describe columns: {error}"
+            raise file_error(path, complaint, _AGAIN, COLUMNS) from None
+    return _Metadata(path, parts, *_action_space(path, action), episodes, discount, columns)
+
+
+def _names(parts: tuple[_Part, ...]) -> tuple[Column, ...]:
+    """Return columns named by the keys of a Dict space; none if a name would occur twice."""
+    names: list[str] = []
+    for part in parts:
+        key, size = part.field.removeprefix(f"{LAYOUT.observation}/"), math.prod(part.shape or ())
+        names += [key] if size == 1 else [f"{key}_{number}" for number in range(size)]
+    return tuple(map(Column, names)) if len(set(names)) == len(names) else ()
 
 
 def _action_space(

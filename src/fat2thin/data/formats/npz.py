@@ -20,7 +20,14 @@ import numpy as np
 
 from fat2thin.atomic_files import writing
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.formats.array_log import DAMAGED, ArrayFile, Layout, read_dataset
+from fat2thin.data.formats.array_log import (
+    COLUMNS,
+    DAMAGED,
+    ArrayFile,
+    Layout,
+    columns_bytes,
+    read_dataset,
+)
 from fat2thin.data.operations import Box
 from fat2thin.data.readers import register_suffix
 from fat2thin.data.safe_files import DataFileError, MemoryBudget, file_error, open_file
@@ -80,16 +87,16 @@ def read_npz(
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
     """Write a data set atomically to an .npz file; `read_npz` returns it with the same hash."""
-    named, terminal = f"data set {dataset.name!r}", dataset.continuation == 0
+    what, terminal = f"data set {dataset.name!r}", dataset.continuation == 0
     for field in dataset.row_arrays:
         dtype = getattr(dataset, field).dtype
         if dtype != np.float32:
-            raise ValueError(f"{named}: {field} is {dtype}, but files store float32: convert it")
+            raise ValueError(f"{what}: {field} is {dtype}, but files store float32: convert it")
     if not (terminal | (dataset.continuation == 1)).all():
         reason = "some continuations lie between 0 and 1, but files store only true ends"
-        raise ValueError(f"{named}: {reason}")
+        raise ValueError(f"{what}: {reason}")
     if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
-        raise ValueError(f"{named}: an episode continues after a true end; start a new one there")
+        raise ValueError(f"{what}: an episode continues after a true end; start a new one there")
     arrays = {
         "observation": dataset.observation,
         "action": dataset.action,
@@ -103,6 +110,8 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
     }
     if dataset.propensity is not None:
         arrays["propensity"] = dataset.propensity
+    if (named := columns_bytes(dataset)) is not None:
+        arrays[COLUMNS] = named
     with writing(Path(path)) as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 

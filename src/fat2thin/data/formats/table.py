@@ -1,4 +1,4 @@
-"""Reader of CSV and Parquet files, with a small TOML that describes their columns.
+"""Reader of CSV and Parquet files, with a small TOML that describes their columns, and of frames.
 
     log.toml        episode = "patient", observation = ["obs_*"], action = ["dose"], ...
     log.csv         patient,obs_weight,obs_age,dose,reward
@@ -7,10 +7,13 @@
 in batches, straight into the arrays.
 """
 
+import functools
+import itertools
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +21,50 @@ import pyarrow.compute as pc
 
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
-from fat2thin.data.formats.table_files import Batch, ParquetFile, TableFile, damaged, open_table
-from fat2thin.data.formats.table_schema import Columns, Ends, TableSchema, read_schema, starter
-from fat2thin.data.formats.table_values import BadCellsError, Kind, flags, labels, numbers, times
+from fat2thin.data.formats.table_columns import ColumnDetails
+from fat2thin.data.formats.table_files import (
+    Batch,
+    FrameTable,
+    ParquetFile,
+    TableFile,
+    damaged,
+    open_table,
+)
+from fat2thin.data.formats.table_schema import (
+    SUFFIXES,
+    Columns,
+    Ends,
+    TableSchema,
+    read_schema,
+    schema_of,
+    starter,
+)
+from fat2thin.data.formats.table_values import (
+    BadCellsError,
+    Kind,
+    TextCellsError,
+    category_codes,
+    flags,
+    labels,
+    numbers,
+    texts_that_are_no_numbers,
+    times,
+)
 from fat2thin.data.operations import Box, RawLog, assemble
-from fat2thin.data.safe_files import DataFileError, default_limit, file_error, several
+from fat2thin.data.safe_files import (
+    DataFileError,
+    default_limit,
+    file_error,
+    refuse_too_many_columns,
+    several,
+)
 
 Values = TypeVar("Values")
 
 _KINDS: dict[str, Kind] = {"episode": "label", "time": "time", "end": "flag", "cut": "flag"}
 """Kind of the columns of each key that does not hold numbers."""
 _SHOWN = 3
+_MOST_CATEGORIES = 50  # different texts of a column that looks like categories
 _SORT = "Sort the rows by episode, and by time within an episode."
 
 
@@ -41,6 +77,30 @@ def load(path: Path) -> Dataset:
         raise file_error(path, str(error), "Correct the rows or the columns.") from None
 
 
+def dataset_from_frame(frame: Any, *, name: str = "frame", **keys: Any) -> Dataset:
+    """Return the data set of a pandas, polars or pyarrow table; `keys` are those of a TOML.
+
+    Errors count the rows of the frame from 0. `columns` is a dictionary of dictionaries.
+    """
+    if "files" in keys:
+        raise file_error(name, "files has no meaning for a frame", "Leave it out.")
+    given = {key: _plain(value) for key, value in keys.items() if value is not None}
+    raw, box = _read(schema_of(Path(name), given), [FrameTable(frame, name)])
+    try:
+        return assemble(name, raw, box, reuse=True)
+    except ValueError as error:
+        raise file_error(name, str(error), "Correct the rows or the columns.") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return tuples and arrays as lists, and numbers of NumPy as Python's, as in a TOML."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def read_table(path: Path) -> tuple[RawLog, Box]:
     """Return the raw log and the action box of a TOML, or of a table with a TOML next to it.
 
@@ -48,18 +108,22 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     of cut episodes.
     """
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_of(path)
-    files = [open_table(file) for file in schema.find_files()]
+    return _read(schema, [open_table(file) for file in schema.find_files()])
+
+
+def _read(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog, Box]:
     columns = _common_columns(schema, files)
-    box = schema.box(len(columns["action"]))
+    slots = _slots(schema, columns)
+    box = schema.box(columns["action"])
     # A small Parquet file may declare more equal rows than fit in memory.
     packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
-    width = sum(len(names) for key, names in columns.items() if key not in _KINDS)
+    width = sum(slots[key][-1].stop for key in slots)
     size = packed * (4 * width + 2)
     if size > default_limit():
         needed = f"its files have {packed} rows, which would take {size:,} bytes"
         limit = f"the limit is {default_limit():,}"
         raise schema.wrong(f"{needed}; {limit}", "Use fewer files or fewer columns.")
-    log = _Filling(sum(file.row_bound for file in files), columns, schema)
+    log = _Filling(sum(file.row_bound for file in files), columns, slots, schema)
     order = _RowOrder(schema.episode, schema.time)
     rows = 0
     for file in files:
@@ -71,18 +135,49 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
 
 def _schema_of(path: Path) -> TableSchema:
     toml = path.with_suffix(".toml")
-    file = open_table(path)
     if not os.path.lexists(toml):
         raise file_error(
             path,
             f"a file {toml.name} next to it must describe its columns",
-            "A draft, guessed from the column names:\n\n"
-            + starter(path, file.columns, lambda names: _observed(file, names)),
+            f"`fat2thin data template {shlex.quote(str(path))}` writes this draft, guessed from "
+            f"the column names:\n\n{draft(path)}",
         )
     schema = read_schema(toml)
     if [found.resolve() for found in schema.find_files()] != [path.resolve()]:
         raise file_error(path, f"{toml.name} next to it describes other files", f"Load {toml}.")
     return schema
+
+
+def draft(path: Path, folder: Path | None = None) -> str:
+    """Return a draft of the TOML of a table; `folder` is the TOML's, by default the table's."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise file_error(path, "is not a table", f"Tables are {' or '.join(SUFFIXES)} files.")
+    file = open_table(path)
+    return starter(
+        path,
+        file.columns,
+        lambda names: _observed(file, names),
+        lambda names: _categories(file, names),
+        folder,
+    )
+
+
+def _categories(file: TableFile, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the sorted texts of each column that holds a few different texts and no number."""
+    found: dict[str, set[str]] = {name: set() for name in columns if columns.count(name) == 1}
+    try:
+        for batch in file.batches(tuple(found)) if found else ():
+            for name in tuple(found):
+                texts = texts_that_are_no_numbers(batch[name])
+                if texts is None or len(found[name] | texts) > _MOST_CATEGORIES:
+                    del found[name]
+                else:
+                    found[name] |= texts
+            if not found:
+                break
+    except (DataFileError, pa.ArrowException):
+        return {}
+    return {name: sorted(texts) for name, texts in found.items() if texts}
 
 
 def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
@@ -104,11 +199,12 @@ def _observed(file: TableFile, columns: Sequence[str]) -> Ends | None:
     return [float(str(end)) for end in low], [float(str(end)) for end in high]
 
 
-def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
+def _common_columns(schema: TableSchema, files: Sequence[TableFile]) -> Columns:
     """Return the columns of each key, which must be the same in all files."""
-    first = schema.columns(files[0].columns, files[0].path)
+    first = schema.find_columns(files[0].columns, files[0].path)
+    details = schema.details(first)
     for file in files:
-        for key, names in schema.columns(file.columns, file.path).items():
+        for key, names in schema.find_columns(file.columns, file.path).items():
             different = set(names) ^ set(first[key])
             if different:
                 raise file_error(
@@ -117,9 +213,55 @@ def _common_columns(schema: TableSchema, files: list[TableFile]) -> Columns:
                     f"{', '.join(sorted(different))}",
                     "Give all files the same columns, or list the names in the TOML.",
                 )
-            for name in names:
-                file.refuse(name, _KINDS.get(key, "number"))
+            for place, name in enumerate(first[key]):
+                encoded = bool(details[key][place].categories)
+                kind = "label" if encoded else _KINDS.get(key, "number")
+                try:
+                    file.refuse(name, kind)
+                except DataFileError:
+                    twin = first["observation"][place] if key == "next_observation" else name
+                    if hint := _text_hint(schema, file, key, name, twin):
+                        raise file_error(file.path, "holds text", hint, name) from None
+                    raise
     return first
+
+
+def _text_hint(schema: TableSchema, file: TableFile, key: str, column: str, twin: str) -> str:
+    """Return how to use a column that holds a few different texts; empty if it does not."""
+    texts = _categories(file, [column]).get(column)
+    if not texts:
+        return ""
+    such_as = f"The column holds text such as {', '.join(map(repr, texts[:_SHOWN]))}."
+    if key not in ("observation", "next_observation"):
+        return f"{such_as} Write the {key} as numbers."
+    return f"{such_as} {schema.how_to_encode(twin, texts)}"
+
+
+class _Slot(NamedTuple):
+    """A column of a file, and the columns of the array that it fills."""
+
+    column: str
+    twin: str
+    """The observation of a next observation; otherwise the column itself."""
+    details: ColumnDetails
+    start: int
+    stop: int
+
+
+def _slots(schema: TableSchema, columns: Columns) -> dict[str, list[_Slot]]:
+    """Return the columns of each key that holds numbers, with their places in its array."""
+    slots = {}
+    for key, details in schema.details(columns).items():
+        if key in _KINDS:
+            continue
+        names = columns[key]
+        twins = columns["observation"] if key == "next_observation" else names
+        widths = [len(one.columns(name)) for name, one in zip(names, details, strict=True)]
+        stops = [*itertools.accumulate(widths)]
+        refuse_too_many_columns(schema.path, stops[-1], key)
+        starts = [0, *stops[:-1]]
+        slots[key] = [*map(_Slot, names, twins, details, starts, stops)]
+    return slots
 
 
 class _Piece(NamedTuple):
@@ -130,12 +272,21 @@ class _Piece(NamedTuple):
     first_row: int
     rows: int
 
-    def read(self, convert: Callable[[pa.Array], Values], column: str) -> Values:
-        """Return the converted column; an error names the rows of invalid cells."""
+    def read(
+        self,
+        convert: Callable[[pa.Array], Values],
+        column: str,
+        hint: Callable[[], str] = lambda: "",
+    ) -> Values:
+        """Return the converted column; an error names the rows of invalid cells.
+
+        `hint` is asked how to use a column of text where numbers are needed.
+        """
         try:
             return convert(self.batch[column])
         except BadCellsError as error:
-            raise self.wrong(column, error.what, error.way_out, error.offsets) from None
+            advice = hint() if isinstance(error, TextCellsError) else ""
+            raise self.wrong(column, error.what, advice or error.way_out, error.offsets) from None
         except pa.ArrowException as error:
             raise damaged(self.file.path, str(error)) from None
 
@@ -208,13 +359,13 @@ class _RowOrder:
 class _Filling:
     """Arrays with room for all rows, filled from the top; unused room takes no memory."""
 
-    def __init__(self, room: int, columns: Columns, schema: TableSchema) -> None:
-        self._columns = columns
+    def __init__(
+        self, room: int, columns: Columns, slots: dict[str, list[_Slot]], schema: TableSchema
+    ) -> None:
+        self._columns, self._slots, self._schema = columns, slots, schema
         try:
             self._numbers = {
-                key: np.empty((room, len(names)), np.float32)
-                for key, names in columns.items()
-                if key not in _KINDS
+                key: np.empty((room, places[-1].stop), np.float32) for key, places in slots.items()
             }
             self._terminal = np.zeros(room, bool)
             self._cut = np.zeros(room, bool)
@@ -243,15 +394,16 @@ class _Filling:
         """Write the numbers of a batch; raise one error for all invalid columns."""
         errors = []
         for key, array in self._numbers.items():
-            for place, column in enumerate(self._columns[key]):
-                if column not in piece.batch:
+            for slot in self._slots[key]:
+                if slot.column not in piece.batch:
                     continue
                 try:
-                    values = _values(piece, key, column, box, place)
+                    values = _values(piece, key, slot, box, self._schema)
                 except DataFileError as error:
                     errors.append(error)
                 else:
-                    array[start : start + piece.rows, place] = values
+                    rows = slice(start, start + piece.rows)
+                    array[rows, slot.start : slot.stop] = values.reshape(piece.rows, -1)
         if errors:
             raise several(errors)
 
@@ -265,10 +417,13 @@ class _Filling:
 
     def raw_log(self, rows: int) -> RawLog:
         """Return the first rows of the arrays."""
-        filled = {
+        filled: dict[str, Any] = {
             key: array[:rows, 0] if key in ("reward", "propensity") else array[:rows]
             for key, array in self._numbers.items()
         }
+        for key in ("observation", "action"):
+            named = (slot.details.columns(slot.column) for slot in self._slots[key])
+            filled[f"{key}_columns"] = tuple(itertools.chain.from_iterable(named))
         return RawLog(terminal=self._terminal[:rows], cut=self._cut[:rows], **filled)
 
 
@@ -277,15 +432,21 @@ def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for key in keys for name in columns.get(key, ())))
 
 
-def _values(piece: _Piece, key: str, column: str, box: Box, place: int) -> np.ndarray:
-    """Return a column of numbers; actions must lie in the box, propensities in (0, 1].
+def _values(piece: _Piece, key: str, slot: _Slot, box: Box, schema: TableSchema) -> np.ndarray:
+    """Return a column of numbers, or of encoded categories with shape (rows,) or (rows, columns).
 
-    Actions and box are compared in float32. Actions are then clipped to the box rounded inwards to
-    float32, so that none lies outside by rounding.
+    Actions must lie in the box, propensities in (0, 1]. Actions and box are compared in float32.
+    Actions are then clipped to the box rounded inwards to float32, so that none lies outside by
+    rounding.
     """
-    values = piece.read(numbers, column).astype(np.float32, copy=False)
+    column, details = slot.column, slot.details
+    if details.categories:
+        codes = piece.read(functools.partial(category_codes, categories=details.categories), column)
+        return np.eye(slot.stop - slot.start, dtype=np.float32)[codes] if details.one_hot else codes
+    hint = functools.partial(_text_hint, schema, piece.file, key, column, slot.twin)
+    values = piece.read(numbers, column, hint).astype(np.float32, copy=False)
     if key == "action":
-        low, high = box.low[place], box.high[place]
+        low, high = box.low[slot.start], box.high[slot.start]
         outside = np.flatnonzero((values < np.float32(low)) | (values > np.float32(high)))
         if outside.size:
             first = values[outside[0]]
@@ -297,4 +458,11 @@ def _values(piece: _Piece, key: str, column: str, box: Box, place: int) -> np.nd
         wrong = np.flatnonzero(not_a_probability(values))
         if wrong.size:
             raise piece.wrong(column, f"has {values[wrong[0]]:g}", PROPENSITY, wrong)
+    if details.transform is not None:
+        lowest = details.transform.lowest
+        wrong = np.flatnonzero(values.astype(np.float64) <= lowest)
+        if wrong.size:
+            complaint = f"has {values[wrong[0]]:g}, but {details.transform} needs more than"
+            remedy = f"Take a larger offset for {slot.twin!r} in columns, or correct the rows."
+            raise piece.wrong(column, f"{complaint} {lowest + 0.0:g}", remedy, wrong)
     return values

@@ -1,4 +1,4 @@
-"""CSV and Parquet files, read in batches of Arrow columns."""
+"""CSV files, Parquet files and data frames, read in batches of Arrow columns."""
 
 import csv
 import io
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -29,6 +30,7 @@ _CSV_BLOCK_BYTES = 1 << 18
 _LARGEST_CSV_BLOCK_BYTES = 1 << 24
 _CSV_BLOCKS = 128  # per large CSV file, whose blocks may be larger
 _PARQUET_BATCH_ROWS = 1 << 14
+_FRAME_BATCH_ROWS = 1 << 16
 _PARQUET_BUFFER_BYTES = 1 << 16
 _OPEN_COLUMN_BYTES = 1 << 21  # per Parquet column: a page and its dictionary, 1 MiB each
 _NUMBER_BYTES = 4
@@ -167,8 +169,8 @@ class CsvFile:
                     self.path,
                     f"row {row + 1} (line {line}) has {len(record)} cells, the header has "
                     f"{len(self.columns)}",
-                    "A comma in a number or text splits a cell: use a decimal point, or put text "
-                    "in quotation marks.",
+                    "A comma in a number or text splits a cell: use a decimal point and no "
+                    "thousands separator, or put text in quotation marks.",
                 )
         return damaged(self.path, str(error).partition("\n")[0])
 
@@ -243,10 +245,57 @@ class ParquetFile:
             yield file
 
 
-TableFile = CsvFile | ParquetFile
+class FrameTable:
+    """A data frame of pandas, polars or pyarrow, with the interface of a table file."""
+
+    def __init__(self, frame: Any, name: str) -> None:
+        self.path = Path(name)
+        self._table = _arrow_table(frame, self.path)
+        self.columns = tuple(self._table.column_names)
+        self.row_bound = self._table.num_rows
+        refuse_too_many_columns(self.path, len(self.columns))
+
+    def refuse(self, column: str, kind: Kind) -> None:
+        """Raise an error if the column's type cannot hold values of this kind."""
+        reason = refusal(kind, self._table.schema.field(column).type)
+        if reason:
+            raise file_error(self.path, *reason, column)
+
+    def passes(self, together: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Return the groups of columns to read at once: one group, as all are in memory."""
+        return [together + others]
+
+    def batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
+        """Yield these columns in batches of rows, in order."""
+        for batch in self._table.select(list(columns)).to_batches(_FRAME_BATCH_ROWS):
+            yield {name: batch.column(name) for name in columns}
+
+    def places(self, rows: list[int]) -> str:
+        """Return rows as text that counts from 0, like the positions in a frame."""
+        return f"{', '.join(f'row {row}' for row in rows)} (counted from 0)"
 
 
-def open_table(path: Path) -> TableFile:
+def _arrow_table(frame: Any, path: Path) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame
+    try:
+        # Known by its name, as pandas is no dependency. Its index is not a column.
+        if type(frame).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.table(frame)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        complaint = f"cannot be converted to an Arrow table: {str(error).partition(chr(10))[0]}"
+        remedy = "Give each column a name and one type."
+        raise file_error(path, complaint, remedy) from None
+    complaint = f"is a {type(frame).__name__}, not a table"
+    raise file_error(path, complaint, "Pass a frame of pandas or polars, or a pyarrow.Table.")
+
+
+TableFile = CsvFile | ParquetFile | FrameTable
+
+
+def open_table(path: Path) -> CsvFile | ParquetFile:
     """Open a CSV or Parquet file; only its column names are read."""
     table = CsvFile(path) if path.suffix.lower() == ".csv" else ParquetFile(path)
     refuse_too_many_columns(path, len(table.columns))

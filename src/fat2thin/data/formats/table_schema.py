@@ -3,15 +3,22 @@
 import dataclasses
 import glob
 import itertools
-import json
 import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fat2thin.data.formats.table_columns import (
+    PLAIN,
+    ColumnDetails,
+    column_line,
+    encoding,
+    read_columns,
+    toml_value,
+)
 from fat2thin.data.operations import Box
 from fat2thin.data.safe_files import DataFileError, file_error, read_small
 from fat2thin.terminal_text import did_you_mean, printable
@@ -32,6 +39,8 @@ KEYS = {
     "action_low": "lower end of the action box: one number, or a list with one per action",
     "action_high": "upper end of the action box",
     "discount": "the discount factor used in training, from 0 to 1",
+    "columns": "units, transforms and categories, one line per column, such as "
+    'dose = { unit = "mg", log = 0.1 }',
 }
 """Every key and its meaning."""
 
@@ -86,8 +95,14 @@ class TableSchema:
     cut: str | None = None
     next_observation: tuple[str, ...] | None = None
     propensity: str | None = None
+    columns: dict[str, ColumnDetails] = dataclasses.field(default_factory=dict)
 
-    def columns(self, present: Sequence[str], file: Path) -> Columns:
+    @property
+    def source(self) -> str:
+        """What messages call the keys: the name of the TOML, or the call that passed them."""
+        return self.path.name if self.path.suffix.lower() == ".toml" else "the call"
+
+    def find_columns(self, present: Sequence[str], file: Path) -> Columns:
         """Return the columns of each key, in a file with the columns `present`."""
         counted = Counter(present)
         found = {
@@ -97,19 +112,67 @@ class TableSchema:
         }
         if "next_observation" in found:
             self._check_pairs(found["observation"], found["next_observation"], file)
+        self._check_details(found)
         return found
 
-    def box(self, actions: int) -> Box:
-        """Return the action box for this many actions."""
-        low, high = self._bound("action_low", actions), self._bound("action_high", actions)
+    def details(self, columns: Columns) -> dict[str, tuple[ColumnDetails, ...]]:
+        """Return the details of the columns of each key; next observations have their twins'."""
+        twins = {
+            "action": "action",
+            "observation": "observation",
+            "next_observation": "observation",
+        }
+        return {
+            key: tuple(self.columns.get(name, PLAIN) for name in columns[twins[key]])
+            if key in twins
+            else (PLAIN,) * len(names)
+            for key, names in columns.items()
+        }
+
+    def how_to_encode(self, column: str, categories: Sequence[str]) -> str:
+        """Return the advice that encodes a column of these texts."""
+        keys = encoding(categories)
+        if self.source == "the call":
+            return f"To encode it, pass columns={{{column!r}: {keys}}}."
+        return f"To encode it, add this line under [columns]: {column_line(column, keys)}"
+
+    def box(self, actions: Sequence[str]) -> Box:
+        """Return the action box for the columns of the actions."""
+        low, high = (self._bound(key, len(actions)) for key in ("action_low", "action_high"))
         if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
             complaint = f"action_low {low} is not below action_high {high}"
             raise self.wrong(complaint, "The low end must be below the high end for every action.")
+        for name, end in zip(actions, low, strict=True):
+            made = self.columns.get(name, PLAIN).transform
+            if made is not None and end <= made.lowest:
+                complaint = f"action_low of {name!r} is {end:g}, but {made} needs more than"
+                remedy = "Take a larger offset, or a higher action_low."
+                raise self.wrong(f"{complaint} {made.lowest + 0.0:g}", remedy)
         return Box(low, high, self.discount)
 
     def wrong(self, complaint: str, remedy: str) -> DataFileError:
         """Return an error about this TOML."""
         return file_error(self.path, complaint, remedy)
+
+    def _check_details(self, found: Columns) -> None:
+        """Raise an error if [columns] names a column that has no unit, transform or categories."""
+        for name, details in self.columns.items():
+            keys = [key for key, names in found.items() if name in names]
+            if "action" in keys and details.categories:
+                complaint = f"columns has categories for {name!r}, which is an action"
+                raise self.wrong(complaint, "An action must be a number: write it as one.")
+            if "observation" in keys or "action" in keys:
+                continue
+            allowed = (*found["observation"], *found["action"])
+            remedy = f"Observation and action columns are {_listed(allowed)}."
+            if "next_observation" in keys:
+                twin = found["observation"][found["next_observation"].index(name)]
+                remedy = f"Remove it: the line of {twin!r} counts for its next observation as well."
+            elif "reward" in keys:
+                remedy = "Remove it; the setting reward_scale scales rewards."
+            is_ = f"which is the {keys[0]}" if keys else "which is no observation or action"
+            hint = "" if keys else did_you_mean(name, allowed)
+            raise self.wrong(f"columns names {name!r}, {is_}{hint}", remedy)
 
     def _find(
         self, key: str, names: Sequence[str], present: Counter[str], file: Path
@@ -131,7 +194,7 @@ class TableSchema:
         found = [column for column in present if prefix and column.startswith(prefix)]
         if not found:
             hint = did_you_mean(name, present)
-            complaint = f"has no column {name!r}, which {self.path.name} gives as {key}{hint}"
+            complaint = f"has no column {name!r}, which {self.source} gives as {key}{hint}"
             raise file_error(file, complaint, f"Its columns are {_listed(list(present))}.")
         return found
 
@@ -143,7 +206,7 @@ class TableSchema:
         ours, theirs = _endings(seen), _endings(following)
         by_pattern = any(name.endswith("*") for name in self.next_observation or ())
         if by_pattern and ours != theirs and sorted(ours) == sorted(theirs):
-            remedy = f"List the names in {self.path.name}."
+            remedy = f"List the names in {self.source}."
             raise file_error(file, f"{pairs} have different orders", remedy)
 
     def _bound(self, key: str, actions: int) -> tuple[float, ...]:
@@ -202,6 +265,11 @@ def read_schema(path: Path) -> TableSchema:
     except (ValueError, RecursionError) as error:
         remedy = 'Write lines such as key = "text", key = 1.5 or key = ["text", "text"].'
         raise file_error(path, f"cannot be read as TOML: {error}", remedy) from None
+    return schema_of(path, written)
+
+
+def schema_of(path: Path, written: Mapping[str, Any]) -> TableSchema:
+    """Return the checked schema of the keys and values of a TOML; `path` is named in messages."""
     for key in written:
         if key not in KEYS:
             meant = [known for known, usual in _USUAL_NAMES.items() if key.lower() in usual]
@@ -216,6 +284,9 @@ def read_schema(path: Path) -> TableSchema:
         raise file_error(path, f"lacks {', '.join(missing)}", remedy)
     values: dict[str, Any] = {"files": ()}
     for key, value in written.items():
+        if key == "columns":
+            values[key] = read_columns(path, value)
+            continue
         check, must_be = _CHECKS[key]
         values[key] = check(value)
         if values[key] is None:
@@ -289,15 +360,21 @@ def _common_prefix(names: Sequence[str]) -> str:
 
 
 def starter(
-    file: Path, columns: Sequence[str], observed: Callable[[Sequence[str]], Ends | None]
+    file: Path,
+    columns: Sequence[str],
+    observed: Callable[[Sequence[str]], Ends | None],
+    texts: Callable[[Sequence[str]], dict[str, list[str]]] = lambda names: {},
+    folder: Path | None = None,
 ) -> str:
     """Return a draft of a TOML for a file, guessed from its column names.
 
     The action box is the range of the logged actions, as returned by `observed`. Unknown values are
-    "?", which `read_schema` refuses.
+    "?", which `read_schema` refuses. `texts` returns the categories of columns that hold few
+    different texts. `folder` is that of the TOML, by default the folder of the file.
     """
     guesses = {key: _guess(key, columns) for key in KEYS if key in (*_SINGLE, *_SEVERAL)}
-    values: dict[str, Any] = {"files": [file.name]}
+    listed = file.name if folder is None else os.path.relpath(file, folder)
+    values: dict[str, Any] = {"files": [listed]}
     for key, names in guesses.items():
         if names or key in _REQUIRED:
             written = _folded(names, columns) or ["?"]
@@ -305,12 +382,21 @@ def starter(
     ends = observed(guesses["action"]) if guesses["action"] else None
     low, high = ends or ("?", "?")
     note = "  # observed in the log: replace by the real limit" if ends else ""
-    box = (f"action_low = {_toml(low)}{note}", f"action_high = {_toml(high)}{note}")
-    lines = [*(f"{key} = {_toml(value)}" for key, value in values.items()), *box, "discount = 0.99"]
+    box = (f"action_low = {toml_value(low)}{note}", f"action_high = {toml_value(high)}{note}")
+    lines = [
+        *(f"{key} = {toml_value(value)}" for key, value in values.items()),
+        *box,
+        "discount = 0.99",
+    ]
     used = {name for names in guesses.values() for name in names}
     unused = [name for name in columns if name not in used]
     if unused:
-        lines.append(f"# not used yet: {_toml(unused)}")
+        lines.append(f"# not used yet: {toml_value(unused)}")
+    found = texts([*guesses["observation"], *unused])
+    encoded = {name: column_line(name, encoding(words)) for name, words in found.items()}
+    if encoded:
+        lines += ["", "[columns]"]
+        lines += [("# " if name in unused else "") + line for name, line in encoded.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -327,8 +413,3 @@ def _folded(names: list[str], columns: Sequence[str]) -> list[str]:
     prefix = _common_prefix(names).rstrip("0123456789")
     meant = [name for name in columns if name.startswith(prefix)]
     return [f"{prefix}*"] if meant == names else names
-
-
-def _toml(value: Any) -> str:
-    # Strings, numbers and lists of JSON are valid TOML except for one control character.
-    return printable(json.dumps(value, ensure_ascii=False))

@@ -1,6 +1,8 @@
 """Conversion of Arrow columns to numbers, flags, labels and times."""
 
 import contextlib
+import re
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ _FLAGS = pa.array(_FALSE + _TRUE)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _MOMENTS = (pa.float64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 _COMPLETE = "Fill in the value, or remove the row."
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 class BadCellsError(Exception):
@@ -22,6 +25,10 @@ class BadCellsError(Exception):
     def __init__(self, bad: np.ndarray, what: str, way_out: str) -> None:
         super().__init__(what)
         self.offsets, self.what, self.way_out = np.flatnonzero(bad), what, way_out
+
+
+class TextCellsError(BadCellsError):
+    """Cells of a column of numbers that hold text other than numbers."""
 
 
 def refusal(kind: Kind, type_: pa.DataType) -> tuple[str, str] | None:
@@ -78,6 +85,35 @@ def flags(column: pa.Array) -> np.ndarray:
         what = f"has {column[int(bad.argmax())].as_py()!r}, which is neither true nor false"
         raise BadCellsError(bad, what, "Write true or false, 1 or 0, yes or no.")
     return values
+
+
+def category_codes(column: pa.Array, categories: Sequence[str]) -> np.ndarray:
+    """Return the places of the cells in the list of categories, counted from 0."""
+    texts = labels(column)
+    places = pc.index_in(texts, value_set=pa.array(categories, pa.string()))
+    bad = _bools(pc.is_null(places))
+    if bad.any():
+        what = f"has {_shortened(texts[int(bad.argmax())].as_py())!r}, which is not in categories"
+        raise BadCellsError(
+            bad, what, "Add it to the categories of the column, or correct the row."
+        )
+    return places.to_numpy()
+
+
+def texts_that_are_no_numbers(column: pa.Array) -> set[str] | None:
+    """Return the different texts of a column; None if it holds a number or is not text.
+
+    Missing values are left out.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_null(column.type):
+        return set()
+    if not _is_text(column.type):
+        return None
+    texts = pc.unique(pc.utf8_trim_whitespace(column.cast(pa.string()))).to_pylist()
+    found = {text for text in texts if text}
+    return None if any(_number_or_none(text) is not None for text in found) else found
 
 
 def labels(column: pa.Array) -> pa.Array:
@@ -139,9 +175,13 @@ def _parsed(column: pa.Array) -> np.ndarray:
     bad = np.array([number is None for number in parsed])
     if bad.any():
         text = texts[int(bad.argmax())]
-        comma = _number_or_none(text.replace(",", ".", 1)) is not None
-        way_out = "Write numbers with a decimal point, not a comma." if comma else _COMPLETE
-        raise BadCellsError(bad, f"has {_shortened(text)!r}, which is not a number", way_out)
+        what = f"has {_shortened(text)!r}, which is not a number"
+        if _THOUSANDS.fullmatch(text):
+            what = f"{what}: its comma looks like a thousands separator"
+            raise BadCellsError(bad, what, "Write numbers without thousands separators.")
+        if _number_or_none(text.replace(",", ".", 1)) is not None:
+            raise BadCellsError(bad, what, "Write numbers with a decimal point, not a comma.")
+        raise TextCellsError(bad, what, _COMPLETE)
     return np.array(parsed, np.float64)
 
 
