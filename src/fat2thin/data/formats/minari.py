@@ -68,8 +68,8 @@ def read_minari(
 
     Observations of several parts are concatenated in the order of the space; those of a Dict space
     get their names from its keys. Without `box`, the action box is that of the action space, and
-    the discount that of the metadata, else 0.99. `episodes` are the numbers of those to read, in the
-    order of the file; by default all.
+    the discount that of the metadata, else 0.99. `episodes` are the numbers of those to read, in
+    the order of the file; by default all.
     """
     folder = Path(folder)
     written = _written_metadata(folder)
