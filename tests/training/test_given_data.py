@@ -94,14 +94,13 @@ def test_an_interrupted_run_resumes_on_the_same_data(tiny_world, tmp_path, monke
 
     log = arrays_of(tiny_world.dataset())
     pause = runner._Training._pause
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(runner._Training, "_pause", broken)
     monkeypatch.setattr(runner.Timer, "due", lambda self, patient: True)
     with pytest.raises(Stop):
         given(log, out=tmp_path)
     monkeypatch.setattr(runner._Training, "_pause", pause)
     resumed = given(log, out=tmp_path)
-    assert resumed.about["resumed"] == ["step 3"] or "resumed" in resumed.about
+    assert resumed.about["resumed"]
     np.testing.assert_array_equal(resumed.metrics["loss"], given(log).metrics["loss"])
 
 
