@@ -49,16 +49,11 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
-def parts(log: data.Dataset, asked: argparse.Namespace) -> tuple[str, data.Dataset]:
-    """Return the name of the training log, and the validation log."""
+def parts(log: data.Dataset, asked: argparse.Namespace) -> tuple[data.Dataset, data.Dataset]:
+    """Return the training log and the validation log."""
     if asked.validation:
-        return asked.log, data.load(asked.validation)
-    # Training takes a name or path, so the training part becomes a file.
-    training, validation = split(log, share=0.8, seed=0)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    file = asked.out / f"training-{training.sha256[:8]}.npz"
-    data.save_npz(training, file)
-    return str(file), validation
+        return log, data.load(asked.validation)
+    return split(log, share=0.8, seed=0)
 
 
 def verdict(table: Table) -> str:
@@ -87,14 +82,14 @@ def main() -> None:
     if report.errors:
         sys.exit("The log has errors: correct them before training.")
 
-    name, validation = parts(log, asked)
+    training, validation = parts(log, asked)
     known = {field.name for field in dataclasses.fields(algorithms.get(asked.algorithm).config)}
     settings = {setting: value for setting, value in SETTINGS.items() if setting in known}
     # Do not override the settings for small logs.
-    usual = resolve(AUTO, asked.algorithm, name) == DEFAULT
+    usual = resolve(AUTO, asked.algorithm, data.remember(training)) == DEFAULT
     run = fat2thin.train(
         asked.algorithm,
-        name,
+        asked.log if training is log else training,
         steps=asked.steps,
         seeds=asked.seeds,
         out=asked.out / asked.algorithm,
@@ -102,7 +97,7 @@ def main() -> None:
         **(settings if usual else {}),
     )
 
-    table = validate(run, validation, training=data.load(name))
+    table = validate(run, validation, training=training)
     print("", table, "", verdict(table), "", sep="\n")
     for picture in save_log_figures(run, validation, asked.out / asked.algorithm):
         print(picture)

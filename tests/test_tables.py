@@ -79,3 +79,17 @@ def test_output_fits_a_terminal_but_a_file_gets_one_line_per_row(monkeypatch, te
     text = str(Table("", ROWS))
     assert (max(map(len, text.split("\n"))) > 50) is not terminal
     assert "\x1b" not in text and max(map(len, text.split("\n"))) <= longest
+
+
+def test_html_has_every_cell_and_escapes_all_text():
+    evil = "<script>alert('1')</script>"
+    rows = ({"policy": evil, "mean_<b>": -1.25}, {"policy": "a & b", "mean_<b>": math.nan})
+    shown = Table(f"title {evil}", rows, (f"note {evil}",))._repr_html_()
+    assert "<script" not in shown and "<b>" not in shown
+    assert shown.count("&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;") == 3
+    assert re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", shown)[1:] == [
+        "mean &lt;b&gt;", "&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;", "-1.250",
+        "a &amp; b", "-",
+    ]  # fmt: skip
+    assert "<th" not in Table("", rows, headings=False)._repr_html_()
+    assert Table("nothing", ())._repr_html_() == "<p>nothing</p><table></table>"

@@ -1,6 +1,7 @@
 """Tables of results, printed for a terminal, a text file or a Markdown page."""
 
 import dataclasses
+import html
 import math
 import shutil
 import sys
@@ -65,6 +66,26 @@ class Table:
         title = [printable(self.title), ""] if self.title else []
         notes = ["", *map(printable, self.notes)] if self.notes else []
         return "\n".join([*title, "\n\n".join(blocks), *notes])
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook, with all text escaped."""
+        columns = list(self.rows[0]) if self.rows else []
+        cells = [self._cells(column) for column in columns]
+        sides = [
+            "left" if isinstance(self.rows[0].get(column), str) else "right" for column in columns
+        ]
+        lines = []
+        for number, line in enumerate(zip(*cells, strict=True)):
+            tag = "th" if self.headings and number == 0 else "td"
+            drawn = (
+                f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
+                for cell, side in zip(line, sides, strict=True)
+            )
+            lines.append(f"<tr>{''.join(drawn)}</tr>")
+        title = f"<p>{html.escape(printable(self.title))}</p>" if self.title else ""
+        notes = "".join(f"<li>{html.escape(printable(note))}</li>" for note in self.notes)
+        below = f"<ul>{notes}</ul>" if notes else ""
+        return f"{title}<table>{''.join(lines)}</table>{below}"
 
     def markdown(self) -> str:
         """Return the table in Markdown, with intervals in brackets after their value."""

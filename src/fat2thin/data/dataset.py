@@ -3,14 +3,19 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.columns import Column, Transforms, default_columns, transform, transforms_of
+from fat2thin.tables import Table
+from fat2thin.terminal_text import printable
 
+_SHOWN_COLUMNS = 50  # of observations, and of actions
+_LONGEST_NOTE = 200
 BLOCK_CELLS = 2**19
 """Array cells per block of rows: 4 MiB in float64, about the size of a CPU cache."""
 
@@ -72,6 +77,56 @@ class Dataset:
     action_columns: tuple[Column, ...] = ()
     """Names, units and transforms of the action dimensions."""
 
+    @classmethod
+    def from_arrays(
+        cls, observation: Any, action: Any, reward: Any,
+        *, terminal: Any = None, cut: Any = None, episode: Any = None, episode_start: Any = None,
+        next_observation: Any = None, propensity: Any = None, action_low: Any = None,
+        action_high: Any = None, discount: float = 0.99, name: str = "arrays",
+        observation_names: Sequence[str | Column] | None = None,
+        action_names: Sequence[str | Column] | None = None,
+    ) -> "Dataset":  # fmt: skip
+        """Return the data set of arrays with one row per step, checked like those of a file.
+
+        Args:
+            observation: Shape (rows, observation), or (rows,) for a single column.
+            action: Shape (rows, action), or (rows,).
+            reward: Shape (rows,).
+            terminal: Shape (rows,): the task truly ended with this step. By default it never does.
+            cut: Shape (rows,): the episode stops after this row, for example at a time limit.
+            episode: Shape (rows,): a label of the episode, a number or a text.
+            episode_start: Shape (episodes,): the first row of each episode, instead of `episode`.
+            next_observation: Shape of `observation`. By default that of the row below, and the
+                last row of a cut episode is dropped.
+            propensity: Shape (rows,): the probability of the logged action.
+            action_low: Lower end of the action box, one number or one per dimension. By default
+                the range of the logged actions is used, with a warning.
+            action_high: Upper end of the action box.
+            discount: Discount factor used in training.
+            name: Name of the data set.
+            observation_names: Names of the columns, or `fat2thin.columns.Column` objects.
+            action_names: The same for the action.
+
+        Example:
+            >>> dataset = Dataset.from_arrays(
+            ...     [7.5, 6.5, 9.0, 9.5], [1.0, 0.5, 2.0, 2.0], [-1.5, -0.5, -3.0, -9.0],
+            ...     episode=["A", "A", "B", "B"], terminal=[0, 0, 0, 1], action_low=0,
+            ...     action_high=2, observation_names=["level"], action_names=["dose"],
+            ... )
+            >>> dataset
+            Dataset 'arrays': 3 rows in 2 episodes, 1 observation column, 1 action column
+        """
+        from fat2thin.data.formats.arrays import dataset_from_arrays
+
+        arrays = {
+            "observation": observation, "action": action, "reward": reward, "terminal": terminal,
+            "cut": cut, "episode": episode, "episode_start": episode_start,
+            "next_observation": next_observation, "propensity": propensity,
+            "action_low": action_low, "action_high": action_high, "discount": discount,
+            "observation_names": observation_names, "action_names": action_names,
+        }  # fmt: skip
+        return dataset_from_arrays(arrays, name)
+
     def __post_init__(self) -> None:
         """Convert and check the fields."""
         for field in self.arrays:
@@ -84,6 +139,37 @@ class Dataset:
         self._check_numbers()
         self._check_box()
         self._check_episodes()
+
+    def __repr__(self) -> str:
+        """Return one line with the sizes."""
+        named = printable(repr(self.name))
+        return f"Dataset {named}: {self._sizes}"
+
+    def _repr_html_(self) -> str:
+        """Return the sizes, and the range of each column, for a notebook."""
+        rows = []
+        for kind in ("observation", "action"):
+            low, high = extremes(getattr(self, kind))
+            columns = zip(getattr(self, f"{kind}_columns"), low, high, strict=True)
+            for column, lowest, highest in itertools.islice(columns, _SHOWN_COLUMNS):
+                found = {"lowest": f"{lowest:.4g}", "highest": f"{highest:.4g}"}
+                rows.append({"column": column.name, "unit": column.unit, "kind": kind, **found})
+        more = self.observation_size + self.action_size - len(rows)
+        box = f"action box {list(self.action_low)} to {list(self.action_high)}"
+        notes = [f"{box[:_LONGEST_NOTE]}; discount {self.discount:g}"]
+        notes += [f"{more} more columns are not shown"] if more else []
+        return Table(f"{self.name}: {self._sizes}", tuple(rows), tuple(notes))._repr_html_()
+
+    @property
+    def _sizes(self) -> str:
+        def counted(number: int, what: str) -> str:
+            return f"{number:,} {what}{'s' * (number != 1)}"
+
+        return (
+            f"{counted(self.rows, 'row')} in {counted(self.episode_start.size, 'episode')}, "
+            f"{counted(self.observation_size, 'observation column')}, "
+            f"{counted(self.action_size, 'action column')}"
+        )
 
     @property
     def arrays(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import State
+from fat2thin.data import Dataset
 from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import jobs_of, make_program, shapes_of
 from fat2thin.engine.program import Jobs, Program
 from fat2thin.engine.selection import acting
 from fat2thin.evaluation import returns
+from fat2thin.evaluation.held_out import PREFIX as HELD_OUT
 from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference
 from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
@@ -29,6 +32,9 @@ from fat2thin.runs.identity import RunColumns, columns_of, identity_of
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
 from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import printable
+
+_LONGEST_LINE = 90
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +89,42 @@ class Run:
     """Policies after the steps of `spec.snapshots`, with a leading axis of seeds."""
     measured: dict[str, Reference] | None = dataclasses.field(repr=False, default=None)
     """Results of reference policies that were measured during training."""
+    data: Dataset | None = dataclasses.field(repr=False, default=None)
+    """The data set if it was given in memory: its name in `spec` is valid while the run exists."""
+
+    def __repr__(self) -> str:
+        """Return a short summary."""
+        facts = [(name, _one_line(text)) for name, text in self._summary()]
+        width = max(len(name) for name, _ in facts)
+        return "\n".join(["Run", *(f"  {name:<{width}}  {text}" for name, text in facts)])
+
+    def _repr_html_(self) -> str:
+        """Return the summary and the table, for a notebook."""
+        rows = tuple({"name": name, "text": text} for name, text in self._summary())
+        return Table("", rows, headings=False)._repr_html_() + self.table()._repr_html_()
+
+    def _summary(self) -> Iterator[tuple[str, str]]:
+        """Yield what `repr` shows: at most ten facts."""
+        spec, stopped = self.spec, sorted(map(int, self.about.get("stopped", {})))
+        yield "algorithm", spec.algorithm
+        yield "data", spec.dataset
+        yield "seeds", listed(spec.seeds)
+        yield "steps", f"{self.step:,} of {spec.steps:,}"
+        without = f", without seeds {listed(stopped)}, which stopped" if stopped else ""
+        yield "status", f"{self.about['status']}{without}"
+        if self.evaluations.policies:
+            when = f"after step {self.evaluations.steps[-1]:,}"
+            acting = (
+                (name, one) for name, one in self.evaluations.last().items() if "actor" in name
+            )
+            for name, one in itertools.islice(acting, 2):
+                yield name, f"return {_spread(np.mean(one.returns, axis=-1))} {when}"
+        else:
+            rows = [(name, values) for name, values in self.metrics.items() if name != "step"]
+            signals = [row for row in rows if row[0].startswith(HELD_OUT)] or rows
+            for name, values in signals[:3] if len(self.metrics["step"]) else ():
+                yield name, _spread(values[-1])
+        yield "folder", "none" if self.folder is None else str(self.folder)
 
     def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
         """Return the policy that acts, in the environment's units.
@@ -159,7 +201,14 @@ class Run:
         return RunFolder(self.folder).references()
 
     def table(self) -> Table:
-        """Return the last evaluation and the references: `table()["actor_sampled"]["mean"]`."""
+        """Return the last evaluation and the references: `table()["actor_sampled"]["mean"]`.
+
+        A run without a task has no evaluations: its last metrics are returned instead.
+        """
+        if not self.evaluations.policies:
+            metrics = self.last_metrics()
+            title = self._title(f"no task to evaluate on: {metrics.title}")
+            return dataclasses.replace(metrics, title=title)
         when = f"after step {self.evaluations.steps[-1]:,}"
         return make_table(self._title(when), self.evaluations.last(), self.known_references())
 
@@ -188,6 +237,8 @@ class Run:
     def last_metrics(self) -> Table:
         """Return the last row of metrics: mean, lowest and highest over the seeds."""
         steps = self.metrics["step"]
+        if not len(steps):
+            return Table("no metrics yet", ())
         last = {name: values[-1] for name, values in self.metrics.items() if name != "step"}
         before = steps[-2] if len(steps) > 1 else 0
         return metrics_table(f"means over steps {before + 1:,} to {steps[-1]:,}", last)
@@ -233,6 +284,21 @@ class Run:
             yield f"{name}/return", self.evaluations.steps, np.mean(evaluation.returns, axis=-1)
             for measure, measured in evaluation.measures.items():
                 yield f"{name}/{measure}", self.evaluations.steps, measured
+
+
+def _one_line(text: str) -> str:
+    line = printable(text)
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
+
+
+def _spread(values: np.ndarray) -> str:
+    """Return the mean and the standard deviation over the seeds that did not stop."""
+    known = np.asarray(values, np.float64)
+    known = known[~np.isnan(known)]
+    if known.size < 2:
+        return f"{known[0]:.4g}" if known.size else "unknown"
+    spread = f"{known.std(ddof=1):.3g} (standard deviation of {known.size} seeds)"
+    return f"{known.mean():.4g} ± {spread}"
 
 
 class MetricColumns:

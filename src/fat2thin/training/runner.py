@@ -1,6 +1,7 @@
 """Compute runs from their specifications, alone or several in one program."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -13,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin import algorithms, data
+from fat2thin import algorithms
+from fat2thin import data as data_sets
 from fat2thin.algorithms.base import State
+from fat2thin.data.memory import FRAME_KEYS, open_data
 from fat2thin.engine import loop
 from fat2thin.engine.devices import LIMIT, JobScheduler
 from fat2thin.engine.metrics import ChunkReport, divergences
@@ -45,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @takes_options
 def train(
-    algorithm: str, dataset: str,
+    algorithm: str, data: Any,
     *, out: str | Path | None = None, config: Any = None, progress: Silent | None = None,
     **settings: Any,
 ) -> Run:  # fmt: skip
@@ -55,8 +58,10 @@ def train(
 
     Args:
         algorithm: Name of the algorithm. `fat2thin.algorithms.names()` returns all of them.
-        dataset: Name of a data set ("d4rl/hopper-medium-v2"; "treatment/quadratic@10" draws a log
-            of 10 episodes) or path of a log ("doses.csv"). `fat2thin.data.names()` lists names.
+        data: Name of a data set ("d4rl/hopper-medium-v2"; "treatment/quadratic@10" draws a log of 10
+            episodes), path of a log ("doses.csv"), `fat2thin.data.Dataset`, mapping of arrays
+            (with the names of `Dataset.from_arrays`, D4RL or NeoRL-2), pandas or polars DataFrame,
+            Arrow table, or Minari data set. `fat2thin.data.names()` lists the names.
         out: Folder of the run. A finished run in it is loaded, an interrupted one is resumed. By
             default nothing is written.
         config: Settings of the algorithm as one object, such as `IQLConfig()`; do not combine it
@@ -64,7 +69,9 @@ def train(
         progress: Object that shows the progress. By default a bar is shown on a terminal.
         **settings: Settings of the algorithm by name, such as `temperature=0.5`. They override
             those from `config` or `settings_from`. `fat2thin settings fttpo` lists those of FtTPO,
-            and so does its page in docs/algorithms.
+            and so does its page in docs/algorithms. For a data frame also its columns, with the
+            keys of a table's TOML: `observation=["level"]`, `action=["dose"]`, `reward="reward"`,
+            `episode="patient"`, `action_low=0`, `action_high=2`, `discount=0.9`.
 
     Returns:
         The `Run`. `run.policy(seed=0)` is the policy that acts, `run.metrics` and `run.evaluations`
@@ -89,17 +96,23 @@ def train(
     """
     own = [*inspect.signature(train).parameters][:-1]
     options = {name: settings.pop(name) for name in option_names() if name in settings}
-    refuse_unknown(algorithms.get(algorithm), settings, also=own)
-    load = functools.cache(data.load)
-    spec, chosen = choose_spec(algorithm, dataset, config, settings, load, **options)
-    if chosen:
-        _log.warning(chosen)
-    return execute(spec, out, progress, load=load)
+    chosen = algorithms.get(algorithm)
+    known = [field.name for field in dataclasses.fields(chosen.config)]
+    columns = {key: settings.pop(key) for key in FRAME_KEYS if key in settings and key not in known}
+    refuse_unknown(chosen, settings, also=own)
+    opened, load = open_data(data, columns), functools.cache(data_sets.load)
+    name = opened if isinstance(opened, str) else data_sets.remember(opened)
+    in_memory = None if isinstance(opened, str) else load(name, 0)
+    spec, note = choose_spec(algorithm, name, config, settings, load, **options)
+    if note:
+        _log.warning(note)
+    run = execute(spec, out, progress, load=load)
+    return run if in_memory is None else dataclasses.replace(run, data=in_memory)
 
 
 def execute(
     spec: RunSpec, out: str | Path | None = None, progress: Silent | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS, load: Load = data.load,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS, load: Load = data_sets.load,
 ) -> Run:  # fmt: skip
     """Compute a run, resume it, or load it from the folder that holds it.
 
@@ -113,7 +126,7 @@ def execute(
 def execute_together(
     specs: Sequence[RunSpec], outs: Sequence[str | Path | None] | None = None,
     progress: Silent | None = None, checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    load: Load = data.load,
+    load: Load = data_sets.load,
 ) -> list[Run]:  # fmt: skip
     """Compute several runs in one program, each into its own folder, or load the finished ones.
 

@@ -32,6 +32,7 @@ class ArrayFile(abc.ABC):
 
     path: Path
     resave: str  # remedy for an array that is not plain numbers
+    give_box: str = "Store the real limits in the file as action_low and action_high"
 
     @abc.abstractmethod
     def has(self, field: str) -> bool:
@@ -288,14 +289,14 @@ def _box(file: ArrayFile, field: str, action: np.ndarray, unit_box: bool) -> Box
 def _observed_box(file: ArrayFile, field: str, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the range of the logged actions, with a warning."""
     low, high = extremes(action)
-    way_out = "Store the real limits in the file as action_low and action_high"
     if (low == high).any():
         still = int(np.argmax(low == high))
-        complaint = f"never changes in dimension {still}, and the file has no action box"
-        raise file.wrong(field, complaint, f"{way_out}.")
+        complaint = f"never changes in dimension {still}, and there is no action box"
+        raise file.wrong(field, complaint, f"{file.give_box}.")
     shown = " to ".join(f"[{', '.join(f'{number:g}' for number in end)}]" for end in (low, high))
     warnings.warn(
-        f"{file.path} has no action box: using the range of the logged actions, {shown}. {way_out}",
+        f"{file.path} has no action box: using the range of the logged actions, {shown}. "
+        f"{file.give_box}",
         stacklevel=2,
     )
     return low, high

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ _LARGEST_METADATA = 2**26
 _DEEPEST_SPACE = 16
 _AGAIN = "Fetch or write the data set again."
 _CHOOSE = "Choose a data set whose observations are numbers, or write it without this part."
+_HDF5_ONLY = "Write it again with Minari and data_format='hdf5'."
 _GIVE_BOX = (
     "Read it with fat2thin.data.read_minari(folder, box=Box(low, high, discount)), with the box "
     "that the actions were made for."
@@ -61,18 +62,45 @@ def read_minari(
     name: str | None = None,
     box: Box | None = None,
     memory_limit: int | None = None,
+    episodes: Iterable[int] | None = None,
 ) -> Dataset:
     """Return the data set in a Minari folder (named after the data set, with data/ inside).
 
     Observations of several parts are concatenated in the order of the space; those of a Dict space
     get their names from its keys. Without `box`, the action box is that of the action space, and
-    the discount that of the metadata, else 0.99.
+    the discount that of the metadata, else 0.99. `episodes` are the numbers of those to read, in
+    the order of the file; by default all.
     """
     folder = Path(folder)
     written = _written_metadata(folder)
     with open_hdf5(folder / DATA_FILE, memory_limit) as file:
-        log = _MinariLog(file, _metadata(file, written))
+        log = _MinariLog(file, _metadata(file, written), episodes)
         return read_dataset(log, LAYOUT, str(folder) if name is None else name, box)
+
+
+def is_minari(data: Any) -> bool:
+    """Return whether this is a `minari.MinariDataset`; the package is not needed to find out."""
+    storage = getattr(data, "storage", None)
+    return hasattr(storage, "data_path") and hasattr(data, "episode_indices")
+
+
+def of_object(data: Any) -> str | Dataset:
+    """Return the name of a `minari.MinariDataset`, or the data set if it was filtered.
+
+    Its files are read with `read_minari`, not with the package.
+    """
+    place = Path(data.storage.data_path).absolute()
+    # Minari gives the folder data/, and before version 0.5 the HDF5 file in it.
+    folder = next((one for one in (place, *place.parents[:2]) if (one / DATA_FILE).is_file()), None)
+    if folder is None:
+        raise file_error(place, f"is not in a folder with {DATA_FILE}", _HDF5_ONLY)
+    home = root().absolute()
+    inside = folder.is_relative_to(home)
+    name = PREFIX + folder.relative_to(home).as_posix() if inside else str(folder)
+    chosen = sorted({int(number) for number in data.episode_indices})
+    if chosen == list(range(int(data.storage.total_episodes))):
+        return name
+    return read_minari(folder, f"{name}[{len(chosen)} episodes]", episodes=chosen)
 
 
 def root() -> Path:
@@ -121,9 +149,19 @@ class _Metadata(NamedTuple):
 class _MinariLog(ArrayFile):
     """The episodes of a data set as arrays with one row per step."""
 
-    def __init__(self, file: Hdf5File, metadata: _Metadata) -> None:
+    def __init__(
+        self, file: Hdf5File, metadata: _Metadata, episodes: Iterable[int] | None = None
+    ) -> None:
         self.path, self._file, self._metadata = file.path, file, metadata
         self._steps = _steps(file, metadata)
+        if episodes is not None:
+            chosen = {f"episode_{number}" for number in episodes}
+            missing = sorted(chosen - self._steps.keys())
+            if missing or not chosen:
+                complaint = f"has no {missing[0]}" if missing else "no episode was chosen"
+                remedy = f"There are {len(self._steps)} episodes, from episode_0 on."
+                raise file_error(file.path, complaint, remedy)
+            self._steps = {group: n for group, n in self._steps.items() if group in chosen}
 
     def has(self, field: str) -> bool:
         """Return whether this is an array of the layout; every episode has all of them."""
@@ -220,8 +258,7 @@ def _written_metadata(folder: Path) -> dict[str, Any] | None:
     stored_as = written.get("data_format", "hdf5")
     if stored_as != "hdf5":
         complaint = f"is {stored_as!r}, but only 'hdf5' is supported"
-        remedy = "Write it again with Minari and data_format='hdf5'."
-        raise file_error(path, complaint, remedy, "data_format")
+        raise file_error(path, complaint, _HDF5_ONLY, "data_format")
     return written
 
 
