@@ -79,7 +79,8 @@ def test_known_propensities_are_shown():
 
 def test_only_the_first_of_many_columns_are_listed():
     wide = np.arange(5 * 40, dtype=np.float32).reshape(5, 40)
-    text = str(summarise(dataclasses.replace(by_hand(), observation=wide, next_observation=wide)))
+    wide = {"observation": wide, "next_observation": wide, "observation_columns": ()}
+    text = str(summarise(dataclasses.replace(by_hand(), **wide)))
     assert "observations: 40 columns, 0 of them constant" in text
     assert text.endswith("and 28 more columns")
     assert "[11]" in text and "[12]" not in text
