@@ -35,9 +35,9 @@ SCALE_JUMP_ROWS = 50
 SCALE_JUMP_EPISODES = 5
 """Least episodes in each part of a jump between episodes: two patients may differ by a factor of
 10, but 5 of one kind followed by 5 of the other are unlikely by chance (2 in 252)."""
-SCALE_JUMP_WINDOW = 32
-"""Values on each side of the jump: they must differ as much as the parts do. A slow drift does not
-jump anywhere, and the values next to its middle are almost equal."""
+SCALE_JUMP_WINDOW = 5
+"""Values on each side of the jump, whose medians must differ by the same ratio: a drift does not
+jump anywhere, so the values next to its middle are almost equal."""
 SCALE_JUMP_DRIFT = 1 / 3
 """Largest distance, on a log scale and as a share of the jump, of the values next to it from the
 median of their part: an exponential decay has one half."""
@@ -130,7 +130,7 @@ def _leaks(log: CheckedLog, at: int, target: np.ndarray) -> bool:
     """Return whether an observation column equals `target`, and not the target of the row above."""
     column = log.arrays["observation"][:, at]
     values, counts = np.unique(column[_sample(len(column), 1)], return_counts=True)
-    common = values[counts.argmax()]
+    common = float(values[counts.argmax()])
     equal, informative, informative_equal, follows_same, follows_above = 0, 0, 0, 0, 0
     for rows in blocks(column):
         same = _same(column[rows], target[rows])
@@ -142,7 +142,7 @@ def _leaks(log: CheckedLog, at: int, target: np.ndarray) -> bool:
         below = np.flatnonzero(log.follows[rows]) + rows.start + 1
         follows_same += np.count_nonzero(_same(column[below], target[below]))
         follows_above += np.count_nonzero(_same(column[below], target[below - 1]))
-    return (
+    return bool(
         equal >= LEAK_SHARE * len(column)
         and informative >= LEAK_LEAST_ROWS
         and informative_equal >= LEAK_INFORMATIVE_SHARE * informative
@@ -150,7 +150,7 @@ def _leaks(log: CheckedLog, at: int, target: np.ndarray) -> bool:
     )
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _same(one: np.ndarray, other: np.ndarray | float) -> np.ndarray:
     size = np.maximum(np.abs(one), np.abs(other))
     return np.abs(one - other) <= LEAK_TOLERANCE * size
 
