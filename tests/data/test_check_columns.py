@@ -54,6 +54,14 @@ def test_an_observation_equal_to_the_action_of_its_row_is_a_leak():
     assert "equals the reward of the same row" in str(finding)
 
 
+def test_flags_and_integers_are_compared_as_numbers():
+    flags = np.random.default_rng(0).random((ROWS, 3)) < 0.5
+    counts = np.random.default_rng(1).integers(0, 200, (ROWS, 2)).astype(np.uint8)
+    raw = log()._replace(observation=flags, action=counts)
+    assert check(raw).codes == ()
+    assert check(raw._replace(observation=counts[:, [0, 1, 0]])).codes == ("leak",)
+
+
 def test_a_leak_needs_nearly_all_rows():
     """One different row in 240 is too many, and one in 2,400 is not."""
     wrong = log().action[:, 0].copy()

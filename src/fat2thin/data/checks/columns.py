@@ -115,12 +115,11 @@ def leaks(log: CheckedLog) -> Iterator[Finding]:
             seen = np.flatnonzero(varied & (likely >= LEAK_INFORMATIVE_SHARE)).tolist()
             pairs += [(at, column) for at in seen if _leaks(log, at, target[:, column])]
         if pairs:
-            seen, told = (np.array(part) for part in zip(*pairs, strict=True))
-            reads = "reward" if name == "reward" else log.names.text("action", told)
+            columns, equal = (np.array(part) for part in zip(*pairs, strict=True))
+            which = f" ({log.names.text('action', equal)})" if name == "action" else ""
             yield Finding(
-                "leak", log.names.text("observation", seen), seen.size, (),
-                f"(observation) equals the {name} of the same row"
-                + (f" ({reads})" if name == "action" else ""),
+                "leak", log.names.text("observation", columns), columns.size, (),
+                f"(observation) equals the {name} of the same row{which}",
                 f"A policy does not know the {name} of a row before it acts: leave the column out, "
                 f"or take the {name} of the row above.",
             )  # fmt: skip
@@ -129,20 +128,18 @@ def leaks(log: CheckedLog) -> Iterator[Finding]:
 def _leaks(log: CheckedLog, at: int, target: np.ndarray) -> bool:
     """Return whether an observation column equals `target`, and not the target of the row above."""
     column = log.arrays["observation"][:, at]
-    values, counts = np.unique(column[_sample(len(column), 1)], return_counts=True)
-    common = float(values[counts.argmax()])
-    equal, informative, informative_equal, follows_same, follows_above = 0, 0, 0, 0, 0
+    values, times = np.unique(column[_sample(len(column), 1)], return_counts=True)
+    common = float(values[times.argmax()])
+    counts = np.zeros(5, int)
     for rows in blocks(column):
         same = _same(column[rows], target[rows])
         odd = ~(_same(column[rows], common) & _same(target[rows], common))
-        equal += np.count_nonzero(same)
-        informative += np.count_nonzero(odd)
-        informative_equal += np.count_nonzero(same & odd)
         # The rows below a row of the same episode, which could hold the target of that row.
         below = np.flatnonzero(log.follows[rows]) + rows.start + 1
-        follows_same += np.count_nonzero(_same(column[below], target[below]))
-        follows_above += np.count_nonzero(_same(column[below], target[below - 1]))
-    return bool(
+        of_row, of_above = (_same(column[below], target[at]) for at in (below, below - 1))
+        counts += [np.count_nonzero(mask) for mask in (same, odd, same & odd, of_row, of_above)]
+    equal, informative, informative_equal, follows_same, follows_above = counts.tolist()
+    return (
         equal >= LEAK_SHARE * len(column)
         and informative >= LEAK_LEAST_ROWS
         and informative_equal >= LEAK_INFORMATIVE_SHARE * informative
@@ -151,6 +148,7 @@ def _leaks(log: CheckedLog, at: int, target: np.ndarray) -> bool:
 
 
 def _same(one: np.ndarray, other: np.ndarray | float) -> np.ndarray:
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     size = np.maximum(np.abs(one), np.abs(other))
     return np.abs(one - other) <= LEAK_TOLERANCE * size
 

@@ -7,6 +7,7 @@
 in batches, straight into the arrays.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -76,7 +77,8 @@ def _read(path: Path) -> tuple[RawLog, Box, "_Places"]:
     return log.raw_log(rows), box, places
 
 
-class _Places(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Places:
     """Returns rows of a log as places in its files, as errors show them."""
 
     paths: tuple[Path, ...]
