@@ -49,7 +49,22 @@ def test_check_exits_with_1_after_errors(capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         main(["data", "check", "treatment/quadratic"])
     assert end.value.code == 1
-    assert "error   other_unit: action[0] leaves the box (row 1, 2, 4)" in capsys.readouterr().out
+    found = "error   other_unit: action[0] leaves the box (row 1, 2, 4; counted from 0)"
+    assert found in capsys.readouterr().out
+
+
+def test_check_of_a_table_names_its_lines(tmp_path, capsys):
+    """The last row of every episode is dropped, and the second line is blank."""
+    rows = [f"{row // 4},{1 + row % 3},{row * 7 % 16},{row * 5 % 16},no" for row in range(16)]
+    rows[13] = "3,9000,1.5,7.5,no"
+    (tmp_path / "log.csv").write_text("\n".join(["who,reward,obs,dose,end", "", *rows]))
+    (tmp_path / "log.toml").write_text(
+        'episode = "who"\nobservation = ["obs"]\naction = ["dose"]\nreward = "reward"\n'
+        'end = "end"\naction_low = 0\naction_high = 15\ndiscount = 1\n'
+    )
+    printed = output(["check", tmp_path / "log.csv"], capsys)
+    assert "reward_scale: reward is up to 4.5e+03 times" in printed
+    assert "as its median size 2: row 14 (line 16)\n" in printed
 
 
 def test_check_of_an_invalid_log_is_a_one_line_error(tmp_path):

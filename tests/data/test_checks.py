@@ -36,22 +36,25 @@ def scaled(field: str, place, factor: float) -> RawLog:
     return changed(field, place, factor * getattr(clean(), field)[place])
 
 
+def arrays_of(log: RawLog) -> dict[str, np.ndarray]:
+    return {field: array for field, array in log._asdict().items() if isinstance(array, np.ndarray)}
+
+
 def without_ends() -> RawLog:
     return clean()._replace(terminal=np.zeros(ROWS, bool))
 
 
 def repeated() -> RawLog:
     """The clean log with its first episode repeated at the end."""
-    again = {
-        field: np.concatenate([array, array[:6]]) for field, array in clean()._asdict().items()
-    }
-    return RawLog(**again)
+    return RawLog(**{
+        field: np.concatenate([array, array[:6]]) for field, array in arrays_of(clean()).items()
+    })  # fmt: skip
 
 
 def swapped() -> RawLog:
     order = np.arange(ROWS)
     order[[1, 2]] = 2, 1
-    return RawLog(*(array[order] for array in clean()))
+    return RawLog(*(array[order] for array in arrays_of(clean()).values()))
 
 
 def test_a_clean_log_has_no_findings():
@@ -84,20 +87,20 @@ def test_the_treatment_log_is_clean(name):
             1,
             (),
         ),
-        ("empty", RawLog(*(array[:0] for array in clean())), "reward", 0, ()),
+        ("empty", RawLog(*(array[:0] for array in arrays_of(clean()).values())), "reward", 0, ()),
         ("box", clean()._replace(action=clean().action[:, :1]), "action", 1, ()),
         ("flag", clean()._replace(cut=np.full(ROWS, 2)), "cut", ROWS, (0, 1, 2, 3, 4)),
         ("not_finite", changed("reward", [3, 9], np.nan), "reward", 2, (3, 9)),
         ("not_finite", changed("observation", ([7, 7], [0, 2]), np.inf),
-         "observation[0], observation[2]", 1, (7,)),
-        ("too_large", changed("next_observation", (5, 1), 1e39), "next_observation[1]", 1, (5,)),
+         "observation_0, observation_2", 1, (7,)),
+        ("too_large", changed("next_observation", (5, 1), 1e39), "next observation_1", 1, (5,)),
         ("not_finite", changed("propensity", 2, np.nan), "propensity", 1, (2,)),
         ("propensity", changed("propensity", [1, 9, 20], (0, -0.5, 1.25)), "propensity", 3,
          (1, 9, 20)),
-        ("outside_box", changed("action", (4, 0), -1.5), "action[0]", 1, (4,)),
+        ("outside_box", changed("action", (4, 0), -1.5), "action_0", 1, (4,)),
         ("outside_box", changed("action", ([2, 8], [0, 1]), 10.5 * np.array([0.2, 1])),
-         "action[0], action[1]", 2, (2, 8)),
-        ("other_unit", scaled("action", np.s_[1:20, 0], 100.0), "action[0]", 19, (1, 2, 3, 4, 5)),
+         "action_0, action_1", 2, (2, 8)),
+        ("other_unit", scaled("action", np.s_[1:20, 0], 100.0), "action_0", 19, (1, 2, 3, 4, 5)),
     ],
 )  # fmt: skip
 def test_each_error_is_found_and_nothing_else(code, log, column, count, rows):
@@ -112,12 +115,12 @@ def test_each_error_is_found_and_nothing_else(code, log, column, count, rows):
 @pytest.mark.parametrize(
     ("code", "log", "column", "count", "rows"),
     [
-        ("constant", changed("action", np.s_[:, 1], 5.0), "action[1]", 1, ()),
+        ("constant", changed("action", np.s_[:, 1], 5.0), "action_1", 1, ()),
         ("constant", changed("reward", slice(None), -1.0), "reward", 1, ()),
-        ("narrow_actions", scaled("action", np.s_[:, 0], 0.01), "action[0]", 1, ()),
-        ("wide_box", clean()._replace(action=np.abs(clean().action)), "action[0]", 1, ()),
-        ("at_edge", changed("action", ([3, 5], 1), 10.0), "action[1]", 2, (3, 5)),
-        ("at_edge", changed("action", ([3, 5], 0), -0.9999), "action[0]", 2, (3, 5)),
+        ("narrow_actions", scaled("action", np.s_[:, 0], 0.01), "action_0", 1, ()),
+        ("wide_box", clean()._replace(action=np.abs(clean().action)), "action_0", 1, ()),
+        ("at_edge", changed("action", ([3, 5], 1), 10.0), "action_1", 2, (3, 5)),
+        ("at_edge", changed("action", ([3, 5], 0), -0.9999), "action_0", 2, (3, 5)),
         ("broken_chain", changed("next_observation", (8, 2), 1.0), "next_observation", 1, (8,)),
         ("broken_chain", swapped(), "next_observation", 3, (0, 1, 2)),
         ("broken_chain", without_ends()._replace(
@@ -160,7 +163,7 @@ def with_observations(column: int, factor: float, shift: float = 0.0) -> RawLog:
 def test_odd_observation_columns_are_warned_about(code, log):
     report = check(log, BOX)
     assert report.codes == (code,)
-    assert (report.warnings[0].column, report.warnings[0].count) == ("observation[1]", 1)
+    assert (report.warnings[0].column, report.warnings[0].count) == ("observation_1", 1)
 
 
 @pytest.mark.parametrize("row", [0, ROWS - 1])
@@ -184,7 +187,7 @@ def test_episodes_of_equal_length_need_no_true_end():
     later = np.isin(np.arange(ROWS), [6, 14, 20])
     assert check(log._replace(cut=later), BOX).codes == ("no_end",)
     one = check(log._replace(cut=np.zeros(ROWS, bool)), BOX)
-    assert one.codes == ("no_end",)
+    assert one.codes == ("no_end", "one_episode")
     assert "the only episode stops" in str(one)
 
 
@@ -203,8 +206,10 @@ def test_the_order_of_episodes_and_times_is_checked():
     report = check(clean(), BOX, Order(again, np.arange(ROWS)))
     assert [(one.code, one.count, one.rows) for one in report] == [("episode_order", 1, (22,))]
     time[[1, 2, 8]] = 2, 1, 1
-    report = check(clean(), BOX, Order(episode, time))
-    assert [(one.code, one.count, one.rows) for one in report] == [("time_order", 2, (2, 8))]
+    falls, repeats = check(clean(), BOX, Order(episode, time))
+    assert (falls.code, falls.count, falls.rows) == ("time_order", 1, (2,))
+    assert (repeats.code, repeats.count, repeats.rows) == ("repeated_time", 1, (8,))
+    assert "Sort" in falls.way_out and "Sort" not in repeats.way_out
     dates = np.datetime64("2024-05-31") + np.arange(ROWS)
     assert check(clean(), BOX, Order(episode, dates)).codes == ()
 
@@ -214,8 +219,9 @@ def test_a_thousand_constant_columns_are_one_finding():
     report = check(clean()._replace(observation=wide, next_observation=wide), BOX)
     assert report.codes == ("constant",)
     assert report.warnings[0].count == 1000
-    assert report.warnings[0].column.endswith("observation[3] and 996 more")
-    assert len(str(report).splitlines()) == 3
+    assert report.warnings[0].column.endswith("observation_3 and 996 more")
+    _, _, _, note = str(report).splitlines()
+    assert note == "The log has no names for its observation columns: observation_0 is the first."
 
 
 def test_the_text_of_a_report():
@@ -223,15 +229,15 @@ def test_the_text_of_a_report():
     first, second, third = text.splitlines()
     assert first == "1 error, 0 warnings"
     assert second == (
-        "error   not_finite: reward is NaN or infinite in 7 of 24 rows (row 2, 3, 4, 5, 6, …)"
+        "error   not_finite: reward is NaN or infinite in 7 of 24 rows "
+        "(row 2, 3, 4, 5, 6, …; counted from 0)"
     )
     assert third.startswith("    Fill the gaps")
 
 
 def test_signed_zeros_are_equal():
     log = clean()._replace(next_observation=None)
-    arrays = {field: np.concatenate([array, array[:6]]) for field, array in log._asdict().items()
-              if array is not None}  # fmt: skip
+    arrays = {field: np.concatenate([array, array[:6]]) for field, array in arrays_of(log).items()}
     arrays["reward"][[0, 24]] = 0.0, -0.0
     assert check(RawLog(**arrays), BOX).warnings[0].rows[0] == 24
 
@@ -248,12 +254,12 @@ def test_a_box_with_over_a_quarter_untried_on_one_side_is_too_wide():
     doses = np.stack([np.linspace(0.0, 1.0, ROWS), np.linspace(0.0, 10.0, ROWS)], axis=1)
     (finding,) = check(log._replace(action=doses), BOX).warnings
     assert str(finding).startswith(
-        "wide_box: action[0] is never below 0, but 50 % of the box from -1 to 1 lies there\n    A "
+        "wide_box: action_0 is never below 0, but 50 % of the box from -1 to 1 lies there\n    A "
     )
     for high, codes in ((7.5, ()), (7.4, ("wide_box",))):
         some = np.stack([np.linspace(-1, 1, ROWS), np.linspace(0.0, high, ROWS)], axis=1)
         assert check(log._replace(action=some), BOX).codes == codes
     both = np.stack([np.linspace(-0.4, 0.4, ROWS), np.linspace(3, 4, ROWS)], axis=1)
     below, above = check(log._replace(action=both), BOX).warnings
-    assert below.column == above.column == "action[0], action[1]"
-    assert "never above 4, but 60 % of the box from 0 to 10 lies there (action[1])" in str(above)
+    assert below.column == above.column == "action_0, action_1"
+    assert "never above 4, but 60 % of the box from 0 to 10 lies there (action_1)" in str(above)

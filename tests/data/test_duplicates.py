@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fat2thin.data import checks
-from fat2thin.data.checks import repeated_rows
+from fat2thin.data.checks import rows as checks
+from fat2thin.data.checks.rows import repeated_rows
 
 
 def slowly(arrays: list[np.ndarray]) -> list[bool]:

@@ -504,3 +504,10 @@ def test_a_real_log_is_saved_and_read_back(insulin, tmp_path):
     dataset: Dataset = read_npz(insulin)
     save_npz(dataset, tmp_path / "saved.npz")
     assert read_npz(tmp_path / "saved.npz").sha256 == dataset.sha256
+
+
+def test_the_check_of_a_real_log_reports_only_what_is_true(insulin):
+    """Constant history columns, and an insulin pump that is off half of the time."""
+    constant, off = check(read_npz(insulin)).warnings
+    assert (constant.code, off.code) == ("constant", "at_edge")
+    assert "low edge of the box in 50.7 %" in off.sentence and 'Transform("log"' in off.way_out

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fat2thin import data
+from fat2thin.columns import Column
 from fat2thin.data import Dataset
 from fat2thin.data.summary import histogram_text, summarise
 
@@ -67,8 +68,20 @@ def test_the_text_of_a_summary():
     assert "40 %" in text and "-1 to 1" in text
     assert "|█       ▄ ▄    ▄|" in text
     assert "observations: 2 columns, 1 of them constant" in text
-    constant = next(line for line in lines if line.startswith("[1]"))
-    assert constant.split() == ["[1]", "4", "4", "4", "4", "4", "yes"]
+    constant = next(line for line in lines if line.startswith("observation_1"))
+    assert constant.split() == ["observation_1", "4", "4", "4", "4", "4", "yes"]
+    assert text.count("The log has no names for its observation and action columns.") == 1
+
+
+def test_columns_are_shown_by_name_and_unit():
+    columns = (Column("glucose", "mg/dL"), Column("weight"))
+    named = dataclasses.replace(by_hand(), observation_columns=columns)
+    text = str(summarise(named))
+    assert "\nglucose (mg/dL)  0 " in text and "\nweight " in text
+    assert "The log has no names for its action columns." in text
+    named = dataclasses.replace(named, action_columns=(Column("dose", "mg"),))
+    assert "\ndose (mg)  -1 " in str(summarise(named))
+    assert "no names" not in str(summarise(named))
 
 
 def test_known_propensities_are_shown():
@@ -79,10 +92,11 @@ def test_known_propensities_are_shown():
 
 def test_only_the_first_of_many_columns_are_listed():
     wide = np.arange(5 * 40, dtype=np.float32).reshape(5, 40)
-    text = str(summarise(dataclasses.replace(by_hand(), observation=wide, next_observation=wide)))
+    wide = {"observation": wide, "next_observation": wide, "observation_columns": ()}
+    text = str(summarise(dataclasses.replace(by_hand(), **wide)))
     assert "observations: 40 columns, 0 of them constant" in text
     assert text.endswith("and 28 more columns")
-    assert "[11]" in text and "[12]" not in text
+    assert "observation_11" in text and "observation_12" not in text
 
 
 @pytest.mark.parametrize(

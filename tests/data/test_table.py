@@ -339,8 +339,12 @@ REFUSED_TEXTS = {
         r"'who' continues episode 'x' below the row that ended it: row 2 \(line 3\)",
     ),
     "decreasing time": (
-        with_cell(3, "time", "1"),
+        with_cell(3, "time", "0.5"),
         r"'time' does not increase .*: row 3 \(line 4\)\. Sort",
+    ),
+    "repeated time": (
+        with_cell(3, "time", "1"),
+        r"'time' 1 row repeats the time of the row above, .*: row 3 \(line 4\)\. Drop the dup",
     ),
     "no time": (with_cell(3, "time", "soon"), r"'time' has 'soon', which is not a number or date"),
     "two kinds of time": (

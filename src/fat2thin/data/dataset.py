@@ -30,6 +30,25 @@ _SHAPES = {
 }
 
 
+class Origin(NamedTuple):
+    """The rows of the file that a data set was read from, for messages."""
+
+    kept: np.ndarray
+    """Shape (rows of the file,), bool: the rows that the data set has."""
+    copies: np.ndarray
+    """Numbers of the rows that were dropped and repeat the row above them."""
+    shifted: bool
+    """Whether next observations were taken from the row below."""
+    places: Callable[[Sequence[int]], list[str]] | None = None
+    """Returns the places of rows, given from 0, as text; None if rows are counted from 0."""
+
+    def selected(self, rows: np.ndarray) -> "Origin":
+        """Return the origin of the data set with only these rows, a mask."""
+        kept = np.zeros_like(self.kept)
+        kept[np.flatnonzero(self.kept)[rows]] = True
+        return self._replace(kept=kept, copies=self.copies[:0])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Logged steps in the environment's units, one per row, grouped by episode.
@@ -76,6 +95,8 @@ class Dataset:
     """Names, units and transforms of the observation's columns; numbered names if not given."""
     action_columns: tuple[Column, ...] = ()
     """Names, units and transforms of the action dimensions."""
+    origin: Origin | None = dataclasses.field(default=None, repr=False)
+    """The rows of the file, for messages; it has no other effect and is not part of the hash."""
 
     @classmethod
     def from_arrays(
@@ -135,6 +156,8 @@ class Dataset:
             # A fixed type, so that the hash does not depend on the file format.
             object.__setattr__(self, "episode_start", self.episode_start.astype(np.int64))
         self._check_shapes()
+        if self.origin is not None and np.count_nonzero(self.origin.kept) != self.rows:
+            object.__setattr__(self, "origin", None)
         self._check_columns()
         self._check_numbers()
         self._check_box()

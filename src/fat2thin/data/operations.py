@@ -6,13 +6,13 @@ Results keep the episode order of the log.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.columns import Column
-from fat2thin.data.dataset import Dataset, blocks
+from fat2thin.data.dataset import Dataset, Origin, blocks
 
 
 class RawLog(NamedTuple):
@@ -50,13 +50,17 @@ class Box(NamedTuple):
     """Discount factor used in training."""
 
 
-def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Dataset:
+def assemble(
+    name: str, raw: RawLog, box: Box, *, reuse: bool = False,
+    places: Callable[[Sequence[int]], list[str]] | None = None,
+) -> Dataset:  # fmt: skip
     """Return the data set of a raw log; all formats share this treatment of episode ends.
 
     A true end stops bootstrapping (continuation 0); a time limit does not. If the log has no next
     observations, they are taken from the row below: a row with a true end repeats its own
     observation, and the last row of a cut episode, whose next observation is unknown, is dropped.
-    With `reuse`, rows may be moved within the arrays of `raw`, which saves a copy.
+    With `reuse`, rows may be moved within the arrays of `raw`, which saves a copy. `places` is that
+    of `Origin`.
     """
     terminal = np.asarray(raw.terminal, bool)
     last = terminal | np.asarray(raw.cut, bool)
@@ -80,6 +84,7 @@ def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Datase
     else:
         following = np.asarray(raw.next_observation, np.float32)
     episode = np.cumsum(np.append(True, last[:-1]))[kept]
+    origin = Origin(kept, _copies(raw, last, kept), raw.next_observation is None, places)
     return Dataset(
         name=name,
         observation=rows(observation),
@@ -94,7 +99,19 @@ def assemble(name: str, raw: RawLog, box: Box, *, reuse: bool = False) -> Datase
         propensity=None if raw.propensity is None else rows(raw.propensity),
         observation_columns=raw.observation_columns,
         action_columns=raw.action_columns,
+        origin=origin,
     )
+
+
+def _copies(raw: RawLog, last: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return the numbers of the dropped rows that repeat the row above them in their episode."""
+    dropped = np.flatnonzero(~kept)
+    dropped = dropped[(dropped > 0) & ~last[dropped - 1]]
+    for array in (raw.observation, raw.action, raw.reward, raw.propensity):
+        if array is not None:
+            table = np.asarray(array).reshape(len(last), -1)
+            dropped = dropped[(table[dropped] == table[dropped - 1]).all(axis=1)]
+    return dropped
 
 
 def episode_lengths(dataset: Dataset) -> np.ndarray:
@@ -258,7 +275,8 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     episodes = [dataset.episode_start.size for dataset in datasets]
     arrays["episode_start"] += np.repeat(rows_above, episodes)
     name = " + ".join(dataset.name for dataset in datasets)
-    return dataclasses.replace(first, name=name, **arrays)
+    origin = first.origin if len(datasets) == 1 else None
+    return dataclasses.replace(first, name=name, origin=origin, **arrays)
 
 
 def _draw(dataset: Dataset, share: float, seed: int, most: int) -> np.ndarray:
@@ -282,6 +300,7 @@ def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
         name=f"{dataset.name}[{what}]",
         **{field: getattr(dataset, field)[rows] for field in dataset.row_arrays},
         episode_start=np.cumsum(lengths[chosen]) - lengths[chosen],
+        origin=dataset.origin and dataset.origin.selected(rows),
     )
 
 

@@ -4,7 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from fat2thin.data.checks import EDGE_WIDTH, never_changes
+from fat2thin.columns import have_names
+from fat2thin.data.checks.box import EDGE_WIDTH
+from fat2thin.data.checks.log import never_changes
 from fat2thin.data.dataset import Dataset, extremes
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.tables import Table
@@ -69,6 +71,12 @@ class Summary:
     """Content hash of the data set."""
     propensity: tuple[float, float] | None = None
     """Minimum and maximum propensity, if known."""
+    action_names: tuple[str, ...] = ()
+    """Names of the actions, with units."""
+    observation_names: tuple[str, ...] = ()
+    """Names of the observation columns, with units."""
+    unnamed: tuple[str, ...] = ()
+    """Which of "observation" and "action" have numbered names, because the log gives none."""
 
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
@@ -89,30 +97,34 @@ class Summary:
             f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
             str(Table("", rows, headings=False)),
         )
-        return "\n".join([*lines, "", self._action_text(), "", self._observation_text()])
+        note = [f"The log has no names for its {' and '.join(self.unnamed)} columns."]
+        tables = ["", self._action_text(), "", self._observation_text()]
+        return "\n".join([*lines, *(note if self.unnamed else []), *tables])
 
     def _action_text(self) -> str:
         rows = tuple(
             {
-                "action": f"[{number}]",
+                "action": printable(name),
                 **_spread(column),
                 "at low": f"{100 * column.share_at_low_edge:.3g} %",
                 "at high": f"{100 * column.share_at_high_edge:.3g} %",
                 "box": f"{column.box[0]:g} to {column.box[1]:g}",
                 "histogram": f"|{histogram_text(column.histogram)}|",
             }
-            for number, column in enumerate(self.actions[:_LISTED_COLUMNS])
+            for name, column in zip(self.action_names[:_LISTED_COLUMNS], self.actions, strict=False)
         )
         return str(Table("actions", rows, _left_out(len(self.actions))))
 
     def _observation_text(self) -> str:
         rows = tuple(
             {
-                "observation": f"[{number}]",
+                "observation": printable(name),
                 **_spread(column),
                 "constant": "yes" if number in self.constant_observations else "-",
             }
-            for number, column in enumerate(self.observations[:_LISTED_COLUMNS])
+            for number, (name, column) in enumerate(
+                zip(self.observation_names[:_LISTED_COLUMNS], self.observations, strict=False)
+            )
         )
         size, constant = len(self.observations), len(self.constant_observations)
         title = f"observations: {size} column{'s' * (size != 1)}, {constant} of them constant"
@@ -147,6 +159,13 @@ def summarise(dataset: Dataset) -> Summary:
         constant_observations=tuple(np.flatnonzero(constant).tolist()),
         sha256=dataset.sha256,
         propensity=None if known is None else (float(known.min()), float(known.max())),
+        action_names=tuple(column.label for column in dataset.action_columns),
+        observation_names=tuple(column.label for column in dataset.observation_columns),
+        unnamed=tuple(
+            kind
+            for kind in ("observation", "action")
+            if not have_names(kind, getattr(dataset, f"{kind}_columns"))
+        ),
     )
 
 

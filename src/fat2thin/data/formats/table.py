@@ -7,6 +7,7 @@
 in batches, straight into the arrays.
 """
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -70,9 +71,9 @@ _SORT = "Sort the rows by episode, and by time within an episode."
 
 def load(path: Path) -> Dataset:
     """Return the data set of a TOML, or of a CSV or Parquet file with such a TOML next to it."""
-    raw, box = read_table(path)
+    raw, box, places = _read(path)
     try:
-        return assemble(str(path), raw, box, reuse=True)
+        return assemble(str(path), raw, box, reuse=True, places=places)
     except ValueError as error:
         raise file_error(path, str(error), "Correct the rows or the columns.") from None
 
@@ -85,7 +86,7 @@ def dataset_from_frame(frame: Any, *, name: str = "frame", **keys: Any) -> Datas
     if "files" in keys:
         raise file_error(name, "files has no meaning for a frame", "Leave it out.")
     given = {key: _plain(value) for key, value in keys.items() if value is not None}
-    raw, box = _read_files(schema_of(Path(name), given), [FrameTable(frame, name)])
+    raw, box, _ = _read_files(schema_of(Path(name), given), [FrameTable(frame, name)])
     try:
         return assemble(name, raw, box, reuse=True)
     except ValueError as error:
@@ -107,11 +108,17 @@ def read_table(path: Path) -> tuple[RawLog, Box]:
     Without next observations, the raw log has more rows than the data set, which drops the last row
     of cut episodes.
     """
+    return _read(path)[:2]
+
+
+def _read(path: Path) -> tuple[RawLog, Box, "_Places"]:
     schema = read_schema(path) if path.suffix.lower() == ".toml" else _schema_of(path)
     return _read_files(schema, [open_table(file) for file in schema.find_files()])
 
 
-def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog, Box]:
+def _read_files(
+    schema: TableSchema, files: Sequence[TableFile]
+) -> tuple[RawLog, Box, "_Places"]:
     columns = _common_columns(schema, files)
     slots = _slots(schema, columns)
     box = schema.box(columns["action"])
@@ -125,12 +132,37 @@ def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog
         raise schema.wrong(f"{needed}; {limit}", "Use fewer files or fewer columns.")
     log = _Filling(sum(file.row_bound for file in files), columns, slots, schema)
     order = _RowOrder(schema.episode, schema.time)
-    rows = 0
+    rows, first_rows = 0, []
     for file in files:
+        first_rows.append(rows)
         rows = log.append(file, rows, order, box)
+        order.refuse_repeated_times(file)
     if not rows:
         raise schema.wrong("its files have no rows", "A log needs at least one.")
-    return log.raw_log(rows), box
+    places = _Places(tuple(file.path for file in files), tuple(first_rows))
+    return log.raw_log(rows), box, places
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Returns rows of a log as places in its files, as errors show them."""
+
+    paths: tuple[Path, ...]
+    first_rows: tuple[int, ...]
+
+    def __call__(self, rows: Sequence[int]) -> list[str]:
+        """Return the places of rows of the raw log, given from 0 and in order."""
+        places = []
+        ends = (*self.first_rows[1:], max(rows) + 1)
+        for path, first, end in zip(self.paths, self.first_rows, ends, strict=True):
+            inside = [row - first for row in rows if first <= row < end]
+            name = f"{path.name} " if len(self.paths) > 1 else ""
+            try:
+                found = open_table(path).each_place(inside) if inside else []
+            except DataFileError:  # the file is gone or was changed since
+                found = [f"row {row + 1}" for row in inside]
+            places += [f"{name}{place}" for place in found]
+        return places
 
 
 def _schema_of(path: Path) -> TableSchema:
@@ -311,6 +343,7 @@ class _RowOrder:
         self._last_time = np.nan
         self._over = True
         self._last_row: dict[str, int] = {}
+        self._repeats, self._first_repeats = 0, list[int]()  # of times, in the current file
 
     def begins(self, piece: _Piece, over: np.ndarray) -> np.ndarray:
         """Return a mask of the rows where an episode begins; `over` marks the rows that end one."""
@@ -323,12 +356,25 @@ class _RowOrder:
         if self._time is not None:
             time = piece.read(times, self._time)
             above = np.concatenate([[self._last_time], time[:-1]])
-            falls = np.flatnonzero(~begins & ~(time > above))
+            falls = np.flatnonzero(~begins & (time < above))
             if falls.size:
                 raise piece.wrong(self._time, "does not increase within an episode", _SORT, falls)
+            repeats = piece.first_row + np.flatnonzero(~begins & (time == above))
+            self._repeats += repeats.size
+            self._first_repeats = [*self._first_repeats, *repeats[:_SHOWN].tolist()][:_SHOWN]
             self._last_time = time[-1]
         self._over = bool(over[-1])
         return begins
+
+    def refuse_repeated_times(self, file: TableFile) -> None:
+        """Raise an error if rows of this file, which was read, have the time of the row above."""
+        if self._repeats and self._time is not None:
+            rows = "1 row repeats" if self._repeats == 1 else f"{self._repeats} rows repeat"
+            more = " and more" if self._repeats > _SHOWN else ""
+            complaint = f"{rows} the time of the row above, in the same episode"
+            place = f"{file.places(self._first_repeats)}{more}"
+            remedy = "Drop the duplicates: keep one row per time."
+            raise file_error(file.path, f"{complaint}: {place}", remedy, self._time)
 
     def _changes(self, piece: _Piece, column: str, above_is_over: np.ndarray) -> np.ndarray:
         names = piece.read(labels, column)

@@ -105,14 +105,19 @@ class CsvFile:
 
     def places(self, rows: list[int]) -> str:
         """Return rows, given from 0, as text that counts from 1 and names the lines of the file."""
+        return ", ".join(self.each_place(rows))
+
+    def each_place(self, rows: list[int]) -> list[str]:
+        """Return the place of each row as text."""
         lines: dict[int, int] = {}
         # Lines are known only as far as the file is readable.
         with suppress(DataFileError):
             records = itertools.islice(self._records(), 1, max(rows) + 2)
-            lines.update((row, line) for row, (line, _) in enumerate(records) if row in rows)
-        return ", ".join(
+            wanted = set(rows)
+            lines.update((row, line) for row, (line, _) in enumerate(records) if row in wanted)
+        return [
             f"row {row + 1}" + (f" (line {lines[row]})" if row in lines else "") for row in rows
-        )
+        ]
 
     def _header(self) -> tuple[tuple[str, ...], int]:
         line, names = next(self._records(), (0, []))
@@ -225,7 +230,11 @@ class ParquetFile:
 
     def places(self, rows: list[int]) -> str:
         """Return rows, given from 0, as text that counts from 1."""
-        return ", ".join(f"row {row + 1}" for row in rows)
+        return ", ".join(self.each_place(rows))
+
+    def each_place(self, rows: list[int]) -> list[str]:
+        """Return the place of each row as text."""
+        return [f"row {row + 1}" for row in rows]
 
     @contextmanager
     def _opened(self) -> Iterator[arrow_parquet.ParquetFile]:

@@ -1,68 +1,15 @@
-"""Findings and reports, and the checks that yield errors: types, shapes, order and cells."""
+"""The checks that yield errors: types, shapes, order and cells."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from fat2thin.data.checks.findings import Finding, Names, in_rows
 from fat2thin.data.dataset import is_box, not_a_probability, not_finite, rows_where
 from fat2thin.data.operations import Box
-from fat2thin.terminal_text import printable
 
-FIRST_ROWS = 5  # most row numbers that a finding lists
 FLOAT32_LARGEST = float(np.finfo(np.float32).max)
-_NAMED_COLUMNS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One error or warning about a log, however many rows it concerns."""
-
-    code: str
-    """Short name, stable between versions."""
-    column: str
-    """Column ("action[0]") or whole array that it concerns."""
-    count: int
-    """Number of rows, columns or episodes, as the sentence says."""
-    rows: tuple[int, ...]
-    """First affected rows, counted from 0; empty if the finding is not about rows."""
-    sentence: str
-    """What is wrong; `column` is its subject."""
-    way_out: str
-    """What to do about it."""
-
-    def __str__(self) -> str:
-        more = ", …" if self.count > len(self.rows) else ""
-        rows = f" (row {', '.join(map(str, self.rows))}{more})" if self.rows else ""
-        what = printable(f"{self.code}: {self.column} {self.sentence}{rows}")
-        return f"{what}\n    {printable(self.way_out)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The result of a check; iterating yields errors, then warnings."""
-
-    errors: tuple[Finding, ...] = ()
-    """Findings that prevent training."""
-    warnings: tuple[Finding, ...] = ()
-    """Findings that may be harmless."""
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter((*self.errors, *self.warnings))
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """The codes of all findings, errors first."""
-        return tuple(finding.code for finding in self)
-
-    def __str__(self) -> str:
-        errors, warnings = len(self.errors), len(self.warnings)
-        return "\n".join((
-            f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
-            *(f"error   {finding}" for finding in self.errors),
-            *(f"warning {finding}" for finding in self.warnings),
-        ))  # fmt: skip
 
 
 class Order(NamedTuple):
@@ -75,28 +22,6 @@ class Order(NamedTuple):
 
 
 Arrays = dict[str, np.ndarray]  # the arrays of a log by name
-
-
-def in_rows(
-    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str,
-    numbers: np.ndarray | None = None,
-) -> Iterator[Finding]:  # fmt: skip
-    """Yield a finding if the mask `wrong` has any row; the sentence may contain {count}.
-
-    `numbers` are the row numbers in the log; by default 0, 1, 2, …
-    """
-    found = np.flatnonzero(wrong)
-    if found.size:
-        first = found[:FIRST_ROWS] if numbers is None else numbers[found[:FIRST_ROWS]]
-        sentence = sentence.format(count=found.size)
-        yield Finding(code, column, found.size, tuple(first.tolist()), sentence, way_out)
-
-
-def name_columns(array: str, columns: np.ndarray) -> str:
-    """Return the names of columns as text; of many, only the first."""
-    names = [f"{array}[{column}]" for column in columns[:_NAMED_COLUMNS]]
-    left = len(columns) - len(names)
-    return ", ".join(names) + (f" and {left} more" if left else "")
 
 
 def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
@@ -113,7 +38,7 @@ def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterato
         yield from _order(order)
 
 
-def wrong_values(arrays: Arrays) -> Iterator[Finding]:
+def wrong_values(arrays: Arrays, names: Names) -> Iterator[Finding]:
     """Yield the errors in cells: invalid flags, numbers and propensities."""
     for name in ("terminal", "cut"):
         yield from in_rows(
@@ -123,20 +48,20 @@ def wrong_values(arrays: Arrays) -> Iterator[Finding]:
         )  # fmt: skip
     for name in number_arrays(arrays):
         yield from _in_cells(
-            "not_finite", name, arrays[name], not_finite, "is NaN or infinite",
+            "not_finite", name, arrays[name], names, not_finite, "is NaN or infinite",
             "Fill the gaps by a rule that you can justify, or leave the episodes out; a column "
             "that marks missing values can be useful.",
         )  # fmt: skip
     for name in number_arrays(arrays):
         yield from _in_cells(
-            "too_large", name, arrays[name],
+            "too_large", name, arrays[name], names,
             lambda array: np.isfinite(array) & not_in_float32(array),
             f"is beyond the float32 range of ±{FLOAT32_LARGEST:.3g}",
             "Choose a larger unit, or look for a code that marks missing values.",
         )  # fmt: skip
     if "propensity" in arrays:
         yield from _in_cells(
-            "propensity", "propensity", arrays["propensity"],
+            "propensity", "propensity", arrays["propensity"], names,
             lambda array: np.isfinite(array) & not_a_probability(array),
             "is not above 0 and at most 1",
             "Give the probability with which the logged action was chosen, not a density.",
@@ -207,20 +132,25 @@ def _order(order: Order) -> Iterator[Finding]:
         "Sort the rows by episode, then by time.",
     )  # fmt: skip
     time = np.asarray(order.time)
-    falls = np.append(False, (time[1:] <= time[:-1]) & ~begins[1:])
+    within = np.append(False, ~begins[1:])
     yield from in_rows(
-        "time_order", "time", falls,
-        f"does not increase within its episode in {{count}} of {time.size} rows",
-        "Sort the rows of an episode by time, and keep one row per time.",
+        "time_order", "time", within & np.append(False, time[1:] < time[:-1]),
+        f"falls within its episode in {{count}} of {time.size} rows",
+        "Sort the rows of an episode by time.",
+    )  # fmt: skip
+    yield from in_rows(
+        "repeated_time", "time", within & np.append(False, time[1:] == time[:-1]),
+        f"repeats that of the row above in {{count}} of {time.size} rows",
+        "Drop the duplicates: keep one row per time.",
     )  # fmt: skip
 
 
 def _in_cells(
-    code: str, name: str, array: np.ndarray, wrong: Callable[[np.ndarray], np.ndarray],
-    complaint: str, way_out: str,
+    code: str, name: str, array: np.ndarray, names: Names,
+    wrong: Callable[[np.ndarray], np.ndarray], complaint: str, way_out: str,
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield one finding for all columns of an array with a wrong cell."""
     rows = rows_where(wrong, array)
     if array.ndim == 2 and rows.any():
-        name = name_columns(name, np.flatnonzero(wrong(array[rows]).any(axis=0)))
+        name = names.text(name, np.flatnonzero(wrong(array[rows]).any(axis=0)))
     yield from in_rows(code, name, rows, f"{complaint} in {{count}} of {len(array)} rows", way_out)
