@@ -134,6 +134,42 @@ def test_exactly_the_options_with_several_values_are_merged():
     assert not several & one
 
 
+def test_whole_numbers_may_have_an_exponent(monkeypatch):
+    seen = []
+    monkeypatch.setattr(training, "execute", lambda spec, *_: seen.append(spec) or sys.exit(0))
+    numbers = ["--log-every=100_000", "--seeds", "1e1", "--snapshots", "1e2", "2.5e4"]
+    with pytest.raises(SystemExit):
+        main(["train", "stand_in", "--steps", "1e5", "tiny/own", *numbers, "--set", "rounds=2e0"])
+    (spec,) = seen
+    assert (spec.steps, spec.log_every, spec.snapshots) == (100_000, 100_000, (100, 25_000))
+    assert spec.seeds == tuple(range(10)) and spec.config.rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant", "option"),
+    [
+        ([*TRAIN, "--sedes", "3"], "--seeds", "--checkpoint-seconds"),
+        (["sweep", "bc", "x", "--report_sedes=3"], "--report-seeds", "--grid"),
+        (["show", "--folow", "here"], "--follow", "--follow"),
+        (["data", "make", "a", "b", "--row", "3"], "--rows", "--discount"),
+    ],
+)
+def test_an_unknown_option_lists_the_options_of_its_command(arguments, meant, option):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    first, listed = end.value.code.split("\n", 1)
+    assert re.fullmatch(
+        rf"fat2thin: `fat2thin .*` has no option .* \(did you mean {meant}\?\)", first
+    )
+    assert option in listed and listed.startswith("Its options: ")
+    assert ("--preset" in listed, "--follow" in listed) == (False, "show" in arguments)
+
+
+def test_positional_arguments_may_stand_around_options(capsys):
+    text = output(["show", "here", "--no-follow", "there"], capsys)
+    assert text.startswith("2 run folders")
+
+
 def test_arguments_after_two_dashes_are_unchanged():
     assert merge_repeated(["show", "--follow", "--", "--follow"]) == [
         "show", "--follow", "--", "--follow",
@@ -162,6 +198,41 @@ def test_arguments_after_two_dashes_are_unchanged():
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["settings", "stand_on"], "no algorithm is called 'stand_on'"),
         (["published", "stand_on"], "no settings of 'stand_on' are known"),
+        (["trian"], "`fat2thin` has no command 'trian' (did you mean 'train'?); there are train, "),
+        (["trian"], "more (`fat2thin --help` lists all)"),
+        (
+            ["data", "inf"],
+            "no command 'inf' (did you mean 'info'?); there are info, convert, check",
+        ),
+        (["data"], "`fat2thin data` needs a command: info, check, convert, make"),
+        (["--helo"], "`fat2thin` has no option --helo"),
+        (["train", "stand_in"], "`fat2thin train` needs DATASET"),
+        (["train"], "`fat2thin train` needs ALGORITHM and DATASET"),
+        (["evaluate"], "`fat2thin evaluate` needs FOLDER"),
+        (["report"], "report needs a run folder"),
+        (["sweep", "stand_in", "tiny/own"], "`fat2thin sweep` needs --grid"),
+        (
+            ["train", "stand_in", "iql", "tiny/own"],
+            "takes ALGORITHM DATASET; 'tiny/own' is one too",
+        ),
+        (["algorithms", "bc"], "`fat2thin algorithms` takes no positional arguments; 'bc'"),
+        ([*BARE, "--out"], "--out of `fat2thin train` needs a value"),
+        ([*BARE, "--log-every", "1.5"], "--log-every takes a whole number, such as 20000 or 1e5"),
+        ([*BARE, "--log-every", "1e999999999"], "--log-every takes a whole number"),
+        ([*BARE, "--snapshots", "1", "x"], "--snapshots takes a whole number, such"),
+        ([*BARE, "--holdout", "much"], "--holdout takes a number, got 'much'"),
+        ([*BARE, "--select", "lst"], "--select cannot be 'lst' (did you mean 'last'?)"),
+        (["reproduce", "fig33"], "more (`fat2thin reproduce --help` lists all)"),
+        (["gallery", "--formats=png", "--formats=gif"], "--formats cannot be 'gif'; there are"),
+        (["settings", "ftpo"], "(did you mean 'fttpo'?); there are fttpo, fttpo-sg, fttpo-spot"),
+        (["settings", "ftpo"], "more (`fat2thin algorithms` lists all)"),
+        (["data", "info", "cubik"], "no data set is called 'cubik'; there are treatment/cubic, "),
+        (["data", "info", "cubik"], "more (`fat2thin data info` lists all)"),
+        (
+            ["train", "bc", "treatment/cubic", "--steps", "1", "--set", "hidden=64x64"],
+            "hidden must be a list of whole numbers, got '64x64': write hidden=64,64",
+        ),
+        (["train", "bc", "treatment/cubic", "--set", "hidden=64"], "got 64: write hidden=64,"),
     ],
 )
 def test_a_user_error_is_one_line_and_a_status(arguments, message):

@@ -7,10 +7,12 @@ first line of the docstring is its line in `fat2thin --help`.
 import inspect
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 from tyro.extras import SubcommandApp
+
+from fat2thin.terminal_text import closest_first, did_you_mean
 
 DESCRIPTION = (
     "Offline reinforcement learning with sparse policies: "
@@ -39,6 +41,29 @@ def command(
         return target
 
     return register
+
+
+def find(arguments: Sequence[str]) -> tuple[list[str], Callable[..., Any] | None]:
+    """Return the words that name a command, and its function; None if only help is asked for.
+
+    An unknown command raises a ValueError with the closest ones.
+    """
+    path, target = ["fat2thin"], app
+    for word in arguments:
+        commands = target._subcommands
+        if word in ("-h", "--help"):
+            return path, None
+        name, lists = " ".join(path), f"{' '.join(path)} --help"
+        if word.startswith("-"):
+            raise ValueError(f"`{name}` has no option {word}; `{lists}` lists its commands")
+        if word not in commands:
+            hint, there = did_you_mean(word, commands), closest_first(word, commands, lists)
+            raise ValueError(f"`{name}` has no command {word!r}{hint}; there are {there}")
+        path.append(word)
+        target = commands[word].target
+        if not isinstance(target, SubcommandApp):
+            return path, target
+    raise ValueError(f"`{' '.join(path)}` needs a command: {', '.join(target._subcommands)}")
 
 
 def overview() -> str:

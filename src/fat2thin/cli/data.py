@@ -28,16 +28,26 @@ _Out = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT|minari/I
 
 
 @app.command
-def info(source: _Source, /, seed: int = 0) -> None:
+def info(
+    source: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME|FILE]")
+    ] = None,
+    /,
+    seed: int = 0,
+) -> None:
     """Summarise a data set: episodes, returns, and ranges of actions and observations.
 
     Args:
-        source: Name of a data set, for example treatment/cubic, or the path of a file.
+        source: Name of a data set, for example treatment/cubic, or the path of a file. Without it,
+            the known names are listed.
         seed: Seed of the log, for data sets that are generated per seed.
     """
     from fat2thin import data
     from fat2thin.data.summary import summarise
 
+    if source is None:
+        print(*data.names(), sep="\n")
+        return
     with plain_errors(ValueError):
         dataset = data.load(source, seed)
     print(summarise(dataset))

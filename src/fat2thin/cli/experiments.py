@@ -181,6 +181,8 @@ def report(
     from fat2thin.training import load
 
     with _plain_messages():
+        if not folders:
+            raise ValueError("report needs a run folder, or a folder that contains some")
         found = [path for folder in folders for path in run_folders(folder)]
         if not found:
             raise ValueError(f"no finished run in or below {', '.join(map(str, folders))}")

@@ -16,9 +16,15 @@ import tyro
 
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
-from fat2thin.cli.commands import DESCRIPTION, app, command, overview
+from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
-from fat2thin.cli.reading import command_options, merge_repeated, read_options, read_settings
+from fat2thin.cli.reading import (
+    check_arguments,
+    command_options,
+    merge_repeated,
+    read_options,
+    read_settings,
+)
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
 from fat2thin.terminal_text import plain_errors, printable, use_for_logs_and_warnings
@@ -346,7 +352,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(overview())
         sys.exit(0 if given else 2)
     with plain_errors(ValueError):
+        path, function = find(given)
         given = merge_repeated(given)
+        if function is not None:
+            words = check_arguments(" ".join(path), function, given[len(path) - 1 :])
+            given = [*path[1:], *words]
     with plain_errors(OSError):
         try:
             app.cli(prog="fat2thin", description=DESCRIPTION, args=given)
