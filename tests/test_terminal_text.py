@@ -9,6 +9,7 @@ import pytest
 from fat2thin.terminal_text import (
     _Formatter,
     closest_first,
+    counted,
     plain_errors,
     printable,
     printable_lines,
@@ -58,6 +59,12 @@ def test_the_closest_names_come_first_and_of_many_the_first_five():
     names = [f"name_{number}" for number in range(9)]
     assert closest_first("name_7", names) == "name_7, name_0, name_1, name_2, name_3 and 4 more"
     assert closest_first("name_7", names, "x y").endswith(" and 4 more (`x y` lists all)")
+
+
+def test_a_count_of_one_is_singular():
+    assert [counted(count, "run") for count in (0, 1, 2, 1200)] == [
+        "0 runs", "1 run", "2 runs", "1,200 runs",
+    ]  # fmt: skip
 
 
 def test_errors_and_logs_are_printable():

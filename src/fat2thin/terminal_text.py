@@ -28,6 +28,11 @@ def printable_lines(text: object) -> str:
     return "\n".join(map(printable, str(text).split("\n")))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 run", "1,200 rows"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint in brackets with the most similar known name; empty if none is similar."""
     lower = {other.lower(): other for other in known}

@@ -8,12 +8,13 @@ import pytest
 from tyro.extras import SubcommandApp
 
 import fat2thin
-from fat2thin import training
+from fat2thin import data, training
 from fat2thin.cli.commands import app
 from fat2thin.cli.experiments import CommandOptions
 from fat2thin.cli.main import TrainOptions, main
 from fat2thin.cli.reading import LISTS, merge_repeated
 from fat2thin.settings import published as published_settings
+from fat2thin.settings.spec import choose_spec
 from fat2thin.training import load, progress
 
 BARE = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]
@@ -322,6 +323,110 @@ def test_the_speed_excludes_the_first_chunk(monkeypatch, capsys):
             shown.advance(step)
         shown.evaluated(300, {"actor_sampled": 1.0})
     assert "step 300: actor_sampled 1.00 (10 steps/s, 1:20 left)" in capsys.readouterr().out
+
+
+def test_training_without_evaluations_prints_a_line_now_and_then(monkeypatch, capsys):
+    """The first chunk compiles; 25 s, 40 s, 60 s and 80 s later there are 100 steps more each."""
+    times = iter([50.0, 75.0, 90.0, 110.0, 130.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
+    with progress.Lines() as shown:
+        shown.begin(500, 1)
+        for step in (100, 200, 300, 400, 500):
+            shown.advance(step)
+    lines = ["500 steps, 1 seed", "step 300 of 500 (5 steps/s, 0:40 left)"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_evaluations_replace_the_lines_in_between(monkeypatch, capsys):
+    times = iter([50.0, 75.0, 90.0, 110.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
+    with progress.Lines() as shown:
+        shown.begin(500, 2)
+        for step in (100, 200, 300, 400):
+            shown.advance(step)
+            if step == 200:
+                shown.evaluated(200, {"actor_sampled": 1.0})
+    first, evaluated, between = capsys.readouterr().out.splitlines()
+    assert evaluated.startswith("step 200: actor_sampled 1.00 (")
+    assert between.startswith("step 400 of 500 (")
+
+
+@pytest.mark.parametrize("made", ["file", "folder with files"])
+def test_a_folder_of_other_files_is_not_trained_into(tmp_path, made):
+    out = tmp_path / "out"
+    if made == "file":
+        out.touch()
+        message = "is a file: choose a folder"
+    else:
+        out.mkdir()
+        (out / "thesis.txt").write_text("mine")
+        (out / "b.txt").touch()
+        message = r"holds other files \(b.txt, ...\) and no run: choose an empty or a new folder"
+    with pytest.raises(SystemExit, match=message):
+        main([*TRAIN, "--out", str(out)])
+    assert made == "file" or sorted(path.name for path in out.iterdir()) == ["b.txt", "thesis.txt"]
+
+
+def test_leftovers_of_an_interrupted_start_are_not_in_the_way(tmp_path, capsys):
+    for name in (".lock", ".gitkeep", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    assert f"saved in {tmp_path}" in output([*TRAIN, "--out", str(tmp_path)], capsys)
+
+
+@pytest.fixture
+def one_episode(tmp_path):
+    path = tmp_path / "one.npz"
+    whole = data.load("treatment/cubic@1")
+    data.save_npz(whole, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--holdout", "0.2"], r"holdout=0.2 cannot be met: .* has one episode"),
+        (["--batch-size", "1e12"], r"batch_size=10+ needs about [\d,]+ bytes of memory per seed"),
+    ],
+)
+def test_what_the_log_or_the_memory_cannot_meet_is_one_line(one_episode, tmp_path, more, message):
+    words = ["train", "bc", one_episode, "--steps", "2", "--set", "hidden=4,", "--out"]
+    with pytest.raises(SystemExit, match=f"^fat2thin: {message}[^\n]*$"):
+        main([*words, str(tmp_path / "run"), *more])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_larger_than_the_log_is_told(one_episode):
+    options = {"steps": 1, "batch_size": 25, "settings_from": "default"}
+    _, note = choose_spec("bc", one_episode, None, {}, data.load, **options)
+    assert note.startswith("batch_size=25 is larger than the log of 24 rows: rows are drawn with")
+    _, note = choose_spec("bc", one_episode, None, {}, data.load, **options | {"batch_size": 24})
+    assert note == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate"], ["show"], ["figures"], ["validate", "treatment/cubic"], ["verify"],
+        ["report"], ["claims"], ["data", "info"], ["data", "check"],
+        ["data", "convert", "out.npz"], ["train", "bc"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("given", ["missing", "file", "empty folder"])
+def test_every_command_fails_cleanly_without_its_input(command, given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if given == "file":
+        (tmp_path / given).touch()
+    if given == "empty folder":
+        (tmp_path / given).mkdir()
+    place = 2 if command[0] in ("data", "train") else 1
+    with pytest.raises(SystemExit) as end:
+        main([*command[:place], given, *command[place:]])
+    if command == ["verify"]:
+        assert end.value.code == 1
+    elif command != ["claims"] or given != "empty folder":
+        assert end.value.code.startswith("fat2thin: ") and given in end.value.code
+        assert "\n" not in end.value.code
 
 
 def test_a_table_that_cannot_be_read_is_a_plain_message(tmp_path, monkeypatch):

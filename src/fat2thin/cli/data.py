@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
-from fat2thin.terminal_text import plain_errors, printable
+from fat2thin.terminal_text import counted, plain_errors, printable
 
 if TYPE_CHECKING:
     from fat2thin.data import Dataset
@@ -247,4 +247,5 @@ def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") ->
 
     for path in write(dataset, out, specification):
         print(printable(path))
-    print(f"{dataset.rows:,} rows in {dataset.episode_start.size:,} episodes{pace}")
+    episodes = counted(dataset.episode_start.size, "episode")
+    print(f"{counted(dataset.rows, 'row')} in {episodes}{pace}")

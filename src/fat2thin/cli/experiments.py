@@ -13,7 +13,7 @@ import tyro
 from fat2thin.atomic_files import open_regular, write
 from fat2thin.cli.reading import command_options, read_options, read_settings, read_value
 from fat2thin.settings.options import AUTO, SweepOptions
-from fat2thin.terminal_text import plain_errors, printable
+from fat2thin.terminal_text import counted, plain_errors, printable
 
 if TYPE_CHECKING:
     CommandOptions = Any
@@ -166,6 +166,7 @@ def report(
     /,
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
     claims: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    overwrite: bool = False,
 ) -> None:
     """Write an HTML page to explore runs.
 
@@ -176,13 +177,15 @@ def report(
         folders: Run folders, or folders that contain run folders at any depth.
         out: HTML file to write.
         claims: File written by `fat2thin claims --json`, to show as a table.
+        overwrite: Replace an existing file.
     """
-    from fat2thin.report.page import save_page
+    from fat2thin.report.page import refuse_existing, save_page
     from fat2thin.training import load
 
     with _plain_messages():
         if not folders:
             raise ValueError("report needs a run folder, or a folder that contains some")
+        refuse_existing(out, overwrite)
         found = [path for folder in folders for path in run_folders(folder)]
         if not found:
             raise ValueError(f"no finished run in or below {', '.join(map(str, folders))}")
@@ -191,8 +194,8 @@ def report(
             with open_regular(claims) as file:
                 verdicts = json.load(file)
         path = save_page([load(one) for one in found], out, verdicts)
-    runs = f"{len(found)} run{'s' * (len(found) != 1)}"
-    print(f"{printable(path)}: {runs}, {path.stat().st_size / 1e6:.1f} MB")
+    runs, size = counted(len(found), "run"), path.stat().st_size / 1e6
+    print(f"{printable(path)}: {runs}, {size:.1f} MB")
 
 
 def run_folders(folder: Path) -> list[Path]:

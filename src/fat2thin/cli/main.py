@@ -86,6 +86,7 @@ def train(
         checkpoint_seconds: About how many seconds of work a crash may lose. Ctrl-C loses nothing.
     """
     from fat2thin import data, training
+    from fat2thin.engine.devices import NotEnoughMemoryError
     from fat2thin.envs import TaskFailed
     from fat2thin.evaluation.returns import TaskError
     from fat2thin.settings.spec import choose_spec, find_settings
@@ -103,7 +104,7 @@ def train(
     with plain_errors(
         training.TrainingDiverged, data.DataFileError, TaskError, TaskFailed,
         training.OtherRunError, training.NoRunError, training.DamagedError,
-        training.FolderInUseError, training.NewerFormatError,
+        training.FolderInUseError, training.NewerFormatError, NotEnoughMemoryError,
     ):  # fmt: skip
         try:
             shown = progress.for_terminal(otherwise=progress.Lines)

@@ -102,8 +102,13 @@ def _arrays(log: Dataset | RawLog, box: Box | None) -> tuple[dict[str, np.ndarra
             log.observation, log.action, log.reward, terminal, cut, log.next_observation,
             log.propensity,
         )  # fmt: skip
-    present = {name: array for name, array in log._asdict().items() if array is not None}
-    return {name: np.asarray(array) for name, array in present.items()}, box
+    columns = ("observation_columns", "action_columns")
+    present = {
+        name: np.asarray(array)
+        for name, array in log._asdict().items()
+        if array is not None and name not in columns
+    }
+    return present, box
 
 
 def _prepare(arrays: dict[str, np.ndarray], box: Box | None) -> _Log:
