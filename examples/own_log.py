@@ -53,6 +53,11 @@ def parts(log: data.Dataset, asked: argparse.Namespace) -> tuple[data.Dataset, d
     """Return the training log and the validation log."""
     if asked.validation:
         return log, data.load(asked.validation)
+    if log.episode_start.size < 2:
+        sys.exit(
+            f"{log.name} has one episode, so none can be held out: give another log with "
+            "--validation, or name the column of the episodes."
+        )
     return split(log, share=0.8, seed=0)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
+from fat2thin import data
 from fat2thin.cli.main import main
 from fat2thin.data import load, save_npz
 from fat2thin.data.operations import split
@@ -53,6 +54,12 @@ def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
         assert (run / name).is_file()
     with pytest.raises(SystemExit, match="does not fit the run: its observation_size is 8"):
         main(["validate", str(run), "treatment/cubic"])
+
+
+def test_one_episode_is_one_clear_line(monkeypatch, capsys, tmp_path):
+    data.save_npz(data.load("treatment/cubic@1"), tmp_path / "one.npz")
+    with pytest.raises(SystemExit, match="has one episode, so none can be held out: give another"):
+        run_example(monkeypatch, capsys, tmp_path / "one.npz", "--out", tmp_path / "own")
 
 
 @pytest.mark.slow

@@ -6,7 +6,14 @@ import unicodedata
 
 import pytest
 
-from fat2thin.terminal_text import _Formatter, plain_errors, printable, printable_lines
+from fat2thin.terminal_text import (
+    _Formatter,
+    closest_first,
+    counted,
+    plain_errors,
+    printable,
+    printable_lines,
+)
 
 SHOWN = {"L", "M", "N", "P", "S"}
 """Letters, marks, numbers, punctuation, symbols."""
@@ -45,6 +52,19 @@ def test_the_escapes_are_those_of_toml():
 
 def test_line_breaks_are_kept_in_text_of_several_lines():
     assert printable_lines("a\x1b\nb\x85c") == "a\\u001b\nb\\u0085c"
+
+
+def test_the_closest_names_come_first_and_of_many_the_first_five():
+    assert closest_first("Bta", ["alpha", "gamma", "beta"]) == "beta, alpha, gamma"
+    names = [f"name_{number}" for number in range(9)]
+    assert closest_first("name_7", names) == "name_7, name_0, name_1, name_2, name_3 and 4 more"
+    assert closest_first("name_7", names, "x y").endswith(" and 4 more (`x y` lists all)")
+
+
+def test_a_count_of_one_is_singular():
+    assert [counted(count, "run") for count in (0, 1, 2, 1200)] == [
+        "0 runs", "1 run", "2 runs", "1,200 runs",
+    ]  # fmt: skip
 
 
 def test_errors_and_logs_are_printable():

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TypeVar
 
-from fat2thin.terminal_text import did_you_mean
+from fat2thin.terminal_text import closest_first, did_you_mean
 
 GROUP = "fat2thin.plugins"
 _BUILT_IN = ("fat2thin.envs.treatment",)
@@ -46,11 +46,14 @@ def load() -> None:
                 _log.warning("plug-in %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
 
 
-def find(registry: Mapping[str, Registered], name: str, what: str) -> Registered:
-    """Return the entry of a registry, or raise an error that lists the registered names."""
+def find(registry: Mapping[str, Registered], name: str, what: str, listing: str = "") -> Registered:
+    """Return the entry of a registry, or raise an error that lists the closest names.
+
+    `listing` is the command that lists all of them.
+    """
     if name not in registry:
         load()
     if name not in registry:
-        hint, there = did_you_mean(name, registry), ", ".join(sorted(registry))
+        hint, there = did_you_mean(name, registry), closest_first(name, registry, listing)
         raise ValueError(f"no {what} is called {name!r}{hint}; there are {there}")
     return registry[name]

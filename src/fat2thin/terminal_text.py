@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 
+_COMPARED, _CLOSEST = 64, 5
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -27,11 +28,38 @@ def printable_lines(text: object) -> str:
     return "\n".join(map(printable, str(text).split("\n")))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 run", "1,200 rows"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint in brackets with the most similar known name; empty if none is similar."""
     lower = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), lower, n=1)
     return f" (did you mean {lower[close[0]]!r}?)" if close else ""
+
+
+def closest_first(name: str, known: Iterable[str], listing: str = "") -> str:
+    """Return the known names as text, the most similar first; of many, the first five.
+
+    `listing` is the command that lists all of them.
+
+    >>> closest_first("seed", ["steps", "task", "seeds", "holdout", "episodes", "out", "set"], "x")
+    'seeds, set, steps, episodes, holdout and 2 more (`x` lists all)'
+    """
+    # Cut off: the time of a comparison grows with the square of the length.
+    match = difflib.SequenceMatcher(b=name.lower()[:_COMPARED])
+
+    def similarity(other: str) -> float:
+        match.set_seq1(other.lower())
+        return match.ratio()
+
+    names = sorted(sorted(known), key=similarity, reverse=True)
+    if len(names) <= _CLOSEST:
+        return ", ".join(names)
+    lists = f" (`{listing}` lists all)" if listing else ""
+    return f"{', '.join(names[:_CLOSEST])} and {len(names) - _CLOSEST} more{lists}"
 
 
 @contextlib.contextmanager

@@ -28,6 +28,10 @@ def output(arguments, capsys):
     return capsys.readouterr().out
 
 
+def test_info_without_a_source_lists_the_names(capsys):
+    assert output(["info"], capsys).splitlines() == [*data.names()]
+
+
 def test_info_by_name_and_by_file_agree(tmp_path, capsys):
     path = tmp_path / "log.npz"
     made = output(["make", "treatment/cubic", path, "--seed", "3"], capsys)

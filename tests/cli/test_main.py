@@ -1,4 +1,5 @@
 import inspect
+import itertools
 import re
 import sys
 import typing
@@ -6,11 +7,14 @@ import typing
 import pytest
 from tyro.extras import SubcommandApp
 
-from fat2thin import training
+import fat2thin
+from fat2thin import data, training
+from fat2thin.cli.commands import app
 from fat2thin.cli.experiments import CommandOptions
-from fat2thin.cli.main import TrainOptions, app, main
+from fat2thin.cli.main import TrainOptions, main
 from fat2thin.cli.reading import LISTS, merge_repeated
 from fat2thin.settings import published as published_settings
+from fat2thin.settings.spec import choose_spec
 from fat2thin.training import load, progress
 
 BARE = ["train", "stand_in", "tiny/own", "--steps", "6", "--evaluate-every", "3"]
@@ -131,6 +135,42 @@ def test_exactly_the_options_with_several_values_are_merged():
     assert not several & one
 
 
+def test_whole_numbers_may_have_an_exponent(monkeypatch):
+    seen = []
+    monkeypatch.setattr(training, "execute", lambda spec, *_: seen.append(spec) or sys.exit(0))
+    numbers = ["--log-every=100_000", "--seeds", "1e1", "--snapshots", "1e2", "2.5e4"]
+    with pytest.raises(SystemExit):
+        main(["train", "stand_in", "--steps", "1e5", "tiny/own", *numbers, "--set", "rounds=2e0"])
+    (spec,) = seen
+    assert (spec.steps, spec.log_every, spec.snapshots) == (100_000, 100_000, (100, 25_000))
+    assert spec.seeds == tuple(range(10)) and spec.config.rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant", "option"),
+    [
+        ([*TRAIN, "--sedes", "3"], "--seeds", "--checkpoint-seconds"),
+        (["sweep", "bc", "x", "--report_sedes=3"], "--report-seeds", "--grid"),
+        (["show", "--folow", "here"], "--follow", "--follow"),
+        (["data", "make", "a", "b", "--row", "3"], "--rows", "--discount"),
+    ],
+)
+def test_an_unknown_option_lists_the_options_of_its_command(arguments, meant, option):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    first, listed = end.value.code.split("\n", 1)
+    assert re.fullmatch(
+        rf"fat2thin: `fat2thin .*` has no option .* \(did you mean {meant}\?\)", first
+    )
+    assert option in listed and listed.startswith("Its options: ")
+    assert ("--preset" in listed, "--follow" in listed) == (False, "show" in arguments)
+
+
+def test_positional_arguments_may_stand_around_options(capsys):
+    text = output(["show", "here", "--no-follow", "there"], capsys)
+    assert text.startswith("2 run folders")
+
+
 def test_arguments_after_two_dashes_are_unchanged():
     assert merge_repeated(["show", "--follow", "--", "--follow"]) == [
         "show", "--follow", "--", "--follow",
@@ -159,6 +199,41 @@ def test_arguments_after_two_dashes_are_unchanged():
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["settings", "stand_on"], "no algorithm is called 'stand_on'"),
         (["published", "stand_on"], "no settings of 'stand_on' are known"),
+        (["trian"], "`fat2thin` has no command 'trian' (did you mean 'train'?); there are train, "),
+        (["trian"], "more (`fat2thin --help` lists all)"),
+        (
+            ["data", "inf"],
+            "no command 'inf' (did you mean 'info'?); there are info, convert, check",
+        ),
+        (["data"], "`fat2thin data` needs a command: info, check, convert, make"),
+        (["--helo"], "`fat2thin` has no option --helo"),
+        (["train", "stand_in"], "`fat2thin train` needs DATASET"),
+        (["train"], "`fat2thin train` needs ALGORITHM and DATASET"),
+        (["evaluate"], "`fat2thin evaluate` needs FOLDER"),
+        (["report"], "report needs a run folder"),
+        (["sweep", "stand_in", "tiny/own"], "`fat2thin sweep` needs --grid"),
+        (
+            ["train", "stand_in", "iql", "tiny/own"],
+            "takes ALGORITHM DATASET; 'tiny/own' is one too",
+        ),
+        (["algorithms", "bc"], "`fat2thin algorithms` takes no positional arguments; 'bc'"),
+        ([*BARE, "--out"], "--out of `fat2thin train` needs a value"),
+        ([*BARE, "--log-every", "1.5"], "--log-every takes a whole number, such as 20000 or 1e5"),
+        ([*BARE, "--log-every", "1e999999999"], "--log-every takes a whole number"),
+        ([*BARE, "--snapshots", "1", "x"], "--snapshots takes a whole number, such"),
+        ([*BARE, "--holdout", "much"], "--holdout takes a number, got 'much'"),
+        ([*BARE, "--select", "lst"], "--select cannot be 'lst' (did you mean 'last'?)"),
+        (["reproduce", "fig33"], "more (`fat2thin reproduce --help` lists all)"),
+        (["gallery", "--formats=png", "--formats=gif"], "--formats cannot be 'gif'; there are"),
+        (["settings", "ftpo"], "(did you mean 'fttpo'?); there are fttpo, fttpo-sg, fttpo-spot"),
+        (["settings", "ftpo"], "more (`fat2thin algorithms` lists all)"),
+        (["data", "info", "cubik"], "no data set is called 'cubik'; there are treatment/cubic, "),
+        (["data", "info", "cubik"], "more (`fat2thin data info` lists all)"),
+        (
+            ["train", "bc", "treatment/cubic", "--steps", "1", "--set", "hidden=64x64"],
+            "hidden must be a list of whole numbers, got '64x64': write hidden=64,64",
+        ),
+        (["train", "bc", "treatment/cubic", "--set", "hidden=64"], "got 64: write hidden=64,"),
     ],
 )
 def test_a_user_error_is_one_line_and_a_status(arguments, message):
@@ -250,9 +325,146 @@ def test_the_speed_excludes_the_first_chunk(monkeypatch, capsys):
     assert "step 300: actor_sampled 1.00 (10 steps/s, 1:20 left)" in capsys.readouterr().out
 
 
+def test_training_without_evaluations_prints_a_line_now_and_then(monkeypatch, capsys):
+    """The first chunk compiles; 25 s, 40 s, 60 s and 80 s later there are 100 steps more each."""
+    times = iter([50.0, 75.0, 90.0, 110.0, 130.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
+    with progress.Lines() as shown:
+        shown.begin(500, 1)
+        for step in (100, 200, 300, 400, 500):
+            shown.advance(step)
+    lines = ["500 steps, 1 seed", "step 300 of 500 (5 steps/s, 0:40 left)"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_evaluations_replace_the_lines_in_between(monkeypatch, capsys):
+    times = iter([50.0, 75.0, 90.0, 110.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
+    with progress.Lines() as shown:
+        shown.begin(500, 2)
+        for step in (100, 200, 300, 400):
+            shown.advance(step)
+            if step == 200:
+                shown.evaluated(200, {"actor_sampled": 1.0})
+    first, evaluated, between = capsys.readouterr().out.splitlines()
+    assert evaluated.startswith("step 200: actor_sampled 1.00 (")
+    assert between.startswith("step 400 of 500 (")
+
+
+@pytest.mark.parametrize("made", ["file", "folder with files"])
+def test_a_folder_of_other_files_is_not_trained_into(tmp_path, made):
+    out = tmp_path / "out"
+    if made == "file":
+        out.touch()
+        message = "is a file: choose a folder"
+    else:
+        out.mkdir()
+        (out / "thesis.txt").write_text("mine")
+        (out / "b.txt").touch()
+        message = r"holds other files \(b.txt, ...\) and no run: choose an empty or a new folder"
+    with pytest.raises(SystemExit, match=message):
+        main([*TRAIN, "--out", str(out)])
+    assert made == "file" or sorted(path.name for path in out.iterdir()) == ["b.txt", "thesis.txt"]
+
+
+def test_leftovers_of_an_interrupted_start_are_not_in_the_way(tmp_path, capsys):
+    for name in (".lock", ".gitkeep", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    assert f"saved in {tmp_path}" in output([*TRAIN, "--out", str(tmp_path)], capsys)
+
+
+@pytest.fixture
+def one_episode(tmp_path):
+    path = tmp_path / "one.npz"
+    whole = data.load("treatment/cubic@1")
+    data.save_npz(whole, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--holdout", "0.2"], r"holdout=0.2 cannot be met: .* has one episode"),
+        (["--batch-size", "1e12"], r"batch_size=10+ needs about [\d,]+ bytes of memory per seed"),
+    ],
+)
+def test_what_the_log_or_the_memory_cannot_meet_is_one_line(one_episode, tmp_path, more, message):
+    words = ["train", "bc", one_episode, "--steps", "2", "--set", "hidden=4,", "--out"]
+    with pytest.raises(SystemExit, match=f"^fat2thin: {message}[^\n]*$"):
+        main([*words, str(tmp_path / "run"), *more])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_larger_than_the_log_is_told(one_episode):
+    options = {"steps": 1, "batch_size": 25, "settings_from": "default"}
+    _, note = choose_spec("bc", one_episode, None, {}, data.load, **options)
+    assert note.startswith("batch_size=25 is larger than the log of 24 rows: rows are drawn with")
+    _, note = choose_spec("bc", one_episode, None, {}, data.load, **options | {"batch_size": 24})
+    assert note == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate"], ["show"], ["figures"], ["validate", "treatment/cubic"], ["verify"],
+        ["report"], ["claims"], ["data", "info"], ["data", "check"],
+        ["data", "convert", "out.npz"], ["train", "bc"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("given", ["missing", "file", "empty folder"])
+def test_every_command_fails_cleanly_without_its_input(command, given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if given == "file":
+        (tmp_path / given).touch()
+    if given == "empty folder":
+        (tmp_path / given).mkdir()
+    place = 2 if command[0] in ("data", "train") else 1
+    with pytest.raises(SystemExit) as end:
+        main([*command[:place], given, *command[place:]])
+    if command == ["verify"]:
+        assert end.value.code == 1
+    elif command != ["claims"] or given != "empty folder":
+        assert end.value.code.startswith("fat2thin: ") and given in end.value.code
+        assert "\n" not in end.value.code
+
+
 def test_a_table_that_cannot_be_read_is_a_plain_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("episode,obs,dose,reward\n1,0.5,0.1,1.0\n")
     for name, message in (("log.csv", "log.toml next to it must describe"), ("no.csv", r"no\.csv")):
         with pytest.raises(SystemExit, match=message):
             main(["train", "stand_in", name, "--steps", "1"])
+
+
+def test_help_lists_the_commands_by_group(capsys, monkeypatch):
+    """One line of at most 80 characters each, and no empty group."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    listed = {
+        part.splitlines()[0]: re.findall(r"^  (\w+) +[A-Z].*\.$", part, re.MULTILINE)
+        for part in text.split("\n\n")
+        if part.partition("\n")[0].endswith(":")
+    }
+    groups = ["Data:", "Train:", "Judge:", "Deploy:", "Paper:"]
+    assert [*listed] == [group for group in groups if group in listed]
+    assert listed["Data:"] == ["data"] and listed["Train:"][0] == "train"
+    assert "report" in listed["Judge:"] and "claims" in listed["Paper:"]
+    assert all(listed.values())
+    assert sorted(itertools.chain(*listed.values())) == sorted(app._subcommands)
+    assert len(app._subcommands) < 25
+
+
+def test_no_command_prints_the_commands_and_fails(capsys):
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "Train:" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys):
+    assert output(["--version"], capsys) == f"fat2thin {fat2thin.__version__}\n"

@@ -72,7 +72,7 @@ def test_stops_are_evaluations_and_snapshots():
         ({"settings": {"loud": 1}}, "loud must be True or False"),
         ({"settings": {"name": 1}}, "name must be a string"),
         ({"settings": {"widths": [1.5]}}, "widths must be a whole number"),
-        ({"settings": {"widths": 8}}, r"widths must be tuple\[int, ...\]"),
+        ({"settings": {"widths": 8}}, "widths must be a list of whole numbers"),
         ({"settings": {"limit": "x"}}, r"limit must be float \| None"),
         ({"config": FtTPOConfig()}, "config must be a Config for 'stand_in', got a FtTPOConfig"),
     ],
@@ -157,7 +157,7 @@ def test_the_difference_of_specifications_is_listed_by_field():
 def test_settings_are_explained_from_their_source(tiny_world):
     explained = {name: (default, text) for name, default, text in explain(tiny_world.config)}
     assert explained["learning_rate"] == (0.1, "Step of the descent; the usual range is wide.")
-    assert explained["widths"] == ((8,), "Not used by anything.")
+    assert explained["widths"] == ((8,), "Not used.")
     assert explained["limit"] == (None, "")
 
 

@@ -80,14 +80,14 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Algorithm:
-    """Return the algorithm of this name; raise a ValueError that lists the known names.
+    """Return the algorithm of this name; raise a ValueError that lists the closest names.
 
     Example:
         >>> from fat2thin import algorithms
         >>> algorithms.get("iql").config().expectile
         0.7
     """
-    return plugins.find(_REGISTRY, name, "algorithm")
+    return plugins.find(_REGISTRY, name, "algorithm", "fat2thin algorithms")
 
 
 for _module in (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
-from fat2thin.terminal_text import plain_errors, printable
+from fat2thin.terminal_text import counted, plain_errors, printable
 
 if TYPE_CHECKING:
     from fat2thin.data import Dataset
@@ -29,16 +29,26 @@ _Out = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT|minari/I
 
 
 @app.command
-def info(source: _Source, /, seed: int = 0) -> None:
+def info(
+    source: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME|FILE]")
+    ] = None,
+    /,
+    seed: int = 0,
+) -> None:
     """Summarise a data set: episodes, returns, and ranges of actions and observations.
 
     Args:
-        source: Name of a data set, for example treatment/cubic, or the path of a file.
+        source: Name of a data set, for example treatment/cubic, or the path of a file. Without it,
+            the known names are listed.
         seed: Seed of the log, for data sets that are generated per seed.
     """
     from fat2thin import data
     from fat2thin.data.summary import summarise
 
+    if source is None:
+        print(*data.names(), sep="\n")
+        return
     with plain_errors(ValueError):
         dataset = data.load(source, seed)
     print(summarise(dataset))
@@ -321,4 +331,5 @@ def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") ->
 
     for path in write(dataset, out, specification):
         print(printable(path))
-    print(f"{dataset.rows:,} rows in {dataset.episode_start.size:,} episodes{pace}")
+    episodes = counted(dataset.episode_start.size, "episode")
+    print(f"{counted(dataset.rows, 'row')} in {episodes}{pace}")

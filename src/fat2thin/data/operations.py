@@ -208,13 +208,18 @@ def learned_and_held_out(
     """Return the training episodes and the held-out episodes (None if `holdout` is 0)."""
     if not holdout:
         return dataset, None
-    if dataset.episode_start.size < 2:
+    check_holdout(dataset, holdout)
+    held_out, learned = split(dataset, holdout, seed)
+    return learned, held_out
+
+
+def check_holdout(dataset: Dataset, holdout: float) -> None:
+    """Raise a ValueError if no whole episode can be held out."""
+    if holdout and dataset.episode_start.size < 2:
         raise ValueError(
             f"holdout={holdout:g} cannot be met: data set {dataset.name!r} has one episode, and "
             "whole episodes are held out. Set holdout=0, or mark where episodes start"
         )
-    held_out, learned = split(dataset, holdout, seed)
-    return learned, held_out
 
 
 def subsample(

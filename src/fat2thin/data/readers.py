@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fat2thin import plugins
 from fat2thin.data.dataset import Dataset
-from fat2thin.terminal_text import did_you_mean
+from fat2thin.terminal_text import closest_first, did_you_mean
 
 
 class Reader(NamedTuple):
@@ -81,7 +81,8 @@ def reader(name: str) -> Reader:
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
     if not found or not _knows(found[0], name):
-        hint, there = did_you_mean(name, names()), ", ".join(names())
+        hint = did_you_mean(name, names())
+        there = closest_first(name, names(), "fat2thin data info")
         raise ValueError(
             f"no data set is called {name!r}{hint}; there are {there}, paths that "
             f"end in {', '.join(_SUFFIXES)}, and folders that contain {' or '.join(_FOLDERS)}"

@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from fat2thin.algorithms.base import State
+from fat2thin.data.safe_files import default_limit
 from fat2thin.engine import loop
 from fat2thin.engine.compilation_cache import make_room
 from fat2thin.engine.metrics import ChunkReport
@@ -39,6 +40,10 @@ _OUTPUTS = 1
 states and .7 to .8 outputs on a CPU, for TD3+BC, IQL, SQL, AWAC and FtTPO with jobs side by side,
 layers of 64 and 256 and batches of 256 and 1,024; an accelerator's compiler may keep more copies.
 The rows drawn ahead are added to that."""
+
+
+class NotEnoughMemoryError(ValueError):
+    """One job needs more memory than there is."""
 
 
 class JobScheduler:
@@ -186,10 +191,18 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
 
     The limit is `FAT2THIN_MEMORY`, or the free memory of the devices.
     """
-    offered = _asked_for() or _offered()
+    asked, free, needed = _asked_for(), _offered(), chunk_size(program, jobs, 1)
+    # On a CPU, the memory of the machine; `default_limit` is half of it.
+    available = free or 2 * default_limit()
+    if needed > available:
+        raise NotEnoughMemoryError(
+            f"batch_size={program.batch_size} needs about {needed:,} bytes of memory per seed; "
+            f"there are {available:,.0f}: use a smaller batch_size, or smaller networks"
+        )
+    offered = asked or free
     if offered is None:
         return None
-    return max(1, math.floor((offered - data_size) / chunk_size(program, jobs, 1)))
+    return max(1, math.floor((offered - data_size) / needed))
 
 
 def _asked_for() -> float | None:

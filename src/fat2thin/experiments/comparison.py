@@ -9,6 +9,7 @@ import numpy as np
 from fat2thin.data.formats.d4rl import normalised_score, robot
 from fat2thin.evaluation import statistics
 from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import counted
 from fat2thin.training import Run
 
 Named = TypeVar("Named")
@@ -63,8 +64,8 @@ def methods_table(dataset: str, runs: Mapping[str, Run]) -> Table:
     any_run = next(iter(runs.values()))
     unit = "score" if robot(any_run.spec.dataset) else "return"
     return Table(
-        title=f"{dataset}: final {unit} after {any_run.step:,} updates, "
-        f"seeds {listed(any_run.spec.seeds)}, {any_run.spec.episodes} episodes per seed",
+        title=f"{dataset}: final {unit} after {counted(any_run.step, 'update')}, "
+        f"seeds {listed(any_run.spec.seeds)}, {counted(any_run.spec.episodes, 'episode')} per seed",
         rows=tuple(rows),
         notes=tuple(
             f"{label}: without stopped seed{'s' * (len(gone) > 1)} {listed(sorted(map(int, gone)))}"

@@ -21,6 +21,7 @@ from fat2thin.envs import treatment
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.lock import in_use
+from fat2thin.terminal_text import counted
 from fat2thin.training import FolderInUseError, Run, RunSpec, TrainingDiverged, load
 from fat2thin.training.progress import Silent
 from fat2thin.training.runner import execute_together
@@ -87,9 +88,8 @@ class PlanProgress(Silent):
     def words(self) -> str:
         """Current program, speed, and time left at the mean speed so far."""
         count = len(self._updates)
-        programs = f"{count} program{'s' * (count != 1)}"
-        runs = f"{self._reused} run{'s' * (self._reused != 1)}"
-        reused = f", {runs} reused" if self._reused else ""
+        programs = counted(count, "program")
+        reused = f", {counted(self._reused, 'run')} reused" if self._reused else ""
         if self._number < 0:
             return f"{programs} to run{reused}"
         if len(self._finished) == count:

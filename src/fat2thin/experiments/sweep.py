@@ -26,6 +26,7 @@ from fat2thin.evaluation.statistics import Interval, seed_interval
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlannedRun, PlanProgress
 from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import counted
 from fat2thin.training import OtherRunError, Run, RunSpec, make_spec
 
 POLICY = "actor_sampled"  # the policy whose returns select
@@ -140,8 +141,9 @@ class SweepResult(NamedTuple):
         missing = any(math.isnan(score.value) for score in choice.scores.values())
         never = [f"- (never selected): {_why_none(self.sweep.select)}"] if missing else []
         return Table(
-            title=f"{base.algorithm} on {base.dataset}, {len(choice.scores)} settings, "
-            f"seeds {listed(base.seeds)}, {base.steps:,} steps: {_CRITERIA[self.sweep.select]}",
+            title=f"{base.algorithm} on {base.dataset}, {counted(len(choice.scores), 'setting')}, "
+            f"seeds {listed(base.seeds)}, {counted(base.steps, 'step')}: "
+            f"{_CRITERIA[self.sweep.select]}",
             rows=tuple(
                 {"setting": name, "score": score.value, "low": score.low, "high": score.high}
                 for name, score in ordered

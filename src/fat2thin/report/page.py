@@ -70,12 +70,19 @@ def save_page(
 ) -> Path:
     """Write the page to a file atomically and return its path."""
     place = Path(path)
-    if place.is_dir():
-        raise ValueError(f"{place} is a folder; give a file, such as {place / 'report.html'}")
+    refuse_existing(place, overwrite=True)
     contents = make_page(runs, claims, logs).encode()
     place.parent.mkdir(parents=True, exist_ok=True)
     write(place, contents)
     return place
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raise a ValueError if the page would replace a folder, or a file without `overwrite`."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file, such as {path / 'report.html'}")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists; --overwrite replaces it")
 
 
 def _part(name: str) -> str:

@@ -18,6 +18,7 @@ from fat2thin.report import style
 from fat2thin.report.log_figures import central_range
 from fat2thin.report.style import save_figures, styled, view
 from fat2thin.runs.result import Run
+from fat2thin.terminal_text import counted
 
 PATIENTS = 200
 PATIENT_SEED = 0
@@ -92,7 +93,7 @@ def policy_evolution(run: Run, seed: int) -> Figure:
                 linewidth=1.6, label=titles["proposal"],
             )  # fmt: skip
         _draw_actor(axes, run.policy(seed, step), titles["actor"])
-        axes.set_title("before training" if step == 0 else f"after {step:,} updates")
+        axes.set_title("before training" if step == 0 else f"after {counted(step, 'update')}")
     for axes in grid[-1]:
         axes.set_xlabel("dose")
     for axes in grid[:, 0]:
@@ -155,7 +156,9 @@ def dose_band(run: Run, seed: int) -> Figure:
         _mark_doses(axes, task, run.references["best constant"].measures["dose_mean"], prefix)
         axes.set(title=title, xlabel="patient, in the order of the centres")
     row[0].set(xlim=(0.5, PATIENTS + 0.5), ylabel="dose")
-    figure.suptitle(f"{_name(run, seed)}, after {run.step:,} updates: {PATIENTS} new patients")
+    figure.suptitle(
+        f"{_name(run, seed)}, after {counted(run.step, 'update')}: {PATIENTS} new patients"
+    )
     figure.legend(loc="outside lower center", ncols=2 * len(titles))
     return figure
 

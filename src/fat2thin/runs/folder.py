@@ -61,6 +61,7 @@ class RunFolder:
     def status(self, spec: RunSpec, hashes: list[str]) -> str | None:
         """Return the status of this run, None if it has not started; another run is refused."""
         if not self._has(RUN):
+            self._refuse_other_files()
             return None
         about = self.about()
         lines = difference(about["spec"], spec.to_json())
@@ -72,6 +73,25 @@ class RunFolder:
                 "Choose another folder, or remove this one."
             )
         return about["status"]
+
+    def _refuse_other_files(self) -> None:
+        """Raise an error if a folder without a run holds files of others.
+
+        Hidden files, and those of a run whose start was interrupted, are not in the way.
+        """
+        own = {METRICS, EVALUATIONS, REFERENCES, STATE, SNAPSHOTS, checkpoints.FOLDER}
+        try:
+            names = sorted(os.listdir(self.path))
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            raise OtherRunError(f"{self.path} is a file: choose a folder for the run") from None
+        others = [name for name in names if name not in own and not name.startswith(".")]
+        if others:
+            raise OtherRunError(
+                f"{self.path} holds other files ({others[0]}{', ...' * (len(others) > 1)}) and no "
+                f"run: choose an empty or a new folder, such as {self.path / 'run'}"
+            )
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Prepare the folder for a new run; the files of an unfinished one are removed."""

@@ -21,6 +21,7 @@ from fat2thin.runs.files import DamagedError, refuse_too_large
 from fat2thin.runs.folder import DIVERGED, EVALUATIONS, METRICS, RUN, RUNNING, STATE, RunFolder
 from fat2thin.runs.identity import RunIdentity
 from fat2thin.settings.spec import RunSpec
+from fat2thin.terminal_text import counted
 
 
 class NotPossible(Exception):
@@ -136,7 +137,7 @@ def check_metrics(run: RecordedRun) -> str:
         newest = run.checkpoints[0]
         if not run.folder.metrics_contents().startswith(newest.contents(METRICS) or b""):
             raise DamagedError(f"they do not begin with those of the checkpoint of {newest.place}")
-    return f"{line:,} rows, to step {run.reached:,}"
+    return f"{counted(line, 'row')}, to step {run.reached:,}"
 
 
 def check_evaluations(run: RecordedRun) -> str:
@@ -153,7 +154,7 @@ def check_evaluations(run: RecordedRun) -> str:
     for name, evaluation in policies.items():
         if evaluation.returns.shape[-1] != run.spec.episodes:
             raise DamagedError(f"{name} has {evaluation.returns.shape[-1]} episodes per seed")
-    return f"{len(steps)} steps, {len(policies)} ways of acting, all seeds"
+    return f"{counted(len(steps), 'step')}, {len(policies)} ways of acting, all seeds"
 
 
 def check_snapshots(run: RecordedRun) -> str:

@@ -32,7 +32,7 @@ from fat2thin.runs.identity import RunColumns, columns_of, identity_of
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
 from fat2thin.tables import Table, listed
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import counted, printable
 
 _LONGEST_LINE = 90
 
@@ -230,7 +230,9 @@ class Run:
                 evaluations = self._scheduler.evaluate(
                     states, places, number, stream=stream, evaluator=judge, episodes=episodes
                 )
-        when = f"after step {self.step:,}, {episodes} fresh episodes per seed (draw {draw})"
+        when = (
+            f"after step {self.step:,}, {counted(episodes, 'fresh episode')} per seed (draw {draw})"
+        )
         title = self._title(when, "{} with their last good state")
         return make_table(title, evaluations, self.references)
 

@@ -22,6 +22,7 @@ from fat2thin.runs.folder_checks import NotPossible, RecordedRun, refuse
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import MOST_ROWS, difference
 from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import counted
 
 OK, FAILED, NOT_POSSIBLE = "ok", "FAILED", "not possible"
 _SAID = ("versions", "device", "started")
@@ -126,7 +127,8 @@ class _Verifier:
         self._run = run
         stopped = f", {len(about['stopped'])} of them stopped" if "stopped" in about else ""
         now = ", and a process is training into the folder" if self._in_use else ""
-        return f"{about['status']}, {spec.steps:,} steps, seeds {listed(spec.seeds)}{stopped}{now}"
+        steps = counted(spec.steps, "step")
+        return f"{about['status']}, {steps}, seeds {listed(spec.seeds)}{stopped}{now}"
 
     def _intact_checkpoints(self, about: dict[str, Any]) -> list[Checkpoint]:
         """Return the intact checkpoints, newest first, and record what is wrong with the others."""
@@ -208,7 +210,7 @@ def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> s
         chunks = [(start, length) for start, length in run.chunks if start < most]
         again.compute(again.scheduler.init(), np.ones(len(run.spec.seeds), bool), chunks)
         done = sum(chunks[-1])
-        notes = [f"{done:,} steps from the start"]
+        notes = [f"{counted(done, 'step')} from the start"]
     newest = run.checkpoints[0] if run.checkpoints else None
     if run.over and done < run.reached and newest and newest.place.training:
         step = newest.place.step
@@ -218,9 +220,9 @@ def replay(run: RecordedRun, logs: tuple[LoadedLog, ...], most: int | None) -> s
             active = np.asarray([str(seed) not in stopped for seed in run.spec.seeds])
             chunks = [(start, length) for start, length in run.chunks if start >= step]
             again.compute(again.scheduler.spread(run.state(newest)), active, chunks)
-            notes.append(f"{left:,} steps from the checkpoint of step {step:,} to the end")
+            notes.append(f"{counted(left, 'step')} from the checkpoint of step {step:,} to the end")
         elif left > most:
-            notes.append(f"nothing at the end, which needs a replay of {left:,} steps")
+            notes.append(f"nothing at the end, which needs a replay of {counted(left, 'step')}")
     if not again.compared:
         raise NotPossible("; ".join(notes))
     again.refuse_differences("; ".join(notes))

@@ -1,23 +1,22 @@
 """Make an algorithm's config from names and values, and check it."""
 
 import dataclasses
-import difflib
 import itertools
 import math
 import numbers
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fat2thin.algorithms.base import Algorithm
+from fat2thin.terminal_text import closest_first
 
 LONGEST_LIST = 256
 """Maximum length of a list: every layer of a network is traced."""
 LARGEST_NUMBER = 2**31 - 1
 """Maximum of a whole number: sizes and updates are counted in 32 bits."""
-_COMPARED = 64
 
 
 def make_config(
@@ -85,19 +84,12 @@ def _checked(algorithm: Algorithm, base: Any, values: Mapping[str, Any]) -> Any:
 
 
 def refuse_unknown(algorithm: Algorithm, settings: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raise a ValueError for an unknown setting; it lists the known names and those in `also`."""
+    """Raise a ValueError for an unknown setting; it lists the closest names, also of `also`."""
     fields = [field.name for field in dataclasses.fields(algorithm.config)]
     for name in settings:
         if name not in fields:
-            names = ", ".join(_closest_first(name, [*fields, *also]))
-            raise ValueError(f"{algorithm.name} has no setting {name!r}; there are {names}")
-
-
-def _closest_first(name: str, names: Sequence[str]) -> list[str]:
-    """Return the names, those that look most like `name` first."""
-    # Cut off: the time of a comparison grows with the square of the length.
-    text = name[:_COMPARED]
-    return sorted(names, key=lambda other: -difflib.SequenceMatcher(None, text, other).ratio())
+            there = closest_first(name, [*fields, *also], f"fat2thin settings {algorithm.name}")
+            raise ValueError(f"{algorithm.name} has no setting {name!r}; there are {there}")
 
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
@@ -119,13 +111,27 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
                 raise ValueError(f"{name} must not be larger than {_LARGEST[origin]}")
             return origin(value)
     described = _WORDS.get(kind, str(kind).replace("typing.", ""))
-    raise ValueError(f"{name} must be {described}, got {value!r}")
+    raise ValueError(f"{name} must be {described}, got {value!r}{_as_list(name, value, kind)}")
+
+
+def _as_list(name: str, value: Any, kind: Any) -> str:
+    """Return how to write a list that was written as 64x64, or as one number."""
+    entries = str(value).lower().split("x")
+    if kind != tuple[int, ...] or not all(entry.isdecimal() for entry in entries):
+        return ""
+    return f": write {name}={','.join(entries)}{',' * (len(entries) == 1)}"
 
 
 _UNIONS = (typing.Union, types.UnionType)
 _LARGEST: dict[Any, float] = {int: LARGEST_NUMBER, float: sys.float_info.max}
 _SCALARS: dict[Any, Any] = {bool: bool, int: numbers.Integral, float: numbers.Real, str: str}
-_WORDS = {float: "one number", int: "a whole number", bool: "True or False", str: "a string"}
+_WORDS: dict[Any, str] = {
+    float: "one number",
+    int: "a whole number",
+    bool: "True or False",
+    str: "a string",
+    tuple[int, ...]: "a list of whole numbers",
+}
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fat2thin import algorithms, data
+from fat2thin.data.operations import check_holdout
 from fat2thin.data.scaling import check_reward_scale
 from fat2thin.random_streams import LARGEST_SEED
 from fat2thin.settings import small_logs
@@ -13,6 +14,7 @@ from fat2thin.settings.config import LARGEST_NUMBER, make_config, whole_number
 from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LAST, OFFLINE, SMALL, RunOptions
 from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
 from fat2thin.settings.small_logs import Load
+from fat2thin.terminal_text import counted
 
 MOST_ROWS = 1_000_000  # maximum number of rows of metrics of a run, about half a gigabyte
 
@@ -81,7 +83,16 @@ def choose_spec(
         algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
         **given,
     )  # fmt: skip
-    return spec, describe_settings([spec], [*settings, *given], automatic, load)
+    if spec.holdout:
+        check_holdout(load(dataset, 0), spec.holdout)
+    notes = describe_settings([spec], [*settings, *given], automatic, load)
+    if "batch_size" in given and spec.batch_size > (rows := load(dataset, 0).rows):
+        larger = (
+            f"batch_size={spec.batch_size} is larger than the log of {counted(rows, 'row')}: rows "
+            "are drawn with replacement, so an update sees most of them several times."
+        )
+        notes = f"{notes} {larger}".strip()
+    return spec, notes
 
 
 def make_spec(
@@ -190,10 +201,10 @@ def _refuse_endless_metrics(spec: RunSpec) -> None:
     rows = -(-spec.steps // spec.log_every) * len(spec.seeds)
     if rows > MOST_ROWS:
         enough = -(-spec.steps * len(spec.seeds) // MOST_ROWS)
+        fewer = f"log_every={enough} or more" if enough > spec.log_every else "fewer seeds"
         raise ValueError(
             f"log_every={spec.log_every} gives {rows:,} rows of metrics (steps: {spec.steps:,}, "
-            f"seeds: {len(spec.seeds)}); the maximum is {MOST_ROWS:,}: use log_every={enough} or "
-            "more"
+            f"seeds: {len(spec.seeds)}); the maximum is {MOST_ROWS:,}: use {fewer}"
         )
 
 

@@ -1,4 +1,4 @@
-"""How a run shows its progress: a bar on a terminal, one line per evaluation elsewhere."""
+"""How a run shows its progress: a bar on a terminal, lines elsewhere."""
 
 import sys
 import time
@@ -10,6 +10,9 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 
 from fat2thin.evaluation.returns import SCORE
+from fat2thin.terminal_text import counted
+
+_SILENCE = 30.0  # seconds without a line after which one is printed
 
 
 class Silent:
@@ -37,13 +40,14 @@ class _Timed(Silent):
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         self._steps, self._done, self._rate = steps, 0, 0.0
         self._origin: tuple[int, float] | None = None
+        self._now = 0.0
 
     def advance(self, step: int) -> None:
-        self._done, now = step, time.perf_counter()
+        self._done, self._now = step, time.perf_counter()
         if self._origin is None:
-            self._origin = (step, now)
+            self._origin = (step, self._now)
             return
-        since = now - self._origin[1]
+        since = self._now - self._origin[1]
         self._rate = (step - self._origin[0]) / since if since > 0 else 0.0
 
     def _pace(self) -> str:
@@ -55,12 +59,23 @@ class _Timed(Silent):
 
 
 class Lines(_Timed):
-    """One line per evaluation, for logs."""
+    """One line per evaluation and, without any, one every half minute, for logs."""
 
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Print what starts."""
         super().begin(steps, seeds, part)
-        print(f"{part + ': ' if part else ''}{steps:,} steps, {_count(seeds)}", flush=True)
+        self._printed: float | None = None
+        start = f"{part}: " if part else ""
+        print(f"{start}{counted(steps, 'step')}, {counted(seeds, 'seed')}", flush=True)
+
+    def advance(self, step: int) -> None:
+        """Print step, speed and time left if there was no line for a while."""
+        super().advance(step)
+        if self._printed is None:
+            self._printed = self._now
+        elif self._now - self._printed >= _SILENCE and step < self._steps:
+            self._printed = self._now
+            print(f"step {step:,} of {self._steps:,} ({self._pace()})", flush=True)
 
     def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
         """Print the mean returns; the evaluation may be of an earlier step."""
@@ -68,6 +83,7 @@ class Lines(_Timed):
         pace = self._pace()
         tail = f" ({pace})" if pace and 0 < self._done < self._steps else ""
         print(f"step {step:,}: {listed}{tail}", flush=True)
+        self._printed = self._now or None
 
 
 class Bar(_Timed):
@@ -90,7 +106,7 @@ class Bar(_Timed):
     def begin(self, steps: int, seeds: int, part: str = "") -> None:
         """Show an empty bar."""
         super().begin(steps, seeds, part)
-        title = f"{_count(seeds)}{', ' + part if part else ''}"
+        title = f"{counted(seeds, 'seed')}{', ' + part if part else ''}"
         self._task = self._bar.add_task(title, total=steps, pace="compiling")
 
     def advance(self, step: int) -> None:
@@ -106,10 +122,6 @@ class Bar(_Timed):
     def _show(self) -> None:
         pace = self._pace() + self._score
         self._bar.update(self._task, completed=self._done, pace=pace)
-
-
-def _count(seeds: int) -> str:
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def for_terminal(otherwise: type[Silent]) -> Silent:
