@@ -1,4 +1,5 @@
 import inspect
+import itertools
 import re
 import sys
 import typing
@@ -6,9 +7,11 @@ import typing
 import pytest
 from tyro.extras import SubcommandApp
 
+import fat2thin
 from fat2thin import training
+from fat2thin.cli.commands import app
 from fat2thin.cli.experiments import CommandOptions
-from fat2thin.cli.main import TrainOptions, app, main
+from fat2thin.cli.main import TrainOptions, main
 from fat2thin.cli.reading import LISTS, merge_repeated
 from fat2thin.settings import published as published_settings
 from fat2thin.training import load, progress
@@ -256,3 +259,36 @@ def test_a_table_that_cannot_be_read_is_a_plain_message(tmp_path, monkeypatch):
     for name, message in (("log.csv", "log.toml next to it must describe"), ("no.csv", r"no\.csv")):
         with pytest.raises(SystemExit, match=message):
             main(["train", "stand_in", name, "--steps", "1"])
+
+
+def test_help_lists_the_commands_by_group(capsys, monkeypatch):
+    """One line of at most 80 characters each, and no empty group."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    listed = {
+        part.splitlines()[0]: re.findall(r"^  (\w+) +[A-Z].*\.$", part, re.MULTILINE)
+        for part in text.split("\n\n")
+        if part.partition("\n")[0].endswith(":")
+    }
+    groups = ["Data:", "Train:", "Judge:", "Deploy:", "Paper:"]
+    assert [*listed] == [group for group in groups if group in listed]
+    assert listed["Data:"] == ["data"] and listed["Train:"][0] == "train"
+    assert "report" in listed["Judge:"] and "claims" in listed["Paper:"]
+    assert all(listed.values())
+    assert sorted(itertools.chain(*listed.values())) == sorted(app._subcommands)
+    assert len(app._subcommands) < 25
+
+
+def test_no_command_prints_the_commands_and_fails(capsys):
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "Train:" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys):
+    assert output(["--version"], capsys) == f"fat2thin {fat2thin.__version__}\n"

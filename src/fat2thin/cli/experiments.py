@@ -41,13 +41,13 @@ def sweep(
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
 ) -> None:
-    """Try a grid of settings, train the best with fresh seeds, and report the cost of the search.
+    """Try a grid of settings, and train the best with fresh seeds.
 
     Example: fat2thin sweep fttpo treatment/quadratic --grid learning_rate=3e-4,1e-4,3e-5
     temperature=1,0.5,0.1,0.01 --seeds 5
 
-    Runs that differ only in real-valued settings share one compiled program. Finished runs are
-    reused.
+    The cost of the search is reported. Runs that differ only in real-valued settings share one
+    compiled program. Finished runs are reused.
 
     Args:
         algorithm: Name of the algorithm.
@@ -98,9 +98,9 @@ def reproduce(
     steps: int | None = None,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Reproduce a figure or a table of the FtTPO paper, including the runs it needs.
+    """Reproduce a figure or a table of the FtTPO paper.
 
-    Existing runs are reused, and figures share runs.
+    The runs it needs are computed. Existing runs are reused, and figures share runs.
 
     Args:
         preset: fig1 to fig9: a figure of the paper. treatment: every method on that task.
@@ -134,7 +134,9 @@ def claims(
     markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json", metavar="FILE")] = None,
 ) -> None:
-    """Check the paper's claims against existing runs, and print a verdict for each.
+    """Check the paper's claims against existing runs.
+
+    A verdict is printed for each.
 
     Args:
         folder: Folder with the runs of `fat2thin reproduce`.
@@ -165,9 +167,10 @@ def report(
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
     claims: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
-    """Write an HTML page to explore runs: learning curves, policies in any state, doses.
+    """Write an HTML page to explore runs.
 
-    The page needs no network and contains the data behind every plot.
+    It shows learning curves, policies in any state, and doses. The page needs no network and
+    contains the data behind every plot.
 
     Args:
         folders: Run folders, or folders that contain run folders at any depth.
@@ -213,6 +216,3 @@ def _plain_messages() -> Iterator[None]:
             what = str(stopped) or "Interrupted. Run the same command again to resume."
             print(f"fat2thin: {printable(what)}", file=sys.stderr)
             sys.exit(getattr(stopped, "status", 130))
-
-
-COMMANDS: tuple[Any, ...] = (sweep, reproduce, claims, report)

@@ -1,7 +1,7 @@
 """The command line: a thin layer that turns arguments into calls of the package.
 
 Each command imports what it needs when it is called, so that `fat2thin --help` is quick. A new
-command is a function with a docstring and `@app.command` above it.
+command is a function with a docstring and `@command(GROUP)` above it.
 """
 
 import functools
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from tyro.extras import SubcommandApp
 
+from fat2thin import __version__
 from fat2thin.cli import data as data_cli
-from fat2thin.cli.experiments import COMMANDS, RunFolders
+from fat2thin.cli.commands import DESCRIPTION, app, command, overview
+from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
 from fat2thin.cli.reading import command_options, merge_repeated, read_options, read_settings
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
@@ -29,23 +30,19 @@ if TYPE_CHECKING:
 else:
     TrainOptions = command_options(RunOptions)
 
-app = SubcommandApp()
-app.command(data_cli.app, name="data", help=data_cli.DESCRIPTION)
-
-DESCRIPTION = (
-    "Offline reinforcement learning with sparse policies: "
-    "exactly zero probability outside a narrow band of actions."
-)
+command("Data", "data", data_cli.DESCRIPTION)(data_cli.app)
 
 _AlgorithmName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")]
 _RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 
 
-@app.command
+@command("Paper")
 def gallery(
     out: Path = Path("gallery"), formats: tuple[Literal["png", "pdf"], ...] = ("png",)
 ) -> None:
-    """Draw the q-Gaussian family, a fat and a thin policy, and the published sampler.
+    """Draw the q-Gaussian family, a fat and a thin policy.
+
+    The published sampler is drawn too.
 
     Args:
         out: Folder for the pictures; created if missing.
@@ -57,7 +54,7 @@ def gallery(
         print(printable(path))
 
 
-@app.command
+@command("Train")
 def train(
     algorithm: _AlgorithmName,
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
@@ -67,7 +64,9 @@ def train(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
     checkpoint_seconds: float = 60.0,
 ) -> None:
-    """Train a policy on a data set, for several seeds at once, and show its evaluation.
+    """Train a policy on a data set, for several seeds at once.
+
+    Its evaluation is shown at the end.
 
     Example: fat2thin train fttpo treatment/quadratic --steps 20000 --seeds 10 --out runs/x
 
@@ -110,9 +109,11 @@ def train(
         run.keep_references()
 
 
-@app.command
+@command("Judge")
 def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
-    """Evaluate the final policies of a run on fresh episodes, and compare with reference policies.
+    """Evaluate the final policies of a run on fresh episodes.
+
+    They are compared with reference policies.
 
     Args:
         folder: Run folder.
@@ -126,9 +127,11 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
         print(load(folder).evaluate(episodes, draw))
 
 
-@app.command
+@command("Judge")
 def show(folders: RunFolders, /, follow: bool = False) -> None:
-    """Show the progress, last evaluation and metrics of a run, or one line per run for several.
+    """Show the progress, last evaluation and metrics of a run.
+
+    Several runs get one line each.
 
     Args:
         folders: Run folders.
@@ -154,9 +157,11 @@ def show(folders: RunFolders, /, follow: bool = False) -> None:
             _print(load(folder))
 
 
-@app.command
+@command("Judge")
 def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | None = None) -> None:
-    """Draw the learning curves of a run and, on the treatment task, its policies and doses.
+    """Draw the learning curves of a run.
+
+    On the treatment task its policies and doses are drawn too.
 
     Args:
         folder: Run folder of a run that was evaluated on a task.
@@ -171,11 +176,11 @@ def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | Non
             print(printable(path))
 
 
-@app.command
+@command("Train")
 def demo(out: Path = Path("demo")) -> None:
-    """Train a dosing policy on 1,200 logged steps per seed and draw it, in about a minute.
+    """Train a dosing policy and draw it, in about a minute.
 
-    A finished run in the folder is reused.
+    It learns from 1,200 logged steps per seed. A finished run in the folder is reused.
 
     Args:
         out: Folder for the run and the pictures; created if missing.
@@ -190,9 +195,12 @@ def demo(out: Path = Path("demo")) -> None:
     figures(out / "run", out=out)
 
 
-@app.command(name="algorithms")
+@command("Train", "algorithms")
 def list_algorithms() -> None:
-    """List the algorithms; `fat2thin settings NAME` explains the settings of one."""
+    """List the algorithms.
+
+    `fat2thin settings NAME` explains the settings of one.
+    """
     from fat2thin import algorithms
     from fat2thin.tables import Table
 
@@ -200,7 +208,7 @@ def list_algorithms() -> None:
     print(Table("", tuple(rows), headings=False))
 
 
-@app.command
+@command("Train")
 def settings(algorithm: _AlgorithmName, /) -> None:
     """Explain the settings of an algorithm and their defaults.
 
@@ -219,7 +227,7 @@ def settings(algorithm: _AlgorithmName, /) -> None:
         print(textwrap.fill(sentence, initial_indent="    ", subsequent_indent="    "))
 
 
-@app.command
+@command("Train")
 def published(
     algorithm: Annotated[
         str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ALGORITHM]")
@@ -227,7 +235,9 @@ def published(
     /,
     dataset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
 ) -> None:
-    """List published settings with their sources, for `fat2thin train ... --settings-from`.
+    """List published settings with their sources.
+
+    `fat2thin train ... --settings-from` uses them.
 
     Args:
         algorithm: Name of an algorithm; all by default.
@@ -240,7 +250,7 @@ def published(
     print(listing(found))
 
 
-@app.command
+@command("Judge")
 def validate(
     folder: _RunFolder,
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")],
@@ -248,7 +258,9 @@ def validate(
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     seed: int | None = None,
 ) -> None:
-    """Evaluate a run on held-out logged steps: coverage, TD error, likelihood.
+    """Evaluate a run on held-out logged steps.
+
+    It reports coverage, TD error and likelihood.
 
     Example: fat2thin validate runs/x held_out.csv --out pictures
 
@@ -273,9 +285,11 @@ def validate(
             print("", *map(printable, save_log_figures(run, log, out, seed)), sep="\n")
 
 
-@app.command
+@command("Judge")
 def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
-    """Check the integrity of a run folder without changing it; the exit status is 1 on failure.
+    """Check the integrity of a run folder without changing it.
+
+    The exit status is 1 on failure.
 
     Args:
         folder: Run folder of a finished or unfinished run.
@@ -292,8 +306,10 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
         sys.exit(1)
 
 
-for _command in COMMANDS:
-    app.command(_command)
+command("Train")(sweep)
+command("Judge")(report)
+command("Paper")(reproduce)
+command("Paper")(claims)
 
 
 def _print(run: "Run") -> None:
@@ -322,8 +338,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         compilation_cache.use()
         use_for_logs_and_warnings()
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    if given == ["--version"]:
+        print(f"fat2thin {__version__}")
+        return
+    if not given or given[0] in ("-h", "--help"):
+        print(overview())
+        sys.exit(0 if given else 2)
     with plain_errors(ValueError):
-        given = merge_repeated(sys.argv[1:] if arguments is None else arguments)
+        given = merge_repeated(given)
     with plain_errors(OSError):
         try:
             app.cli(prog="fat2thin", description=DESCRIPTION, args=given)
