@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -124,19 +124,6 @@ def _values(step: int, seeds: Sequence[int], rows: Any) -> StepValues:
     return StepValues(step, dict(zip(seeds, finite, strict=True)))
 
 
-class Tracker(Protocol):
-    """Where values are sent to."""
-
-    def log(self, values: StepValues) -> None:
-        """Send the values of one step."""
-
-    def flush(self) -> None:
-        """Write what was sent to disk."""
-
-    def close(self) -> None:
-        """Finish; nothing is sent afterwards."""
-
-
 class TensorBoard:
     """Event files: a folder per seed, and one for the mean over the seeds that have a value."""
 
@@ -182,16 +169,29 @@ class RunTracker:
         self._out, self._project, self._group, self._key = out, project, group, key
         self._config = config
         self._runs: dict[int, Any] = {}
+        self._waiting: dict[int, list[tuple[int, Mapping[str, float]]]] = {}
 
     def log(self, values: StepValues) -> None:
-        """Send the values of one step."""
+        """Collect the values of one step until `flush`."""
         for seed, row in values.seeds.items():
-            if row and self._service == "wandb":
-                # As a value: wandb drops what is logged with a step before the last one, such as
-                # evaluations, which arrive late.
-                self._run(seed).log({"step": values.step, **row})
-            elif row:
-                self._run(seed).log(dict(row), step=values.step)
+            if row:
+                self._waiting.setdefault(seed, []).append((values.step, row))
+
+    def flush(self) -> None:
+        """Send the values, seed by seed."""
+        for seed, rows in self._waiting.items():
+            run = self._run(seed)
+            for step, row in rows:
+                if self._service == "wandb":
+                    # As a value: wandb drops what is logged with a step before the last one, such
+                    # as evaluations, which arrive late.
+                    run.log({"step": step, **row})
+                else:
+                    run.log(dict(row), step=step)
+            if self._service == "trackio":
+                # A process has one open run at trackio; `resume` opens it again.
+                self._runs.pop(seed).finish()
+        self._waiting.clear()
 
     def _run(self, seed: int) -> Any:
         if seed not in self._runs:
@@ -211,11 +211,9 @@ class RunTracker:
                 self._runs[seed].define_metric("*", step_metric="step")
         return self._runs[seed]
 
-    def flush(self) -> None:
-        """Do nothing: both packages write in the background."""
-
     def close(self) -> None:
-        """Finish the runs; this waits until everything is written."""
+        """Send what is left, and finish the runs; this waits until everything is written."""
+        self.flush()
         for run in self._runs.values():
             run.finish()
 
@@ -290,7 +288,7 @@ def track(
     about = RunFolder(folder).about()
     identity = json.dumps([about["spec"], about["sha256"]], sort_keys=True)
     sent = _sent(out, hashlib.sha256(identity.encode()).hexdigest())
-    tracker: Tracker
+    tracker: TensorBoard | RunTracker
     if to == "tensorboard":
         tracker = TensorBoard(out)
     else:
@@ -326,7 +324,7 @@ def track(
     return rows
 
 
-def _send(new: NewValues, sent: Sent, tracker: Tracker) -> int:
+def _send(new: NewValues, sent: Sent, tracker: TensorBoard | RunTracker) -> int:
     """Send what is new and return its number of rows."""
     rows = 0
     for values in new.metrics(sent.metrics):
