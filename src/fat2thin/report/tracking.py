@@ -12,7 +12,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,14 @@ from fat2thin.atomic_files import write
 from fat2thin.report.run_status import wait_for_status
 from fat2thin.runs import files
 from fat2thin.runs.files import LARGEST_LOG, DamagedError
-from fat2thin.runs.folder import EVALUATIONS, LONGEST_LINE, METRICS, RunFolder, metrics_row
+from fat2thin.runs.folder import (
+    EVALUATIONS,
+    LONGEST_LINE,
+    METRICS,
+    MetricsRow,
+    RunFolder,
+    metrics_row,
+)
 from fat2thin.runs.status import StatusReader, outline
 
 Service = Literal["tensorboard", "wandb", "trackio"]
@@ -66,7 +73,7 @@ class NewValues:
             if os.fstat(file.fileno()).st_ino != self._inode or files.size_of(file) < self._offset:
                 self._inode, self._offset, self._line = os.fstat(file.fileno()).st_ino, 0, 0
             file.seek(self._offset)
-            rows: list[dict[str, Any]] = []
+            rows: list[MetricsRow] = []
             while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
                 try:
                     rows.append(metrics_row(line))
@@ -115,11 +122,11 @@ class NewValues:
                 yield _values(step, self._seeds, rows)
 
 
-def _metrics(row: Mapping[str, float]) -> dict[str, float]:
+def _metrics(row: MetricsRow) -> dict[str, float]:
     return {f"metrics/{name}": row[name] for name in row if name not in ("step", "seed")}
 
 
-def _values(step: int, seeds: Sequence[int], rows: Any) -> StepValues:
+def _values(step: int, seeds: Sequence[int], rows: Iterable[Mapping[str, float]]) -> StepValues:
     finite = ({name: value for name, value in row.items() if math.isfinite(value)} for row in rows)
     return StepValues(step, dict(zip(seeds, finite, strict=True)))
 
@@ -281,10 +288,10 @@ def track(
     """
     name = folder.resolve().name
     out = out or Path("tracking") / to / name
-    if out.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{out} is inside the run folder: choose another folder with --out")
     watch = StatusReader(folder)
     status = wait_for_status(watch, folder, refresh, patience) if follow else watch.read()
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{out} is inside the run folder: choose another folder with --out")
     about = RunFolder(folder).about()
     identity = json.dumps([about["spec"], about["sha256"]], sort_keys=True)
     sent = _sent(out, hashlib.sha256(identity.encode()).hexdigest())
