@@ -203,7 +203,7 @@ class RunTracker:
     def _run(self, seed: int) -> Any:
         if seed not in self._runs:
             if self._service == "wandb":
-                options = {
+                options: dict[str, Any] = {
                     "id": f"{self._key}-{seed}", "dir": str(self._out), "reinit": "create_new",
                     "mode": "offline" if wandb_is_offline() else None,
                     "settings": {"silent": True, "console": "off", "x_disable_stats": True},
