@@ -25,6 +25,7 @@ from fat2thin.cli.reading import (
     read_options,
     read_settings,
 )
+from fat2thin.cli.track import track
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
 from fat2thin.terminal_text import plain_errors, printable, use_for_logs_and_warnings
@@ -314,6 +315,7 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
 
 
 command("Train")(sweep)
+command("Train")(track)
 command("Judge")(report)
 command("Paper")(reproduce)
 command("Paper")(claims)

@@ -209,7 +209,7 @@ def follow(
     last_held = time.monotonic()
     try:
         with live if console.is_terminal else contextlib.nullcontext():
-            while (status := _look(watch, folder, refresh, patience)).running:
+            while (status := wait_for_status(watch, folder, refresh, patience)).running:
                 now = time.monotonic()
                 if status.in_use:
                     last_held = now
@@ -225,7 +225,9 @@ def follow(
     return not status.running
 
 
-def _look(watch: StatusReader, folder: Path, refresh: float, patience: float) -> RunStatus:
+def wait_for_status(
+    watch: StatusReader, folder: Path, refresh: float, patience: float
+) -> RunStatus:
     """Return the status of the run; wait while a starting run writes its first files."""
     began = time.monotonic()
     while True:
