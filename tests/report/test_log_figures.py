@@ -138,7 +138,7 @@ def test_the_title_states_how_many_coordinates_are_left_out(run, monkeypatch):
     monkeypatch.setattr(log_figures, "MOST_COORDINATES", 1)
     figure = log_figures.action_band(run, LOG, seed=5, episodes=[2])
     assert len(figure.axes) == 1
-    assert figure.get_suptitle().endswith("; 2 more coordinates not shown")
+    assert figure.get_suptitle().endswith("; 2 more actions not shown")
 
 
 def test_histogram_counts_logged_actions(run, possible):

@@ -84,12 +84,12 @@ def test_the_page_contains_the_evaluations_of_the_run(run):
     assert set(found["curves"]) == {
         f"{policy}_{way}" for policy in ("actor", "proposal") for way in ("sampled", "centre")
     }
-    policies = found["policies"]
+    policies = found["policies"][0]
     assert policies["seed"] == SEED and policies["steps"] == [0, 10, 20]
 
 
 def test_the_page_contains_the_network_outputs_of_each_step(run):
-    policies = gather([run])["runs"][0]["policies"]
+    policies = gather([run])["runs"][0]["policies"][0]
     states = jnp.asarray(policies["states"])
     for place, step in enumerate((0, 10, 20)):
         head = run.proposal(SEED, step).network(states)
@@ -99,9 +99,10 @@ def test_the_page_contains_the_network_outputs_of_each_step(run):
 
 
 def test_logged_pairs_are_rows_of_the_log(run):
-    (pairs,) = gather([run, run])["logs"]
+    pairs, of_other_seed = gather([run, run])["logs"]  # one log per seed
     log = data.load("treatment/quadratic", SEED)
     assert pairs["rows"] == log.rows and len(pairs["states"]) == 300
+    assert of_other_seed["states"] != pairs["states"]
     for state, action in zip(pairs["states"][::50], pairs["actions"][::50], strict=True):
         row = np.argmin(np.abs(np.asarray(log.observation) - state).sum(axis=1))
         np.testing.assert_allclose(log.observation[row], state, rtol=2e-3, atol=1e-6)
@@ -109,7 +110,7 @@ def test_logged_pairs_are_rows_of_the_log(run):
 
 
 def test_doses_during_a_treatment_lie_in_their_bands(run):
-    course = gather([run])["runs"][0]["policies"]["trajectory"]
+    course = gather([run])["runs"][0]["policies"][0]["trajectory"]
     low, high, centre = (np.asarray(course[name]) for name in ("low", "high", "centre"))
     assert centre.shape == (3, 24)
     assert np.all((low < centre) & (centre < high)) and np.all((low >= -1) & (high <= 1))
@@ -141,7 +142,7 @@ def test_quantiles_agree_with_the_integral_of_the_density(family, share):
 
 
 def test_weights_are_rounded_to_sixteen_bits(run):
-    weights = gather([run])["runs"][0]["policies"]["weights"]
+    weights = gather([run])["runs"][0]["policies"][0]["weights"]
     network = run.proposal(SEED).network.network.network
     layer = weights["proposal"]["trunk"][0]
     encoded = weights["arrays"][layer["weight"]]
@@ -156,13 +157,13 @@ def test_weights_are_rounded_to_sixteen_bits(run):
 
 def test_runs_whose_weights_do_not_fit_have_q_in_the_listed_states(run, two, log, monkeypatch):
     everything = gather([run, two])["runs"]
-    assert all(found["policies"]["weights"] for found in everything)
-    size = len(json.dumps(everything[0]["policies"]["weights"]))
+    assert all(found["policies"][0]["weights"] for found in everything)
+    size = len(json.dumps(everything[0]["policies"][0]["weights"]))
     monkeypatch.setattr(page_policies, "WEIGHT_BYTES", size + 10)
     fits, left_out = gather([two, run], logs={two.spec.dataset: log})["runs"][::-1]
-    assert fits["policies"]["weights"] and not left_out["policies"]["weights"]
+    assert fits["policies"][0]["weights"] and not left_out["policies"][0]["weights"]
 
-    policies = left_out["policies"]
+    policies = left_out["policies"][0]
     values = np.asarray(policies["values"])
     assert values.shape == (6, 2, 61)
     state = jnp.asarray(policies["states"][2])
@@ -265,7 +266,7 @@ def test_the_density_of_an_unknown_family_is_computed_in_python(run):
     algorithm = run.program.algorithm._replace(policy=policy, proposal=None)
     program = dataclasses.replace(run.program, algorithm=algorithm)
     strange = dataclasses.replace(run, program=program, snapshots={})
-    policies = gather([strange])["runs"][0]["policies"]
+    policies = gather([strange])["runs"][0]["policies"][0]
     assert policies["weights"] is None and policies["unknown_family"]
     (drawn,) = policies["actor"]["drawn"]
     density = np.asarray(drawn["density"][0])

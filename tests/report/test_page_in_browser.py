@@ -122,7 +122,7 @@ def test_arrow_keys_move_the_slider_of_updates(opened, run):
         assert opened.find("#step-text").text == text
         pictures.add(opened.picture("#evolution-plots"))
     assert len(pictures) == 3
-    assert slider.get_attribute("aria-valuetext") == "before training updates"
+    assert slider.get_attribute("aria-valuetext") == "before training"
     rows = opened.data("#evolution-data")
     state = run.jobs.observation_scale.mean[1]
     for step in (0, 10, 20):
@@ -194,7 +194,7 @@ def test_a_typed_component_that_is_not_a_number_is_an_error_that_names_it(opened
     inputs[3].send_keys("\ue003" * 10)  # backspace
     inputs[5].send_keys("1")
     assert (
-        "Component 3 of the state is not a finite number" in opened.find("#explorer-sentence").text
+        "observation 3 is not a finite number" in opened.find("#explorer-sentence").text
     )
     assert not opened.window.find_elements("css selector", "#explorer-plots svg")
     assert not opened.find("#explorer-table").text and not opened.data("#explorer-data")
@@ -205,7 +205,8 @@ def test_a_typed_component_that_is_not_a_number_is_an_error_that_names_it(opened
     assert not opened.window.find_elements("css selector", "#explorer-plots svg")
     inputs[1].send_keys("e999")
     text = opened.find("#explorer-sentence").text
-    assert "Components 1, 3 of the state are not finite numbers" in text
+    assert "observation 1 is not a finite number" in text
+    assert "observation 3 is not a finite number" in text
     type_state(opened, TYPED)
     places, _ = answers(opened)
     low, _ = run.policy(SEED).support(jnp.asarray(TYPED))
@@ -216,7 +217,7 @@ def test_logged_actions_are_those_of_the_nearest_states(opened):
     found = data.load("treatment/quadratic", SEED)
     places, _ = answers(opened)
     rows = np.linspace(0, found.rows - 1, 300).astype(int)
-    state = opened.run("return found.runs[0].policies.states[0]")
+    state = opened.run("return found.runs[0].policies[0].states[0]")
     away = (found.observation[rows] - state) / np.std(found.observation, axis=0)
     nearest = rows[np.argsort(np.sum(away**2, axis=1))[:50]]
     expected = np.sort(found.action[nearest, 0])
@@ -239,7 +240,7 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
         base = two.proposal()(state).base_dist
         expected = np.exp(base.log_prob(jnp.asarray(actions)[:, None]))[:, coordinate]
         np.testing.assert_allclose(density, expected, atol=1e-3, rtol=1e-3)
-    assert "nothing was measured" in browser.find("#sentence").text
+    assert "nothing was measured" in browser.find("#curve-note").text
     assert not browser.complaints()
 
 
@@ -324,10 +325,10 @@ def test_warnings_are_shown_as_text_with_the_run(browser, run, tmp_path):
 def test_a_value_that_is_not_estimable_is_marked(browser, two, tmp_path):
     metrics = {"step": np.array([10, 20]), "held_out_value": np.array([[-5.0], [np.nan]])}
     browser.open(save_page([dataclasses.replace(two, metrics=metrics)], tmp_path / "value.html"))
-    text = browser.find("#sentence").text
-    assert text.endswith(
+    text = browser.find("#curve-note").text
+    assert (
         "“held out value” is not estimable at the end: outside the range that the rewards allow."
-    )
+    ) in text
     assert [row["mean"] for row in browser.data("#curve-data")] == ["-5", ""]
     assert not browser.complaints()
 

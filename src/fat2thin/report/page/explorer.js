@@ -149,7 +149,7 @@ function explorerWords(run, asked, logged) {
   byId("explorer-sentence").textContent = `The policy gives: ${doings.join("; ")}.`;
   const far = policies.weights ? " A typed state is evaluated in the page, with weights rounded to 16 bits." : "";
   const notes = [
-    `Seed ${policies.seed}, ${stepWords(policies, policies.steps.length - 1)} updates.${far}${outsideWords(policies, asked.state)}`,
+    `Seed ${policies.seed}, ${stepWords(policies, policies.steps.length - 1, " updates")}.${far}${outsideWords(policies, asked.state)}`,
     asked.values.some((curve) => curve.length)
       ? `Q is drawn inside the box${policies.low.length > 1 ? ", the other actions at the policy’s centre" : ""}${run.reward_scaled ? "; rewards were scaled" : ""}.`
       : "This run has no critics.",

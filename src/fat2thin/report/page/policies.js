@@ -132,11 +132,11 @@ function moreWords(policies) {
 }
 
 // When the policy at a place of the slider was reached; the last one may have been selected earlier.
-function stepWords(policies, place) {
+function stepWords(policies, place, unit = "") {
   const [step, { selected }] = [policies.steps[place], policies];
   const last = place === policies.steps.length - 1;
-  if (last && selected !== null && selected !== step) return `after ${counted(selected)} of ${counted(step)}, selected`;
-  return step === 0 ? "before training" : `after ${counted(step)}`;
+  if (last && selected !== null && selected !== step) return `after ${counted(selected)} of ${counted(step)}${unit} (selected)`;
+  return step === 0 ? "before training" : `after ${counted(step)}${unit}`;
 }
 
 function withUnit(text, unit) {
@@ -159,7 +159,7 @@ function drawHeadline() {
   const { policies } = run;
   const last = policies.steps.length - 1;
   const doings = shownCoordinates(policies).map((coordinate) => actionWords(policies, coordinate, keptLaw(policies, "actor", last, 0, coordinate)));
-  const text = [`On ${run.dataset}, ${run.name} (seed ${policies.seed}, ${stepWords(policies, last)} updates) gives, in a typical state (${policies.names[0]}): ${doings.join("; ")}.`];
+  const text = [`On ${run.dataset}, ${run.name} (seed ${policies.seed}, ${stepWords(policies, last, " updates")}) gives, in a typical state (${policies.names[0]}): ${doings.join("; ")}.`];
   const { coverage } = policies;
   if (coverage && coverage.inside !== null && canBeSparse(policies)) {
     const scale = policies.actions.some(({ transform }) => transform) ? " (on the scale it learned on)" : "";
@@ -175,7 +175,7 @@ function drawEvolution() {
   const [step, state] = [Number(byId("step").value), Number(byId("evolution-state").value)];
   const when = stepWords(policies, step);
   byId("step-text").textContent = when;
-  byId("step").setAttribute("aria-valuetext", `${when} updates`);
+  byId("step").setAttribute("aria-valuetext", stepWords(policies, step, " updates"));
   const panels = panelsIn(byId("evolution-plots"), coordinateTitles(policies));
   for (const coordinate of shownCoordinates(policies)) {
     const laws = {
@@ -184,7 +184,7 @@ function drawEvolution() {
     };
     drawDensities(panels[coordinate], laws, {
       low: policies.low[coordinate], high: policies.high[coordinate], action: policies.actions[coordinate].label,
-      label: `${when} updates: ${policies.actions[coordinate].name} of the policy is centred at ${words(laws.actor.centre)}, from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
+      label: `${stepWords(policies, step, " updates")}: ${policies.actions[coordinate].name} of the policy is centred at ${words(laws.actor.centre)}, from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
     });
   }
   const only = policies.steps.length === 1 ? " The run saved its policies only after the last update; the option `snapshots` saves more." : "";
