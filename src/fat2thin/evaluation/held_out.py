@@ -283,7 +283,8 @@ def verdict(table: Table, seen: bool = False) -> str:
     if width > ANYTHING:
         sentences = ["the policy can take any action in the box, so coverage says nothing about it"]
     else:
-        band = f"{_percent(inside)} of the logged actions lie inside a band of {width:.2g} % of the box"
+        share = f"{_percent(inside)} of the logged actions"
+        band = f"{share} lie inside a band of {width:.2g} % of the box"
         sentences = [band]
         if inside < HARDLY:
             sentences = [f"the log hardly covers the policy: only {band}, so its value is a guess"]
@@ -301,12 +302,12 @@ def verdict(table: Table, seen: bool = False) -> str:
     if wrong:
         ratio = error["validation"] / error["training"]
         sentences.append(f"Q looks overfitted: its error is {ratio:.1f} times that in training")
-    if len(sentences) == 1 and inside >= HARDLY:
-        compared = learned is not None and not seen
-        sentences.append(
-            f"nothing here looks {'overfitted or ' if compared else ''}uncovered, "
-            "which does not show that the policy is better than the log"
-        )
+    if seen:
+        sentences.append("these are data that it learned from, so overfitting cannot be judged")
+    elif learned is None:
+        sentences.append("without the training log, overfitting cannot be judged")
+    if not (overfitted or wrong or inside < HARDLY):
+        sentences.append("no warning sign, which does not show that the policy beats the log")
     return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 

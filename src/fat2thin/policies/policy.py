@@ -158,7 +158,7 @@ class Policy(eqx.Module):
         # The box comes last, because the support of some families is wider than the box.
         return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
 
-    def _head_and_box(self, observation: Array) -> tuple[Head, Array, Array]:
+    def _head_and_box(self, observation: Array | np.ndarray) -> tuple[Head, Array, Array]:
         """Return the head, and the box expanded to the rank of the observation."""
         observation = jnp.asarray(observation)
         rank, head = observation.ndim, self.network(observation)

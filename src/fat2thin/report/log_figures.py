@@ -139,14 +139,14 @@ def _ask(
 def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
     """Return the ends of the central share per coordinate, clipped to the box; None if unknown."""
     law, tails = policy(observation), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
-    law, transforms = (law.base, law.transforms) if isinstance(law, TransformedColumns) else (law, ())
+    law, transforms = (
+        (law.base, law.transforms) if isinstance(law, TransformedColumns) else (law, ())
+    )
     if not isinstance(law, Independent):
         return None
     try:
         # Transforms are increasing, so that a quantile's raw value is the raw values' quantile.
-        low, high = (
-            inverse_transform(law.base_dist.icdf(tail), transforms, jnp) for tail in tails
-        )
+        low, high = (inverse_transform(law.base_dist.icdf(tail), transforms, jnp) for tail in tails)
     except ImportError:
         # NumPyro's Student-t needs another package for its quantiles.
         return None

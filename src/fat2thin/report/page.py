@@ -164,7 +164,9 @@ def _logs_of(
     """Return the logs of the shown seeds, each once, and the index of each seed's log or None."""
     logs: dict[tuple[str, int | None], Dataset] = {}
     places: list[int | None] = []
-    for run, of_run in ((run, one) for run, shown in zip(runs, seeds, strict=True) for one in shown):
+    for run, of_run in (
+        (run, one) for run, shown in zip(runs, seeds, strict=True) for one in shown
+    ):
         name, problem = run.spec.dataset, run.program.problem
         seed = None if name in given else of_run
         if seed is not None and not treatment.is_name(name):

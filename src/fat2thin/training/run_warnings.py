@@ -194,9 +194,9 @@ def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     if worrying.any():
         yield (
             f"{who(seeds, worrying)}: the log hardly covers the band in all action dimensions "
-            f"together. {_percent(together, worrying)} of the held-out actions lie inside, although "
-            f"each dimension alone is covered (the least by {_percent(inside, worrying)}): the "
-            f"policy's combinations of actions were hardly ever tried. {_WIDEN}"
+            f"together. {_percent(together, worrying)} of the held-out actions lie inside, "
+            f"although each dimension alone is covered (the least by {_percent(inside, worrying)}):"
+            f" the policy's combinations of actions were hardly ever tried. {_WIDEN}"
         )
 
 
