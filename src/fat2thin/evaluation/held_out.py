@@ -277,8 +277,8 @@ def verdict(table: Table, seen: bool = False) -> str:
     """
     rows = {row["quantity"]: row for row in table}
     inside, width = rows[INSIDE]["validation"], rows["support_percent"]["validation"]
-    learned, error = rows[INSIDE].get("training"), rows.get("td_error", {})
-    overfitted = not seen and learned is not None and learned > TIMES * inside
+    learned, error = rows[INSIDE].get("training", np.nan), rows.get("td_error", {})
+    overfitted = not seen and learned > TIMES * inside
     wrong = not seen and error.get("validation", 0.0) > TIMES * error.get("training", np.inf)
     if width > ANYTHING:
         sentences = ["the policy can take any action in the box, so coverage says nothing about it"]
@@ -304,7 +304,7 @@ def verdict(table: Table, seen: bool = False) -> str:
         sentences.append(f"Q looks overfitted: its error is {ratio:.1f} times that in training")
     if seen:
         sentences.append("these are data that it learned from, so overfitting cannot be judged")
-    elif learned is None:
+    elif np.isnan(learned):
         sentences.append("without the training log, overfitting cannot be judged")
     if not (overfitted or wrong or inside < HARDLY):
         sentences.append("no warning sign, which does not show that the policy beats the log")

@@ -112,7 +112,7 @@ def _described(kind: str, columns: Sequence[Column], transforms: Transforms) -> 
 
 def _coverage(run: Run, seed: int) -> Plain | None:
     """Return the share of logged actions inside a band and its width, from the metrics."""
-    steps = run.metrics.get("step", ())
+    steps = run.metrics.get("step", np.zeros(0))
     if not len(steps) or "logged_inside_support" not in run.metrics:
         return None
     if not (step := run.about.get("selected", {}).get(str(seed), steps[-1])):
