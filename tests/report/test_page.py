@@ -14,12 +14,13 @@ import scipy.integrate
 from fat2thin import data
 from fat2thin.policies.families import Beta, Head, HeavyStudent, HeavyTailed, Sparse, Squashed
 from fat2thin.policies.policy import Policy
-from fat2thin.report import page_policies
+from fat2thin.report import page, page_policies
 from fat2thin.report.page import datasets_of, gather, make_page, names_of, save_page
 from fat2thin.report.page_policies import law_of, quantile
 from report.page_runs import (
     SEED,
     STRANGE,
+    hospital_run,
     other,
     run_on,
     treatment_run,
@@ -179,6 +180,41 @@ def test_runs_whose_weights_do_not_fit_have_q_in_the_listed_states(run, two, log
             features = np.maximum(layer.weight[0, member] @ features + layer.bias[0, member], 0.0)
         by_hand.append(critics.head.weight[0, member] @ features + critics.head.bias[0, member])
     assert values[2, 1, -1] == pytest.approx(float(min(by_hand)[0]), rel=1e-3)
+
+
+def test_every_seed_is_on_the_page_if_there_are_few(run, monkeypatch):
+    (found,) = gather([run])["runs"]
+    assert [one["seed"] for one in found["policies"]] == [SEED, 3]
+    assert [one["stopped"] for one in found["policies"]] == [False, True]
+    # Weights go to the first seed of every run before they go to another seed.
+    sizes = [len(json.dumps(one["weights"])) for one in found["policies"]]
+    monkeypatch.setattr(page_policies, "WEIGHT_BYTES", 2 * sizes[0] + 10)
+    for of_run in gather([run, run])["runs"]:
+        first, second = of_run["policies"]
+        assert first["weights"] and not second["weights"]
+        assert np.shape(second["values"])[1:] == (1, 61)
+    monkeypatch.setattr(page, "_MOST_POLICIES", 3)
+    assert [len(of_run["policies"]) for of_run in gather([run, run])["runs"]] == [1, 1]
+
+
+def test_coverage_is_that_of_the_selected_policy():
+    first, second = gather([hospital_run(selected={"0": 10, "4": 0})])["runs"][0]["policies"]
+    assert first["selected"] == 10
+    assert first["coverage"] == {"held_out": False, "inside": 0.5, "width": 0.3}
+    assert second["coverage"] is None  # the untrained policy
+
+
+def test_the_typical_state_without_standardisation_is_the_middle_of_the_logged_ranges():
+    run = hospital_run()
+    run = dataclasses.replace(run, jobs=run.jobs._replace(observation_scale=None))
+    (name,), (state,) = page_policies._picked_states(run, 0, None, 5)
+    low, high = np.transpose(run.columns.ranges["observation"])
+    assert name == "middle of the logged ranges"
+    # The first column is learned as a logarithm.
+    assert np.log(state[0] + 0.1) == pytest.approx(
+        np.log((low + 0.1) * (high + 0.1))[0] / 2, rel=1e-4
+    )
+    assert state[1:] == pytest.approx((low + high)[1:] / 2, rel=1e-4)
 
 
 def test_runs_of_one_algorithm_have_different_names(run):
