@@ -325,7 +325,8 @@ def test_invalid_pages_are_errors(run, tmp_path, make, complaint):
 
 def test_a_log_of_another_task_is_an_error(two, log):
     narrower = dataclasses.replace(
-        log, observation=log.observation[:, :1], next_observation=log.next_observation[:, :1]
-    )
+        log, observation=log.observation[:, :1], next_observation=log.next_observation[:, :1],
+        observation_columns=(),
+    )  # fmt: skip
     with pytest.raises(ValueError, match=r"sizes \(1, 2\)"):
         make_page([two], logs={two.spec.dataset: narrower})
