@@ -29,7 +29,7 @@ LOOKS: tuple[dict[str, Any], ...] = tuple(
         (BROWN, (0, (1.0, 3.0)), ">"),
     )
 )
-"""Lines that can be told apart in one figure, by colour, dashes and marker."""
+"""Lines that differ within one figure, by colour, dashes and marker."""
 _PREFERRED = {
     "fttpo": 0, "iql": 1, "xql": 2, "sql": 3, "spot": 4, "inac": 5, "tawac-ht": 3, "tawac": 7,
     "awac": 8, "fttpo-greedy": 2, "fttpo-spot": 4, "fttpo-sg": 5, "td3_bc": 5, "bc": 6,
