@@ -13,10 +13,10 @@ from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs.result import Evaluations, Run
 
 
-def untrained_run(algorithm, path, noise_seed=0, **options):
+def untrained_run(algorithm, path, noise_seed=0, load=data.load, **options):
     """Return a run in memory, on standardised data, with random networks."""
     spec = training.make_spec(algorithm, str(path), steps=1, standardise=True, **options)
-    dataset = data.load(spec.dataset)
+    dataset = load(spec.dataset)
     scales = find_scales(dataset, spec.standardise, spec.reward_scale)
     program = make_program(spec, problem_of(dataset))
     jobs = jobs_of(spec, [scales])

@@ -11,8 +11,19 @@ import scipy.stats
 from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms, data
 from fat2thin.algorithms.steps import Learner
+from fat2thin.columns import Column
 from fat2thin.data import Dataset
-from fat2thin.evaluation.held_out import held_out, run_batch, training_log, validate
+from fat2thin.evaluation.held_out import (
+    HARDLY,
+    TIMES,
+    held_out,
+    run_batch,
+    steps_of,
+    training_log,
+    validate,
+    verdict,
+)
+from fat2thin.tables import Table
 from oracles import scipy_twin
 from untrained import untrained_run
 
@@ -158,6 +169,77 @@ def test_the_table_has_mean_and_range_over_seeds(fttpo):
             assert row[f"{part}_low"] == first and row[f"{part}_high"] == second
             assert row[part] == pytest.approx((first + second) / 2.0)
     assert "training" not in validate(fttpo, HELD_OUT)["td_error"]
+
+
+def test_the_rows_have_the_names_of_the_actions(fttpo):
+    columns = {"action": [{**Column(name).to_json(), "low": 0, "high": 1} for name in ("a", "b")]}
+    named = dataclasses.replace(fttpo, about={**fttpo.about, "columns": columns})
+    found, by_number = held_out(named, HELD_OUT), held_out(fttpo, HELD_OUT)
+    for name, number in (("a", 0), ("b", 1)):
+        expected = by_number[f"logged_inside_support[{number}]"]
+        np.testing.assert_array_equal(found[f"logged_inside_support[{name}]"], expected)
+    swapped = dataclasses.replace(HELD_OUT, action_columns=(Column("b"), Column("a")))
+    with pytest.raises(ValueError, match="its action column 0 is 'b', the run learned from 'a'"):
+        held_out(named, swapped)
+
+
+def test_the_title_names_the_step_of_selected_policies(fttpo):
+    def title(**selected):
+        about = {**fttpo.about, **({"selected": selected} if selected else {})}
+        return steps_of(dataclasses.replace(fttpo, step=20, about=about))
+
+    assert title() == title(**{"3": 20, "5": 20}) == "after step 20"
+    assert title(**{"3": 10, "5": 10}) == "policy selected after step 10 of 20"
+    assert (
+        title(**{"3": 10, "5": 20}) == "policy selected after step 10 (seed 3), 20 (seed 5) of 20"
+    )
+    assert "after step 1: 40 rows of log 1" in validate(fttpo, HELD_OUT).title
+
+
+def test_validation_on_the_training_log_is_pointed_out(fttpo):
+    (*_, note, verdict_line) = validate(fttpo, LOGGED).notes
+    assert note.startswith("log 0 is the log that the run learned from")
+    assert verdict_line.startswith("Verdict: ") and "overfitting cannot be judged" in verdict_line
+    learned = make_log(0, rows=20)  # as the learned part of a run with a holdout
+    assert "learned from" in validate(fttpo, learned, learned).notes[-2]
+    assert "learned from" not in " ".join(validate(fttpo, HELD_OUT, LOGGED).notes)
+
+
+def judged(seen=False, **rows):
+    """Return the verdict on (training, validation) by quantity."""
+    known = {"logged_inside_support": (0.5, 0.5), "support_percent": (12.0, 12.0)} | rows
+    return verdict(
+        Table(
+            "",
+            tuple(
+                {"quantity": name, "training": first, "validation": second}
+                for name, (first, second) in known.items()
+            ),
+        ),
+        seen,
+    )
+
+
+def test_the_verdict_follows_its_rules():
+    text = "50 % of the logged actions lie inside a band of 12 % of the box. No warning sign"
+    assert judged().startswith(text)
+    assert judged(support_percent=(100.0, 100.0)).startswith("The policy can take any action")
+    assert "hardly covers the policy" in judged(logged_inside_support=(0.04, HARDLY - 0.01))
+    assert "hardly" not in judged(logged_inside_support=(HARDLY, HARDLY))
+    overfitted = {"logged_inside_support": (TIMES * 0.4 + 0.01, 0.4)}
+    assert "it holds 61 % of the training actions" in judged(**overfitted)
+    assert "looks overfitted" not in judged(seen=True, **overfitted)
+    assert "Q looks overfitted: its error is 1.6 times" in judged(td_error=(1.0, TIMES + 0.1))
+    assert "overfitted" not in judged(td_error=(1.0, TIMES))
+
+
+def test_the_verdict_judges_all_dimensions_together():
+    text = judged(**{
+        "logged_inside_support": (0.005, 0.005),
+        "logged_inside_support[dose]": (0.4, 0.4), "logged_inside_support[rate]": (0.5, 0.5),
+    })  # fmt: skip
+    assert "only 0.5 % of the logged actions" in text
+    assert "(the least, dose, by 40 %), but hardly any combination was tried" in text
 
 
 def test_every_seed_gets_the_log_on_its_own_scales(iql):

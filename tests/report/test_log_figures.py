@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import matplotlib.style
@@ -5,8 +7,11 @@ import numpy as np
 import pytest
 
 from fat2thin import data
+from fat2thin.columns import Column
 from fat2thin.data import Dataset
 from fat2thin.report import log_figures, style
+from fat2thin.report.log_figures import central_range
+from report.page_runs import hospital, hospital_run
 from untrained import untrained_run
 
 SIZE, LENGTHS = 3, (12, 20, 8, 16)
@@ -125,8 +130,8 @@ def test_the_central_range_of_the_proposal_agrees_with_samples(run, band):
 def test_axes_are_logarithmic_if_most_actions_lie_at_one_end(band):
     left = band.axes[::2]
     assert [axes.get_yscale() for axes in left] == ["log", "log", "linear"]
-    assert "lowest value −1" in left[0].get_ylabel()
-    assert "highest value 2" in left[1].get_ylabel()
+    labels = [" ".join(axes.get_ylabel().split()) for axes in left]
+    assert "lowest value −1" in labels[0] and "highest value 2" in labels[1]
 
 
 def test_titles_name_the_episodes(band):
@@ -139,7 +144,36 @@ def test_the_title_states_how_many_coordinates_are_left_out(run, monkeypatch):
     monkeypatch.setattr(log_figures, "MOST_COORDINATES", 1)
     figure = log_figures.action_band(run, LOG, seed=5, episodes=[2])
     assert len(figure.axes) == 1
-    assert figure.get_suptitle().endswith("; 2 more coordinates not shown")
+    assert figure.get_suptitle().endswith("; 2 more actions not shown")
+
+
+def test_axes_have_the_names_and_units_of_the_actions(run):
+    columns = [{**Column(name, "mg").to_json(), "low": 0, "high": 1} for name in ("a", "b", "c")]
+    about = {**run.about, "columns": {"action": columns}, "selected": {"3": 1, "5": 0}}
+    named = dataclasses.replace(run, about=about)
+    figure = log_figures.action_band(named, LOG, seed=5, episodes=[2])
+    assert figure.axes[2].get_ylabel() == "c (mg)"
+    assert " ".join(figure.axes[0].get_ylabel().split()).startswith("a (mg) above its lowest value")
+    assert "seed 5, policy selected after step 0 of 1, on" in figure.get_suptitle()
+
+
+def test_only_the_first_steps_of_a_long_episode_are_drawn(run, possible, monkeypatch):
+    monkeypatch.setattr(log_figures, "MOST_STEPS", 5)
+    (axes, *_) = log_figures.action_band(run, LOG, seed=5, episodes=[1]).axes
+    assert axes.get_xlim() == (-1, 5)
+    # The share is still that of the whole episode.
+    rows = STARTS[1] + np.arange(LENGTHS[1])
+    share = possible[rows].all(axis=1).mean()
+    assert f"{share:.0%} of 20 steps inside\nthe first 5 are shown" in axes.get_title()
+
+
+def test_the_central_range_of_a_transformed_action_is_in_raw_units():
+    run, seen = hospital_run(), jnp.asarray(hospital().observation[:3])
+    low, high = central_range(run.policy(), seen, 0.8)
+    drawn = np.asarray(run.policy()(seen).sample(jax.random.key(0), (20_000,)))
+    inside = ((np.asarray(low) <= drawn) & (drawn <= np.asarray(high))).mean(axis=0)
+    # Five standard deviations of a share of 20,000.
+    np.testing.assert_allclose(inside, 0.8, atol=5 * np.sqrt(0.8 * 0.2 / 20_000))
 
 
 def test_histogram_counts_logged_actions(run, possible):

@@ -14,12 +14,13 @@ import scipy.integrate
 from fat2thin import data
 from fat2thin.policies.families import Beta, Head, HeavyStudent, HeavyTailed, Sparse, Squashed
 from fat2thin.policies.policy import Policy
-from fat2thin.report import page_policies
+from fat2thin.report import page, page_policies
 from fat2thin.report.page import datasets_of, gather, make_page, names_of, save_page
 from fat2thin.report.page_policies import law_of, quantile
 from report.page_runs import (
     SEED,
     STRANGE,
+    hospital_run,
     other,
     run_on,
     treatment_run,
@@ -84,12 +85,12 @@ def test_the_page_contains_the_evaluations_of_the_run(run):
     assert set(found["curves"]) == {
         f"{policy}_{way}" for policy in ("actor", "proposal") for way in ("sampled", "centre")
     }
-    policies = found["policies"]
+    policies = found["policies"][0]
     assert policies["seed"] == SEED and policies["steps"] == [0, 10, 20]
 
 
 def test_the_page_contains_the_network_outputs_of_each_step(run):
-    policies = gather([run])["runs"][0]["policies"]
+    policies = gather([run])["runs"][0]["policies"][0]
     states = jnp.asarray(policies["states"])
     for place, step in enumerate((0, 10, 20)):
         head = run.proposal(SEED, step).network(states)
@@ -99,9 +100,10 @@ def test_the_page_contains_the_network_outputs_of_each_step(run):
 
 
 def test_logged_pairs_are_rows_of_the_log(run):
-    (pairs,) = gather([run, run])["logs"]
+    pairs, of_other_seed = gather([run, run])["logs"]  # one log per seed
     log = data.load("treatment/quadratic", SEED)
     assert pairs["rows"] == log.rows and len(pairs["states"]) == 300
+    assert of_other_seed["states"] != pairs["states"]
     for state, action in zip(pairs["states"][::50], pairs["actions"][::50], strict=True):
         row = np.argmin(np.abs(np.asarray(log.observation) - state).sum(axis=1))
         np.testing.assert_allclose(log.observation[row], state, rtol=2e-3, atol=1e-6)
@@ -109,7 +111,7 @@ def test_logged_pairs_are_rows_of_the_log(run):
 
 
 def test_doses_during_a_treatment_lie_in_their_bands(run):
-    course = gather([run])["runs"][0]["policies"]["trajectory"]
+    course = gather([run])["runs"][0]["policies"][0]["trajectory"]
     low, high, centre = (np.asarray(course[name]) for name in ("low", "high", "centre"))
     assert centre.shape == (3, 24)
     assert np.all((low < centre) & (centre < high)) and np.all((low >= -1) & (high <= 1))
@@ -141,7 +143,7 @@ def test_quantiles_agree_with_the_integral_of_the_density(family, share):
 
 
 def test_weights_are_rounded_to_sixteen_bits(run):
-    weights = gather([run])["runs"][0]["policies"]["weights"]
+    weights = gather([run])["runs"][0]["policies"][0]["weights"]
     network = run.proposal(SEED).network.network.network
     layer = weights["proposal"]["trunk"][0]
     encoded = weights["arrays"][layer["weight"]]
@@ -156,13 +158,13 @@ def test_weights_are_rounded_to_sixteen_bits(run):
 
 def test_runs_whose_weights_do_not_fit_have_q_in_the_listed_states(run, two, log, monkeypatch):
     everything = gather([run, two])["runs"]
-    assert all(found["policies"]["weights"] for found in everything)
-    size = len(json.dumps(everything[0]["policies"]["weights"]))
+    assert all(found["policies"][0]["weights"] for found in everything)
+    size = len(json.dumps(everything[0]["policies"][0]["weights"]))
     monkeypatch.setattr(page_policies, "WEIGHT_BYTES", size + 10)
     fits, left_out = gather([two, run], logs={two.spec.dataset: log})["runs"][::-1]
-    assert fits["policies"]["weights"] and not left_out["policies"]["weights"]
+    assert fits["policies"][0]["weights"] and not left_out["policies"][0]["weights"]
 
-    policies = left_out["policies"]
+    policies = left_out["policies"][0]
     values = np.asarray(policies["values"])
     assert values.shape == (6, 2, 61)
     state = jnp.asarray(policies["states"][2])
@@ -178,6 +180,41 @@ def test_runs_whose_weights_do_not_fit_have_q_in_the_listed_states(run, two, log
             features = np.maximum(layer.weight[0, member] @ features + layer.bias[0, member], 0.0)
         by_hand.append(critics.head.weight[0, member] @ features + critics.head.bias[0, member])
     assert values[2, 1, -1] == pytest.approx(float(min(by_hand)[0]), rel=1e-3)
+
+
+def test_every_seed_is_on_the_page_if_there_are_few(run, monkeypatch):
+    (found,) = gather([run])["runs"]
+    assert [one["seed"] for one in found["policies"]] == [SEED, 3]
+    assert [one["stopped"] for one in found["policies"]] == [False, True]
+    # Weights go to the first seed of every run before they go to another seed.
+    sizes = [len(json.dumps(one["weights"])) for one in found["policies"]]
+    monkeypatch.setattr(page_policies, "WEIGHT_BYTES", 2 * sizes[0] + 10)
+    for of_run in gather([run, run])["runs"]:
+        first, second = of_run["policies"]
+        assert first["weights"] and not second["weights"]
+        assert np.shape(second["values"])[1:] == (1, 61)
+    monkeypatch.setattr(page, "_MOST_POLICIES", 3)
+    assert [len(of_run["policies"]) for of_run in gather([run, run])["runs"]] == [1, 1]
+
+
+def test_coverage_is_that_of_the_selected_policy():
+    first, second = gather([hospital_run(selected={"0": 10, "4": 0})])["runs"][0]["policies"]
+    assert first["selected"] == 10
+    assert first["coverage"] == {"held_out": False, "inside": 0.5, "width": 0.3}
+    assert second["coverage"] is None  # the untrained policy
+
+
+def test_the_typical_state_without_standardisation_is_the_middle_of_the_logged_ranges():
+    run = hospital_run()
+    run = dataclasses.replace(run, jobs=run.jobs._replace(observation_scale=None))
+    (name,), (state,) = page_policies._picked_states(run, 0, None, 5)
+    low, high = np.transpose(run.columns.ranges["observation"])
+    assert name == "middle of the logged ranges"
+    # The first column is learned as a logarithm.
+    assert np.log(state[0] + 0.1) == pytest.approx(
+        np.log((low + 0.1) * (high + 0.1))[0] / 2, rel=1e-4
+    )
+    assert state[1:] == pytest.approx((low + high)[1:] / 2, rel=1e-4)
 
 
 def test_runs_of_one_algorithm_have_different_names(run):
@@ -265,7 +302,7 @@ def test_the_density_of_an_unknown_family_is_computed_in_python(run):
     algorithm = run.program.algorithm._replace(policy=policy, proposal=None)
     program = dataclasses.replace(run.program, algorithm=algorithm)
     strange = dataclasses.replace(run, program=program, snapshots={})
-    policies = gather([strange])["runs"][0]["policies"]
+    policies = gather([strange])["runs"][0]["policies"][0]
     assert policies["weights"] is None and policies["unknown_family"]
     (drawn,) = policies["actor"]["drawn"]
     density = np.asarray(drawn["density"][0])
@@ -288,7 +325,8 @@ def test_invalid_pages_are_errors(run, tmp_path, make, complaint):
 
 def test_a_log_of_another_task_is_an_error(two, log):
     narrower = dataclasses.replace(
-        log, observation=log.observation[:, :1], next_observation=log.next_observation[:, :1]
-    )
+        log, observation=log.observation[:, :1], next_observation=log.next_observation[:, :1],
+        observation_columns=(),
+    )  # fmt: skip
     with pytest.raises(ValueError, match=r"sizes \(1, 2\)"):
         make_page([two], logs={two.spec.dataset: narrower})

@@ -21,6 +21,8 @@ from report.browser import open_browser
 from report.page_runs import (
     SEED,
     STRANGE,
+    hospital,
+    hospital_run,
     other,
     run_on,
     treatment_run,
@@ -113,6 +115,22 @@ def test_curves_agree_with_the_runs_and_can_be_switched_off(opened, run):
     assert float(last["mean"]) == pytest.approx(np.mean(returns), rel=1e-4)
 
 
+def test_every_seed_can_be_selected(opened, run):
+    entries = opened.find("#seed").find_elements("tag name", "option")
+    assert [entry.text for entry in entries] == ["5", "3 (stopped)"]
+    opened.choose("#seed", "3 (stopped)")
+    rows = opened.data("#evolution-data")
+    assert {row["seed"] for row in rows} == {"3"}
+    low, _ = run.policy(3).support(run.jobs.observation_scale.mean[0])
+    (row,) = [row for row in rows if row["policy"] == "actor" and row["updates"] == "20"]
+    assert float(row["support low"]) == pytest.approx(float(low[0]), abs=1e-4)
+    # A typed state stays, and is asked of the other seed.
+    type_state(opened, TYPED)
+    opened.choose("#seed", "5")
+    low, _ = run.policy(SEED).support(jnp.asarray(TYPED))
+    assert answers(opened)[0]["support low"] == pytest.approx([float(low[0])], abs=1e-3)
+
+
 def test_arrow_keys_move_the_slider_of_updates(opened, run):
     slider = opened.find("#step")
     assert opened.find("#step-text").text == "after 20"
@@ -122,7 +140,7 @@ def test_arrow_keys_move_the_slider_of_updates(opened, run):
         assert opened.find("#step-text").text == text
         pictures.add(opened.picture("#evolution-plots"))
     assert len(pictures) == 3
-    assert slider.get_attribute("aria-valuetext") == "before training updates"
+    assert slider.get_attribute("aria-valuetext") == "before training"
     rows = opened.data("#evolution-data")
     state = run.jobs.observation_scale.mean[1]
     for step in (0, 10, 20):
@@ -193,9 +211,7 @@ def test_a_typed_component_that_is_not_a_number_is_an_error_that_names_it(opened
     inputs = opened.window.find_elements("css selector", "#typed input")
     inputs[3].send_keys("\ue003" * 10)  # backspace
     inputs[5].send_keys("1")
-    assert (
-        "Component 3 of the state is not a finite number" in opened.find("#explorer-sentence").text
-    )
+    assert "observation 3 is not a finite number" in opened.find("#explorer-sentence").text
     assert not opened.window.find_elements("css selector", "#explorer-plots svg")
     assert not opened.find("#explorer-table").text and not opened.data("#explorer-data")
     marked = [box.get_attribute("aria-invalid") for box in inputs]
@@ -205,7 +221,8 @@ def test_a_typed_component_that_is_not_a_number_is_an_error_that_names_it(opened
     assert not opened.window.find_elements("css selector", "#explorer-plots svg")
     inputs[1].send_keys("e999")
     text = opened.find("#explorer-sentence").text
-    assert "Components 1, 3 of the state are not finite numbers" in text
+    assert "observation 1 is not a finite number" in text
+    assert "observation 3 is not a finite number" in text
     type_state(opened, TYPED)
     places, _ = answers(opened)
     low, _ = run.policy(SEED).support(jnp.asarray(TYPED))
@@ -216,7 +233,7 @@ def test_logged_actions_are_those_of_the_nearest_states(opened):
     found = data.load("treatment/quadratic", SEED)
     places, _ = answers(opened)
     rows = np.linspace(0, found.rows - 1, 300).astype(int)
-    state = opened.run("return found.runs[0].policies.states[0]")
+    state = opened.run("return found.runs[0].policies[0].states[0]")
     away = (found.observation[rows] - state) / np.std(found.observation, axis=0)
     nearest = rows[np.argsort(np.sum(away**2, axis=1))[:50]]
     expected = np.sort(found.action[nearest, 0])
@@ -239,8 +256,118 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
         base = two.proposal()(state).base_dist
         expected = np.exp(base.log_prob(jnp.asarray(actions)[:, None]))[:, coordinate]
         np.testing.assert_allclose(density, expected, atol=1e-3, rtol=1e-3)
-    assert "nothing was measured" in browser.find("#sentence").text
+    assert "nothing was measured" in browser.find("#curve-note").text
     assert not browser.complaints()
+
+
+HOSPITAL_STATE = [3.5, 104.0, 71.0]
+
+
+@pytest.fixture(scope="module")
+def treated():
+    return hospital_run(selected={"0": 12, "4": 20})
+
+
+@pytest.fixture(scope="module")
+def ward(browser, treated, tmp_path_factory):
+    """Return the browser with the page of a log that has names, units and transforms."""
+    path = tmp_path_factory.mktemp("ward") / "page.html"
+    save_page([treated], path, logs={treated.spec.dataset: hospital()})
+
+    def reopen():
+        browser.open(path)
+        return browser
+
+    return reopen
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_transformed_policy_has_the_outputs_of_python_in_raw_units(ward, treated, seed):
+    browser = ward()
+    type_state(browser, HOSPITAL_STATE)
+    browser.choose("#seed", str(seed))
+    state = jnp.asarray(HOSPITAL_STATE)
+    actor, box = treated.policy(seed), treated.program.problem
+    law = actor(state)
+    centre = np.asarray(actor.act(state), np.float64)
+    for coordinate in (0, 1):
+        places, curves = answers(browser, coordinate)
+        for name, end in zip(("support low", "support high"), actor.support(state), strict=True):
+            assert places[name] == pytest.approx([float(end[coordinate])], rel=2e-3)
+        assert places["actor centre"] == pytest.approx([centre[coordinate]], rel=2e-3)
+        # The coordinates are independent: divide out the other one, at its centre.
+        actions, density = curves["actor density"]
+        values = np.tile(centre, (len(actions), 1))
+        values[:, coordinate] = actions
+        ratio = np.exp(law.log_prob(jnp.asarray(values)) - law.log_prob(jnp.asarray(centre)))
+        at_centre = np.interp(centre[coordinate], actions, density)
+        np.testing.assert_allclose(density / at_centre, ratio, atol=0.02)
+        assert np.trapezoid(density, actions) == pytest.approx(1.0, abs=0.01)
+        # Q is that of the precomputed answers, which Python makes, in the same state.
+        actions, values = curves["Q"]
+        assert actions[0] == pytest.approx(box.action_low[coordinate], abs=1e-6)
+        assert actions[-1] == pytest.approx(box.action_high[coordinate])
+    assert not browser.complaints()
+
+
+def test_q_of_transformed_actions_agrees_with_the_critics(ward, treated):
+    """Computed in the page, by `_values` in Python, and from the transforms by hand."""
+    browser = ward()
+    state = browser.run("return found.runs[0].policies[0].states[0]")
+    critic = page_policies._critic(treated, 0)
+    looked_at = {"seed": 0, "states": [state]}
+    in_python = np.asarray(page_policies._values(treated, looked_at, critic)["values"])[0]
+    scale = treated.jobs.observation_scale
+    seen = jnp.asarray([np.log(state[0] + 0.1), state[1], state[2] * 0.01])
+    seen = (seen - scale.mean[0]) / scale.scale[0]
+    dose, fluids = treated.policy(0).act(jnp.asarray(state))
+    ends = np.log(0.005), np.log(2.005)
+    unit = [(np.log(dose + 0.005) - ends[0]) / (ends[1] - ends[0]) * 2 - 1, fluids / 60 - 1]
+    grid = np.linspace(-1.0, 1.0, 61)
+    for coordinate in (0, 1):
+        rows = np.tile(np.asarray(unit, np.float32), (61, 1))
+        rows[:, coordinate] = grid
+        expected = critic.minimum(jnp.tile(seen, (61, 1)), jnp.asarray(rows))
+        np.testing.assert_allclose(in_python[coordinate], expected, atol=2e-3)
+        actions, values = answers(browser, coordinate)[1]["Q"]
+        np.testing.assert_allclose(values, expected, atol=4e-3)
+        raw = np.exp(ends[0] + (grid + 1) / 2 * (ends[1] - ends[0])) - 0.005
+        np.testing.assert_allclose(actions, raw if coordinate == 0 else 60 * (grid + 1), atol=1e-5)
+
+
+def test_the_page_has_names_units_and_a_headline(ward, treated):
+    browser = ward()
+    text = browser.find("#sentence").text
+    state = jnp.asarray(browser.run("return found.runs[0].policies[0].states[0]"))
+    mean = treated.jobs.observation_scale.mean[0]
+    assert float(state[0]) == pytest.approx(float(np.exp(mean[0]) - 0.1), rel=1e-4)
+    low, high = treated.policy(0).support(state)
+    assert "(seed 0, after 12 of 20 updates (selected)) gives, in a typical state" in text
+    for coordinate, unit in enumerate(("µg/kg/min", "mL")):
+        assert f"{low[coordinate]:.3g} and {high[coordinate]:.3g} {unit}" in text
+    assert "band is 12 % of the allowed range wide on average" in text
+    assert "contains 38 % of the logged actions" in text and "actor loss" not in text
+    titles = [one.text for one in browser.window.find_elements("css selector", "#explorer h4")]
+    assert titles == ["noradrenaline (µg/kg/min)", "fluids (mL)"]
+    assert browser.find("#explorer-table").text.count("fluids (mL)") == 1
+    browser.find(".typed summary").click()
+    labels = [one.text for one in browser.window.find_elements("css selector", "#typed label")]
+    assert [label.splitlines()[0] for label in labels] == [
+        "lactate (mmol/L)", "heart rate (bpm)", "weight (kg)"
+    ]  # fmt: skip
+    browser.choose("#seed", "4")
+    text = browser.find("#sentence").text
+    assert "(seed 4, after 20 updates)" in text and "contains 45 % of the logged" in text
+
+
+def test_a_value_without_a_logarithm_is_refused_and_one_outside_the_log_is_noted(ward):
+    browser = ward()
+    type_state(browser, [-0.2, 500.0, 71.0])
+    text = browser.find("#explorer-sentence").text
+    assert text == "lactate (mmol/L) must be above −0.1, since the policy learned its logarithm."
+    assert not browser.window.find_elements("css selector", "#explorer-plots svg")
+    type_state(browser, [0.9, 500.0, 71.0])
+    assert "Outside the logged range: heart rate (bpm) (" in browser.find("#explorer-note").text
 
 
 @pytest.mark.parametrize(
@@ -324,10 +451,10 @@ def test_warnings_are_shown_as_text_with_the_run(browser, run, tmp_path):
 def test_a_value_that_is_not_estimable_is_marked(browser, two, tmp_path):
     metrics = {"step": np.array([10, 20]), "held_out_value": np.array([[-5.0], [np.nan]])}
     browser.open(save_page([dataclasses.replace(two, metrics=metrics)], tmp_path / "value.html"))
-    text = browser.find("#sentence").text
-    assert text.endswith(
+    text = browser.find("#curve-note").text
+    assert (
         "“held out value” is not estimable at the end: outside the range that the rewards allow."
-    )
+    ) in text
     assert [row["mean"] for row in browser.data("#curve-data")] == ["-5", ""]
     assert not browser.complaints()
 
@@ -368,4 +495,4 @@ def test_every_control_is_reachable_and_labelled(opened):
     for _ in range(40):
         opened.window.switch_to.active_element.send_keys("\ue004")  # tabulator
         reached.add(opened.window.switch_to.active_element.get_attribute("id"))
-    assert {"way", "run", "zoom", "step", "explorer-state", "patient"} <= reached
+    assert {"way", "run", "seed", "zoom", "step", "explorer-state", "patient"} <= reached

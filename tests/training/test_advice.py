@@ -7,6 +7,7 @@ import pytest
 
 import fat2thin
 from fat2thin import data
+from fat2thin.columns import Column
 from fat2thin.data.operations import Reachable, reachable_returns, split
 from fat2thin.runs.identity import read_logs
 from fat2thin.training import run_warnings as module
@@ -128,13 +129,28 @@ def test_a_band_with_hardly_any_logged_action_is_reported():
 
 
 def test_the_least_covered_coordinate_counts():
-    known = {"learned_inside": 0.0, "held_out_inside": 0.0, "action": (0.1, 0.2)}
+    known = {"learned_inside": 0.06, "held_out_inside": 0.06, "action": (0.1, 0.2)}
     assert warnings(held_out_inside_least=0.3, **known) == []
     assert len(warnings(held_out_inside_least=0.04, **known)) == 1
 
 
+def test_all_coordinates_together_count_as_well():
+    """Once, a log with six actions had 0.5 % jointly inside and no warning."""
+    known = {"learned_inside": 0.005, "held_out_inside_least": 0.4, "action": (0.1, 0.2)}
+    (sentence,) = warnings(held_out_inside=0.005, **known)
+    assert sentence.startswith(f"seed 7: {UNCOVERED} in all action dimensions together. 0.5 % of")
+    assert "each dimension alone is covered (the least by 40 %)" in sentence
+    assert warnings(held_out_inside=HARDLY, **known) == []
+    # One seed has too little in a coordinate, the other only jointly: one sentence for each.
+    first, second = warnings(
+        seeds=(3, 5), learned_inside=0.01, held_out_inside=0.01, held_out_inside_least=[0.01, 0.3]
+    )
+    assert first.startswith("seed 3: ") and second.startswith("seed 5: ")
+
+
 def test_a_few_training_actions_inside_do_not_mean_overfitting():
-    assert warnings(rows=1024, learned_inside=0.0007, held_out_inside=0.0) == []
+    sentences = warnings(rows=1024, learned_inside=0.0007, held_out_inside=0.0)
+    assert not any(OVERFITTED in sentence for sentence in sentences)
 
 
 def test_an_empty_band_is_reported_as_uncovered_and_not_as_overfitted():
@@ -154,6 +170,13 @@ def test_a_constant_that_is_as_good_is_reported():
     sentence = one(CONSTANT, constant=2.0)
     assert "For seed 7 the best is 0.25; such constants are worth 2, the policy 2 (" in sentence
     assert warnings(constant=1.9999) == []
+
+
+def test_a_constant_has_the_names_and_units_of_the_actions():
+    columns = (Column("noradrenaline", "µg/kg/min"), Column("fluids"))
+    given = found(constant=2.0, action=(0.25, -1.5))._replace(action_columns=columns)
+    (sentence,) = advice((7,), given)
+    assert "the best is noradrenaline 0.25 µg/kg/min, fluids -1.5; such" in sentence
 
 
 def test_the_value_of_a_constant_is_in_the_units_of_the_rewards():

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin import data
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
+from fat2thin.columns import Column, have_names
 from fat2thin.data import Dataset
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales
@@ -49,8 +50,9 @@ SIGNALS = {
     "held_out_spread": "standard deviation of the critics at the policy's actions, averaged",
 }
 """Description of each signal."""
+INSIDE = "logged_inside_support"
 MEANINGS = {
-    "logged_inside_support": "share of logged actions that the policy could have taken",
+    INSIDE: "share of logged actions that the policy could have taken",
     "good_inside_support": "the same among actions whose Q is above the value of their state",
     "support_percent": "width of the policy's support, in per cent of the action box",
     "td_error": "root mean square of Q − (r + γ next value), in units of the reward",
@@ -59,6 +61,9 @@ MEANINGS = {
 }
 """Description of each quantity of `held_out`; algorithms describe their own metrics. Densities are
 per half-range of the box, and those of the proposal if there is one."""
+HARDLY = 0.05  # share of the logged actions below which a log hardly covers a policy
+TIMES = 1.5  # ratio of training to held-out results above which a policy looks overfitted
+ANYTHING = 99.9  # per cent of the box above which a band excludes nothing
 
 
 class Watched(NamedTuple):
@@ -170,20 +175,24 @@ class FinishedRun(Protocol):
     def states(self) -> State:
         """The states of all seeds."""
 
+    @property
+    def columns(self) -> Any:
+        """The observation and the action columns."""
+
 
 def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     """Return the quantities of `MEANINGS` and the algorithm's metrics on a log, one per seed.
 
-    With several action dimensions there is "logged_inside_support[0]" and so on for each
-    coordinate. The discount factor is the run's. XQL's critics use the Huber loss: its "td_error"
-    is the square root of twice that loss.
+    With several action dimensions there is also "logged_inside_support[dose]" for each, by the name
+    of the action, or by its number if the log has no names. The discount factor is the run's. XQL's
+    critics use the Huber loss: its "td_error" is the square root of twice that loss.
     """
     of_seeds = [_means_over(run, dataset, index) for index in range(len(run.spec.seeds))]
     found, metrics = jax.tree.map(lambda *means: np.stack(means), *of_seeds)
-    quantities = {"logged_inside_support": found["all_inside"]}
+    quantities = {INSIDE: found["all_inside"]}
     if found["inside"].shape[1] > 1:
-        for coordinate, inside in enumerate(found["inside"].T):
-            quantities[f"logged_inside_support[{coordinate}]"] = inside
+        for name, inside in zip(_action_names(run), found["inside"].T, strict=True):
+            quantities[f"{INSIDE}[{name}]"] = inside
     if "good" in found:
         quantities["good_inside_support"] = _ratio(found["good_inside"], found["good"])
     quantities["support_percent"] = 100.0 * found["width"]
@@ -201,6 +210,13 @@ def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     return quantities | {name: metrics[name] for name in sorted(metrics) if name not in quantities}
 
 
+def _action_names(run: FinishedRun) -> list[str]:
+    """Return the names of the action dimensions; numbers if the log has no names."""
+    columns = run.columns.action
+    named = have_names("action", columns)
+    return [column.name if named else str(place) for place, column in enumerate(columns)]
+
+
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Return part / whole, nan where the whole is 0."""
     return np.divide(part, whole, where=whole > 0, out=np.full_like(whole, np.nan))
@@ -215,9 +231,9 @@ def validate(run: FinishedRun, validation: Dataset, training: Dataset | None = N
     logs = {"training": training, "validation": validation}
     found = {part: held_out(run, log) for part, log in logs.items() if log is not None}
     spec = run.spec
-    return Table(
-        title=f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}, after step "
-        f"{run.step:,}: {validation.rows:,} rows of {validation.name}",
+    table = Table(
+        title=f"{spec.algorithm} on {spec.dataset}, seeds {listed(spec.seeds)}, "
+        f"{steps_of(run)}: {validation.rows:,} rows of {validation.name}",
         rows=tuple(
             {"quantity": name}
             | {
@@ -229,6 +245,74 @@ def validate(run: FinishedRun, validation: Dataset, training: Dataset | None = N
         ),
         notes=tuple(f"{name}: {meaning}" for name, meaning in MEANINGS.items()),
     )
+    learned = {*run.about.get("sha256", ()), *([training.sha256] if training else ())}
+    same = validation.sha256 in learned
+    warning = (
+        f"{validation.name} is the log that the run learned from: no number here is about unseen "
+        "data.",
+    )
+    notes = (*table.notes, *(warning if same else ()), f"Verdict: {verdict(table, same)}")
+    return dataclasses.replace(table, notes=notes)
+
+
+def steps_of(run: FinishedRun, seed: int | None = None) -> str:
+    """Return the step of a seed's policy (of all by default) as text, also if it was selected."""
+    selected: dict[str, int] = run.about.get("selected", {})
+    if seed is not None:
+        selected = {key: step for key, step in selected.items() if key == str(seed)}
+    steps = {*selected.values()}
+    if not steps or steps == {run.step}:
+        return f"after step {run.step:,}"
+    of_seeds = ", ".join(f"{step:,} (seed {key})" for key, step in selected.items())
+    when = f"{steps.pop():,}" if len(steps) == 1 else of_seeds
+    return f"policy selected after step {when} of {run.step:,}"
+
+
+def verdict(table: Table, seen: bool = False) -> str:
+    """Return what a table of `validate` says, in words; `seen` if the log was learned from.
+
+    The rules: a band of more than `ANYTHING` per cent of the box excludes nothing; a log of which
+    less than `HARDLY` lies inside hardly covers it; a share on the training log, or an error on
+    this one, of more than `TIMES` the other looks overfitted.
+    """
+    rows = {row["quantity"]: row for row in table}
+    inside, width = rows[INSIDE]["validation"], rows["support_percent"]["validation"]
+    learned, error = rows[INSIDE].get("training", np.nan), rows.get("td_error", {})
+    overfitted = not seen and learned > TIMES * inside
+    wrong = not seen and error.get("validation", 0.0) > TIMES * error.get("training", np.inf)
+    if width > ANYTHING:
+        sentences = ["the policy can take any action in the box, so coverage says nothing about it"]
+    else:
+        share = f"{_percent(inside)} of the logged actions"
+        band = f"{share} lie inside a band of {width:.2g} % of the box"
+        sentences = [band]
+        if inside < HARDLY:
+            sentences = [f"the log hardly covers the policy: only {band}, so its value is a guess"]
+            each = {name: row["validation"] for name, row in rows.items() if f"{INSIDE}[" in name}
+            if each and min(each.values()) >= HARDLY:
+                least = min(each, key=each.__getitem__).removeprefix(f"{INSIDE}[")[:-1]
+                sentences.append(
+                    f"each action dimension alone is covered (the least, {least}, by "
+                    f"{_percent(min(each.values()))}), but hardly any combination was tried"
+                )
+        if overfitted:
+            sentences.append(
+                f"the band looks overfitted: it holds {_percent(learned)} of the training actions"
+            )
+    if wrong:
+        ratio = error["validation"] / error["training"]
+        sentences.append(f"Q looks overfitted: its error is {ratio:.1f} times that in training")
+    if seen:
+        sentences.append("these are data that it learned from, so overfitting cannot be judged")
+    elif np.isnan(learned):
+        sentences.append("without the training log, overfitting cannot be judged")
+    if not (overfitted or wrong or inside < HARDLY):
+        sentences.append("no warning sign, which does not show that the policy beats the log")
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.2g} %"
 
 
 def training_log(run: FinishedRun) -> Dataset | None:
@@ -255,7 +339,23 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
                 f"data set {dataset.name!r} does not fit the run: its {field} is "
                 f"{getattr(theirs, field)}, the run has {getattr(ours, field)}"
             )
+    for kind in ("observation", "action"):
+        _check_names(dataset, kind, getattr(run.columns, kind))
     return batch_of(_scales(run, index).apply(_with_transforms(dataset, ours)))
+
+
+def _check_names(dataset: Dataset, kind: str, columns: tuple[Column, ...]) -> None:
+    """Refuse a log whose columns have other names, or another order, than the run's."""
+    given = getattr(dataset, f"{kind}_columns")
+    if not have_names(kind, given) or not have_names(kind, columns):
+        return
+    for place, (ours, theirs) in enumerate(zip(columns, given, strict=True)):
+        if ours.name != theirs.name:
+            raise ValueError(
+                f"data set {dataset.name!r} does not fit the run: its {kind} column {place} is "
+                f"{theirs.name!r}, the run learned from {ours.name!r}. Use the same columns in the "
+                "same order"
+            )
 
 
 def _with_transforms(dataset: Dataset, problem: Problem) -> Dataset:

@@ -1,6 +1,7 @@
 """Figures of logged actions together with the actions that a policy allows in the same states."""
 
 import functools
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpyro.distributions import Independent
 
+from fat2thin.columns import Column, have_names, inverse_transform
 from fat2thin.data import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.distributions.base import expand_to_rank
+from fat2thin.distributions.transformed import TransformedColumns
+from fat2thin.evaluation.held_out import steps_of
 from fat2thin.policies.policy import Policy
 from fat2thin.report.style import BLUE, GREY, ORANGE, panels, save_figures, signed, styled
 from fat2thin.runs.result import Run
@@ -24,6 +28,8 @@ from fat2thin.runs.result import Run
 Values = Array | np.ndarray
 
 MOST_COORDINATES = 6  # coordinates of the action that are drawn
+MOST_STEPS = 200  # first steps of an episode that are drawn: more would hide each other
+_LABEL_WIDTH = 26  # characters of an axis label before it breaks
 _CENTRAL = 0.8  # central share of a distribution that is shaded
 _PILED = 0.02
 """If half of the actions lie within this share of the box from one end, the distance from that end
@@ -48,8 +54,9 @@ def action_band(
 ) -> Figure:
     """Draw logged actions along a few episodes, and the band of the policy at each step.
 
-    One column per episode, one row per coordinate. `episodes` are numbers counted from 0; by
-    default the episodes with the median and the lowest return.
+    One column per episode, with its first `MOST_STEPS` steps, and one row per coordinate.
+    `episodes` are numbers counted from 0; by default the episodes with the median and the lowest
+    return.
     """
     if episodes is None:
         order = np.argsort(episode_returns(dataset), stable=True)
@@ -64,15 +71,18 @@ def action_band(
             raise ValueError(f"data set {dataset.name!r} has episodes 0 to {last}, not {episode}")
         rows = dataset.episode_start[episode] + np.arange(episode_lengths(dataset)[episode])
         seen = jax.tree.map(lambda array, rows=rows: array[rows], log)
+        drawn = jax.tree.map(lambda array: array[:MOST_STEPS], seen)
         for coordinate, axes in enumerate(column):
-            _draw_band(axes, seen, coordinate, _scale(dataset, coordinate), fat)
+            _draw_band(axes, drawn, coordinate, _scale(run, dataset, coordinate), fat)
         share, value = np.mean(seen.inside.all(axis=1)), float(np.sum(dataset.reward[rows]))
+        first = f"\nthe first {MOST_STEPS} are shown" if len(rows) > MOST_STEPS else ""
         column[0].set_title(
-            f"episode {episode}, return {signed(value, 4)}: {share:.0%} of {len(rows)} steps inside"
+            f"episode {episode}, return {signed(value, 4)}: {share:.0%} of {len(rows):,} steps "
+            f"inside{first}"
         )
         column[-1].set_xlabel("step of the episode")
     for coordinate, axes in enumerate(grid[:, 0]):
-        axes.set_ylabel(_scale(dataset, coordinate).label)
+        axes.set_ylabel(textwrap.fill(_scale(run, dataset, coordinate).label, _LABEL_WIDTH))
     _name(figure, run, dataset, seed, 3)
     return figure
 
@@ -83,7 +93,7 @@ def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
     figure, grid = panels(shown, (4.0, 2.9), (3.0, 1.9))
     seen = _look(run, dataset, seed)
     for coordinate, axes in enumerate(grid.flat[:shown]):
-        _draw_shares(axes, seen, coordinate, _scale(dataset, coordinate))
+        _draw_shares(axes, seen, coordinate, _scale(run, dataset, coordinate))
     for axes in grid[:, 0]:
         axes.set_ylabel("share of logged steps (log scale)")
     _name(figure, run, dataset, seed, min(shown, 2) + 1)
@@ -129,10 +139,14 @@ def _ask(
 def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
     """Return the ends of the central share per coordinate, clipped to the box; None if unknown."""
     law, tails = policy(observation), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
+    law, transforms = (
+        (law.base, law.transforms) if isinstance(law, TransformedColumns) else (law, ())
+    )
     if not isinstance(law, Independent):
         return None
     try:
-        low, high = (law.base_dist.icdf(tail) for tail in tails)
+        # Transforms are increasing, so that a quantile's raw value is the raw values' quantile.
+        low, high = (inverse_transform(law.base_dist.icdf(tail), transforms, jnp) for tail in tails)
     except ImportError:
         # NumPyro's Student-t needs another package for its quantiles.
         return None
@@ -197,10 +211,10 @@ def _draw_shares(axes: Axes, seen: _Seen, coordinate: int, scale: _Scale) -> Non
     axes.set(xlabel=scale.label, title=f"{np.mean(inside):.0%} of logged actions inside the band")
 
 
-def _scale(dataset: Dataset, coordinate: int) -> _Scale:
+def _scale(run: Run, dataset: Dataset, coordinate: int) -> _Scale:
     """Return a linear axis, or a logarithmic one from the end where most actions lie."""
     low, high = dataset.action_low[coordinate], dataset.action_high[coordinate]
-    reach, name = high - low, "action" if dataset.action_size == 1 else f"action {coordinate}"
+    reach, name = high - low, _label(run.columns.action, coordinate)
     for end, side, what in ((low, 1.0, "above its lowest"), (high, -1.0, "below its highest")):
         place = functools.partial(_distance, end, side, _NEAREST * reach)
         if np.median(place(dataset.action[:, coordinate])) < _PILED * reach:
@@ -210,6 +224,13 @@ def _scale(dataset: Dataset, coordinate: int) -> _Scale:
     return _Scale(lambda action: action.astype(np.float64), limits, name, False)
 
 
+def _label(columns: Sequence[Column], coordinate: int) -> str:
+    """Return the name of an action with its unit; its number if the log has no names."""
+    if have_names("action", columns):
+        return columns[coordinate].label
+    return "action" if len(columns) == 1 else f"action {coordinate}"
+
+
 def _distance(end: float, side: float, least: float, action: np.ndarray) -> np.ndarray:
     return np.maximum(side * (action.astype(np.float64) - end), least)
 
@@ -217,8 +238,9 @@ def _distance(end: float, side: float, least: float, action: np.ndarray) -> np.n
 def _name(figure: Figure, run: Run, dataset: Dataset, seed: int, columns: int) -> None:
     """Add the title and the legend of the first panel to a figure."""
     left_out = max(0, dataset.action_size - MOST_COORDINATES)
-    more = f"; {left_out} more coordinate{'s' * (left_out > 1)} not shown" if left_out else ""
-    figure.suptitle(f"{run.spec.algorithm}, seed {seed}, on {Path(dataset.name).name}{more}")
+    more = f"; {left_out} more action{'s' * (left_out > 1)} not shown" if left_out else ""
+    when = f", {steps_of(run, seed)}" if "selected" in run.about else ""
+    figure.suptitle(f"{run.spec.algorithm}, seed {seed}{when}, on {Path(dataset.name).name}{more}")
     named = figure.axes[0].get_legend_handles_labels()
     figure.legend(*named, loc="outside lower center", ncols=columns)
 

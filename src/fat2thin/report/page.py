@@ -44,6 +44,8 @@ _POINTS_OF_A_CURVE = (30, 200)
 _DRAWS = 30_000_000
 _FEWEST_RESAMPLES = 500
 _FEW_RUNS = 20
+_MOST_POLICIES = 40
+"""Seeds of all runs up to which the policies of every seed are shown, else of one per run."""
 
 
 def make_page(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> str:
@@ -113,10 +115,17 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
     room = (6, 12) if len(runs) <= _FEW_RUNS else (3, 5)
     points = int(np.clip(_MOST_CURVE_POINTS // len(runs), *_POINTS_OF_A_CURVE))
     resamples = int(np.clip(_DRAWS // (4 * points * len(runs)), _FEWEST_RESAMPLES, RESAMPLES))
-    (shelf, places), shown = _logs_of(runs, logs or {}), datasets_of(runs)
-    described = []
-    for run, name, place in zip(runs, names_of(runs), places, strict=True):
-        log, spec = None if place is None else shelf[place], run.spec
+    shown_seeds = _seeds_of(runs)
+    (shelf, places), shown = _logs_of(runs, shown_seeds, logs or {}), datasets_of(runs)
+    described, every = [], []
+    for run, name, seeds in zip(runs, names_of(runs), shown_seeds, strict=True):
+        spec = run.spec
+        policies = []
+        for seed in seeds:
+            place = places.pop(0)
+            log = None if place is None else shelf[place]
+            policies.append({**page_policies.look_at(run, seed, log, *room), "log": place})
+        every += [(run, one) for one in policies]
         kept = run.kept_references() or {}  # missing references are not measured here
         described.append(
             {
@@ -133,10 +142,10 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
                 "dataset": shown[spec.dataset],
                 **_curves(run, points, resamples),
                 "references": {key: rounded(row.mean) for key, row in kept.items()},
-                "policies": {**page_policies.look_at(run, log, *room), "log": place},
+                "policies": policies,
             }
         )
-    page_policies.add_weights(runs, [plain["policies"] for plain in described])
+    page_policies.add_weights(every)
     return {
         "runs": described,
         "logs": [page_policies.logged_pairs(log) for log in shelf],
@@ -145,13 +154,28 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
     }
 
 
-def _logs_of(runs: Sequence[Run], given: Logs) -> tuple[list[Dataset], list[int | None]]:
-    """Return the logs of the shown seeds, each once, and the index of each run's log or None."""
+def _seeds_of(runs: Sequence[Run]) -> list[list[int]]:
+    """Return the seeds of each run whose policies are shown: a good one first, then the others."""
+    first = [good_seed(run) for run in runs]
+    if sum(len(run.spec.seeds) for run in runs) > _MOST_POLICIES:
+        return [[seed] for seed in first]
+    return [
+        [seed, *(other for other in run.spec.seeds if other != seed)]
+        for run, seed in zip(runs, first, strict=True)
+    ]
+
+
+def _logs_of(
+    runs: Sequence[Run], seeds: Sequence[Sequence[int]], given: Logs
+) -> tuple[list[Dataset], list[int | None]]:
+    """Return the logs of the shown seeds, each once, and the index of each seed's log or None."""
     logs: dict[tuple[str, int | None], Dataset] = {}
     places: list[int | None] = []
-    for run in runs:
+    for run, of_run in (
+        (run, one) for run, shown in zip(runs, seeds, strict=True) for one in shown
+    ):
         name, problem = run.spec.dataset, run.program.problem
-        seed = None if name in given else good_seed(run)
+        seed = None if name in given else of_run
         if seed is not None and not treatment.is_name(name):
             places.append(None)
             continue

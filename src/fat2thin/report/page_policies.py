@@ -17,10 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import stats
 
+from fat2thin.columns import Column, Transforms, have_names, inverse_transform, transform
 from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
-from fat2thin.policies.families import Family
+from fat2thin.policies.families import Family, Transformed
 from fat2thin.policies.networks import Linear, Trunk, TwinCritic
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
@@ -58,37 +59,91 @@ def spread(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(int))
 
 
-def look_at(run: Run, log: Dataset | None, most_states: int, most_steps: int) -> Plain:
-    """Return everything the page shows of the policies of a run, except the weights."""
-    seed, problem = good_seed(run), run.program.problem
-    names, states = _picked_states(run, log, most_states)
+def look_at(run: Run, seed: int, log: Dataset | None, most_states: int, most_steps: int) -> Plain:
+    """Return everything the page shows of the policies of a seed, except the weights."""
+    problem, columns = run.program.problem, run.columns
+    names, states = _picked_states(run, seed, log, most_states)
     kept = sorted({*run.snapshots, run.step})
     steps = [kept[place] for place in spread(len(kept), most_steps)]
     actors = [run.policy(seed, step) for step in steps]
     fats = [run.proposal(seed, step) for step in steps] if run.program.algorithm.proposal else []
+    ranges = columns.ranges.get("observation", ((None, None),) * len(columns.observation))
     return {
         "seed": seed,
+        "stopped": str(seed) in run.about.get("stopped", {}),
+        "selected": run.about.get("selected", {}).get(str(seed)),
         "low": rounded(problem.action_low, 7),
         "high": rounded(problem.action_high, 7),
+        "actions": _described("action", columns.action, problem.action_transforms),
+        "observations": [
+            {**one, "range": [low, high]}
+            for one, (low, high) in zip(
+                _described("observation", columns.observation, problem.observation_transforms),
+                ranges,
+                strict=True,
+            )
+        ],
         "names": names,
         "states": rounded(states),
         "steps": steps,
         "actor": _answers(actors, states),
         "proposal": _answers(fats, states) if fats else None,
         "trajectory": _trajectory(run, actors[-1], fats[-1] if fats else None),
+        "coverage": _coverage(run, seed),
     }
 
 
+def _described(kind: str, columns: Sequence[Column], transforms: Transforms) -> list[Plain]:
+    """Return the label, the name, the unit and the transform of each column for the page."""
+    named = have_names(kind, columns)
+    alone = len(columns) == 1
+    return [
+        {
+            "name": column.name if named else kind if alone else f"{kind} {place}",
+            "label": column.label if named else kind if alone else f"{kind} {place}",
+            "unit": column.unit if named else "",
+            "transform": None if one is None else dataclasses.asdict(one),
+        }
+        for place, (column, one) in enumerate(
+            zip(columns, transforms or (None,) * len(columns), strict=True)
+        )
+    ]
+
+
+def _coverage(run: Run, seed: int) -> Plain | None:
+    """Return the share of logged actions inside a band and its width, from the metrics."""
+    steps = run.metrics.get("step", np.zeros(0))
+    if not len(steps) or "logged_inside_support" not in run.metrics:
+        return None
+    if not (step := run.about.get("selected", {}).get(str(seed), steps[-1])):
+        return None  # the untrained policy, which has no metrics
+    row = min(int(np.searchsorted(steps, step)), len(steps) - 1)
+    place = run.spec.seeds.index(seed)
+    held_out = "held_out_inside" in run.metrics
+    inside = run.metrics["held_out_inside" if held_out else "logged_inside_support"][row, place]
+    # Half-ranges of the box are half of its width, so that the half-width is the share.
+    width = run.metrics["half_width"][row, place] if "half_width" in run.metrics else np.nan
+    return {"held_out": held_out, "inside": rounded(inside), "width": rounded(width)}
+
+
 def _picked_states(
-    run: Run, log: Dataset | None, count: int
+    run: Run, seed: int, log: Dataset | None, count: int
 ) -> tuple[list[str], Float[np.ndarray, "states observation"]]:
-    """Return names and values of the states shown: the mean state and some logged ones."""
-    scale = run.jobs.observation_scale
-    names, states = ["all zeros"], [np.zeros(run.program.problem.observation_size)]
+    """Return names and values of the states shown: a typical state and some logged ones."""
+    scale, transforms = run.jobs.observation_scale, run.program.problem.observation_transforms
+    ranges = run.columns.ranges.get("observation")
     if scale is not None:
         # A policy that standardises observations knows the mean of its log.
-        index = run.spec.seeds.index(good_seed(run))
-        names, states = ["mean of the log"], [np.asarray(scale.mean[index])]
+        name = "mean of the transformed log" if transforms else "mean of the log"
+        mean = np.asarray(scale.mean[run.spec.seeds.index(seed)], np.float64)
+        names, states = [name], [inverse_transform(mean, transforms)]
+    elif ranges:
+        ends = transform(np.asarray(ranges, np.float64).T, transforms)
+        names = ["middle of the logged ranges"]
+        states = [inverse_transform(ends.mean(axis=0), transforms)]
+    else:
+        zeros = np.zeros(run.program.problem.observation_size)
+        names, states = ["all zeros"], [inverse_transform(zeros, transforms)]
     if log is not None:
         rows = np.linspace(0, log.rows - 1, count).astype(int)[: count - 1]
         names += [f"logged step {row}" for row in rows]
@@ -98,7 +153,12 @@ def _picked_states(
 
 
 def law_of(family: Family) -> Plain | None:
-    """Return the family as the page's scripts describe it; None if they do not know it."""
+    """Return the family as the page's scripts describe it; None if they do not know it.
+
+    The scripts apply the transforms of a `Transformed` family themselves.
+    """
+    if isinstance(family, Transformed):
+        family = family.family
     # Not inherited: a subclass of a family may have another density.
     law = vars(type(family)).get("page_law")
     if law is None:
@@ -193,13 +253,17 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
     law = law_of(policy.family)
     if law is None:
         return {}
-    low, high = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
+    box = [np.asarray(end, np.float64) for end in (policy.low, policy.high)]
+    transforms = policy.family.transforms if isinstance(policy.family, Transformed) else ()
+    low, high = (transform(end, transforms) for end in box)
     head = np.asarray(answer.centre, np.float64), np.asarray(answer.log_scale, np.float64)
     middle, reach = (low + high) / 2.0, (high - low) / 2.0
     tail = (1.0 - CENTRAL) / 2.0
     ends = {"fat_low": tail, "fat_high": 1.0 - tail}
     return {
-        name: np.clip(middle + reach * quantile(law, *head, share), low, high)
+        name: np.clip(
+            inverse_transform(middle + reach * quantile(law, *head, share), transforms), *box
+        )
         for name, share in ends.items()
     }
 
@@ -247,20 +311,28 @@ def logged_pairs(log: Dataset) -> Plain:
     }
 
 
-def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
-    """Add weights to as many runs as fit, the smallest first, and Q values to the others."""
-    pairs = list(zip(runs, described, strict=True))
-    pairs.sort(key=lambda pair: (pair[0].program.problem.action_size, _weight_count(pair[0])))
+def add_weights(shown: Sequence[tuple[Run, Plain]]) -> None:
+    """Add weights to as many policies as fit, and Q values to the others.
+
+    The first seeds of all runs come before the others, and small networks before large ones.
+    """
+
+    def size(pair: tuple[Run, Plain]) -> tuple[bool, int, int]:
+        run, policies = pair
+        other = policies["seed"] != good_seed(run)
+        return other, run.program.problem.action_size, _weight_count(run)
+
     left = WEIGHT_BYTES
-    for run, policies in pairs:
-        critic = _critic(run)
+    for run, policies in sorted(shown, key=size):
+        seed = policies["seed"]
+        critic = _critic(run, seed)
         # A weight takes about 8/3 characters: skip encoding if that cannot fit.
         fits = _weight_count(run) * 8 // 3 <= left
-        encoded = weights(run, critic) if fits else None
-        size = len(json.dumps(encoded))
-        if encoded is not None and size <= left:
+        encoded = weights(run, seed, critic) if fits else None
+        length = len(json.dumps(encoded))
+        if encoded is not None and length <= left:
             policies["weights"] = encoded
-            left -= size
+            left -= length
             continue
         policies["weights"] = None
         policies["unknown_family"] = fits and encoded is None
@@ -268,9 +340,9 @@ def add_weights(runs: Sequence[Run], described: Sequence[Plain]) -> None:
             policies |= _values(run, policies, critic)
 
 
-def _critic(run: Run) -> TwinCritic | None:
-    """Return the critics of the shown seed; None for an algorithm without critics."""
-    critics, place = run.program.algorithm.critics, run.spec.seeds.index(good_seed(run))
+def _critic(run: Run, seed: int) -> TwinCritic | None:
+    """Return the critics of a seed; None for an algorithm without critics."""
+    critics, place = run.program.algorithm.critics, run.spec.seeds.index(seed)
     if critics is None:
         return None
     # On the host: on a device, indexing each leaf would compile a program.
@@ -286,11 +358,19 @@ def _weight_count(run: Run) -> int:
 
 
 def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
-    """Return the smaller Q along each coordinate, the other coordinates at the actor's centre."""
+    """Return the smaller Q along each coordinate, the other coordinates at the actor's centre.
+
+    Critics take transformed observations, and actions in half-ranges of the transformed box.
+    """
     policy, scale = run.policy(looked_at["seed"]), run.jobs.observation_scale
+    problem = run.program.problem
     states = jnp.asarray(looked_at["states"], jnp.float32)
-    low, high = policy.low[None], policy.high[None]
-    centre = (policy.act(states) - low) / (high - low) * 2.0 - 1.0
+    low, high, acted = (
+        transform(values, problem.action_transforms, jnp)
+        for values in (policy.low[None], policy.high[None], policy.act(states))
+    )
+    centre = (acted - low) / (high - low) * 2.0 - 1.0
+    states = transform(states, problem.observation_transforms, jnp)
     if scale is not None:
         index = run.spec.seeds.index(looked_at["seed"])
         states = (states - scale.mean[index][None]) / scale.scale[index][None]
@@ -336,9 +416,9 @@ class _Arrays:
         return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
 
 
-def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
+def weights(run: Run, seed: int, critic: TwinCritic | None) -> Plain | None:
     """Return the networks of actor, proposal and critics; None if the page cannot compute them."""
-    seed, arrays = good_seed(run), _Arrays()
+    arrays = _Arrays()
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
         policies["proposal"] = run.proposal(seed)
@@ -351,6 +431,8 @@ def weights(run: Run, critic: TwinCritic | None) -> Plain | None:
             one = jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members)
             network = {"trunk": arrays.part(one.trunk), "head": arrays.part(one.head)}
             networks["critics"].append(network)
+    if transforms := run.program.problem.observation_transforms:
+        networks["transforms"] = [one and dataclasses.asdict(one) for one in transforms]
     scale = run.jobs.observation_scale
     if scale is not None:
         index = run.spec.seeds.index(seed)

@@ -11,24 +11,24 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fat2thin.columns import inverse_transform
+from fat2thin.columns import Column, have_names, inverse_transform
 from fat2thin.data.dataset import transformed
 from fat2thin.data.operations import Reachable, reachable_returns
 from fat2thin.engine.pack import WATCHED, LoadedLog, watched_rows
 from fat2thin.evaluation.fitted_q import BestConstant, Part, best_constant
-from fat2thin.evaluation.held_out import NOT_ESTIMABLE, VALUE, Watched
+from fat2thin.evaluation.held_out import HARDLY, NOT_ESTIMABLE, TIMES, VALUE, Watched
 from fat2thin.settings.spec import RunSpec
 
 CANDIDATES = 64  # number of logged actions that are tried as constants
-TIMES = 1.5  # ratio of training to held-out results above which there is a warning
 ERRORS = 3.0  # standard errors that a share must differ by for a warning
-HARDLY = 0.05  # share of the logged actions below which there is a warning
 
 USUAL_ROWS = 50  # number of last rows of metrics whose median is the usual value
 FEWEST_ROWS = 10
 SPIKE = 100.0  # ratio of a loss to its usual value above which it is a spike
 RUNAWAY = 2.0  # ratio of a mean Q to the largest possible return above which Q diverges
 UNREWARDED = 1.0  # mean Q above which Q diverges if all rewards are 0; fresh networks stay below
+
+_WIDEN = "A larger temperature or kept_mass widens the band."
 
 
 class Health:
@@ -94,6 +94,8 @@ class HeldOutFindings(NamedTuple):
     """The factor that rewards were multiplied by."""
     reachable: Sequence[Reachable]
     """The range of returns that the unscaled rewards of each seed's log allow."""
+    action_columns: Sequence[Column] = ()
+    """Names and units of the action dimensions; empty if unknown."""
 
 
 def look(
@@ -122,6 +124,7 @@ def look(
         held_out_rows=min(min(log.held_out.rows, WATCHED) for log in logs if log.held_out),
         reward_factor=np.asarray([logs[log].scales.reward_factor for log in of_seeds]),
         reachable=[reachable_returns(logs[log].dataset) for log in of_seeds],
+        action_columns=logs[0].dataset.action_columns,
     )
     return advice(spec.seeds, found)
 
@@ -184,7 +187,16 @@ def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
             f"{who(seeds, worrying)}: the log hardly covers the band. {_percent(inside, worrying)} "
             "of the held-out actions lie inside (with several coordinates, in the one with the "
             "fewest), so the policy's actions were hardly ever tried, and their value is a guess. "
-            "A larger temperature or kept_mass widens the band."
+            f"{_WIDEN}"
+        )
+    together = found.metrics["held_out_inside"]
+    worrying = (together < HARDLY) & ~worrying
+    if worrying.any():
+        yield (
+            f"{who(seeds, worrying)}: the log hardly covers the band in all action dimensions "
+            f"together. {_percent(together, worrying)} of the held-out actions lie inside, "
+            f"although each dimension alone is covered (the least by {_percent(inside, worrying)}):"
+            f" the policy's combinations of actions were hardly ever tried. {_WIDEN}"
         )
 
 
@@ -205,7 +217,7 @@ def _constant(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     worrying = found.constant_value >= value
     if worrying.any():
         first = int(np.argmax(worrying))
-        action = ", ".join(f"{x:.3g}" for x in found.constant_action[first])
+        action = _described(found.constant_action[first], found.action_columns)
         units = found.reward_factor[first]
         yield (
             f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy. "
@@ -214,6 +226,15 @@ def _constant(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
             "(discounted, from the states of the log, by fitted Q evaluation: an estimate, not a "
             "proof)."
         )
+
+
+def _described(action: np.ndarray, columns: Sequence[Column]) -> str:
+    """Return an action as text, with names and units where the log has them."""
+    numbers = [f"{x:.3g}" for x in action]
+    if not have_names("action", columns):
+        return ", ".join(numbers)
+    parts = zip(columns, numbers, strict=True)
+    return ", ".join(f"{column.name} {number} {column.unit}".strip() for column, number in parts)
 
 
 def who(seeds: Sequence[int], which: np.ndarray) -> str:

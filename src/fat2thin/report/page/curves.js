@@ -118,8 +118,9 @@ function curveWords(panels, withoutBands) {
   const fewer = withoutBands ? ` Intervals are hidden with more than ${MOST_BANDS} lines: switch some off to see them.` : "";
   byId("curve-note").textContent = evaluated()
     ? `${many}${fewer}`
-    : `These runs were not evaluated on a task, so their metrics are shown. ${many}${fewer}`;
-  byId("sentence").textContent = sentence(panels);
+    : `These runs were not evaluated on a task, so their metrics are shown. ${sentence(panels)} ${many}${fewer}`;
+  // Without a task, `drawHeadline` describes the selected policy instead.
+  if (evaluated()) byId("sentence").textContent = sentence(panels);
 }
 
 function sentence(panels) {
@@ -128,7 +129,7 @@ function sentence(panels) {
   if (!evaluated() && !metricNames().length) return `${where}, nothing was measured during training.`;
   if (!lines.length && panels[0] && panels[0].lines.length) return `${where}, “${panels[0].title}” ${missingWords(panels[0].title)}.`;
   if (!lines.length) return `${where}, no run is switched on.`;
-  if (!evaluated()) return `${where}, which has no task, the mean of “${panels[0].title}” ends at ${lines.slice(0, 3).map(({ run, curve }) => `${words(curve.mean.at(-1), 3)} for ${run.name}`).join(", ")}.`;
+  if (!evaluated()) return `${where}, the mean of “${panels[0].title}” ends at ${lines.slice(0, 3).map(({ run, curve }) => `${words(curve.mean.at(-1), 3)} for ${run.name}`).join(", ")}.`;
   const order = [...lines].sort((one, two) => two.curve.mean.at(-1) - one.curve.mean.at(-1));
   const [best, next] = order;
   const says = ({ run, curve }) => `${words(curve.mean.at(-1), 3)} (${interval(curve, run.seed_count)})`;

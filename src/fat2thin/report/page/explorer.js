@@ -8,16 +8,21 @@ function typedState() {
   return [...byId("typed").querySelectorAll("input")].map((input) => input.valueAsNumber);
 }
 
-// Components of a typed state that are not finite numbers, for which no policy is evaluated.
+// Columns of a typed state for which no policy is evaluated: no finite number, or no logarithm.
 function unusable(policies) {
   if (!isTyped(policies)) return [];
-  return typedState().flatMap((value, column) => (Number.isFinite(value) ? [] : [column]));
+  return typedState().flatMap((value, column) => (Number.isFinite(forward(policies.observations[column].transform, value)) ? [] : [column]));
 }
 
-function refuseState(wrong) {
+function refuseState(policies, wrong) {
   for (const id of ["explorer-plots", "explorer-key", "explorer-table"]) byId(id).replaceChildren();
-  const which = wrong.length > 1 ? `Components ${wrong.join(", ")} of the state are not finite numbers` : `Component ${wrong[0]} of the state is not a finite number`;
-  byId("explorer-sentence").textContent = `${which}. Enter a number.`;
+  const state = typedState();
+  const why = wrong.map((column) => {
+    const { label, transform } = policies.observations[column];
+    if (!Number.isFinite(state[column]) || !transform) return `${label} is not a finite number. Enter a number.`;
+    return `${label} must be above ${words(-transform.number)}, since the policy learned its logarithm.`;
+  });
+  byId("explorer-sentence").textContent = why.join(" ");
   byId("explorer-note").textContent = "";
 }
 
@@ -37,8 +42,7 @@ function ask(policies) {
   const law = (name, coordinate) => {
     if (!typed) return keptLaw(policies, name, last, place, coordinate);
     if (!heads[name]) return null;
-    const [centre, logScale] = heads[name];
-    return lawOf(policies[name].family, centre[coordinate], logScale[coordinate], policies.low[coordinate], policies.high[coordinate]);
+    return placedLaw(policies, name, ...heads[name], coordinate);
   };
   const all = policies.low.map((_, coordinate) => ({ actor: law("actor", coordinate), proposal: law("proposal", coordinate) }));
   return { state, laws: all, values: qCurves(policies, state, place, all) };
@@ -46,10 +50,13 @@ function ask(policies) {
 
 // [action, Q] along each coordinate, the others at the centre of the policy that acts.
 function qCurves(policies, state, place, laws) {
-  const { weights, low, high } = policies;
-  const unit = laws.map(({ actor }, i) => clip(((actor.centre - low[i]) / (high[i] - low[i])) * 2 - 1, -1, 1));
+  const { weights, actions } = policies;
+  // Critics take half-ranges of the transformed box.
+  const on = (value, i) => forward(actions[i].transform, value);
+  const [low, high] = [policies.low.map(on), policies.high.map(on)];
+  const unit = laws.map(({ actor }, i) => clip(((on(clip(actor.centre, policies.low[i], policies.high[i]), i) - low[i]) / (high[i] - low[i])) * 2 - 1, -1, 1));
   return shownCoordinates(policies).map((coordinate) => {
-    const at = (share) => low[coordinate] + (high[coordinate] - low[coordinate]) * share;
+    const at = (share) => backward(actions[coordinate].transform, low[coordinate] + (high[coordinate] - low[coordinate]) * share);
     if (weights && weights.critics) {
       return Array.from({ length: Q_GRID + 1 }, (_, i) => {
         const action = [...unit];
@@ -77,7 +84,7 @@ function drawExplorer() {
   const wrong = unusable(policies);
   byId("typed").querySelectorAll("input").forEach((input, column) => input.setAttribute("aria-invalid", String(wrong.includes(column))));
   if (wrong.length) {
-    refuseState(wrong);
+    refuseState(policies, wrong);
     one.data.explorer.update();
     return;
   }
@@ -91,13 +98,13 @@ function drawExplorer() {
     const inside = (action) => action >= laws.actor.low && action <= laws.actor.high;
     drawCoordinate(panels[coordinate], policies, coordinate, asked, actions, inside);
     rows.push([
-      coordinate, laws.actor.low, laws.actor.high, laws.actor.centre,
+      policies.actions[coordinate].label, laws.actor.low, laws.actor.high, laws.actor.centre,
       ...(policies.proposal ? [laws.proposal.centre] : []),
       ...(logged ? [`${actions.filter(inside).length} of ${actions.length}`] : []),
     ]);
   }
   table(byId("explorer-table"), [
-    "coordinate", "lowest action", "highest action", "centre",
+    "action", "lowest", "highest", "centre",
     ...(policies.proposal ? ["proposal’s centre"] : []), ...(logged ? ["nearby logged actions inside"] : []),
   ], rows);
   explorerWords(run, asked, logged);
@@ -113,16 +120,16 @@ function drawCoordinate(panel, policies, coordinate, asked, actions, inside) {
   const laws = asked.laws[coordinate];
   const curve = asked.values[coordinate];
   const plot = drawDensities(panel, laws, {
-    low, high, compact: curve.length > 0,
-    label: `densities over the actions: the policy acts from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
+    low, high, compact: curve.length > 0, action: policies.actions[coordinate].label,
+    label: `densities of ${policies.actions[coordinate].name}: the policy acts from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
   });
   for (const action of actions) plot.mark(action, inside(action));
   if (!curve.length) return;
   const view = viewOf(laws, low, high);
   const seen = curve.filter(([action]) => action >= view[0] && action <= view[1]).map(([, value]) => value);
   const values = new Plot(panel, {
-    x: view, y: rangeOf(seen.length ? seen : curve.map(([, value]) => value)), xLabel: "action", yLabel: "Q", height: 190,
-    label: `Q over the actions, from ${words(Math.min(...curve.map(([, value]) => value)), 3)} to ${words(Math.max(...curve.map(([, value]) => value)), 3)}`,
+    x: view, y: rangeOf(seen.length ? seen : curve.map(([, value]) => value)), xLabel: policies.actions[coordinate].label, yLabel: "Q", height: 190,
+    label: `Q over ${policies.actions[coordinate].name}, from ${words(Math.min(...curve.map(([, value]) => value)), 3)} to ${words(Math.max(...curve.map(([, value]) => value)), 3)}`,
   });
   if (isBand(laws.actor, low, high)) {
     values.span(view[0], laws.actor.low);
@@ -133,17 +140,18 @@ function drawCoordinate(panel, policies, coordinate, asked, actions, inside) {
 
 function explorerWords(run, asked, logged) {
   const { policies } = run;
-  const [law, low, high] = [asked.laws[0].actor, policies.low[0], policies.high[0]];
-  const share = ((law.high - law.low) / (high - low)) * 100;
-  const several = policies.low.length > 1 ? "In coordinate 0, the policy" : "The policy";
-  byId("explorer-sentence").textContent = isBand(law, low, high) && law.low < law.high
-    ? `${several} acts only between ${words(law.low)} and ${words(law.high)}, ${words(share, 3)} % of the action box.`
-    : law.low === law.high ? `${several} always acts with ${words(law.centre)}.` : `${several} can take any action in the box; its centre is ${words(law.centre)}.`;
+  const doings = shownCoordinates(policies).map((coordinate) => {
+    const law = asked.laws[coordinate].actor;
+    const [low, high] = [policies.low[coordinate], policies.high[coordinate]];
+    const share = isBand(law, low, high) && law.low < law.high ? `, ${words(((law.high - law.low) / (high - low)) * 100, 3)} % of the allowed range` : "";
+    return actionWords(policies, coordinate, law) + share;
+  });
+  byId("explorer-sentence").textContent = `The policy gives: ${doings.join("; ")}.`;
   const far = policies.weights ? " A typed state is evaluated in the page, with weights rounded to 16 bits." : "";
   const notes = [
-    `Seed ${policies.seed}, after ${counted(policies.steps.at(-1))} updates.${far}`,
+    `Seed ${policies.seed}, ${stepWords(policies, policies.steps.length - 1, " updates")}.${far}${outsideWords(policies, asked.state)}`,
     asked.values.some((curve) => curve.length)
-      ? `Q is drawn inside the box${policies.low.length > 1 ? ", the other coordinates at the policy’s centre" : ""}${run.reward_scaled ? "; rewards were scaled" : ""}.`
+      ? `Q is drawn inside the box${policies.low.length > 1 ? ", the other actions at the policy’s centre" : ""}${run.reward_scaled ? "; rewards were scaled" : ""}.`
       : "This run has no critics.",
     logged
       ? `Logged actions are those of the ${logged.actions.length} nearest states among ${counted(logged.of)} of the ${counted(logged.rows)} in the log.`
@@ -152,25 +160,35 @@ function explorerWords(run, asked, logged) {
   byId("explorer-note").textContent = notes.join(" ") + unknownWords(policies) + moreWords(policies);
 }
 
+// Columns of a state beyond what the log had, where a policy extrapolates.
+function outsideWords(policies, state) {
+  const far = policies.observations.filter(({ range: [low, high] }, column) => low !== null && (state[column] < low || state[column] > high));
+  if (!far.length) return "";
+  const each = far.map(({ label, range: [low, high] }) => `${label} (${words(low)} to ${words(high)})`);
+  return ` Outside the logged range: ${each.join(", ")}.`;
+}
+
 function explorerRows() {
   const { name, policies } = chosenRun();
-  const headings = ["run", "coordinate", "what", "action", "value"];
+  const headings = ["run", "coordinate", "name", "what", "action", "value"];
   if (unusable(policies).length) return [headings, []];
   const asked = ask(policies);
   const rows = [];
   for (const coordinate of shownCoordinates(policies)) {
     const laws = asked.laws[coordinate];
     const view = viewOf(laws, policies.low[coordinate], policies.high[coordinate]);
-    const put = (what, points) => points.forEach(([action, value]) => rows.push([name, coordinate, what, action, value]));
-    rows.push([name, coordinate, "support low", laws.actor.low, null], [name, coordinate, "support high", laws.actor.high, null]);
+    const add = (what, action, value = null) => rows.push([name, coordinate, policies.actions[coordinate].label, what, action, value]);
+    const put = (what, points) => points.forEach(([action, value]) => add(what, action, value));
+    add("support low", laws.actor.low);
+    add("support high", laws.actor.high);
     for (const which of ["actor", "proposal"]) {
       if (!laws[which]) continue;
-      rows.push([name, coordinate, `${which} centre`, laws[which].centre, null]);
+      add(`${which} centre`, laws[which].centre);
       put(`${which} density`, densityOf(laws[which], view));
     }
     put("Q", asked.values[coordinate]);
     const logged = nearestLogged(policies, asked.state);
-    if (logged) for (const action of logged.actions) rows.push([name, coordinate, "logged action", action[coordinate], null]);
+    if (logged) for (const action of logged.actions) add("logged action", action[coordinate]);
   }
   return [headings, rows];
 }
@@ -179,12 +197,14 @@ function explorerRows() {
 function fillTyped(policies) {
   const place = Number(byId("explorer-state").value);
   const inputs = policies.states[place].map((value, column) => {
-    const input = make("input", { type: "number", step: "any", value: String(value), disabled: !policies.weights, "aria-label": `component ${column} of the state` });
+    const { label, range: [low, high] } = policies.observations[column];
+    const input = make("input", { type: "number", step: "any", value: String(value), disabled: !policies.weights });
     input.addEventListener("input", () => {
       byId("explorer-state").value = String(policies.names.length);
       drawExplorer();
     });
-    return make("label", {}, String(column), input);
+    const logged = low === null ? [] : [make("small", { textContent: `logged: ${words(low, 3)} to ${words(high, 3)}` })];
+    return make("label", {}, label, input, ...logged);
   });
   byId("typed").replaceChildren(...inputs);
   const why = policies.unknown_family ? "the page has no formula for this kind of policy" : "the networks of this run are too large for the page";

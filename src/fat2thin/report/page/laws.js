@@ -102,6 +102,38 @@ function lawOf(family, centre, logScale, low, high) {
   return { centre: placed, width: 0, low: placed, high: placed, logDensity: null };
 }
 
+// Transforms of columns, as in the Python package; a value that a logarithm does not allow is NaN.
+function forward(transform, value) {
+  if (!transform) return value;
+  if (transform.kind === "scale") return value * transform.number;
+  return value + transform.number > 0 ? Math.log(value + transform.number) : NaN;
+}
+
+function backward(transform, value) {
+  if (!transform) return value;
+  return transform.kind === "scale" ? value / transform.number : Math.exp(value) - transform.number;
+}
+
+function logSlope(transform, value) {
+  return transform.kind === "scale" ? Math.log(transform.number) : -Math.log(value + transform.number);
+}
+
+// The distribution of a raw action; `lawOf` is that of its transformed value.
+function rawLawOf(family, centre, logScale, low, high, transform) {
+  if (!transform) return lawOf(family, centre, logScale, low, high);
+  const box = [forward(transform, low), forward(transform, high)];
+  const law = lawOf(family, centre, logScale, ...box);
+  const raw = (value) => backward(transform, value);
+  return {
+    centre: raw(law.centre), width: (raw(law.centre + law.width) - raw(law.centre - law.width)) / 2,
+    low: law.low === box[0] ? low : raw(law.low), high: law.high === box[1] ? high : raw(law.high),
+    logDensity: law.logDensity && ((action) => {
+      const value = forward(transform, action);
+      return Number.isNaN(value) ? -Infinity : law.logDensity(value) + logSlope(transform, action);
+    }),
+  };
+}
+
 // A distribution that is known only on a grid.
 function drawnLaw(drawn, state, coordinate) {
   const end = (value, infinite) => (value === null ? infinite : value);
@@ -152,8 +184,9 @@ function trunk(layers, arrays, x) {
 }
 
 function standardised(weights, state) {
-  if (!weights.mean) return state;
-  return state.map((value, column) => (value - weights.mean[column]) / weights.scale[column]);
+  const seen = weights.transforms ? state.map((value, column) => forward(weights.transforms[column], value)) : state;
+  if (!weights.mean) return seen;
+  return seen.map((value, column) => (value - weights.mean[column]) / weights.scale[column]);
 }
 
 // Outputs of a policy's network in a state: [centres, log scales].
@@ -170,7 +203,7 @@ function headOf(weights, name, state) {
   return [network.tanh ? centre.map(Math.tanh) : centre, logScale];
 }
 
-// The smaller of both critics; `action` is in half-ranges.
+// The smaller of both critics; `action` is in half-ranges of the transformed box.
 function smallerQ(weights, state, action) {
   const arrays = arraysOf(weights);
   const input = [...standardised(weights, state), ...action];

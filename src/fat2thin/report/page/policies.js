@@ -4,8 +4,10 @@ const MOST_COORDINATES = 12;
 const FINE = 400;
 const one = { data: {} };
 
+// The selected run, with the policies of the selected seed.
 function chosenRun() {
-  return groupRuns()[Number(byId("run").value)].run;
+  const { run } = groupRuns()[Number(byId("run").value)];
+  return { ...run, policies: run.policies[Number(byId("seed").value)] || run.policies[0] };
 }
 
 function shownCoordinates(policies) {
@@ -13,7 +15,7 @@ function shownCoordinates(policies) {
 }
 
 function coordinateTitles(policies) {
-  return shownCoordinates(policies).map((coordinate) => (policies.low.length > 1 ? `coordinate ${coordinate}` : ""));
+  return shownCoordinates(policies).map((coordinate) => (policies.low.length > 1 ? policies.actions[coordinate].label : ""));
 }
 
 // The distribution of a policy in a listed state after a saved step.
@@ -22,7 +24,13 @@ function keptLaw(policies, name, step, state, coordinate) {
   if (!policy) return null;
   if (!policy.family) return drawnLaw(policy.drawn[step], state, coordinate);
   const [centre, logScale] = policy.heads[step][state];
-  return lawOf(policy.family, centre[coordinate], logScale[coordinate], policies.low[coordinate], policies.high[coordinate]);
+  return placedLaw(policies, name, centre, logScale, coordinate);
+}
+
+// The distribution of one action, from the outputs of a network for all of them.
+function placedLaw(policies, name, centre, logScale, coordinate) {
+  const { low, high, actions } = policies;
+  return rawLawOf(policies[name].family, centre[coordinate], logScale[coordinate], low[coordinate], high[coordinate], actions[coordinate].transform);
 }
 
 function isBand(law, low, high) {
@@ -58,10 +66,10 @@ function densityOf(law, view) {
 }
 
 // Both densities of a coordinate, each divided by its own maximum, since their heights differ much.
-function drawDensities(panel, laws, { low, high, label, compact }) {
+function drawDensities(panel, laws, { low, high, action, label, compact }) {
   const view = viewOf(laws, low, high);
   const plot = new Plot(panel, {
-    x: view, y: [0, 1.08], yTicks: [0, 0.5, 1], xLabel: compact ? "" : "action", compact,
+    x: view, y: [0, 1.08], yTicks: [0, 0.5, 1], xLabel: compact ? "" : action, compact,
     yLabel: "density / its maximum", height: 230, label,
   });
   if (isBand(laws.actor, low, high)) {
@@ -70,12 +78,13 @@ function drawDensities(panel, laws, { low, high, label, compact }) {
   }
   for (const edge of [low, high]) if (edge >= view[0] && edge <= view[1]) plot.vertical(edge, "edge");
   for (const [name, law] of [["proposal", laws.proposal], ["actor", laws.actor]]) {
-    if (law) drawDensity(plot, law, name === "actor", view, isBand(law, low, high));
+    if (law) drawDensity(plot, law, name === "actor", view, { low, high });
   }
   return plot;
 }
 
-function drawDensity(plot, law, thin, view, sparse) {
+function drawDensity(plot, law, thin, view, { low, high }) {
+  const sparse = isBand(law, low, high);
   const colour = thin ? "var(--thin)" : "var(--fat)";
   const dash = thin ? "" : "7 4";
   if (law.low === law.high) {
@@ -87,7 +96,8 @@ function drawDensity(plot, law, thin, view, sparse) {
     if (sparse) plot.band([[law.low, 0, 1], [law.high, 0, 1]], { colour, opacity: 0.15 });
     return;
   }
-  const most = points.reduce((peak, [, density]) => Math.max(peak, density), 0) || 1;
+  // Inside the box only: a heavy tail in the logarithm of an action is infinitely dense far below it.
+  const most = points.reduce((peak, [action, density]) => (action >= low && action <= high ? Math.max(peak, density) : peak), 0) || 1;
   const outline = points.map(([action, density]) => [action, density / most]);
   if (thin) plot.band(outline.map(([action, height]) => [action, 0, height]), { colour, opacity: 0.25 });
   // Draw the outline down to zero at both ends of a band.
@@ -113,23 +123,59 @@ function unknownWords(policies) {
   const several = policies.low.length > 1;
   const unknown = ["actor", "proposal"].filter((name) => policies[name] && !policies[name].family);
   if (!unknown.length || !several) return "";
-  return ` Only the support of the ${unknown.join(" and the ")} is shown, since the density per coordinate is not known.`;
+  return ` Only the support of the ${unknown.join(" and the ")} is shown, since the density of each action is not known.`;
 }
 
 function moreWords(policies) {
   const left = policies.low.length - MOST_COORDINATES;
-  return left > 0 ? ` ${left} more coordinates are not shown.` : "";
+  return left > 0 ? ` ${left} more actions are not shown.` : "";
 }
 
-function stepWords(step) {
-  return step === 0 ? "before training" : `after ${counted(step)}`;
+// When the policy at a place of the slider was reached; the last one may have been selected earlier.
+function stepWords(policies, place, unit = "") {
+  const [step, { selected }] = [policies.steps[place], policies];
+  const last = place === policies.steps.length - 1;
+  if (last && selected !== null && selected !== step) return `after ${counted(selected)} of ${counted(step)}${unit} (selected)`;
+  return step === 0 ? "before training" : `after ${counted(step)}${unit}`;
+}
+
+function withUnit(text, unit) {
+  return unit ? `${text} ${unit}` : text;
+}
+
+// What a policy can do in one action dimension, such as "dose between 0.31 and 0.44 mg".
+function actionWords(policies, coordinate, law) {
+  const { name, unit } = policies.actions[coordinate];
+  const [low, high] = [policies.low[coordinate], policies.high[coordinate]];
+  if (law.low === law.high) return withUnit(`${name} ${words(law.centre, 3)}`, unit);
+  if (isBand(law, low, high)) return withUnit(`${name} between ${words(law.low, 3)} and ${words(law.high, 3)}`, unit);
+  return withUnit(`any ${name} between ${words(low, 3)} and ${words(high, 3)}`, unit) + `, around ${words(law.centre, 3)}`;
+}
+
+// A log without a task: what the policy does, in place of returns.
+function drawHeadline() {
+  if (evaluated()) return;
+  const run = chosenRun();
+  const { policies } = run;
+  const last = policies.steps.length - 1;
+  const doings = shownCoordinates(policies).map((coordinate) => actionWords(policies, coordinate, keptLaw(policies, "actor", last, 0, coordinate)));
+  const text = [`On ${run.dataset}, ${run.name} (seed ${policies.seed}, ${stepWords(policies, last, " updates")}) gives, in a typical state (${policies.names[0]}): ${doings.join("; ")}.`];
+  const { coverage } = policies;
+  if (coverage && coverage.inside !== null && canBeSparse(policies)) {
+    const scale = policies.actions.some(({ transform }) => transform) ? " (on the scale it learned on)" : "";
+    const wide = coverage.width === null ? "" : ` is ${words(100 * coverage.width, 2)} % of the allowed range wide on average${scale} and`;
+    text.push(`Over the logged states its band${wide} contains ${words(100 * coverage.inside, 2)} % of the ${coverage.held_out ? "held-out" : "logged"} actions.`);
+  }
+  text.push("The policy was never tried: nothing here is a return.");
+  byId("sentence").textContent = text.join(" ");
 }
 
 function drawEvolution() {
   const { policies } = chosenRun();
   const [step, state] = [Number(byId("step").value), Number(byId("evolution-state").value)];
-  byId("step-text").textContent = stepWords(policies.steps[step]);
-  byId("step").setAttribute("aria-valuetext", `${stepWords(policies.steps[step])} updates`);
+  const when = stepWords(policies, step);
+  byId("step-text").textContent = when;
+  byId("step").setAttribute("aria-valuetext", stepWords(policies, step, " updates"));
   const panels = panelsIn(byId("evolution-plots"), coordinateTitles(policies));
   for (const coordinate of shownCoordinates(policies)) {
     const laws = {
@@ -137,12 +183,13 @@ function drawEvolution() {
       proposal: keptLaw(policies, "proposal", step, state, coordinate),
     };
     drawDensities(panels[coordinate], laws, {
-      low: policies.low[coordinate], high: policies.high[coordinate],
-      label: `${stepWords(policies.steps[step])} updates: the policy is centred at ${words(laws.actor.centre)}, from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
+      low: policies.low[coordinate], high: policies.high[coordinate], action: policies.actions[coordinate].label,
+      label: `${stepWords(policies, step, " updates")}: ${policies.actions[coordinate].name} of the policy is centred at ${words(laws.actor.centre)}, from ${words(laws.actor.low)} to ${words(laws.actor.high)}`,
     });
   }
   const only = policies.steps.length === 1 ? " The run saved its policies only after the last update; the option `snapshots` saves more." : "";
-  byId("evolution-note").textContent = `Seed ${policies.seed}. Each density is divided by its own maximum.${only}${unknownWords(policies)}${moreWords(policies)}`;
+  const best = policies.selected === null ? "" : " At each step this is the best policy so far, by the held-out signal.";
+  byId("evolution-note").textContent = `Seed ${policies.seed}. Each density is divided by its own maximum in the box.${best}${only}${unknownWords(policies)}${moreWords(policies)}`;
   policyKey(byId("evolution-key"), policies);
   one.data.evolution.update();
 }
@@ -155,11 +202,11 @@ function evolutionRows() {
     for (const coordinate of shownCoordinates(policies)) {
       for (const which of ["actor", "proposal"]) {
         const law = keptLaw(policies, which, step, state, coordinate);
-        if (law) rows.push([name, policies.seed, policies.names[state], updates, coordinate, which, law.low, law.centre, law.high, law.width]);
+        if (law) rows.push([name, policies.seed, policies.names[state], updates, coordinate, policies.actions[coordinate].label, which, law.low, law.centre, law.high, law.width]);
       }
     }
   });
-  return [["run", "seed", "state", "updates", "coordinate", "policy", "support low", "centre", "support high", "half-width or scale"], rows];
+  return [["run", "seed", "state", "updates", "coordinate", "name", "policy", "support low", "centre", "support high", "half-width or scale"], rows];
 }
 
 function drawDoses() {

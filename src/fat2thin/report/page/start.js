@@ -6,8 +6,30 @@ function drawWarnings({ warnings }) {
 }
 
 function newRun() {
+  const { run } = groupRuns()[Number(byId("run").value)];
+  choices(byId("seed"), run.policies.map(({ seed, stopped }) => `${seed}${stopped ? " (stopped)" : ""}`));
+  byId("seed").disabled = run.policies.length === 1;
+  drawWarnings(run);
+  newSeed();
+}
+
+// Another seed in the same state and step; its log may be another one.
+function otherSeed() {
+  const ids = ["evolution-state", "explorer-state", "step"];
+  const kept = ids.map((id) => byId(id).value);
+  const typed = [...byId("typed").querySelectorAll("input")].map(({ value }) => value);
+  newSeed();
+  ids.forEach((id, i) => {
+    byId(id).value = kept[i];
+    if (byId(id).value !== kept[i]) byId(id).value = "0";
+  });
+  if (isTyped(chosenRun().policies)) byId("typed").querySelectorAll("input").forEach((input, i) => { input.value = typed[i]; });
+  else fillTyped(chosenRun().policies);
+  drawOne();
+}
+
+function newSeed() {
   const { policies } = chosenRun();
-  drawWarnings(chosenRun());
   for (const id of ["evolution-state", "explorer-state"]) choices(byId(id), policies.names);
   if (policies.weights) byId("explorer-state").append(make("option", { value: String(policies.names.length), textContent: "typed" }));
   byId("step").max = String(policies.steps.length - 1);
@@ -19,6 +41,7 @@ function newRun() {
 }
 
 function drawOne() {
+  drawHeadline();
   drawEvolution();
   drawExplorer();
   drawDoses();
@@ -29,7 +52,7 @@ function newGroup() {
   const group = groupRuns();
   choices(byId("run"), group.map(({ run }) => run.name));
   // Start with a run that has both a fat and a thin policy.
-  byId("run").value = String(Math.max(0, group.findIndex(({ run }) => run.policies.proposal)));
+  byId("run").value = String(Math.max(0, group.findIndex(({ run }) => run.policies[0].proposal)));
   newRun();
 }
 
@@ -64,6 +87,7 @@ function start() {
   one.data.doses = new DataButtons(byId("doses-data"), "doses.csv", doseRows);
   byId("dataset").addEventListener("change", newGroup);
   byId("run").addEventListener("change", newRun);
+  byId("seed").addEventListener("change", otherSeed);
   byId("zoom").addEventListener("change", drawOne);
   byId("step").addEventListener("input", drawEvolution);
   byId("evolution-state").addEventListener("change", drawEvolution);
