@@ -116,9 +116,7 @@ def _read(path: Path) -> tuple[RawLog, Box, "_Places"]:
     return _read_files(schema, [open_table(file) for file in schema.find_files()])
 
 
-def _read_files(
-    schema: TableSchema, files: Sequence[TableFile]
-) -> tuple[RawLog, Box, "_Places"]:
+def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog, Box, "_Places"]:
     columns = _common_columns(schema, files)
     slots = _slots(schema, columns)
     box = schema.box(columns["action"])
