@@ -9,7 +9,7 @@ import pytest
 
 from fat2thin import data
 from fat2thin.cli.main import main
-from fat2thin.data import load, save_npz
+from fat2thin.data import load, remember, save_npz
 from fat2thin.data.operations import split
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +40,9 @@ def test_the_example_and_the_command_agree(monkeypatch, capsys, tmp_path):
 
     # Validated on its training log, a run has the numbers of the training columns of the example.
     log = tmp_path / "training.npz"
-    save_npz(split(load(str(TABLE)), share=0.8, seed=0)[0], log)
+    training, _ = split(load(str(TABLE)), share=0.8, seed=0)
+    save_npz(training, log)
+    remember(training)  # the run finds its log by this name
     run, pictures = out / "iql", tmp_path / "pictures"
     main(["validate", str(run), str(log), "--out", str(pictures)])
     again = capsys.readouterr().out

@@ -38,7 +38,7 @@ def remember(dataset: Dataset) -> str:
         >>> name == f"memory/arrays-{dataset.sha256[:8]}", load(name) is dataset
         (True, True)
     """
-    name = f"{PREFIX}{dataset.name}-{dataset.sha256[:8]}"
+    name = f"{PREFIX}{dataset.name.lstrip('/')}-{dataset.sha256[:8]}"
     kept = _ALIVE.get(name)
     if kept is None or _identity(kept) != _identity(dataset):
         _ALIVE[name] = dataset
