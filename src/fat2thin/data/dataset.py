@@ -279,7 +279,9 @@ class Dataset:
     def _check_columns(self) -> None:
         for kind, size in (("observation", self.observation_size), ("action", self.action_size)):
             field = f"{kind}_columns"
-            columns = tuple(getattr(self, field)) or default_columns(kind, size)
+            columns = tuple(getattr(self, field))
+            if columns == default_columns(kind, len(columns)):
+                columns = default_columns(kind, size)  # numbered names follow the width
             names = [column.name for column in columns]
             if len(names) != size:
                 raise self._wrong(field, f"must name {size} columns, not {len(names)}")
