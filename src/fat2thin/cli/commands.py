@@ -35,7 +35,7 @@ def command(
     """
 
     def register(target: _Command) -> _Command:
-        called: str = name or getattr(target, "__name__", "")
+        called: str = name or cast(Any, target).__name__
         _groups[group][called] = (summary or inspect.getdoc(target) or "").partition("\n")[0]
         app.command(cast(Any, target), name=called, help=summary)
         return target
