@@ -8,7 +8,7 @@ import inspect
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from tyro.extras import SubcommandApp
 
@@ -35,9 +35,9 @@ def command(
     """
 
     def register(target: _Command) -> _Command:
-        called = name or getattr(target, "__name__", "")
+        called: str = name or cast(Any, target).__name__
         _groups[group][called] = (summary or inspect.getdoc(target) or "").partition("\n")[0]
-        app.command(target, name=called, help=summary)
+        app.command(cast(Any, target), name=called, help=summary)
         return target
 
     return register
@@ -48,9 +48,8 @@ def find(arguments: Sequence[str]) -> tuple[list[str], Callable[..., Any] | None
 
     An unknown command raises a ValueError with the closest ones.
     """
-    path, target = ["fat2thin"], app
+    path, commands = ["fat2thin"], app._subcommands
     for word in arguments:
-        commands = target._subcommands
         if word in ("-h", "--help"):
             return path, None
         name, lists = " ".join(path), f"{' '.join(path)} --help"
@@ -63,7 +62,8 @@ def find(arguments: Sequence[str]) -> tuple[list[str], Callable[..., Any] | None
         target = commands[word].target
         if not isinstance(target, SubcommandApp):
             return path, target
-    raise ValueError(f"`{' '.join(path)}` needs a command: {', '.join(target._subcommands)}")
+        commands = target._subcommands
+    raise ValueError(f"`{' '.join(path)}` needs a command: {', '.join(commands)}")
 
 
 def overview() -> str:

@@ -150,9 +150,7 @@ def make_pack(
             allowed = np.asarray([_value_range(log) for log in several], np.float32)
             ranges = jnp.asarray(allowed[of_seeds])
         log = jnp.asarray(places[of_seeds])
-        jobs.append(
-            one._replace(run=one.run + run, log=log, settings=settings, value_range=ranges)
-        )
+        jobs.append(one._replace(run=one.run + run, log=log, settings=settings, value_range=ranges))
     return Pack(
         program=make_program(specs[0], problems[0]),
         jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
