@@ -58,8 +58,8 @@ def train(
 
     Args:
         algorithm: Name of the algorithm. `fat2thin.algorithms.names()` returns all of them.
-        data: Name of a data set ("d4rl/hopper-medium-v2"; "treatment/quadratic@10" draws a log of 10
-            episodes), path of a log ("doses.csv"), `fat2thin.data.Dataset`, mapping of arrays
+        data: Name of a data set ("d4rl/hopper-medium-v2"; "treatment/quadratic@10" draws a log of
+            10 episodes), path of a log ("doses.csv"), `fat2thin.data.Dataset`, mapping of arrays
             (with the names of `Dataset.from_arrays`, D4RL or NeoRL-2), pandas or polars DataFrame,
             Arrow table, or Minari data set. `fat2thin.data.names()` lists the names.
         out: Folder of the run. A finished run in it is loaded, an interrupted one is resumed. By
