@@ -22,7 +22,8 @@ FRAME_KEYS = (
 )  # fmt: skip
 """Keywords that describe the columns of a data frame, with the meanings of the TOML's keys."""
 
-_ALIVE: weakref.WeakValueDictionary[str, Dataset] = weakref.WeakValueDictionary()
+_NAMES: weakref.WeakKeyDictionary[Dataset, str] = weakref.WeakKeyDictionary()
+"""The names of data sets that still exist, the newest last; equal ones have the same name."""
 
 
 def remember(dataset: Dataset) -> str:
@@ -38,25 +39,19 @@ def remember(dataset: Dataset) -> str:
         >>> name == f"memory/arrays-{dataset.sha256[:8]}", load(name) is dataset
         (True, True)
     """
-    name = f"{PREFIX}{dataset.name.lstrip('/')}-{dataset.sha256[:8]}"
-    kept = _ALIVE.get(name)
-    if kept is None or _identity(kept) != _identity(dataset):
-        _ALIVE[name] = dataset
-    return name
-
-
-def _identity(dataset: Dataset) -> tuple[Any, ...]:
-    return dataset.sha256, dataset.observation_columns, dataset.action_columns
+    _NAMES.pop(dataset, None)
+    _NAMES[dataset] = f"{PREFIX}{dataset.name.lstrip('/')}-{dataset.sha256[:8]}"
+    return _NAMES[dataset]
 
 
 def _recall(name: str, seed: int) -> Dataset:
-    found = _ALIVE.get(name)
-    if found is None:
+    found = [dataset for dataset, its_name in _NAMES.items() if its_name == name]
+    if not found:
         raise DataFileError(
             f"data set {name!r} was in the memory of a program and no longer exists: pass the same "
             "data again, or write them with fat2thin.data.save_npz and train on the file"
         )
-    return found
+    return found[-1]
 
 
 def open_data(data: Any, columns: Mapping[str, Any] | None = None) -> str | Dataset:
