@@ -180,7 +180,9 @@ def test_guides_and_the_whole_are_short():
     guides = {page.name: handwritten(page) for page in (DOCS / "guides").glob("*.md")}
     assert len(guides) > 5
     assert {name: lines for name, lines in guides.items() if lines > MOST_LINES_OF_A_GUIDE} == {}
-    assert sum(map(handwritten, DOCS.rglob("*.md"))) <= MOST_LINES
+    # `fat2thin claims --markdown` writes the whole page of claims.
+    pages = {*DOCS.rglob("*.md")} - {DOCS / "results" / "claims.md"}
+    assert sum(map(handwritten, pages)) <= MOST_LINES
 
 
 @pytest.fixture(scope="module")
