@@ -20,7 +20,7 @@ class Table:
 
     `table[name]` is a row, and `pandas.DataFrame(table.rows)` makes a data frame.
 
-    Example:
+    Examples:
         >>> table = Table("returns", ({"policy": "actor", "mean": 4.5, "low": 4.0, "high": 5.0},))
         >>> table["actor"]["mean"]
         4.5

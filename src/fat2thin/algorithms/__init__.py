@@ -28,7 +28,7 @@ def register(algorithm: Algorithm) -> Algorithm:
 
     Also available as `fat2thin.register_algorithm`.
 
-    Example:
+    Examples:
         >>> from fat2thin import algorithms
         >>> mine = algorithms.get("bc")._replace(name="my_bc", summary="My behaviour cloning")
         >>> algorithms.register(mine).name
@@ -70,7 +70,7 @@ def variant(
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, including variants and plug-ins, in sorted order.
 
-    Example:
+    Examples:
         >>> from fat2thin import algorithms
         >>> "fttpo" in algorithms.names()
         True
@@ -82,7 +82,7 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Algorithm:
     """Return the algorithm of this name; raise a ValueError that lists the closest names.
 
-    Example:
+    Examples:
         >>> from fat2thin import algorithms
         >>> algorithms.get("iql").config().expectile
         0.7

@@ -20,7 +20,7 @@ def temporal_difference_target(
 ) -> Rows:
     """Return reward + discount * continuation * next value.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from fat2thin.algorithms.losses import temporal_difference_target
         >>> continuation = jnp.array([1.0, 0.0])  # the second row ends its episode
@@ -97,7 +97,7 @@ def q_exponential_weight(
     For an index below 1 the weight is exactly zero if advantage <= -temperature / (1 - index), so
     that the action is dropped.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from fat2thin.algorithms.losses import q_exponential_weight
         >>> q_exponential_weight(jnp.array([-1.0, 0.0, 1.0]), 0.5, 0.0, limit=100.0).tolist()

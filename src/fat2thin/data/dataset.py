@@ -56,7 +56,7 @@ class Dataset:
     Arrays become NumPy arrays. A `ValueError` names the first array with a wrong shape, type or
     value.
 
-    Example:
+    Examples:
         >>> dataset = Dataset(
         ...     name="doses",
         ...     observation=[[0.0], [1.0], [0.5]], action=[[0.1], [0.2], [0.3]],
@@ -128,7 +128,7 @@ class Dataset:
             observation_names: Names of the columns, or `fat2thin.columns.Column` objects.
             action_names: The same for the action.
 
-        Example:
+        Examples:
             >>> dataset = Dataset.from_arrays(
             ...     [7.5, 6.5, 9.0, 9.5], [1.0, 0.5, 2.0, 2.0], [-1.5, -0.5, -3.0, -9.0],
             ...     episode=["A", "A", "B", "B"], terminal=[0, 0, 0, 1], action_low=0,
@@ -359,7 +359,7 @@ class Dataset:
         action_high, discount and so on; `columns` is a dictionary of dictionaries. Errors count
         the rows of the frame from 0.
 
-        Example:
+        Examples:
             >>> import pyarrow
             >>> doses = {"who": [1, 1, 1], "level": [7.5, 6.5, 6.0], "dose": [1.0, 0.5, 0.5]}
             >>> frame = pyarrow.table({**doses, "reward": [-1.5, -0.5, 0.0]})

@@ -29,7 +29,7 @@ _NAMES: weakref.WeakKeyDictionary[Dataset, str] = weakref.WeakKeyDictionary()
 def remember(dataset: Dataset) -> str:
     """Return a name under which `load` returns this data set, or an equal one, while it exists.
 
-    Example:
+    Examples:
         >>> from fat2thin.data import load
         >>> dataset = Dataset.from_arrays(
         ...     [0.0, 1.0], [0.1, 0.2], [1, 2], episode=[0, 0], terminal=[0, 1], action_low=0,

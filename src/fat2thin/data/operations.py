@@ -130,7 +130,7 @@ def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
 def discounted_returns(dataset: Dataset) -> np.ndarray:
     """Return the discounted sum of rewards from each step to the end of its episode, shape (rows,).
 
-    Example:
+    Examples:
         >>> from fat2thin.data import load
         >>> dataset = load("treatment/cubic@2")
         >>> returns = discounted_returns(dataset)
@@ -185,7 +185,7 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     Episodes are drawn in an order fixed by the seed until the number of rows is as close as
     possible to the share, so it is off by at most half an episode.
 
-    Example:
+    Examples:
         >>> from fat2thin.data import load
         >>> part, rest = split(load("treatment/cubic@10"), share=0.3, seed=0)
         >>> part.episode_start.size, rest.episode_start.size

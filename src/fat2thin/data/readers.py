@@ -36,7 +36,7 @@ _FOLDERS: dict[str, Reader] = {}
 def register_reader(new: Reader) -> Reader:
     """Register a reader under its prefix and return it; a prefix can be registered once.
 
-    Example:
+    Examples:
         >>> import dataclasses
         >>> def read(name, seed):
         ...     return dataclasses.replace(load("treatment/cubic@2", seed), name=name)
@@ -108,7 +108,7 @@ def load(name: str, seed: int = 0) -> Dataset:
 
     `seed` selects the log of names that have one log per seed ("treatment/...").
 
-    Example:
+    Examples:
         >>> dataset = load("treatment/cubic@2", seed=3)
         >>> dataset.observation.shape, dataset.action.shape
         ((48, 8), (48, 1))

@@ -134,7 +134,7 @@ class Summary:
 def summarise(dataset: Dataset) -> Summary:
     """Return a summary of a data set; print it for a page of text.
 
-    Example:
+    Examples:
         >>> from fat2thin.data import load
         >>> summary = summarise(load("treatment/cubic@2"))
         >>> summary.rows, summary.episodes, summary.lengths

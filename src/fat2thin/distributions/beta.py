@@ -114,7 +114,7 @@ class BoxBeta(BoxLaw):
     `log_prob` clamps the unit coordinate (value - low) / (high - low) to [eps, 1 - eps], where eps
     is the machine epsilon. `cdf` and `icdf` are not differentiable in the concentrations.
 
-    Example:
+    Examples:
         >>> from fat2thin.distributions import BoxBeta
         >>> dose = BoxBeta(2.0, 4.0, low=0.0, high=300.0)
         >>> print(f"{dose.mean:.1f} {dose.mode:.1f} {dose.cdf(100.0):.3f}")

@@ -57,7 +57,7 @@ def kl_sparse_cauchy(half_width: ArrayLike, cauchy_scale: ArrayLike) -> Float[Ar
     log(3 pi) - 13/3 - log k + log(1 + k^2) + 3 atan(k) / k - (1 - atan(k) / k) / k^2,
     which has its minimum at k = 3.2579.
 
-    Example:
+    Examples:
         >>> from fat2thin.distributions import kl_sparse_cauchy
         >>> for half_width in (2.0, 3.2579, 5.0):
         ...     print(f"{kl_sparse_cauchy(half_width, 1.0):.4f}")
@@ -267,7 +267,7 @@ def optimal_half_width(sparse_index: float, heavy_index: float) -> float:
     left side grows with r from 0 to 2 / (q - 1). For indices 0 and 2, r = 3.2579 sqrt(2). As q
     approaches 3, r grows like 1 / (3 - q). The relative error is below 1e-12 for every pair.
 
-    Example:
+    Examples:
         >>> from fat2thin.distributions.divergences import optimal_half_width
         >>> print(f"{optimal_half_width(0.0, 2.0) / 2**0.5:.4f}")
         3.2579

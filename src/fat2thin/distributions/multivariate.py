@@ -156,7 +156,7 @@ class MultivariateQGaussian(Law):
     above q. A concrete index of 1 or above raises a ValueError; a traced one gives NaN. Samples are
     smooth in the index up to 1.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from fat2thin.distributions import MultivariateQGaussian
         >>> disc = MultivariateQGaussian(jnp.zeros(2), 0.0, scale_diag=jnp.ones(2))

@@ -92,7 +92,7 @@ class QGaussian(LocationScaleIndex, Law):
     the index raises a TypeError. float32 is accurate for indices up to 2.5; use float64 above. A
     sample that would overflow becomes the largest finite number.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from fat2thin.distributions import QGaussian
         >>> sparse = QGaussian(loc=0.0, scale=1.0, entropic_index=0.0)

@@ -68,7 +68,7 @@ def exp_q(x: ArrayLike, entropic_index: ArrayLike) -> Float[Array, "..."]:
 
     It is exactly zero for q < 1 and x <= -1 / (1 - q), and infinite for q > 1 and x >= 1 / (q - 1).
 
-    Example:
+    Examples:
         >>> from fat2thin.distributions.q_math import exp_q
         >>> [round(float(exp_q(-2.0, q)), 4) for q in (0.0, 1.0, 2.0)]
         [0.0, 0.1353, 0.3333]
@@ -87,7 +87,7 @@ def log_q(x: ArrayLike, entropic_index: ArrayLike) -> Float[Array, "..."]:
 
     At x = 0 it is -1 / (1 - q) for q < 1 and -inf otherwise. For x < 0 it is NaN.
 
-    Example:
+    Examples:
         >>> from fat2thin.distributions.q_math import log_q
         >>> [round(float(log_q(0.5, q)), 4) for q in (0.0, 1.0, 2.0)]
         [-0.5, -0.6931, -1.0]

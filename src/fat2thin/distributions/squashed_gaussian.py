@@ -37,7 +37,7 @@ class SquashedGaussian(BoxLaw):
     is the machine epsilon. So a logged action at an edge has a finite log density with a gradient
     in `loc` and `scale`.
 
-    Example:
+    Examples:
         >>> from fat2thin.distributions import SquashedGaussian
         >>> torque = SquashedGaussian(loc=0.0, scale=1.0, low=-2.0, high=2.0)
         >>> print(f"{torque.centre:.2f} {torque.icdf(0.975):.4f} {torque.log_prob(0.0):.4f}")

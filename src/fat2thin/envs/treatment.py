@@ -250,7 +250,7 @@ def next_latent(latent: Float[Array, "8"], dose: Float[Array, ""]) -> Float[Arra
 def reset(key: PRNGKeyArray, task: Treatment) -> tuple[Patient, Float[Array, "8"]]:
     """Return a new patient and the first observation s ~ N(μ, Σ), of shape (8,).
 
-    Example:
+    Examples:
         >>> patient, observation = reset(jax.random.key(0), by_name("treatment/cubic"))
         >>> observation.shape, int(patient.time)
         ((8,), 0)
@@ -274,7 +274,7 @@ def step(
     The action, of shape (1,) in the task's units, is clipped to the box. NaN counts as exceeding
     both limits.
 
-    Example:
+    Examples:
         >>> task = by_name("treatment/cubic")
         >>> patient, _ = reset(jax.random.key(0), task)
         >>> patient, observation, reward, info = step(jax.random.key(1), patient, jnp.ones(1), task)
@@ -390,7 +390,7 @@ def rollout(key: PRNGKeyArray, policy: Policy, task: Treatment, episodes: int) -
     that is a pytree (an Equinox module, a `jax.tree_util.Partial`) is compiled once, even if its
     arrays change; each new plain function is compiled again. It can be called under jit and vmap.
 
-    Example:
+    Examples:
         >>> task = by_name("treatment/cubic")
         >>> result = rollout(jax.random.key(0), uniform_behaviour(task), task, episodes=4)
         >>> result.returns.shape, result.doses.shape

@@ -100,9 +100,10 @@ def seed_interval(
     Seeds are resampled, each with all its episodes: the episodes of one seed share a log and a
     network, and are not independent.
 
-    >>> interval = seed_interval(np.array([[1.0, 3.0], [5.0, 7.0]]))
-    >>> interval.value, interval.low, interval.high
-    (4.0, 2.0, 6.0)
+    Examples:
+        >>> interval = seed_interval(np.array([[1.0, 3.0], [5.0, 7.0]]))
+        >>> interval.value, interval.low, interval.high
+        (4.0, 2.0, 6.0)
     """
     scores = np.mean(np.asarray(returns, np.float64), axis=-1)
     return _pooled_interval([_not_stopped(scores)], statistic, confidence, resamples)
@@ -121,8 +122,9 @@ def stratified_interval(
     same weight, so a task with more seeds has more. Scores of different tasks must be comparable
     (normalised).
 
-    >>> stratified_interval({"hopper": [1.0, 3.0], "walker2d": [5.0, 7.0]}, mean).value
-    4.0
+    Examples:
+        >>> stratified_interval({"hopper": [1.0, 3.0], "walker2d": [5.0, 7.0]}, mean).value
+        4.0
     """
     tasks = list(_tasks("scores", scores).values())
     return _pooled_interval(tasks, statistic, confidence, resamples)

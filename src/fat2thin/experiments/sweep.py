@@ -104,7 +104,7 @@ class Sweep:
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return all combinations of the values of a grid, the last setting varying fastest.
 
-    Example:
+    Examples:
         >>> combinations({"temperature": (1.0, 0.5), "hidden": ((64, 64),)})
         [{'temperature': 1.0, 'hidden': (64, 64)}, {'temperature': 0.5, 'hidden': (64, 64)}]
     """

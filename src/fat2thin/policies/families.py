@@ -316,7 +316,7 @@ def register_family(name: str, make: Callable[..., Family]) -> None:
     `make` is a subclass of `Family`, or a function that returns an instance. Its parameters have
     defaults and are named `entropic_index`, `degrees_of_freedom` or `box`: they become settings.
 
-    Example:
+    Examples:
         >>> import functools
         >>> from fat2thin.policies.families import Sparse, families, register_family
         >>> register_family("loose_band", functools.partial(Sparse, box="clip"))

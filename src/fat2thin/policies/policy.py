@@ -73,7 +73,7 @@ class Policy(eqx.Module):
     observation raises a `ValueError` that names its column and row, except inside `jit`, `vmap` or
     `scan`, where values are not known.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from fat2thin.policies.families import Sparse
         >>> from fat2thin.policies.networks import PolicyNetwork

@@ -59,12 +59,13 @@ class Evaluations:
 class Run:
     """A run and its results, as `fat2thin.train` and `fat2thin.load` return them.
 
-    >>> import fat2thin
-    >>> run = fat2thin.train("bc", "treatment/quadratic@5", steps=2, task="none", hidden=(4,))
-    >>> run.policy(seed=0).act(jnp.zeros(8)).shape
-    (1,)
-    >>> run.metrics["step"].tolist()
-    [2]
+    Examples:
+        >>> import fat2thin
+        >>> run = fat2thin.train("bc", "treatment/quadratic@5", steps=2, task="none", hidden=(4,))
+        >>> run.policy(seed=0).act(jnp.zeros(8)).shape
+        (1,)
+        >>> run.metrics["step"].tolist()
+        [2]
     """
 
     spec: RunSpec
@@ -329,12 +330,13 @@ class MetricColumns:
 def load(folder: str | Path) -> Run:
     """Load the run in a folder. No data are read and nothing is trained.
 
-    >>> import tempfile, fat2thin
-    >>> options = {"steps": 2, "task": "none", "hidden": (4,)}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     run = fat2thin.train("bc", "treatment/quadratic@5", out=folder, **options)
-    ...     fat2thin.load(folder).spec == run.spec
-    True
+    Examples:
+        >>> import tempfile, fat2thin
+        >>> options = {"steps": 2, "task": "none", "hidden": (4,)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = fat2thin.train("bc", "treatment/quadratic@5", out=folder, **options)
+        ...     fat2thin.load(folder).spec == run.spec
+        True
     """
     here = RunFolder(Path(folder))
     about = here.about()

@@ -91,8 +91,9 @@ def option_names() -> list[str]:
 def explain(config: type) -> list[tuple[str, Any, str]]:
     """Return name, default and explanation (the string below it in the source) of each field.
 
-    >>> explain(RunOptions)[5]
-    ('episodes', 20, 'Evaluation episodes per seed and policy.')
+    Examples:
+        >>> explain(RunOptions)[5]
+        ('episodes', 20, 'Evaluation episodes per seed and policy.')
     """
     sentences: dict[str, str] = {}
     for part in reversed(config.__mro__[:-1]):

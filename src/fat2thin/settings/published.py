@@ -1,7 +1,8 @@
 """Hyper-parameters of papers and their code, each with its source; read from `published.toml`.
 
->>> published_settings("iql", "d4rl/hopper-medium-v2", "own").values["expectile"]
-0.7
+Examples:
+    >>> published_settings("iql", "d4rl/hopper-medium-v2", "own").values["expectile"]
+    0.7
 """
 
 import dataclasses

@@ -107,9 +107,11 @@ def make_spec(
     those that they rule out. `options` are the other fields of `RunOptions`. Nothing is loaded or
     compiled. With `data_needed=False` the data set need not exist any more.
 
-    >>> spec = make_spec("iql", "treatment/quadratic", steps=2000, settings={"temperature": 0.5})
-    >>> spec.evaluation_steps, spec.seeds, spec.config.temperature
-    ((0, 1000, 2000), (0,), 0.5)
+    Examples:
+        >>> settings = {"temperature": 0.5}
+        >>> spec = make_spec("iql", "treatment/quadratic", steps=2000, settings=settings)
+        >>> spec.evaluation_steps, spec.seeds, spec.config.temperature
+        ((0, 1000, 2000), (0,), 0.5)
     """
     chosen = algorithms.get(algorithm)
     if data_needed:

@@ -122,7 +122,7 @@ def check_distribution(
             What the dtype cannot resolve is added to it.
         skip: names of checks to skip.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from numpyro.distributions import Normal
         >>> from fat2thin.testing import check_distribution

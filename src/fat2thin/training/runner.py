@@ -81,7 +81,7 @@ def train(
         ValueError: A name is unknown, a value is out of range, or `out` holds another run.
         TrainingDiverged: All seeds diverged. If some did, `run.about["stopped"]` lists them.
 
-    Example:
+    Examples:
         Two updates of behaviour cloning on ten logged episodes, without evaluations:
 
         >>> import fat2thin, jax

@@ -40,7 +40,7 @@ def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = N
     `Dataset` has its own. `order` holds the episode and time columns of a table, which a raw log
     does not contain. Rows are those of the file that a data set was read from.
 
-    Example:
+    Examples:
         >>> from fat2thin.data import load
         >>> report = check(load("treatment/cubic@10"))
         >>> report.errors, report.codes

@@ -50,9 +50,9 @@ _SEVERAL = ("observation", "action", "next_observation")  # keys that name colum
 # Common names of the single columns, in lower case.
 _USUAL_NAMES = {
     "episode": ("episode", "episode_id", "trajectory", "trajectory_id", "patient", "patient_id"),
-    "time": ("time", "timestamp", "step", "timestep", "date", "t"),
+    "time": ("time", "timestamp", "step", "timestep", "date", "hour", "day", "t"),
     "reward": ("reward", "rewards"),
-    "end": ("end", "done", "dones", "terminal", "terminals", "terminated"),
+    "end": ("end", "done", "dones", "terminal", "terminals", "terminated", "died", "death"),
     "cut": ("cut", "time_limit", "timeout", "timeouts", "truncated"),
     "propensity": ("propensity", "propensities"),
 }
