@@ -217,6 +217,7 @@ def public_names(package: ModuleType, homes: dict[str, str]) -> str:
             target = ""
         shown = f"[`{name}`]({target})" if target else f"`{name}`"
         first = docstring(thing).partition("\n\n")[0].replace("\n", " ") if target else ""
+        first = first.replace("|", "\\|")
         rows.append(f"| {anchor}{shown} | {first} |")
     return "\n".join(rows)
 
