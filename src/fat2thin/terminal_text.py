@@ -48,7 +48,7 @@ def closest_first(name: str, known: Iterable[str], listing: str = "") -> str:
     Examples:
         >>> names = ["steps", "task", "seeds", "holdout", "episodes", "out", "set"]
         >>> closest_first("seed", names, "x")
-        'seeds, set, steps, episodes, holdout and 2 more (`x` lists all)'
+        'seeds, set, steps, episodes, task and 2 more (`x` lists all)'
     """
     # Cut off: the time of a comparison grows with the square of the length.
     match = difflib.SequenceMatcher(b=name.lower()[:_COMPARED])

@@ -203,9 +203,9 @@ def test_arguments_after_two_dashes_are_unchanged():
         (["trian"], "more (`fat2thin --help` lists all)"),
         (
             ["data", "inf"],
-            "no command 'inf' (did you mean 'info'?); there are info, convert, check",
+            "no command 'inf' (did you mean 'info'?); there are info, split, convert, check",
         ),
-        (["data"], "`fat2thin data` needs a command: info, check, convert, make"),
+        (["data"], "`fat2thin data` needs a command: info, check, template, split, convert, make"),
         (["--helo"], "`fat2thin` has no option --helo"),
         (["train", "stand_in"], "`fat2thin train` needs DATASET"),
         (["train"], "`fat2thin train` needs ALGORITHM and DATASET"),

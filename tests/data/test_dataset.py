@@ -136,7 +136,10 @@ def test_each_seed_has_its_own_log():
 
 @pytest.mark.parametrize("name", ["treatment/cubc", "hospital/x", ""])
 def test_the_error_about_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(ValueError, match=r"no data set is called .*treatment/quadratic-fixed"):
+    with pytest.raises(
+        ValueError,
+        match=r"no data set is called .*treatment/cubic.* \(`fat2thin data info` lists all\)",
+    ):
         data.load(name)
 
 

@@ -163,7 +163,7 @@ def test_wrong_observations_are_refused_by_the_names_of_their_columns():
 
 def test_act_is_the_same_compiled_traced_and_by_hand():
     policy, seen, key = named_policy(), np.array([0.25, 3.0]), jax.random.key(1)
-    low, high = policy.support(seen)
+    low, high = map(np.asarray, policy.support(seen))
     np.testing.assert_allclose([low[0], high[0]], [0.15, 0.35], rtol=1e-6)
     np.testing.assert_allclose(policy.act(seen), [0.25], rtol=1e-6)
     traced = jax.jit(policy.act)(seen, key)

@@ -229,16 +229,17 @@ def _checked(observation: Any, dtype: Any, columns: Sequence[Column]) -> Any:
 def _refuse_unusable(observation: np.ndarray, columns: Sequence[Column]) -> None:
     """Raise for a number that is not finite or below what a logarithm allows, with its place."""
     wrong = ~np.isfinite(observation)
-    why = "observations must be finite"
+    fault, why = "are not finite", "observations must be finite"
     if not wrong.any():
         lowest = [one.lowest if one else -math.inf for one in transforms_of(columns)]
         if not lowest or not (wrong := observation <= np.asarray(lowest)).any():
             return
+        fault = "are too small"
         why = "the policy learned the logarithm of this column, which needs a larger number"
     *row, column = place = tuple(np.argwhere(wrong)[0].tolist())
     name = columns[column].name if columns else f"observation {column}"
     of_row = f" of row {', '.join(map(str, row))}" if row else ""
-    more = f" ({int(wrong.sum()):,} numbers cannot be used)" if wrong.sum() > 1 else ""
+    more = f" ({int(wrong.sum()):,} numbers {fault})" if wrong.sum() > 1 else ""
     raise ValueError(
         f"{name}{of_row} is {observation[place]:g}{more}: {why}. "
         "Fill in missing values, or skip this row"

@@ -1,6 +1,6 @@
 """Copies the metrics and evaluations of a run to TensorBoard, Weights & Biases or trackio.
 
-The files of the run folder stay the source: they are read while the run goes on or afterwards, and
+The files of the run folder stay the source: they are read during or after the run, and
 nothing is written there. A state file in the tracking folder has the steps that were sent.
 """
 

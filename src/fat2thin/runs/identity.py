@@ -48,7 +48,6 @@ def identity_of(file: Path, about: Mapping[str, Any]) -> RunIdentity:
         problem = _problem(about["problem"])
         # Folders older than scales do not have them.
         scales = _scales(about.get("scales", [_UNSCALED]), len(spec.seeds), problem)
-        columns_of(about, problem)
         if "step" in about:
             whole_number("step", about["step"], least=0, most=spec.steps)
     except ValueError as error:
@@ -139,14 +138,15 @@ class RunColumns(NamedTuple):
 def columns_of(about: Mapping[str, Any], problem: Problem) -> RunColumns:
     """Return the columns that run.json describes; by number in a folder that does not."""
     sizes = {"observation": problem.observation_size, "action": problem.action_size}
-    kept = about.get("columns", {})
-    found = {kind: default_columns(kind, size) for kind, size in sizes.items()}
-    ranges = {}
-    for kind, entries in kept.items():
+    found: dict[str, tuple[Column, ...]] = {}
+    ranges: dict[str, tuple[tuple[float, float], ...]] = {}
+    for kind, entries in about.get("columns", {}).items():
         if len(entries) != sizes.get(kind):
             raise ValueError(f"columns must describe {sizes} columns, got {len(entries)} {kind}")
         found[kind] = tuple(map(Column.from_json, entries))
         ranges[kind] = tuple((entry["low"], entry["high"]) for entry in entries)
+    for kind in sizes.keys() - found.keys():
+        found[kind] = default_columns(kind, sizes[kind])
     return RunColumns(found["observation"], found["action"], ranges)
 
 

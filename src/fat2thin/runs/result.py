@@ -26,7 +26,7 @@ from fat2thin.evaluation.table import make_table, metrics_table
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import files
-from fat2thin.runs.files import NoRunError, refuse_too_large
+from fat2thin.runs.files import DamagedError, NoRunError, refuse_too_large
 from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
 from fat2thin.runs.identity import RunColumns, columns_of, identity_of
 from fat2thin.settings.config import whole_number
@@ -349,6 +349,11 @@ def load(folder: str | Path) -> Run:
     # Only shapes: no array is made before the sizes of the files are checked.
     shapes = shapes_of(spec, problem, scales)
     files.check_tree_size(here.path / STATE, shapes.states)
+    # After the sizes: a hostile number of columns would make as many names.
+    try:
+        columns_of(about, problem)
+    except ValueError as error:
+        raise DamagedError(f"{here.path / RUN} cannot be used: {error}") from error
     kept = here.kept_snapshots(spec.snapshots)
     of_policies = len(kept) * files.tree_size(shapes.policies)
     needed = files.tree_size((shapes.jobs, shapes.states)) + of_policies
