@@ -27,6 +27,7 @@ class Transform:
     def __post_init__(self) -> None:
         if self.kind not in (LOG, SCALE):
             raise ValueError(f"a transform is {LOG!r} or {SCALE!r}, not {self.kind!r}")
+        object.__setattr__(self, "number", float(self.number))
         if not math.isfinite(self.number) or (self.kind == SCALE and self.number <= 0):
             allowed = "a positive factor" if self.kind == SCALE else "a finite offset"
             raise ValueError(f"{self.kind} needs {allowed}, not {self.number!r}")
@@ -35,6 +36,11 @@ class Transform:
     def lowest(self) -> float:
         """The value that all values must be above."""
         return -self.number if self.kind == LOG else -math.inf
+
+    def allows(self, value: float) -> bool:
+        """Whether the transform of a value is a finite number in float32, in which policies act."""
+        shifted = np.float32(value) + np.float32(self.number)
+        return self.kind == SCALE or bool(shifted >= np.finfo(np.float32).tiny)
 
     def __str__(self) -> str:
         if self.kind == SCALE:
@@ -110,10 +116,13 @@ class Column:
 
 def transform_from_json(values: Any) -> Transform:
     """Return the transform of plain values, checked."""
-    known = isinstance(values, Mapping) and sorted(values) == ["kind", "number"]
-    if not known or isinstance(values["number"], bool | str) or values["number"] is None:
+    if not isinstance(values, Mapping) or sorted(values) != ["kind", "number"]:
         raise ValueError("a transform must have a kind and a number")
-    return Transform(values["kind"], float(values["number"]))
+    number = values["number"]
+    # JSON has integers of any size, which float() cannot convert.
+    if isinstance(number, bool) or not isinstance(number, int | float) or abs(number) > 1e38:
+        raise ValueError("a transform must have a kind and a number of float32")
+    return Transform(values["kind"], float(number))
 
 
 def default_columns(kind: str, count: int) -> tuple[Column, ...]:

@@ -165,6 +165,23 @@ def test_a_split_keeps_episodes_whole_and_names(tmp_path, capsys):
     output([*arguments, "--overwrite"], capsys)
 
 
+def test_a_split_never_replaces_a_file_of_its_source(tmp_path, capsys):
+    log = data.load("treatment/quadratic@4")
+    output(["make", "treatment/quadratic@4", tmp_path / "part.csv"], capsys)
+    described = (tmp_path / "part.toml").read_text()
+    (tmp_path / "all.toml").write_text(described)
+    arguments = ["split", tmp_path / "all.toml", tmp_path / "part.csv", tmp_path / "rest.npz"]
+    with pytest.raises(SystemExit, match="would be replaced by a part of it"):
+        output([*arguments, "--overwrite"], capsys)
+    assert data.load(str(tmp_path / "all.toml")).rows == log.rows
+
+
+def test_a_table_may_have_the_name_of_an_array_file(tmp_path, capsys):
+    output(["make", "treatment/quadratic@4", tmp_path / "log.npz"], capsys)
+    output(["convert", tmp_path / "log.npz", tmp_path / "log.csv"], capsys)
+    assert data.load(str(tmp_path / "log.csv")).rows == data.load(str(tmp_path / "log.npz")).rows
+
+
 @pytest.mark.parametrize(
     ("first", "rest", "message"),
     [

@@ -60,6 +60,18 @@ def test_the_hash_depends_on_transforms_and_not_on_names():
     assert plain.sha256 == renamed.sha256 != log.sha256
 
 
+def test_the_hash_tells_an_observation_s_transform_from_an_action_s():
+    log, one = ward_log(log=False), Transform("log", 100.0)
+    log = dataclasses.replace(
+        log, observation=log.observation[:, 1:], next_observation=log.next_observation[:, 1:],
+        observation_columns=(Column("weight"),),
+    )  # fmt: skip
+    seen = dataclasses.replace(log, observation_columns=(Column("weight", "", one),))
+    done = dataclasses.replace(log, action_columns=(Column("dose", "", one),))
+    assert len({log.sha256, seen.sha256, done.sha256}) == 3
+    assert type(Transform("log", np.float64(1)).number) is float
+
+
 def test_values_that_a_logarithm_does_not_allow_are_refused():
     log = ward_log(log=False)
     columns = (Column("severity", transform=Transform("log", 0.0)), Column("weight"))
@@ -67,6 +79,8 @@ def test_values_that_a_logarithm_does_not_allow_are_refused():
         dataclasses.replace(log, observation_columns=columns)
     with pytest.raises(ValueError, match=r"the box of 'dose' reaches down to 0"):
         dataclasses.replace(log, action_columns=(Column("dose", "mg", Transform("log", 0.0)),))
+    with pytest.raises(ValueError, match=r"take a larger offset"):  # zero in float32
+        dataclasses.replace(log, action_columns=(Column("dose", "", Transform("log", 1e-40)),))
     with pytest.raises(ValueError, match=r"must name 2 columns, not 1"):
         dataclasses.replace(log, observation_columns=(Column("severity"),))
     with pytest.raises(ValueError, match=r"'a' 2 times"):
@@ -101,7 +115,10 @@ def test_a_damaged_description_of_columns_is_refused(ward, tmp_path):
     execute(make_spec("bc", "ward", steps=4, settings=SETTINGS), tmp_path)
     about = json.loads((tmp_path / "run.json").read_text())
     (dose,) = about["columns"]["action"]
-    for broken in ([], [dose | {"transform": {"kind": "eval"}}], [dose | {"name": 3}]):
+    number = {"kind": "log", "number": []}
+    huge = {"kind": "log", "number": 10**400}
+    wrong = [{"transform": one} for one in ({"kind": "eval"}, number, huge)]
+    for broken in ([], *([dose | one] for one in (*wrong, {"name": 3}))):
         (tmp_path / "run.json").write_text(json.dumps({**about, "columns": {"action": broken}}))
         with pytest.raises(ValueError, match=r"run\.json"):
             fat2thin.load(tmp_path)

@@ -139,7 +139,7 @@ def split(
         places = [{path.resolve() for path in destinations(out)} for out in (first, rest)]
         if places[0] & places[1]:
             raise ValueError(f"{first} and {rest} would be written to the same file: rename one")
-        if Path(source).resolve() in places[0] | places[1]:
+        if {path.resolve() for path in _files_of(source)} & (places[0] | places[1]):
             raise ValueError(f"{source} would be replaced by a part of it: choose another name")
         for out in (first, rest):
             refuse(out, overwrite, source)
@@ -311,6 +311,20 @@ def _bar(title: str, rows: int) -> Iterator[Callable[[int], None] | None]:
             bar.update(task, completed=done, pace=f"{rate:,.0f} rows/s")
 
         yield progress
+
+
+def _files_of(source: str) -> list[Path]:
+    """Return the files, or the Minari folder, that a data set is read from."""
+    from fat2thin.data.formats.table_schema import read_schema
+    from fat2thin.data.writers import destinations, minari_id
+
+    path = Path(source)
+    if minari_id(path) is not None:
+        return [*destinations(path)]
+    described = path.with_suffix(".toml")
+    if path.suffix.lower() in (".toml", ".csv", ".parquet") and described.is_file():
+        return [path, described, *read_schema(described).find_files()]
+    return [path]
 
 
 def _specification(name: str) -> Any:

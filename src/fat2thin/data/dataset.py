@@ -1,5 +1,6 @@
 """The `Dataset` class: logged steps, episode starts, action box and content hash."""
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -248,10 +249,10 @@ class Dataset:
                 digest.update(np.ascontiguousarray(array[rows], little_endian).reshape(-1).data)
         digest.update(json.dumps([self.action_low, self.action_high, self.discount]).encode())
         # Names and units change no result. Transforms do; a log without them keeps its hash.
-        if transforms := [*self.observation_transforms, *self.action_transforms]:
-            digest.update(
-                json.dumps([one and dataclasses.astuple(one) for one in transforms]).encode()
-            )
+        transforms = self.observation_transforms, self.action_transforms
+        if any(transforms):
+            kept = [[one and dataclasses.astuple(one) for one in kind] for kind in transforms]
+            digest.update(json.dumps(kept).encode())
         return digest.hexdigest()
 
     def _check_shapes(self) -> None:
@@ -285,8 +286,9 @@ class Dataset:
             names = [column.name for column in columns]
             if len(names) != size:
                 raise self._wrong(field, f"must name {size} columns, not {len(names)}")
-            if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-                raise self._wrong(field, f"has {repeated[0]!r} {names.count(repeated[0])} times")
+            name, times = collections.Counter(names).most_common(1)[0]
+            if times > 1:
+                raise self._wrong(field, f"has {name!r} {times} times")
             object.__setattr__(self, field, columns)
 
     def _check_numbers(self) -> None:
@@ -328,13 +330,15 @@ class Dataset:
 
     def _check_transforms(self) -> None:
         """Refuse values that a logarithm does not allow; the ends of the box count as well."""
-        low = np.minimum(extremes(self.observation).low, extremes(self.next_observation).low)
+        low: Any = ()
+        if self.observation_transforms:
+            low = np.minimum(extremes(self.observation).low, extremes(self.next_observation).low)
         for columns, least in (
             (self.observation_columns, low),
             (self.action_columns, self.action_low),
         ):
-            for column, lowest in zip(columns, least, strict=True):
-                if column.transform is not None and lowest <= column.transform.lowest:
+            for column, lowest in zip(columns, least, strict=False):
+                if column.transform is not None and not column.transform.allows(lowest):
                     end = "the box of" if columns is self.action_columns else "column"
                     raise self._wrong(
                         f"{end} {column.name!r}",

@@ -84,7 +84,8 @@ def refuse(out: Path, overwrite: bool, source: str = "") -> None:
     else:
         paths, folder = places(out), out.parent
     # Replacing the TOML that describes the source's columns would make the source unreadable.
-    needed = Path(source).with_suffix(".toml").resolve() if source and not identifier else None
+    described = source and Path(source).suffix.lower() in (".csv", ".parquet", ".toml")
+    needed = Path(source).with_suffix(".toml").resolve() if described and not identifier else None
     for path in paths:
         if path.resolve() == needed and out.resolve() != Path(source).resolve():
             reason = f"{path} describes {source} and would be replaced"

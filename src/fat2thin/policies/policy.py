@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -231,8 +230,9 @@ def _refuse_unusable(observation: np.ndarray, columns: Sequence[Column]) -> None
     wrong = ~np.isfinite(observation)
     fault, why = "are not finite", "observations must be finite"
     if not wrong.any():
-        lowest = [one.lowest if one else -math.inf for one in transforms_of(columns)]
-        if not lowest or not (wrong := observation <= np.asarray(lowest)).any():
+        transforms = transforms_of(columns)
+        wrong = ~np.isfinite(transform(observation, transforms)) if transforms else wrong
+        if not wrong.any():
             return
         fault = "are too small"
         why = "the policy learned the logarithm of this column, which needs a larger number"

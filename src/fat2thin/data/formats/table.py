@@ -7,6 +7,7 @@
 in batches, straight into the arrays.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -194,7 +195,8 @@ def draft(path: Path, folder: Path | None = None) -> str:
 
 def _categories(file: TableFile, columns: Sequence[str]) -> dict[str, list[str]]:
     """Return the sorted texts of each column that holds a few different texts and no number."""
-    found: dict[str, set[str]] = {name: set() for name in columns if columns.count(name) == 1}
+    times = collections.Counter(columns)
+    found: dict[str, set[str]] = {name: set() for name in columns if times[name] == 1}
     try:
         for batch in file.batches(tuple(found)) if found else ():
             for name in tuple(found):
