@@ -16,11 +16,11 @@ from fat2thin.algorithms.published import floored_weight, heavy_policy, sparse_p
 from fat2thin.algorithms.steps import descend, start
 from fat2thin.distributions import kl_sparse_cauchy
 from fat2thin.distributions.divergences import optimal_half_width
-from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
+from fat2thin.policies.networks import Critics, Linear, PolicyNetwork
 
 BEST_RATIO = 3.2579
 NO_WIDTH = Linear(jax.random.key(0), 8, 1)  # the closed-form actor does not use it
-NO_CRITIC = TwinCritic(jax.random.key(0), 2, 1, (2,))  # these losses do not use it
+NO_CRITIC = Critics(jax.random.key(0), 2, 1, (2,))  # these losses do not use it
 
 
 def narrow_proposal(key, size=1):
@@ -169,7 +169,7 @@ def test_the_published_spot_loss_divides_by_the_signed_value():
     """-Q / V(s) - tau log proposal: where V(s) is negative, the actor minimises Q."""
     observation, baseline = jnp.zeros((4, 2)), jnp.array([-2.0, 0.5, 1.0, -0.1])
     thin, fat = sparse_policy(constant_policy(-6.0)), heavy_policy(constant_policy(-2.0))
-    critic = TwinCritic(jax.random.key(4), 2, 1, (4,))
+    critic = Critics(jax.random.key(4), 2, 1, (4,))
 
     @jax.jit
     def compute(key):

@@ -9,7 +9,7 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem, with_numbers
-from fat2thin.policies.networks import TwinCritic
+from fat2thin.policies.networks import Critics
 from untrained import _shaken
 
 PROBLEM = Problem(observation_size=2, action_low=(-1.0,), action_high=(1.0,), discount=0.9)
@@ -68,7 +68,7 @@ def test_critics_are_the_online_critics(name):
         assert algorithms.get(name).critics is None
         return
     critics, batch = critics_of(name), make_batch()
-    assert isinstance(critics, TwinCritic)
+    assert isinstance(critics, Critics)
     assert critics(batch.observation, batch.action).shape == (2, 8)
     found = np.mean(critics(batch.observation, batch.action))
     np.testing.assert_allclose(found, reported["q_mean"], rtol=1e-5)

@@ -13,6 +13,8 @@ import scipy.special
 import scipy.stats
 
 from fat2thin.algorithms.losses import (
+    critics_huber_loss,
+    critics_loss,
     expectile_loss,
     gumbel_loss,
     half_squared_error,
@@ -20,8 +22,6 @@ from fat2thin.algorithms.losses import (
     q_exponential_weight,
     sparse_value_loss,
     temporal_difference_target,
-    twin_critic_loss,
-    twin_huber_loss,
     weighted_regression,
 )
 
@@ -53,9 +53,9 @@ def test_losses_match_results_by_hand():
     )
     end = temporal_difference_target(jnp.asarray(1.0), jnp.asarray(0.0), 0.9, jnp.asarray(2.0))
     assert end == 1.0
-    assert twin_critic_loss(jnp.array([1.0, 4.0]), jnp.asarray(2.0)) == (0.5 + 2.0) / 2
+    assert critics_loss(jnp.array([1.0, 4.0]), jnp.asarray(2.0)) == (0.5 + 2.0) / 2
     # Errors 0.5 and 3 with the limit at 1: 0.125, and 0.5 + 1 * (3 - 1).
-    assert twin_huber_loss(jnp.array([2.5, -1.0]), jnp.asarray(2.0), 1.0) == (0.125 + 2.5) / 2
+    assert critics_huber_loss(jnp.array([2.5, -1.0]), jnp.asarray(2.0), 1.0) == (0.125 + 2.5) / 2
     np.testing.assert_allclose(expectile_loss(jnp.array([-2.0, 0.0, 3.0]), 0.75), [1.0, 0.0, 6.75])
     # z = 0, log 2, and 5 clipped to log 4 (twice): e^z - z - 1, halved by the shift in row three.
     np.testing.assert_allclose(
@@ -86,8 +86,8 @@ def test_losses_match_a_python_loop():
         return {
             "half": half_squared_error(guess, goal),
             "target": temporal_difference_target(guess, first, 0.9, goal),
-            "twin": twin_critic_loss(jnp.stack([first, second]), goal),
-            "huber": twin_huber_loss(jnp.stack([first, second]), goal, 1.3),
+            "twin": critics_loss(jnp.stack([first, second]), goal),
+            "huber": critics_huber_loss(jnp.stack([first, second]), goal, 1.3),
             "expectile": expectile_loss(goal - guess, 0.8),
             "gumbel": gumbel_loss(goal - guess, 0.7, 4.0, jnp.full(rows, 1.5)),
             "sparse": sparse_value_loss(goal, guess, 0.6),
@@ -119,7 +119,7 @@ def test_the_huber_loss_matches_scipy():
     values = jnp.asarray(np.stack([error, 2.0 * error]) + 0.5, jnp.float32)
     for limit in (0.3, 1.0, 20.0):
         expected = np.mean(scipy.special.huber(limit, np.stack([error, 2.0 * error])), axis=0)
-        found = twin_huber_loss(values, jnp.full(81, 0.5), limit)
+        found = critics_huber_loss(values, jnp.full(81, 0.5), limit)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -278,9 +278,9 @@ def test_shapes_that_do_not_match_are_errors():
     with pytest.raises(jaxtyping.TypeCheckError):
         half_squared_error(jnp.zeros(3), jnp.zeros((3, 1)))
     with pytest.raises(jaxtyping.TypeCheckError):
-        twin_critic_loss(jnp.zeros((3, 2)), jnp.zeros(3))
+        critics_loss(jnp.zeros((3, 2)), jnp.zeros(3))
     with pytest.raises(jaxtyping.TypeCheckError):
-        twin_huber_loss(jnp.zeros((2, 3)), jnp.zeros(2), 1.0)
+        critics_huber_loss(jnp.zeros((2, 3)), jnp.zeros(2), 1.0)
     with pytest.raises(jaxtyping.TypeCheckError):
         sparse_value_loss(jnp.zeros(3), jnp.zeros((1, 3)), 1.0)
 

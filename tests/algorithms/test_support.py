@@ -32,7 +32,7 @@ from fat2thin.algorithms.td3_bc import (
     smoothed_next_value,
 )
 from fat2thin.policies.families import Deterministic, Sparse
-from fat2thin.policies.networks import Linear, PolicyNetwork, TwinCritic
+from fat2thin.policies.networks import Critics, Linear, PolicyNetwork
 from fat2thin.policies.policy import unit_policy
 
 PROBLEM = Problem(observation_size=3, action_low=(-1.0, -1.0), action_high=(1.0, 1.0), discount=0.9)
@@ -212,7 +212,7 @@ def numpy_critic(critic, index, action):
 
 @pytest.fixture(scope="module")
 def critic():
-    return TwinCritic(jax.random.key(4), 3, 2, (8, 8))
+    return Critics(jax.random.key(4), 3, 2, (8, 8))
 
 
 next_value = eqx.filter_jit(smoothed_next_value)
@@ -231,7 +231,7 @@ def test_without_noise_the_next_value_is_q_of_the_policys_action(critic):
 
 def identity_critic():
     """Return critics whose value is the action: relu(a + 10) - 10."""
-    blank = jax.tree.map(jnp.zeros_like, TwinCritic(jax.random.key(0), 1, 1, (1,)))
+    blank = jax.tree.map(jnp.zeros_like, Critics(jax.random.key(0), 1, 1, (1,)))
     layer, head = blank.members.trunk.layers[0], blank.members.head
     return eqx.tree_at(
         lambda twins: (

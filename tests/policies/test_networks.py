@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fat2thin.policies.networks import (
+    Critics,
     Linear,
     PolicyNetwork,
     ScalarNetwork,
-    TwinCritic,
     ValueAndCritics,
     polyak,
     rectify,
@@ -16,25 +17,40 @@ from fat2thin.policies.networks import (
 
 
 def numpy_forward(trunk, head, x):
-    for layer in trunk.layers:
+    for number, layer in enumerate(trunk.layers):
         x = np.maximum(x @ np.asarray(layer.weight).T + np.asarray(layer.bias), 0.0)
+        if trunk.norms:
+            norm, centred = trunk.norms[number], x - x.mean(axis=1, keepdims=True)
+            x = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-6)
+            x = x * np.asarray(norm.scale) + np.asarray(norm.shift)
     return x @ np.asarray(head.weight).T + np.asarray(head.bias)
 
 
-def test_twin_critic_is_two_separate_networks():
-    critic = TwinCritic(jax.random.key(0), 3, 2, (8, 8))
+def learned(networks):
+    """Return networks with other parameters, so that scales and shifts are not 1 and 0."""
+    leaves, shape = jax.tree.flatten(networks)
+    keys = jax.random.split(jax.random.key(7), len(leaves))
+    moved = [
+        leaf + jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(shape, moved)
+
+
+@pytest.mark.parametrize(("count", "layer_norm"), [(2, False), (3, True)])
+def test_critics_are_separate_networks(count, layer_norm):
+    critic = learned(Critics(jax.random.key(0), 3, 2, (8, 8), count, layer_norm))
     rng = np.random.default_rng(0)
     observation, action = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
     inputs = np.concatenate([observation, action], axis=1)
-    both = critic(jnp.asarray(observation), jnp.asarray(action))
-    assert both.shape == (2, 5)
-    for index in range(2):
+    values = critic(jnp.asarray(observation), jnp.asarray(action))
+    assert values.shape == (count, 5)
+    for index in range(count):
         member = jax.tree.map(lambda leaf, i=index: leaf[i], critic.members)
         expected = numpy_forward(member.trunk, member.head, inputs)[:, 0]
-        np.testing.assert_allclose(both[index], expected, rtol=1e-4, atol=1e-5)
-    assert not np.allclose(both[0], both[1])
+        np.testing.assert_allclose(values[index], expected, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(values[0], values[1])
     minimum = critic.minimum(jnp.asarray(observation), jnp.asarray(action))
-    np.testing.assert_array_equal(minimum, np.minimum(both[0], both[1]))
+    np.testing.assert_array_equal(minimum, np.min(values, axis=0))
 
 
 def test_initialisation_is_xavier_uniform_with_zero_biases():
@@ -55,16 +71,17 @@ def test_networks_accept_any_leading_axes():
 
 
 def test_polyak_moves_targets_by_a_fraction_of_the_distance():
-    start, end = (TwinCritic(jax.random.key(seed), 2, 1, (4,)) for seed in (0, 1))
+    start, end = (Critics(jax.random.key(seed), 2, 1, (4,)) for seed in (0, 1))
     moved, first, second = (
         critic.members.head.weight for critic in (polyak(start, end, 0.25), start, end)
     )
     np.testing.assert_allclose(moved, 0.75 * first + 0.25 * second, rtol=1e-5)
 
 
-def test_value_and_critics_compute_the_same_as_the_separate_networks():
-    value = ScalarNetwork(jax.random.key(0), 3, (8, 8))
-    critic = TwinCritic(jax.random.key(1), 3, 2, (8, 8))
+@pytest.mark.parametrize(("count", "layer_norm"), [(2, False), (3, True)])
+def test_value_and_critics_compute_the_same_as_the_separate_networks(count, layer_norm):
+    value = learned(ScalarNetwork(jax.random.key(0), 3, (8, 8), layer_norm))
+    critic = learned(Critics(jax.random.key(1), 3, 2, (8, 8), count, layer_norm))
     together = ValueAndCritics(value, critic)
     rng = np.random.default_rng(0)
     observation, action = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(rng.normal(size=(5, 2)))
@@ -83,7 +100,7 @@ def test_value_and_critics_compute_the_same_as_the_separate_networks():
 
 def test_the_value_in_value_and_critics_does_not_depend_on_the_action():
     value = ScalarNetwork(jax.random.key(0), 3, (8,))
-    together = ValueAndCritics(value, TwinCritic(jax.random.key(1), 3, 2, (8,)))
+    together = ValueAndCritics(value, Critics(jax.random.key(1), 3, 2, (8,)))
     observation, action = jnp.ones((5, 3)), jnp.ones((5, 2))
 
     def loss(networks):

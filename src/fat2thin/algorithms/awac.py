@@ -19,7 +19,7 @@ from jaxtyping import Array, Key
 from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
 from fat2thin.algorithms.losses import q_exponential_weight
-from fat2thin.policies.networks import TwinCritic, polyak
+from fat2thin.policies.networks import Critics, polyak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AWACState(NamedTuple):
 
     actor: steps.Learner
     critic: steps.Learner
-    target_critic: TwinCritic
+    target_critic: Critics
 
 
 def check(config: AWACConfig) -> None:

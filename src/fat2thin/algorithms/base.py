@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Float, Key
 
 from fat2thin.columns import Transforms
-from fat2thin.policies.networks import ScalarNetwork, TwinCritic
+from fat2thin.policies.networks import Critics, ScalarNetwork
 from fat2thin.policies.policy import Policy
 
 Observations = Float[Array, "batch observation"]
@@ -130,7 +130,7 @@ class Algorithm(NamedTuple):
     """Returns the policy that acts, in the environment's units."""
     proposal: Callable[[State, Problem, Any], Policy] | None = None
     """Returns the policy that is trained but does not act, where there is one."""
-    critics: Callable[[State, Problem, Any], TwinCritic] | None = None
+    critics: Callable[[State, Problem, Any], Critics] | None = None
     """Returns the online critics, which take actions in half-ranges of the box."""
     value: Callable[[State, Problem, Any], ScalarNetwork] | None = None
     """Returns the online state value; the advantage is the smaller Q minus this value."""

@@ -137,6 +137,12 @@ class CriticConfig(LearningConfig):
     clip_targets: bool = False
     """Whether to clip the critics' targets to the returns that the log's rewards allow."""
 
+    critic_count: int = 2
+    """Number of critics; the smallest of their values counts."""
+
+    layer_norm: bool = False
+    """Whether the critics and the state value normalise the output of each hidden layer."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
@@ -207,8 +213,10 @@ def check_learning(config: LearningConfig) -> None:
     layer_widths(config, "hidden")
     if isinstance(config, CriticConfig):
         between(config, "polyak_rate", 0.0, 1.0, closed_high=True)
-        reason = "published=True has the authors' targets"
-        only_with(config, ("clip_targets",), not getattr(config, "published", False), reason)
+        whole(config, "critic_count")
+        reason = "published=True has the authors' critics"
+        names = ("clip_targets", "critic_count", "layer_norm")
+        only_with(config, names, not getattr(config, "published", False), reason)
 
 
 def check_policy(config: PolicyConfig, needs_density: str | None = None) -> None:

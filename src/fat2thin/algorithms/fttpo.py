@@ -71,8 +71,8 @@ class FtTPOState(NamedTuple):
     proposal: steps.Learner
     width: steps.Learner
     values: steps.Learner
-    """The state value and both critics, as `ValueAndCritics`."""
-    target_critic: networks.TwinCritic
+    """The state value and the critics, as `ValueAndCritics`."""
+    target_critic: networks.Critics
 
 
 class ActorNetwork(eqx.Module):
@@ -126,12 +126,12 @@ def _shared_centre(proposal: BoundedNetwork, observation: Array) -> Array:
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> FtTPOState:
     """Return new networks and optimisers."""
     critic_key, proposal_key, width_key, value_key = jax.random.split(key, 4)
-    value_network = networks.ScalarNetwork(value_key, problem.observation_size, config.hidden)
+    value = steps.start_value(value_key, problem, config).network
     critic = steps.start_critic(critic_key, problem, config).network
     return FtTPOState(
         proposal=steps.start_policy(proposal_key, problem, config),
         width=steps.start(networks.Linear(width_key, config.hidden[-1], problem.action_size)),
-        values=steps.start(networks.ValueAndCritics(value_network, critic)),
+        values=steps.start(networks.ValueAndCritics(value, critic)),
         target_critic=critic,
     )
 
@@ -196,7 +196,7 @@ class Scene(NamedTuple):
     """The actor, which depends on the width that is learned."""
     fat: Policy
     """The proposal."""
-    critic: networks.TwinCritic
+    critic: networks.Critics
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]
 
@@ -270,7 +270,7 @@ def proposal(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> Policy
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> networks.TwinCritic:
+def critics(state: FtTPOState, problem: Problem, config: FtTPOConfig) -> networks.Critics:
     """Return the online critics."""
     return state.values.network.critic(like=state.target_critic)
 

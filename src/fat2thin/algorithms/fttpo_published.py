@@ -27,7 +27,7 @@ from fat2thin.algorithms import fttpo, published, steps
 from fat2thin.algorithms.base import Batch, Metrics, Observations, Problem, Values
 from fat2thin.algorithms.fttpo_config import FtTPOConfig
 from fat2thin.algorithms.losses import Setting
-from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.networks import Critics, PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
 
 RATIO_LIMIT = 1e4
@@ -40,7 +40,7 @@ class PublishedFtTPOState(NamedTuple):
     actor: steps.Learner
     value: steps.Learner
     critic: steps.Learner
-    target_critic: TwinCritic
+    target_critic: Critics
 
 
 def init(key: Key[Array, ""], problem: Problem, config: FtTPOConfig) -> PublishedFtTPOState:
@@ -149,7 +149,7 @@ def actor_loss(
 def spot_loss(
     thin: Policy,
     fat: Policy,
-    critic: TwinCritic,
+    critic: Critics,
     baseline: Values,
     temperature: Setting,
     observation: Observations,

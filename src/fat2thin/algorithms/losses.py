@@ -30,13 +30,13 @@ def temporal_difference_target(
     return reward + discount * continuation * next_value
 
 
-def twin_critic_loss(values: Float[Array, "2 *rows"], target: Rows) -> Rows:
-    """Return half the squared error, mean over both critics."""
+def critics_loss(values: Float[Array, "critics *rows"], target: Rows) -> Rows:
+    """Return half the squared error, mean over the critics."""
     return jnp.mean(optax.l2_loss(values, jnp.broadcast_to(target, values.shape)), axis=0)
 
 
-def twin_huber_loss(values: Float[Array, "2 *rows"], target: Rows, limit: Setting) -> Rows:
-    """Return the Huber loss (quadratic up to `limit`, then linear), mean over both critics."""
+def critics_huber_loss(values: Float[Array, "critics *rows"], target: Rows, limit: Setting) -> Rows:
+    """Return the Huber loss (quadratic up to `limit`, then linear), mean over the critics."""
     target = jnp.broadcast_to(target, values.shape)
     return jnp.mean(optax.huber_loss(values, target, delta=limit), axis=0)
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import base, configs, published, steps, td3_bc
 from fat2thin.algorithms.base import Actions, Batch, Metrics, Observations, Problem, Values
-from fat2thin.policies.networks import Linear, PolicyNetwork, Trunk, TwinCritic, polyak, rectify
+from fat2thin.policies.networks import Critics, Linear, PolicyNetwork, Trunk, polyak, rectify
 
 LOG_DEVIATION_BOUNDS = (-4.0, 15.0)
 Latents = Float[Array, "batch latent"]
@@ -117,7 +117,7 @@ class SPOTState(NamedTuple):
     actor: steps.Learner
     critic: steps.Learner
     target_actor: PolicyNetwork
-    target_critic: TwinCritic
+    target_critic: Critics
     density: steps.Learner
 
 
@@ -190,7 +190,7 @@ def update(
     critic_key, actor_key, model_key, dropout_key = jax.random.split(key, 4)
 
     # Policy: maximise the first critic where the log has density.
-    def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
+    def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
         if config.actor_dropout > 0.0:
             dropped = DroppedOut(network.trunk, dropout_key, config.actor_dropout)
             network = eqx.tree_at(lambda whole: whole.trunk, network, dropped)

@@ -16,9 +16,15 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin.algorithms import losses
 from fat2thin.algorithms.base import Actions, Batch, Meaning, Metrics, Observations, Problem, Values
-from fat2thin.algorithms.configs import ActorConfig, BehaviourConfig, LearningConfig, PolicyConfig
+from fat2thin.algorithms.configs import (
+    ActorConfig,
+    BehaviourConfig,
+    CriticConfig,
+    LearningConfig,
+    PolicyConfig,
+)
 from fat2thin.policies.families import SETTINGS, make_family
-from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork, TwinCritic, ValueAndCritics
+from fat2thin.policies.networks import Critics, PolicyNetwork, ScalarNetwork, ValueAndCritics
 from fat2thin.policies.policy import Policy, unit_policy
 
 ADAM_BETA_1 = 0.9
@@ -29,7 +35,7 @@ PROJECTED_SHARE = 0.9
 
 CRITIC_METRICS = {
     "critic_loss": Meaning(
-        "half the squared error of Q against its target, mean of both critics",
+        "half the squared error of Q against its target, mean of the critics",
         "falls towards the noise of the rewards; far below it means overfitting to the log",
     ),
     "q_mean": Meaning(
@@ -133,7 +139,7 @@ class ValueState(NamedTuple):
     actor: Learner
     value: Learner
     critic: Learner
-    target_critic: TwinCritic
+    target_critic: Critics
 
 
 class BehaviourState(NamedTuple):
@@ -143,7 +149,7 @@ class BehaviourState(NamedTuple):
     behaviour: Learner
     value: Learner
     critic: Learner
-    target_critic: TwinCritic
+    target_critic: Critics
 
 
 def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
@@ -151,17 +157,18 @@ def start_policy(key: Key[Array, ""], problem: Problem, config: LearningConfig) 
     return start(PolicyNetwork(key, problem.observation_size, problem.action_size, config.hidden))
 
 
-def start_critic(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
-    """Return a learner with new twin critics."""
-    return start(TwinCritic(key, problem.observation_size, problem.action_size, config.hidden))
+def start_critic(key: Key[Array, ""], problem: Problem, config: CriticConfig) -> Learner:
+    """Return a learner with new critics."""
+    sizes = problem.observation_size, problem.action_size
+    return start(Critics(key, *sizes, config.hidden, config.critic_count, config.layer_norm))
 
 
-def start_value(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> Learner:
+def start_value(key: Key[Array, ""], problem: Problem, config: CriticConfig) -> Learner:
     """Return a learner with a new state value."""
-    return start(ScalarNetwork(key, problem.observation_size, config.hidden))
+    return start(ScalarNetwork(key, problem.observation_size, config.hidden, config.layer_norm))
 
 
-def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningConfig) -> ValueState:
+def start_value_state(key: Key[Array, ""], problem: Problem, config: CriticConfig) -> ValueState:
     """Return the initial state of a policy, a value and critics; targets start as a copy."""
     actor_key, value_key, critic_key = jax.random.split(key, 3)
     actor = start_policy(actor_key, problem, config)
@@ -171,7 +178,7 @@ def start_value_state(key: Key[Array, ""], problem: Problem, config: LearningCon
 
 
 def start_behaviour_state(
-    key: Key[Array, ""], problem: Problem, config: LearningConfig
+    key: Key[Array, ""], problem: Problem, config: CriticConfig
 ) -> BehaviourState:
     """Return the initial state of a policy, a behaviour model, a value and critics."""
     actor_key, behaviour_key, value_key, critic_key = jax.random.split(key, 4)
@@ -196,7 +203,7 @@ def acting_policy(state: Any, problem: Problem, config: PolicyConfig) -> Policy:
     return unit.in_box(problem.action_low, problem.action_high)
 
 
-def learned_critics(state: Any, problem: Problem, config: LearningConfig) -> TwinCritic:
+def learned_critics(state: Any, problem: Problem, config: LearningConfig) -> Critics:
     """Return the online critics of a state with a learner called `critic`."""
     return state.critic.network
 
@@ -212,7 +219,7 @@ def sample_action(policy: Policy, observation: Observations, key: Key[Array, ""]
 
 
 def values_of_both(
-    critic: TwinCritic, batch: Batch, action: Actions, next_action: Actions
+    critic: Critics, batch: Batch, action: Actions, next_action: Actions
 ) -> tuple[Values, Values]:
     """Return the smaller Q of `action` and, in the next state, of `next_action`, in one pass."""
     observations = jnp.concatenate([batch.observation, batch.next_observation])
@@ -263,12 +270,12 @@ def fit_critic(
     next_value: Values,
     problem: Problem,
     config: LearningConfig,
-    row_loss: Callable[[Array, Array], Array] = losses.twin_critic_loss,
+    row_loss: Callable[[Array, Array], Array] = losses.critics_loss,
 ) -> tuple[Learner, Metrics]:
-    """Take one step of both critics towards `critic_target`."""
+    """Take one step of the critics towards `critic_target`."""
     target = critic_target(batch, next_value, problem, config)
 
-    def loss(network: TwinCritic) -> tuple[Array, Metrics]:
+    def loss(network: Critics) -> tuple[Array, Metrics]:
         values = network(batch.observation, batch.action)
         errors = row_loss(values, target)
         return jnp.mean(errors), {"critic_loss": errors, "q_mean": jnp.mean(values, axis=0)}
@@ -290,7 +297,7 @@ def fit_value_and_critics(
     def loss(network: ValueAndCritics) -> tuple[Array, Metrics]:
         value, critics = network(batch.observation, batch.action)
         value_errors = losses.half_squared_error(value, value_target)
-        critic_errors = losses.twin_critic_loss(critics, target)
+        critic_errors = losses.critics_loss(critics, target)
         return jnp.mean(value_errors) + jnp.mean(critic_errors), {
             "value_loss": value_errors,
             "v_mean": value,

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
 from fat2thin.policies.families import families
-from fat2thin.policies.networks import PolicyNetwork, TwinCritic, polyak
+from fat2thin.policies.networks import Critics, PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
 
 
@@ -73,7 +73,7 @@ class TD3BCState(NamedTuple):
     actor: steps.Learner
     critic: steps.Learner
     target_actor: PolicyNetwork
-    target_critic: TwinCritic
+    target_critic: Critics
 
 
 def check(config: TD3BCConfig) -> None:
@@ -97,7 +97,7 @@ def update(
     critic_key, actor_key = jax.random.split(key)
 
     # Policy: maximise the first critic, close to logged actions.
-    def loss(network: PolicyNetwork, critic: TwinCritic) -> tuple[Array, Metrics]:
+    def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
         value = scaled_value(critic, batch.observation, action)
@@ -111,7 +111,7 @@ def delayed_update(
     state: Any,
     batch: Batch,
     key: Key[Array, ""],
-    loss: Callable[[PolicyNetwork, TwinCritic], tuple[Array, Metrics]],
+    loss: Callable[[PolicyNetwork, Critics], tuple[Array, Metrics]],
     problem: Problem,
     config: SmoothedTargetConfig,
 ) -> tuple[Any, Metrics]:
@@ -144,7 +144,7 @@ def delayed_update(
 
 def smoothed_next_value(
     policy: Policy,
-    critic: TwinCritic,
+    critic: Critics,
     observation: Float[Array, "batch observation"],
     key: Key[Array, ""],
     config: SmoothedTargetConfig,
@@ -158,7 +158,7 @@ def smoothed_next_value(
 
 
 def scaled_value(
-    critic: TwinCritic, observation: Float[Array, "batch observation"], action: Array
+    critic: Critics, observation: Float[Array, "batch observation"], action: Array
 ) -> Float[Array, ""]:
     """Return the mean of the first critic divided by its mean |Q|, which carries no gradient."""
     values = critic(observation, action)[0]

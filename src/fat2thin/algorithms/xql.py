@@ -94,7 +94,7 @@ def update(
 
     # Critics: one logged step, then that value.
     next_value = value.network(batch.next_observation)
-    huber = functools.partial(losses.twin_huber_loss, limit=config.huber_limit)
+    huber = functools.partial(losses.critics_huber_loss, limit=config.huber_limit)
     critic, critic_metrics = steps.fit_critic(
         state.critic, batch, next_value, problem, config, huber
     )
@@ -141,7 +141,7 @@ ALGORITHM = Algorithm(
     metrics={
         **steps.VALUE_METRICS,
         "critic_loss": steps.CRITIC_METRICS["critic_loss"]._replace(
-            what="Huber loss of Q against its target, mean of both critics"
+            what="Huber loss of Q against its target, mean of the critics"
         ),
         **steps.REGRESSION_METRICS,
     },

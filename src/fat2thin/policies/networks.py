@@ -15,6 +15,7 @@ from fat2thin.distributions.base import expand_to_rank
 Networks = TypeVar("Networks")
 ObservationRows = Float[Array, "*rows observation"]
 ActionRows = Float[Array, "*rows action"]
+LAYER_NORM_EPSILON = 1e-6  # added to the variance, as in Flax
 _glorot = jax.nn.initializers.glorot_uniform()
 
 
@@ -55,19 +56,44 @@ class Linear(eqx.Module):
         return products + expand_to_rank(self.bias, products.ndim)
 
 
+class LayerNorm(eqx.Module):
+    """Layer normalisation (Ba et al. 2016): rows to mean 0 and variance 1, then scale and shift."""
+
+    scale: Float[Array, "*stack features"]
+    shift: Float[Array, "*stack features"]
+
+    def __init__(self, features: int) -> None:
+        self.scale = jnp.ones(features)
+        self.shift = jnp.zeros(features)
+
+    def __call__(self, x: Float[Array, "*rows features"]) -> Float[Array, "*rows features"]:
+        """Return the normalised rows."""
+        normal = jax.nn.standardize(x, epsilon=LAYER_NORM_EPSILON)
+        scale, shift = (expand_to_rank(part, x.ndim) for part in (self.scale, self.shift))
+        return normal * scale + shift
+
+
 class Trunk(eqx.Module):
-    """Hidden layers with rectifiers, shared by the heads of a network."""
+    """Hidden layers with rectifiers, shared by the heads of a network.
+
+    With `layer_norm`, the output of each rectifier is normalised.
+    """
 
     layers: tuple[Linear, ...]
+    norms: tuple[LayerNorm, ...]
 
-    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
+    def __init__(
+        self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...], layer_norm: bool = False
+    ) -> None:
         keys = jax.random.split(key, len(hidden))
         self.layers = tuple(map(Linear, keys, (inputs, *hidden), hidden))
+        self.norms = tuple(map(LayerNorm, hidden)) if layer_norm else ()
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
         """Return the features of each row."""
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
             x = rectify(layer(x))
+            x = self.norms[number](x) if self.norms else x
         return x
 
 
@@ -77,9 +103,11 @@ class ScalarNetwork(eqx.Module):
     trunk: Trunk
     head: Linear
 
-    def __init__(self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...]) -> None:
+    def __init__(
+        self, key: Key[Array, ""], inputs: int, hidden: tuple[int, ...], layer_norm: bool = False
+    ) -> None:
         trunk_key, head_key = jax.random.split(key)
-        self.trunk = Trunk(trunk_key, inputs, hidden)
+        self.trunk = Trunk(trunk_key, inputs, hidden, layer_norm)
         self.head = Linear(head_key, hidden[-1], 1)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
@@ -87,37 +115,45 @@ class ScalarNetwork(eqx.Module):
         return jnp.squeeze(self.head(self.trunk(x)), axis=-1)
 
 
-class TwinCritic(eqx.Module):
-    """Two critics Q(observation, action), stacked so that both are one batched product."""
+class Critics(eqx.Module):
+    """Several critics Q(observation, action), stacked so that all are one batched product."""
 
     members: ScalarNetwork
 
     def __init__(
-        self, key: Key[Array, ""], observation_size: int, action_size: int, hidden: tuple[int, ...]
+        self,
+        key: Key[Array, ""],
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        count: int = 2,
+        layer_norm: bool = False,
     ) -> None:
         inputs = observation_size + action_size
-        make = eqx.filter_vmap(lambda member_key: ScalarNetwork(member_key, inputs, hidden))
-        self.members = make(jax.random.split(key))
+        make = eqx.filter_vmap(lambda one: ScalarNetwork(one, inputs, hidden, layer_norm))
+        self.members = make(jax.random.split(key, count))
 
-    def __call__(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "2 *rows"]:
-        """Return both values, with the two critics along the first axis."""
+    def __call__(
+        self, observation: ObservationRows, action: ActionRows
+    ) -> Float[Array, "critics *rows"]:
+        """Return the values of all critics, with the critics along the first axis."""
         inputs = jnp.concatenate([observation, action], axis=-1)
         return eqx.filter_vmap(lambda member: member(inputs))(self.members)
 
     def minimum(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "*rows"]:
-        """Return the smaller of the two values."""
+        """Return the smallest value of all critics."""
         return jnp.min(self(observation, action), axis=0)
 
 
 class ValueAndCritics(eqx.Module):
-    """A state value and two critics, stacked so that all three are one batched product.
+    """A state value and critics, stacked so that all are one batched product.
 
     The value has inputs as wide as the critics', with zeros in place of the action.
     """
 
     members: ScalarNetwork
 
-    def __init__(self, value: ScalarNetwork, critic: TwinCritic) -> None:
+    def __init__(self, value: ScalarNetwork, critic: Critics) -> None:
         first = value.trunk.layers[0].weight
         actions = critic.members.trunk.layers[0].weight.shape[-1] - first.shape[-1]
         wider = jnp.pad(first, ((0, 0), (0, actions)))
@@ -128,16 +164,16 @@ class ValueAndCritics(eqx.Module):
 
     def __call__(
         self, observation: ObservationRows, action: ActionRows
-    ) -> tuple[Float[Array, "*rows"], Float[Array, "2 *rows"]]:
-        """Return the state value and the values of both critics."""
+    ) -> tuple[Float[Array, "*rows"], Float[Array, "critics *rows"]]:
+        """Return the state value and the values of all critics."""
         seen = jnp.concatenate([observation, action], axis=-1)
         blind = jnp.concatenate([observation, jnp.zeros_like(action)], axis=-1)
-        inputs = jnp.stack([blind, seen, seen])
+        inputs = jnp.stack([blind, *[seen] * (self.members.head.bias.shape[0] - 1)])
         values = eqx.filter_vmap(lambda member, rows: member(rows))(self.members, inputs)
         return values[0], values[1:]
 
     def advantage(self, observation: ObservationRows, action: ActionRows) -> Float[Array, "*rows"]:
-        """Return the smaller critic value minus the state value."""
+        """Return the smallest critic value minus the state value."""
         value, critics = self(observation, action)
         return jnp.min(critics, axis=0) - value
 
@@ -147,10 +183,10 @@ class ValueAndCritics(eqx.Module):
         first = value.trunk.layers[0].weight[:, :observation_size]
         return eqx.tree_at(lambda network: network.trunk.layers[0].weight, value, first)
 
-    def critic(self, like: TwinCritic) -> TwinCritic:
-        """Return the critics alone; `like` is a `TwinCritic` of the same shape."""
+    def critic(self, like: Critics) -> Critics:
+        """Return the critics alone; `like` is `Critics` of the same shape."""
         members = jax.tree.map(lambda leaf: leaf[1:], self.members)
-        return eqx.tree_at(lambda twins: twins.members, like, members)
+        return eqx.tree_at(lambda critics: critics.members, like, members)
 
 
 class PolicyNetwork(eqx.Module):

@@ -22,7 +22,7 @@ from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.families import Family, Transformed
-from fat2thin.policies.networks import Linear, Trunk, TwinCritic
+from fat2thin.policies.networks import Critics, Linear, Trunk
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
 
@@ -340,7 +340,7 @@ def add_weights(shown: Sequence[tuple[Run, Plain]]) -> None:
             policies |= _values(run, policies, critic)
 
 
-def _critic(run: Run, seed: int) -> TwinCritic | None:
+def _critic(run: Run, seed: int) -> Critics | None:
     """Return the critics of a seed; None for an algorithm without critics."""
     critics, place = run.program.algorithm.critics, run.spec.seeds.index(seed)
     if critics is None:
@@ -357,7 +357,7 @@ def _weight_count(run: Run) -> int:
     return 3 * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
 
 
-def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
+def _values(run: Run, looked_at: Plain, critic: Critics) -> Plain:
     """Return the smaller Q along each coordinate, the other coordinates at the actor's centre.
 
     Critics take transformed observations, and actions in half-ranges of the transformed box.
@@ -383,7 +383,7 @@ def _values(run: Run, looked_at: Plain, critic: TwinCritic) -> Plain:
 
 
 @eqx.filter_jit
-def _smaller(critic: TwinCritic, states: Array, actions: Array) -> Array:
+def _smaller(critic: Critics, states: Array, actions: Array) -> Array:
     return jax.tree.map(jnp.asarray, critic).minimum(states, actions)
 
 
@@ -416,7 +416,7 @@ class _Arrays:
         return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
 
 
-def weights(run: Run, seed: int, critic: TwinCritic | None) -> Plain | None:
+def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
     """Return the networks of actor, proposal and critics; None if the page cannot compute them."""
     arrays = _Arrays()
     policies = {"actor": run.policy(seed)}

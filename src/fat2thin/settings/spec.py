@@ -293,7 +293,12 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 # Values of settings that older folders do not have.
-_LATER_SETTINGS = {"config.weight_decay": 0.0, "config.clip_targets": False}
+_LATER_SETTINGS = {
+    "config.weight_decay": 0.0,
+    "config.clip_targets": False,
+    "config.critic_count": 2,
+    "config.layer_norm": False,
+}
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
