@@ -11,6 +11,7 @@ from fat2thin.algorithms import (
     fttpo_published,
     inac,
     iql,
+    rebrac,
     sparse_reverse_kl,
     spot,
     sql,
@@ -91,7 +92,8 @@ def get(name: str) -> Algorithm:
 
 
 for _module in (
-    fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, spot, bc, sparse_reverse_kl,
+    fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, rebrac, spot, bc,
+    sparse_reverse_kl,
 ):  # fmt: skip
     register(_module.ALGORITHM)
 

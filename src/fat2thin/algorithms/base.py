@@ -26,6 +26,11 @@ class Batch(NamedTuple):
     next_observation: Observations
     continuation: Values
     """0 where the episode truly ends, else 1, also at time limits."""
+    next_action: Actions | None = None
+    """The logged action of the next step, in half-ranges of the box, if the algorithm needs it
+    (`Algorithm.next_action`)."""
+    next_logged: Values | None = None
+    """1 where `next_action` is known, 0 at the last row of an episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +148,8 @@ class Algorithm(NamedTuple):
     """The metric that is -weight * log density of logged actions; "weight_mean" is its weight."""
     small_logs: SmallLogs = SmallLogs()
     """Tested settings for small logs."""
+    next_action: bool = False
+    """Whether updates need the logged action of the next step (`Batch.next_action`)."""
     variant_of: str | None = None
     """Name of the algorithm that this one copies with other defaults."""
 

@@ -7,8 +7,8 @@ minimises
     policy  -alpha Q1(s, b) / mean |Q1| + (b - a)^2               b = policy(s), a from the log
 
 The policy and the targets are updated at every second update. If the policy is not deterministic,
-a' and b are samples, with a gradient through the sample. SPOT uses the same smoothed targets, delay
-and scaled Q.
+a' and b are samples, with a gradient through the sample. SPOT and ReBRAC use the same smoothed
+targets, delay and scaled Q.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
+from fat2thin.algorithms.base import Actions, Algorithm, Batch, Metrics, Problem, SmallLogs, Values
 from fat2thin.policies.families import families
 from fat2thin.policies.networks import Critics, PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
@@ -82,7 +82,7 @@ def check(config: TD3BCConfig) -> None:
     configs.positive(config, "q_weight", zero=True)
 
 
-def init(key: Key[Array, ""], problem: Problem, config: TD3BCConfig) -> TD3BCState:
+def init(key: Key[Array, ""], problem: Problem, config: SmoothedTargetConfig) -> TD3BCState:
     """Return new networks and optimisers."""
     actor_key, critic_key = jax.random.split(key)
     actor = steps.start_policy(actor_key, problem, config)
@@ -100,7 +100,7 @@ def update(
     def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
-        value = scaled_value(critic, batch.observation, action)
+        value = scaled_value(critic(batch.observation, action)[0])
         error = distance - config.q_weight * value
         return error, {"actor_loss": error}
 
@@ -114,15 +114,17 @@ def delayed_update(
     loss: Callable[[PolicyNetwork, Critics], tuple[Array, Metrics]],
     problem: Problem,
     config: SmoothedTargetConfig,
+    penalty: Callable[[Actions], Values] | None = None,
 ) -> tuple[Any, Metrics]:
     """Update the critics and, every `delay` updates, the policy and the targets.
 
-    The policy minimises `loss(network, critics)`.
+    The policy minimises `loss(network, critics)`. A penalty of the next actions is subtracted from
+    their values.
     """
     # Critics: one logged step, then the target policy with noise.
     target_policy = steps.learned_policy(state.target_actor, config)
     next_value = smoothed_next_value(
-        target_policy, state.target_critic, batch.next_observation, key, config
+        target_policy, state.target_critic, batch.next_observation, key, config, penalty
     )
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
@@ -148,20 +150,23 @@ def smoothed_next_value(
     observation: Float[Array, "batch observation"],
     key: Key[Array, ""],
     config: SmoothedTargetConfig,
+    penalty: Callable[[Actions], Values] | None = None,
 ) -> Values:
-    """Return min Q(s', a') at an action of the target policy with clipped noise, in the box."""
+    """Return min Q(s', a') at an action of the target policy with clipped noise, in the box.
+
+    With a penalty it is min Q(s', a') - penalty(a').
+    """
     action_key, noise_key = jax.random.split(key)
     action = policy.act(observation, action_key)
     noise = config.target_noise * jax.random.normal(noise_key, action.shape)
     noise = jnp.clip(noise, -config.noise_clip, config.noise_clip)
-    return critic.minimum(observation, jnp.clip(action + noise, -1.0, 1.0))
+    action = jnp.clip(action + noise, -1.0, 1.0)
+    value = critic.minimum(observation, action)
+    return value if penalty is None else value - penalty(action)
 
 
-def scaled_value(
-    critic: Critics, observation: Float[Array, "batch observation"], action: Array
-) -> Float[Array, ""]:
-    """Return the mean of the first critic divided by its mean |Q|, which carries no gradient."""
-    values = critic(observation, action)[0]
+def scaled_value(values: Values) -> Float[Array, ""]:
+    """Return the mean of Q divided by the mean of |Q|, which carries no gradient."""
     return jnp.mean(values) / lax.stop_gradient(jnp.mean(jnp.abs(values)))
 
 

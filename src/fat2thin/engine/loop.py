@@ -96,7 +96,9 @@ def _phase(algorithm: Algorithm, preparing: bool) -> tuple[Callable, Stream, Str
 def batch_bytes(program: Program) -> int:
     """Return the size of the rows of one update."""
     problem = program.problem
-    return program.batch_size * 4 * (2 * problem.observation_size + problem.action_size + 2)
+    columns = 2 * problem.observation_size + problem.action_size + 2
+    columns += program.algorithm.next_action * (problem.action_size + 1)
+    return program.batch_size * 4 * columns
 
 
 def drawn_ahead(program: Program) -> int:
@@ -112,8 +114,9 @@ def train(
     """Learn from logged rows, and return the final state and the mean metrics of each chunk.
 
     `data` and `problem` come from `evaluation.batches.batch_of` and `problem_of`, `algorithm` from
-    `algorithms.get`; `config` defaults to the algorithm's own. A chunk has `log_every` updates, or
-    the largest smaller number that divides `steps`. Numbers of the config may be traced
+    `algorithms.get`; `config` defaults to the algorithm's own. An algorithm that needs next actions
+    (`Algorithm.next_action`) takes `batch_of(dataset, next_action=True)`. A chunk has `log_every`
+    updates, or the largest smaller number that divides `steps`. Numbers of the config may be traced
     (`algorithms.base.with_numbers`), so that `jax.vmap` makes a sweep and `jax.grad` a derivative
     (through several updates it is NaN where a gradient is exactly zero: Adam's square root has no
     derivative there). `random_streams.seed_key(3)` makes the draws of seed 3 of a run.

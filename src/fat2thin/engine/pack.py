@@ -23,9 +23,9 @@ from fat2thin.data.predictability import is_noisy
 from fat2thin.data.scaling import Scales
 from fat2thin.engine import loop
 from fat2thin.engine.program import Data, Jobs, ObservationScale, Program, sequential_here
-from fat2thin.evaluation.batches import problem_of
+from fat2thin.evaluation.batches import logged_rows, problem_of, scaled_actions
 from fat2thin.evaluation.held_out import Watched
-from fat2thin.policies.policy import Policy, in_half_ranges
+from fat2thin.policies.policy import Policy
 from fat2thin.settings.options import OFFLINE
 from fat2thin.settings.spec import RunSpec
 
@@ -58,13 +58,15 @@ class Pack(NamedTuple):
     @property
     def data_size(self) -> int:
         """Bytes that the logs take on a device; shorter ones are padded to the longest."""
-        return len(self.logs) * max(data_size(log.dataset) for log in self.logs)
+        next_action = self.program.algorithm.next_action
+        return len(self.logs) * max(data_size(log.dataset, next_action) for log in self.logs)
 
     def data(self) -> Data:
         """Put the scaled logs on the device."""
         return on_device(
             [log.scales.apply(log.learned) for log in self.logs],
             [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
+            next_action=self.program.algorithm.next_action,
         )
 
 
@@ -206,13 +208,16 @@ def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name for name, _, traceable in _different_settings(specs) if traceable]
 
 
-def data_size(dataset: Dataset) -> int:
+def data_size(dataset: Dataset, next_action: bool = False) -> int:
     """Return the number of bytes that a log takes on a device."""
-    values = sum(getattr(dataset, field).size for field in Batch._fields)
-    return values * jnp.dtype(jnp.float32).itemsize
+    columns = 2 * dataset.observation_size + dataset.action_size + 2
+    columns += next_action * (dataset.action_size + 1)
+    return columns * dataset.rows * jnp.dtype(jnp.float32).itemsize
 
 
-def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> Data:
+def on_device(
+    datasets: Sequence[Dataset], held_out: Sequence[Dataset] = (), next_action: bool = False
+) -> Data:
     """Put logs on the device, shorter ones padded, with rows for signals if any are held out."""
 
     def padded(arrays: list[np.ndarray]) -> Array:
@@ -225,13 +230,15 @@ def on_device(datasets: Sequence[Dataset], held_out: Sequence[Dataset] = ()) -> 
         return jnp.asarray(together)
 
     return Data(
-        rows=_stacked(datasets, padded),
+        rows=_stacked(datasets, padded, next_action),
         row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
-        watched=watched_rows(datasets, held_out) if held_out else None,
+        watched=watched_rows(datasets, held_out, next_action) if held_out else None,
     )
 
 
-def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Watched:
+def watched_rows(
+    datasets: Sequence[Dataset], held_out: Sequence[Dataset], next_action: bool = False
+) -> Watched:
     """Return `WATCHED` rows of both parts of each log, spread evenly."""
 
     def spread(arrays: list[np.ndarray]) -> Array:
@@ -241,17 +248,19 @@ def watched_rows(datasets: Sequence[Dataset], held_out: Sequence[Dataset]) -> Wa
     pairs = list(zip(held_out, datasets, strict=True))
     counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
     return Watched(
-        held_out=_stacked(held_out, spread),
+        held_out=_stacked(held_out, spread, next_action),
         observed_return=spread([discounted_returns(dataset) for dataset in held_out]),
-        learned=_stacked(datasets, spread),
+        learned=_stacked(datasets, spread, next_action),
         counts=jnp.asarray(counts, jnp.float32),
         noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
         reachable=jnp.asarray([reachable_returns(*pair) for pair in pairs], jnp.float32),
     )
 
 
-def _stacked(datasets: Sequence[Dataset], stack: Callable[[list[np.ndarray]], Array]) -> Batch:
+def _stacked(
+    datasets: Sequence[Dataset], stack: Callable[[list[np.ndarray]], Array], next_action: bool
+) -> Batch:
     """Return the rows of all logs, stacked field by field; actions in half-ranges of the box."""
-    low, high = (jnp.asarray(getattr(datasets[0], end)) for end in ("action_low", "action_high"))
-    rows = Batch(*(stack([getattr(one, name) for one in datasets]) for name in Batch._fields))
-    return rows._replace(action=in_half_ranges(rows.action, low, high))
+    logged = [logged_rows(dataset, next_action) for dataset in datasets]
+    rows = jax.tree.map(lambda *arrays: stack([*arrays]), *logged)
+    return scaled_actions(rows, datasets[0])

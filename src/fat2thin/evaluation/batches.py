@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fat2thin.algorithms.base import Batch, Problem
 from fat2thin.data.dataset import Dataset, transformed
@@ -20,10 +21,38 @@ def problem_of(dataset: Dataset) -> Problem:
     )
 
 
-def batch_of(dataset: Dataset) -> Batch:
-    """Return all rows on the host, transformed; actions are in half-ranges of the box."""
+def batch_of(dataset: Dataset, next_action: bool = False) -> Batch:
+    """Return all rows on the host, transformed; actions are in half-ranges of the box.
+
+    Algorithms that need the next logged action (`Algorithm.next_action`) need `next_action=True`.
+    """
     dataset = transformed(dataset)
-    low, high = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
-    fields = {field: jnp.asarray(getattr(dataset, field), jnp.float32) for field in Batch._fields}
-    fields["action"] = in_half_ranges(fields["action"], low, high)
-    return jax.device_get(Batch(**fields))
+    rows = jax.tree.map(
+        lambda array: jnp.asarray(array, jnp.float32), logged_rows(dataset, next_action)
+    )
+    return jax.device_get(scaled_actions(rows, dataset))
+
+
+def logged_rows(dataset: Dataset, next_action: bool) -> Batch:
+    """Return the arrays of a data set, in its units, with next actions only if wanted."""
+    rows = Batch(
+        observation=dataset.observation,
+        action=dataset.action,
+        reward=dataset.reward,
+        next_observation=dataset.next_observation,
+        continuation=dataset.continuation,
+    )
+    if not next_action:
+        return rows
+    known = np.ones(dataset.rows)
+    known[np.append(dataset.episode_start[1:], dataset.rows) - 1] = 0.0
+    return rows._replace(next_action=np.roll(dataset.action, -1, axis=0), next_logged=known)
+
+
+def scaled_actions(rows: Batch, dataset: Dataset) -> Batch:
+    """Return rows with actions in half-ranges of the data set's box."""
+    box = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
+    rows = rows._replace(action=in_half_ranges(rows.action, *box))
+    if rows.next_action is None:
+        return rows
+    return rows._replace(next_action=in_half_ranges(rows.next_action, *box))

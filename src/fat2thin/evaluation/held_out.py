@@ -9,6 +9,7 @@ value outside the range that these allow is not estimable, and nan.
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -341,7 +342,8 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
             )
     for kind in ("observation", "action"):
         _check_names(dataset, kind, getattr(run.columns, kind))
-    return batch_of(_scales(run, index).apply(_with_transforms(dataset, ours)))
+    scaled = _scales(run, index).apply(_with_transforms(dataset, ours))
+    return batch_of(scaled, run.program.algorithm.next_action)
 
 
 def _check_names(dataset: Dataset, kind: str, columns: tuple[Column, ...]) -> None:
@@ -384,7 +386,7 @@ def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, d
     parts = {name: getattr(run.program, name) for name in ("algorithm", "problem", "config")}
     found, counts = [], []
     for number, start in enumerate(range(0, dataset.rows, size)):
-        block = Batch(*(array[start : start + size] for array in rows))
+        block = jax.tree.map(operator.itemgetter(slice(start, start + size)), rows)
         key = stream_key(seed, Stream.FRESH_EVALUATION, number)
         found.append(_block(state, block, key, **parts))
         counts.append(len(block.reward))

@@ -238,8 +238,10 @@ def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
     spec, problem, scales = run.identity
     one = jobs_of(dataclasses.replace(spec, seeds=spec.seeds[:1]), scales[:1])
     # The logs are in memory; their scaled copies and those on the device are not yet.
-    needed = 2 * sum(data_size(log.dataset) for log in logs)
-    needed += chunk_size(make_program(spec, problem), one, len(spec.seeds))
+    program = make_program(spec, problem)
+    next_action = program.algorithm.next_action
+    needed = 2 * sum(data_size(log.dataset, next_action) for log in logs)
+    needed += chunk_size(program, one, len(spec.seeds))
     asking = "spec.config, spec.batch_size and spec.seeds"
     refuse_too_large(run.folder.path / RUN, asking, needed)
 
