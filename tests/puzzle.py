@@ -39,12 +39,16 @@ def log(rows=1_000):
         np.where(states == FORK, np.where(good, 0.0, 0.4), good),
     )
     continues = (states == FORK) & good
+    # A step from FORK to LAST is followed by a logged step from there.
+    following = np.where(continues, np.roll(actions, -rows), 0.0)
     return Batch(
         observation=OBSERVATIONS[states],
         action=jnp.asarray(actions, jnp.float32)[:, None],
         reward=jnp.asarray(rewards, jnp.float32),
         next_observation=OBSERVATIONS[np.full(4 * rows, LAST)],
         continuation=jnp.asarray(continues, jnp.float32),
+        next_action=jnp.asarray(following, jnp.float32)[:, None],
+        next_logged=jnp.asarray(continues, jnp.float32),
     )
 
 

@@ -21,7 +21,7 @@ from fat2thin.algorithms.configs import (
 COVERING = ("squashed_gaussian", "clipped_gaussian", "q_gaussian", "student_t", "beta")
 REGRESSION = ("awac", "bc", "inac", "iql", "sql", "tawac", "xql")
 """Algorithms whose policy learns by the likelihood of logged actions."""
-CLIMBING = ("spot", "td3_bc")
+CLIMBING = ("rebrac", "spot", "td3_bc")
 """Algorithms whose policy maximises Q, and may be deterministic."""
 
 

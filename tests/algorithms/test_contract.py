@@ -47,6 +47,7 @@ VARIANTS = {
     "xql": [{}, {"random_actions": 2, "action_noise": 0.1}, {"published": True}],
     "inac": [{}],
     "td3_bc": [{}, {"policy": "sparse_q_gaussian", "box": "clip"}],
+    "rebrac": [{}, {"policy": "sparse_q_gaussian"}],
     "spot": [{"vae_hidden": (8,)}, {"vae_hidden": (8,), "published": True}],
     "bc": [{}, {"policy": "sparse_q_gaussian", "outside_support": "project"}],
     "sparse_reverse_kl": [{}, {"published": True}],
@@ -78,12 +79,15 @@ CASES = [
 
 def batch(key, rows=32):
     keys = jax.random.split(key, 4)
+    action = jax.random.uniform(keys[1], (rows, 2), minval=-1.0, maxval=1.0)
     return Batch(
         observation=jax.random.normal(keys[0], (rows, 3)),
-        action=jax.random.uniform(keys[1], (rows, 2), minval=-1.0, maxval=1.0),
+        action=action,
         reward=jax.random.normal(keys[2], (rows,)),
         next_observation=jax.random.normal(keys[3], (rows, 3)),
         continuation=(jnp.arange(rows) % 5 != 0).astype(float),
+        next_action=jnp.roll(action, -1, axis=0),
+        next_logged=(jnp.arange(rows) % 5 != 0).astype(float),
     )
 
 
@@ -307,7 +311,7 @@ BASES = [
 
 
 # Only these accept a policy without a density.
-WITHOUT_DENSITY = ("td3_bc", "spot")
+WITHOUT_DENSITY = ("td3_bc", "rebrac", "spot")
 
 
 @pytest.mark.parametrize("name", [name for name in BASES if name not in WITHOUT_DENSITY])

@@ -24,6 +24,7 @@ METHODS = {
     # Its penalty pulls towards the mean logged action, and Q is not constrained between the
     # clusters: it does not stitch.
     "td3_bc": ({}, {CLUSTERS: 0.5, PEAK: 0.3}),
+    "rebrac": ({"actor_penalty": 0.3, "critic_penalty": 0.1}, RIGHT),
     "spot": (
         {"support_weight": 3.0, "vae_beta": 0.05, "vae_steps": 3_000, "vae_hidden": (32, 32)}
         | {"actor_dropout": 0.0},
@@ -86,6 +87,14 @@ def test_iql_with_a_low_expectile_does_not_stitch():
     found = answers(learn("iql", temperature=0.02, expectile=0.7))
     np.testing.assert_allclose(found[FORK], -0.5, atol=0.15)
     np.testing.assert_allclose(found[LAST], 0.5, atol=0.15)
+
+
+@pytest.mark.slow
+def test_rebrac_with_a_large_penalty_imitates():
+    """The squared distance is least at the mean logged action of each state."""
+    found = answers(learn("rebrac", actor_penalty=1e4))
+    for state, answer in CLONED.items():
+        np.testing.assert_allclose(found[state], answer, atol=0.05, err_msg=f"state {state}")
 
 
 @pytest.mark.slow

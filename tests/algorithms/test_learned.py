@@ -27,7 +27,8 @@ def make_batch():
         name: jnp.asarray(rng.uniform(-0.9, 0.9, shape), jnp.float32)
         for name, shape in shapes.items()
     }
-    return Batch(**rows, continuation=jnp.ones(8))
+    following = {"next_action": jnp.roll(rows["action"], 1), "next_logged": jnp.ones(8)}
+    return Batch(**rows, continuation=jnp.ones(8), **following)
 
 
 @functools.cache
@@ -63,13 +64,13 @@ def advantage_of(name, batch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_critics_are_the_online_critics(name):
-    state, reported, _ = example(name)
+    state, reported, config = example(name)
     if "q_mean" not in reported:
         assert algorithms.get(name).critics is None
         return
     critics, batch = critics_of(name), make_batch()
     assert isinstance(critics, Critics)
-    assert critics(batch.observation, batch.action).shape == (2, 8)
+    assert critics(batch.observation, batch.action).shape == (config.critic_count, 8)
     found = np.mean(critics(batch.observation, batch.action))
     np.testing.assert_allclose(found, reported["q_mean"], rtol=1e-5)
     slow = np.mean(state.target_critic(batch.observation, batch.action))

@@ -30,7 +30,9 @@ def make_batch():
     rng = np.random.default_rng(0)
     shapes = {"observation": (2,), "action": (2,), "reward": (), "next_observation": (2,)}
     rows = {name: rng.uniform(-0.9, 0.9, (ROWS, *shape)) for name, shape in shapes.items()}
-    return Batch(**rows, continuation=(np.arange(ROWS) % 4 != 0).astype(float))
+    rows["next_action"] = rng.uniform(-0.9, 0.9, (ROWS, 2))
+    marks = {"continuation": np.arange(ROWS) % 4 != 0, "next_logged": np.arange(ROWS) % 5 != 0}
+    return Batch(**rows, **{name: mark.astype(float) for name, mark in marks.items()})
 
 
 ROW = make_batch()
@@ -436,22 +438,30 @@ def centre_of(policy, observation=ROW.observation):
     return np.tanh(heads(policy, observation)[0])
 
 
-def assert_td3_update(done, next_key, actor_rows):
-    """Check TD3's critics with a smoothed target policy, and the policy's loss."""
+def first_of(values):
+    return values[0]
+
+
+def assert_td3_update(done, next_key, actor_rows, pick=first_of, penalty=np.zeros_like):
+    """Check TD3's critics with a smoothed target policy, and the policy's loss.
+
+    `pick` chooses among the critics in the policy's loss, and `penalty` is one of the next actions.
+    """
     before, after = done.before, done.after
     noise = 0.2 * np.asarray(jax.random.normal(jax.random.split(next_key)[1], (ROWS, 2)), float)
     following = centre_of(before.target_actor, ROW.next_observation) + np.clip(noise, -0.5, 0.5)
     following = np.clip(following, -1.0, 1.0)
-    assert_critics(done, smaller(before.target_critic, ROW.next_observation, following))
+    next_value = smaller(before.target_critic, ROW.next_observation, following)
+    assert_critics(done, next_value - np.sum(penalty(following), axis=1))
     assert_followed(before.target_actor, after.actor.network, after.target_actor)
 
-    def first_critic(policy):
-        return twins(after.critic.network, ROW.observation, centre_of(policy))[0]
+    def picked(policy):
+        return pick(twins(after.critic.network, ROW.observation, centre_of(policy)))
 
-    size = np.mean(np.abs(first_critic(before.actor.network)))
+    size = np.mean(np.abs(picked(before.actor.network)))
 
     def loss(policy):
-        return np.mean(actor_rows(policy)) - np.mean(first_critic(policy)) / size
+        return np.mean(actor_rows(policy)) - np.mean(picked(policy)) / size
 
     assert_rows(done.metrics["actor_loss"], loss(before.actor.network))
     assert_gradient(done, "actor", loss)
@@ -461,6 +471,36 @@ def test_td3_bc_maximises_the_first_critic_close_to_logged_actions():
     done = update("td3_bc", delay=1, q_weight=1.0)
     next_key, _ = jax.random.split(KEY)
     assert_td3_update(done, next_key, lambda policy: (centre_of(policy) - ROW.action) ** 2)
+
+
+def test_rebrac_penalises_the_policy_and_the_next_actions():
+    """The penalties are sums over coordinates; the next action is unknown at every fifth row."""
+    done = update("rebrac", delay=1, actor_penalty=0.7, critic_penalty=0.6, critic_count=3)
+    assert len(done.before.critic.network.members.trunk.norms) == 1
+
+    def smallest(values):
+        assert len({*np.argmin(values, axis=0)}) > 1
+        return np.min(values, axis=0)
+
+    assert_td3_update(
+        done, jax.random.split(KEY)[0],
+        lambda policy: 0.7 * np.sum((centre_of(policy) - ROW.action) ** 2, axis=1),
+        pick=smallest,
+        penalty=lambda action: 0.6 * ROW.next_logged[:, None] * (action - ROW.next_action) ** 2,
+    )  # fmt: skip
+    assert_rows(
+        done.metrics["logged_distance"],
+        np.sum((centre_of(done.before.actor.network) - ROW.action) ** 2, axis=1),
+    )
+
+
+def test_rebrac_without_next_actions_is_an_error():
+    algorithm = algorithms.get("rebrac")
+    config = algorithm.config(hidden=(4,))
+    state = algorithm.init(jax.random.key(0), PROBLEM, config)
+    rows = jax.tree.map(jnp.asarray, ROW._replace(next_action=None, next_logged=None))
+    with pytest.raises(ValueError, match=r"batch_of\(dataset, next_action=True\)"):
+        algorithm.update(state, rows, KEY, PROBLEM, config)
 
 
 def test_spot_maximises_the_first_critic_within_the_support_of_the_model():

@@ -27,7 +27,8 @@ def make_batch(seed=0):
         name: jnp.asarray(rng.uniform(-0.9, 0.9, shape), jnp.float32)
         for name, shape in shapes.items()
     }
-    return Batch(**rows, continuation=jnp.ones(8))
+    following = {"next_action": jnp.roll(rows["action"], 1), "next_logged": jnp.ones(8)}
+    return Batch(**rows, continuation=jnp.ones(8), **following)
 
 
 def steps(config, rate=None, count=5):

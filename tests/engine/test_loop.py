@@ -10,10 +10,10 @@ import pytest
 from fat2thin import algorithms
 from fat2thin.engine import loop
 from fat2thin.engine.metrics import TrainingDiverged
-from fat2thin.engine.pack import on_device
+from fat2thin.engine.pack import data_size, on_device
 from fat2thin.engine.program import Program, chunk_lengths
 from fat2thin.engine.selection import SelectedState, choose
-from fat2thin.evaluation.batches import problem_of
+from fat2thin.evaluation.batches import batch_of, problem_of
 from fat2thin.random_streams import Stream, stream_key
 from side_by_side import assert_same_bits, make_jobs, raise_if_diverged
 
@@ -143,6 +143,27 @@ def test_actions_are_in_half_ranges(tiny_world):
     dataset = tiny_world.dataset()
     (action,) = on_device([dataset]).rows.action
     np.testing.assert_allclose(action, (dataset.action - 1.0) / 3.0, atol=1e-6)
+
+
+def test_next_actions_are_those_of_the_row_below_in_the_same_episode(tiny_world):
+    """They are only made for algorithms that need them; shorter logs are padded."""
+    dataset = tiny_world.dataset(rows=12)
+    dataset = dataclasses.replace(dataset, episode_start=np.array([0, 5, 6]))
+    assert on_device([dataset]).rows.next_action is None
+    longer = tiny_world.dataset(rows=20)
+    rows = on_device([dataset, longer], next_action=True).rows
+    known = np.array([1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(rows.next_logged[0, :12], known)
+    np.testing.assert_array_equal(
+        rows.next_action[0, :11][known[:11] == 1], rows.action[0, 1:12][known[:11] == 1]
+    )
+    assert rows.next_action.shape == rows.action.shape == (2, 20, 2)
+    on_host = batch_of(dataset, next_action=True)
+    np.testing.assert_array_equal(on_host.next_logged, known)
+    np.testing.assert_allclose(on_host.next_action, rows.next_action[0, :12], atol=1e-6)
+    assert batch_of(dataset).next_logged is None
+    extra = data_size(dataset, next_action=True) - data_size(dataset)
+    assert extra == 12 * 4 * (dataset.action_size + 1)
 
 
 def test_chunks_share_one_compilation(tiny_world):

@@ -85,6 +85,12 @@ XQL = [
     (2, 5, 256), (5, 5, 1024), (10, 7, 1024),
 ]  # fmt: skip
 INAC = [0.1, 0.5, 0.33, 0.01, 0.5, 0.1, 0.1, 0.5, 0.33]
+# From CORL's configs: weights of the policy's penalty and of the critics'.
+REBRAC = [
+    (0.01, 0.1), (0.01, 0.001), (0.001, 0.01),
+    (0.1, 0.01), (0.05, 0.5), (0.01, 0.01),
+    (0.01, 0.01), (0.05, 0.01), (0.05, 0.1),
+]  # fmt: skip
 SPOT = [1.0, 0.05, 0.05, 0.2, 0.1, 0.1, 0.5, 0.2, 0.2]
 
 
@@ -179,6 +185,16 @@ def test_the_methods_own_settings_agree_with_the_tables():
             iql = published_settings("iql", name, "own").values
             assert iql["expectile"] == 0.7 and iql["temperature"] * 3 == pytest.approx(1)
             assert published_settings("sql", name, "own").values["temperature"] == 0.25
+
+
+def test_the_penalties_of_rebrac_agree_with_the_table():
+    for task, penalties in zip(TASKS, REBRAC, strict=True):
+        for name in both_names(task):
+            found = published_settings("rebrac", name, "own")
+            values = found.values
+            assert (values["actor_penalty"], values["critic_penalty"]) == penalties
+            assert found.batch_size == 1024 and values["learning_rate"] == 1e-3
+            assert values["layer_norm"] and values["hidden"] == [256, 256, 256]
 
 
 def every_data_set():

@@ -256,7 +256,7 @@ def check_regression(config: ActorConfig) -> None:
     check_policy(
         config,
         "the loss needs the log density of logged actions, and a deterministic policy has none; "
-        "use the algorithm td3_bc or spot instead",
+        "use the algorithm td3_bc, rebrac or spot instead",
     )  # fmt: skip
     if known_family(config.policy).reach == "band" and config.outside_support is None:
         raise ValueError(

@@ -17,7 +17,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, steps, td3_bc
-from fat2thin.algorithms.base import Actions, Algorithm, Batch, Meaning, Metrics, Problem, Values
+from fat2thin.algorithms.base import (
+    Actions,
+    Algorithm,
+    Batch,
+    Meaning,
+    Metrics,
+    Problem,
+    SmallLogs,
+    Values,
+)
 from fat2thin.policies.networks import Critics, PolicyNetwork
 
 
@@ -103,5 +112,6 @@ ALGORITHM = Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
+    small_logs=SmallLogs(noisy={}),
     next_action=True,
 )
