@@ -17,7 +17,7 @@ def untrained_run(algorithm, path, noise_seed=0, load=data.load, **options):
     """Return a run in memory, on standardised data, with random networks."""
     spec = training.make_spec(algorithm, str(path), steps=1, standardise=True, **options)
     dataset = load(spec.dataset)
-    scales = find_scales(dataset, spec.standardise, spec.reward_scale)
+    scales = find_scales(dataset, spec.standardise, spec.reward_scale, spec.centre_values)
     program = make_program(spec, problem_of(dataset))
     jobs = jobs_of(spec, [scales])
     fresh, rng = loop.init(jobs, program=program), np.random.default_rng(noise_seed)

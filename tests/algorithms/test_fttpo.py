@@ -20,6 +20,7 @@ from fat2thin.policies.networks import Critics, Linear, PolicyNetwork
 
 BEST_RATIO = 3.2579
 NO_WIDTH = Linear(jax.random.key(0), 8, 1)  # the closed-form actor does not use it
+PROBLEM = Problem(2, (-1.0,), (1.0,), 0.9)
 NO_CRITIC = Critics(jax.random.key(0), 2, 1, (2,))  # these losses do not use it
 
 
@@ -41,7 +42,7 @@ def learn_width(config, network, observation, steps, rate):
             def objective(width):
                 thin = actor_policy(network, width, config)
                 key = jax.random.fold_in(jax.random.key(5), count)
-                rows = loss(Scene(thin, fat, NO_CRITIC, observation, key), config)
+                rows = loss(Scene(thin, fat, NO_CRITIC, observation, key, PROBLEM), config)
                 return jnp.mean(rows), {}
 
             # The learning rate falls, so that the noise of sampled losses averages out.
@@ -118,7 +119,9 @@ def test_the_exact_loss_equals_the_closed_form_divergence():
     width = Linear(jax.random.key(2), 8, 3)
     width = eqx.tree_at(lambda layer: layer.bias, width, jnp.full(3, -5.0))
     thin, fat = actor_policy(network, width, config), proposal_policy(network, config)
-    loss = fttpo.exact_loss(Scene(thin, fat, NO_CRITIC, observation, jax.random.key(0)), config)
+    loss = fttpo.exact_loss(
+        Scene(thin, fat, NO_CRITIC, observation, jax.random.key(0), PROBLEM), config
+    )
     gamma = np.sqrt(2.0) * fat(observation).base_dist.scale
     closed = kl_sparse_cauchy(thin(observation).base_dist.half_width, gamma)
     np.testing.assert_allclose(loss, jnp.sum(closed, axis=-1), rtol=1e-3)
@@ -264,7 +267,12 @@ def test_the_actors_loss_has_no_gradient_for_the_proposal():
         fat = proposal_policy(network, config)
         fat = jax.tree.map(jax.lax.stop_gradient, fat)
         scene = Scene(
-            actor_policy(network, width, config), fat, NO_CRITIC, observation, jax.random.key(0)
+            actor_policy(network, width, config),
+            fat,
+            NO_CRITIC,
+            observation,
+            jax.random.key(0),
+            PROBLEM,
         )
         return jnp.mean(fttpo.exact_loss(scene, config))
 

@@ -46,8 +46,11 @@ class Problem:
     action_transforms: Transforms = ()
     """Transforms of raw actions. Algorithms learn in half-ranges of the transformed box."""
     value_range: Any = None
-    """The least and the largest discounted return that the log's rewards allow, shape (2,), where
+    """The least and the largest value that the log's rewards allow, shape (2,), where
     `clip_targets` needs it. Each job has its own, so it is traced."""
+    value_level: Any = None
+    """The constant that Q and V of the algorithm are lower by than discounted returns, where values
+    are centred. Each job has its own, so it is traced."""
 
     @property
     def action_size(self) -> int:
@@ -58,6 +61,8 @@ class Problem:
 Metrics = dict[str, Float[Array, ""] | Values]
 """Scalars, or one value per row of the batch, of which the mean is reported. Rows are cheap: the
 means of many updates are computed together."""
+VALUE_METRICS = ("q_mean", "v_mean")
+"""Metrics that are values. Algorithms report them less the level of values, if there is one."""
 State = Any
 """A pytree of arrays; its type depends on the algorithm."""
 _SHAPES = "shapes the program"
@@ -82,6 +87,17 @@ def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
     for name, number in numbers.items():
         object.__setattr__(made, name, number)
     return made
+
+
+def from_level(values: Any, problem: Problem) -> Any:
+    """Return values of Q or V as discounted returns: the level of centred values is added."""
+    return values if problem.value_level is None else values + problem.value_level
+
+
+def with_level(metrics: Metrics, problem: Problem) -> Metrics:
+    """Return the metrics of an update, with `VALUE_METRICS` as discounted returns."""
+    values = {name: from_level(metrics[name], problem) for name in VALUE_METRICS if name in metrics}
+    return {**metrics, **values}
 
 
 class Preparation(NamedTuple):

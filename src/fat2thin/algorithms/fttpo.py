@@ -24,7 +24,16 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
-from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs, Values
+from fat2thin.algorithms.base import (
+    Algorithm,
+    Batch,
+    Meaning,
+    Metrics,
+    Problem,
+    SmallLogs,
+    Values,
+    from_level,
+)
 from fat2thin.algorithms.fttpo_config import FtTPOConfig, check
 from fat2thin.algorithms.losses import q_exponential_weight, weighted_regression
 from fat2thin.distributions import sample_with_log_prob
@@ -169,7 +178,7 @@ def update(
     proposal, proposal_metrics = steps.descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's new centre, and a step of the width.
-    inputs = critic, batch.observation, actor_key
+    inputs = critic, batch.observation, actor_key, problem
     moved = proposal_policy(proposal.network, config)
 
     def actor_loss(width: networks.Linear) -> tuple[Array, Metrics]:
@@ -199,6 +208,7 @@ class Scene(NamedTuple):
     critic: networks.Critics
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]
+    problem: Problem
 
 
 def exact_loss(scene: Scene, config: FtTPOConfig) -> Values:
@@ -228,7 +238,7 @@ def spot_loss(scene: Scene, config: FtTPOConfig) -> Values:
     """Return -Q / mean |Q| - tau log proposal at samples of the actor, with both gradients."""
     action = scene.thin(scene.observation).sample(scene.key)
     values = scene.critic.minimum(scene.observation, jnp.clip(action, -1.0, 1.0))
-    scale = lax.stop_gradient(jnp.mean(jnp.abs(values)))
+    scale = lax.stop_gradient(jnp.mean(jnp.abs(from_level(values, scene.problem))))
     log_density = scene.fat(scene.observation).log_prob(action)
     return -values / scale - config.temperature * log_density
 

@@ -82,7 +82,7 @@ def update(
     def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = squared_distance(action, batch.action)
-        value = td3_bc.scaled_value(critic.minimum(batch.observation, action))
+        value = td3_bc.scaled_value(critic.minimum(batch.observation, action), problem)
         error = config.actor_penalty * jnp.mean(distance) - value
         return error, {"actor_loss": error, "logged_distance": distance}
 

@@ -197,7 +197,7 @@ def update(
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
-        value = td3_bc.scaled_value(critic(batch.observation, action)[0])
+        value = td3_bc.scaled_value(critic(batch.observation, action)[0], problem)
         error = config.support_weight * outside - value
         return error, {"actor_loss": error, "model_loss": outside}
 
@@ -221,7 +221,7 @@ def published_update(
 
     bound = state.density.network.bound(batch.observation, batch.action, model_key)
     outside = jnp.mean(model_loss(bound, config))
-    value = td3_bc.scaled_value(state.target_critic(batch.observation, batch.action)[0])
+    value = td3_bc.scaled_value(state.target_critic(batch.observation, batch.action)[0], problem)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
     metrics = {

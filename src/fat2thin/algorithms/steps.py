@@ -58,6 +58,10 @@ WEIGHT_METRICS = {
         "share of logged actions with a weight of exactly zero",
         "the share that is dropped as bad; 1 means that nothing is learned",
     ),
+    "effective_share": Meaning(
+        "share of the batch that the regression effectively uses, (Σ weight)² / (rows · Σ weight²)",
+        "1 if all weights are equal; below 0.02 a few rows decide, and a larger temperature helps",
+    ),
 }
 POLICY_METRICS = {
     "actor_loss": Meaning(
@@ -397,7 +401,14 @@ def inside_support(
 
 def watch_weight(weight: Values) -> Metrics:
     """Return the metrics of the weights of logged actions."""
-    return {"weight_mean": weight, "zero_weight_share": (weight == 0.0).astype(weight.dtype)}
+    # Weights are divided by the largest, because the square of a large one may overflow.
+    relative = weight / jnp.maximum(jnp.max(weight), jnp.finfo(weight.dtype).tiny)
+    squares = jnp.maximum(jnp.mean(relative**2), jnp.finfo(weight.dtype).tiny)
+    return {
+        "weight_mean": weight,
+        "zero_weight_share": (weight == 0.0).astype(weight.dtype),
+        "effective_share": jnp.mean(relative) ** 2 / squares,
+    }
 
 
 def watch_policy(policy: Policy, batch: Batch) -> Metrics:

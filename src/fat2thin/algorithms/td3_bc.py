@@ -21,7 +21,16 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Actions, Algorithm, Batch, Metrics, Problem, SmallLogs, Values
+from fat2thin.algorithms.base import (
+    Actions,
+    Algorithm,
+    Batch,
+    Metrics,
+    Problem,
+    SmallLogs,
+    Values,
+    from_level,
+)
 from fat2thin.policies.families import families
 from fat2thin.policies.networks import Critics, PolicyNetwork, polyak
 from fat2thin.policies.policy import Policy
@@ -100,7 +109,7 @@ def update(
     def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
         action = steps.learned_policy(network, config).act(batch.observation, actor_key)
         distance = jnp.mean((action - batch.action) ** 2)
-        value = scaled_value(critic(batch.observation, action)[0])
+        value = scaled_value(critic(batch.observation, action)[0], problem)
         error = distance - config.q_weight * value
         return error, {"actor_loss": error}
 
@@ -165,8 +174,9 @@ def smoothed_next_value(
     return value if penalty is None else value - penalty(action)
 
 
-def scaled_value(values: Values) -> Float[Array, ""]:
+def scaled_value(values: Values, problem: Problem) -> Float[Array, ""]:
     """Return the mean of Q divided by the mean of |Q|, which carries no gradient."""
+    values = from_level(values, problem)
     return jnp.mean(values) / lax.stop_gradient(jnp.mean(jnp.abs(values)))
 
 

@@ -1,4 +1,4 @@
-"""Scaling of observations and rewards: fit to a data set, apply, and store as JSON."""
+"""Scaling of observations, rewards and values: fit to a data set, apply, and store as JSON."""
 
 import dataclasses
 import json
@@ -120,6 +120,35 @@ def deviation_reward_scaling(dataset: Dataset) -> RewardScaling:
     return RewardScaling(factor=1.0 / deviation)
 
 
+def value_level(dataset: Dataset) -> float:
+    """Return the constant Q that fits a log best: mean reward / (1 − discount · continuation).
+
+    The continuation is the mean over the log. With it, the error Q − (reward + discount ·
+    continuation · Q) is zero on average. Without discount and ends of episodes it is 0.
+
+    Examples:
+        >>> from fat2thin.data import load
+        >>> log = load("treatment/quadratic")
+        >>> bool(abs(centred(log, value_level(log)).reward.mean()) < 1e-5)
+        True
+    """
+    left = 1.0 - float(dataset.discount) * float(dataset.continuation.mean(dtype=np.float64))
+    return float(dataset.reward.mean(dtype=np.float64)) / left if left > 1e-9 else 0.0
+
+
+def centred(dataset: Dataset, level: float) -> Dataset:
+    """Return the data set whose Q is lower by `level` in every state, for every policy.
+
+    Each reward is lowered by level · (1 − discount · continuation). This is reward shaping with a
+    constant potential (Ng et al. 1999), so advantages and best policies stay the same.
+    """
+    if not level:
+        return dataset
+    lowered = level * (1.0 - float(dataset.discount) * dataset.continuation.astype(np.float64))
+    reward = (dataset.reward.astype(np.float64) - lowered).astype(_real(dataset.reward))
+    return dataclasses.replace(dataset, name=f"{dataset.name}[centred]", reward=reward)
+
+
 def _real(array: np.ndarray) -> np.dtype:
     """Return the array's type if it is floating-point, else float32."""
     return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
@@ -135,6 +164,9 @@ class Scales:
 
     observation: Standardisation | None = None
     reward: RewardScaling | None = None
+    level: float = 0.0
+    """Critics learn the difference from this value, in units of the scaled rewards. `apply` does
+    not subtract it: see `centred`."""
 
     @property
     def reward_factor(self) -> float:
@@ -159,10 +191,13 @@ class Scales:
         return cls(
             None if seen is None else Standardisation(*map(tuple, (seen["mean"], seen["scale"]))),
             None if reward is None else RewardScaling(reward["shift"], reward["factor"]),
+            values.get("level", 0.0),
         )
 
 
-def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) -> Scales:
+def find_scales(
+    dataset: Dataset, standardise: bool, reward_scale: float | str, centre_values: bool = False
+) -> Scales:
     """Return the scales of a log, after the transforms of its columns, for these run options.
 
     `reward_scale` is a factor or a key of `BY_LOG`.
@@ -172,7 +207,10 @@ def find_scales(dataset: Dataset, standardise: bool, reward_scale: float | str) 
         reward = BY_LOG[reward_scale](dataset)
     elif reward_scale != 1.0:
         reward = RewardScaling(factor=reward_scale)
-    return Scales(standardisation(dataset) if standardise else None, reward)
+    scales = Scales(standardisation(dataset) if standardise else None, reward)
+    if not centre_values:
+        return scales
+    return dataclasses.replace(scales, level=value_level(Scales(reward=reward).apply(dataset)))
 
 
 def check_reward_scale(value: Any) -> float | str:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_numbers
+from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_level, with_numbers
 from fat2thin.engine.metrics import (
     BlockMetrics,
     ChunkReport,
@@ -72,7 +72,7 @@ def updates(
 
     def update(state: State, drawn: tuple[Batch, Array]) -> tuple[State, UpdateMetrics]:
         state, metrics = step(state, *drawn, program.problem, program.config)
-        return state, pack_metrics(metrics, batch_size)
+        return state, pack_metrics(with_level(metrics, program.problem), batch_size)
 
     def block(state: State, numbers: Int[Array, " block"]) -> tuple[State, BlockMetrics]:
         state, metrics = lax.scan(update, state, jax.vmap(draw)(numbers))
@@ -200,7 +200,8 @@ def chunk(
 
 def _of_job(program: Program, job: Jobs) -> Program:
     """Return the program of one job, with its own numbers in the config and the problem."""
-    problem = dataclasses.replace(program.problem, value_range=job.value_range)
+    values = {"value_range": job.value_range, "value_level": job.value_level}
+    problem = dataclasses.replace(program.problem, **values)
     config = with_numbers(program.config, job.settings)
     return dataclasses.replace(program, problem=problem, config=config)
 

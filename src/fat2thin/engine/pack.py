@@ -20,7 +20,7 @@ from fat2thin.algorithms.base import Batch, Problem, State, shapes_program
 from fat2thin.data import Dataset
 from fat2thin.data.operations import Reachable, discounted_returns, reachable_returns
 from fat2thin.data.predictability import is_noisy
-from fat2thin.data.scaling import Scales
+from fat2thin.data.scaling import Scales, centred
 from fat2thin.engine import loop
 from fat2thin.engine.program import Data, Jobs, ObservationScale, Program, sequential_here
 from fat2thin.evaluation.batches import logged_rows, problem_of, scaled_actions
@@ -66,6 +66,7 @@ class Pack(NamedTuple):
         return on_device(
             [log.scales.apply(log.learned) for log in self.logs],
             [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
+            [log.scales.level for log in self.logs],
             next_action=self.program.algorithm.next_action,
         )
 
@@ -123,6 +124,9 @@ def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
         )
         if found
         else None,
+        value_level=jnp.asarray([scales[log].level for log in of_seeds], jnp.float32)
+        if spec.centre_values
+        else None,
     )
 
 
@@ -161,9 +165,10 @@ def make_pack(
 
 
 def _value_range(log: LoadedLog) -> Reachable:
-    """Return the returns that a log's rewards allow, in units of the rewards learned from."""
+    """Return the values that a log's rewards allow, in units of the rewards learned from."""
     parts = [log.learned] if log.held_out is None else [log.learned, log.held_out]
-    return reachable_returns(*map(log.scales.apply, parts))
+    low, high = reachable_returns(*map(log.scales.apply, parts))
+    return Reachable(low - log.scales.level, high - log.scales.level)
 
 
 def _refuse_different(specs: Sequence[RunSpec], problems: Sequence[Problem]) -> None:
@@ -216,9 +221,14 @@ def data_size(dataset: Dataset, next_action: bool = False) -> int:
 
 
 def on_device(
-    datasets: Sequence[Dataset], held_out: Sequence[Dataset] = (), next_action: bool = False
-) -> Data:
-    """Put logs on the device, shorter ones padded, with rows for signals if any are held out."""
+    datasets: Sequence[Dataset], held_out: Sequence[Dataset] = (),
+    levels: Sequence[float] | None = None, next_action: bool = False,
+) -> Data:  # fmt: skip
+    """Put logs on the device, shorter ones padded, with rows for signals if any are held out.
+
+    Rewards are centred at the `levels` of the logs' values; None is zero for all.
+    """
+    levels = levels or [0.0] * len(datasets)
 
     def padded(arrays: list[np.ndarray]) -> Array:
         if len(arrays) == 1:
@@ -230,16 +240,18 @@ def on_device(
         return jnp.asarray(together)
 
     return Data(
-        rows=_stacked(datasets, padded, next_action),
+        rows=_stacked([*map(centred, datasets, levels)], padded, next_action),
         row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
-        watched=watched_rows(datasets, held_out, next_action) if held_out else None,
+        watched=watched_rows(datasets, held_out, levels, next_action) if held_out else None,
     )
 
 
 def watched_rows(
-    datasets: Sequence[Dataset], held_out: Sequence[Dataset], next_action: bool = False
-) -> Watched:
-    """Return `WATCHED` rows of both parts of each log, spread evenly."""
+    datasets: Sequence[Dataset], held_out: Sequence[Dataset],
+    levels: Sequence[float] | None = None, next_action: bool = False,
+) -> Watched:  # fmt: skip
+    """Return `WATCHED` rows of both parts of each log, spread evenly; rewards are centred."""
+    levels = levels or [0.0] * len(datasets)
 
     def spread(arrays: list[np.ndarray]) -> Array:
         evenly = [array[np.arange(WATCHED) * len(array) // WATCHED] for array in arrays]
@@ -248,12 +260,13 @@ def watched_rows(
     pairs = list(zip(held_out, datasets, strict=True))
     counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
     return Watched(
-        held_out=_stacked(held_out, spread, next_action),
+        held_out=_stacked([*map(centred, held_out, levels)], spread, next_action),
         observed_return=spread([discounted_returns(dataset) for dataset in held_out]),
-        learned=_stacked(datasets, spread, next_action),
+        learned=_stacked([*map(centred, datasets, levels)], spread, next_action),
         counts=jnp.asarray(counts, jnp.float32),
         noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
         reachable=jnp.asarray([reachable_returns(*pair) for pair in pairs], jnp.float32),
+        level=jnp.asarray(levels, jnp.float32),
     )
 
 

@@ -51,7 +51,9 @@ class Jobs(NamedTuple):
     observation_scale: ObservationScale | None = None
     """Scale of raw observations, where the logs were standardised."""
     value_range: Float[Array, "*jobs 2"] | None = None
-    """Returns that the rewards of each job's log allow, where targets are clipped to them."""
+    """Values that the rewards of each job's log allow, where targets are clipped to them."""
+    value_level: Float[Array, "*jobs"] | None = None
+    """The constant that critics learn the difference from, where values are centred."""
 
 
 class Data(NamedTuple):

@@ -19,11 +19,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin import data
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, State, with_numbers
+from fat2thin.algorithms.base import (
+    Algorithm,
+    Batch,
+    Metrics,
+    Problem,
+    State,
+    with_level,
+    with_numbers,
+)
 from fat2thin.columns import Column, have_names
 from fat2thin.data import Dataset
 from fat2thin.data.operations import learned_and_held_out
-from fat2thin.data.scaling import Scales
+from fat2thin.data.scaling import Scales, centred
 from fat2thin.evaluation.batches import batch_of, problem_of
 from fat2thin.evaluation.fitted_q import Part, part_values
 from fat2thin.policies.policy import Policy
@@ -80,6 +88,13 @@ class Watched(NamedTuple):
     """Whether the next observation is mostly unpredictable (`data.predictability`)."""
     reachable: Float[Array, "*logs 2"]
     """The smallest and the largest return that the log's rewards allow (`data.operations`)."""
+    level: Float[Array, "*logs"]
+    """Values of the rows' centred rewards are lower by this level."""
+
+    @property
+    def value_range(self) -> Float[Array, "*logs 2"]:
+        """The smallest and the largest value that the centred rewards allow."""
+        return self.reachable - self.level[..., None]
 
 
 def signals(
@@ -92,10 +107,10 @@ def signals(
     policy = algorithm.policy(state, _in_half_ranges(problem), config)
     inside, inside_learned = _inside(policy, rows), _inside(policy, watched.learned)
     parts = Part(rows, watched.counts[0]), Part(watched.learned, watched.counts[1])
-    seen, unseen = part_values(*parts, policy.act, key, problem.discount, watched.reachable)
+    seen, unseen = part_values(*parts, policy.act, key, problem.discount, watched.value_range)
     found = {
-        "held_out_value": (seen + unseen) / 2.0,
-        "held_out_value_unseen": unseen,
+        "held_out_value": (seen + unseen) / 2.0 + watched.level,
+        "held_out_value_unseen": unseen + watched.level,
         "held_out_inside": jnp.mean(jnp.all(inside, axis=-1).astype(jnp.float32)),
         "held_out_inside_least": jnp.min(jnp.mean(inside.astype(jnp.float32), axis=0)),
         "learned_inside": jnp.mean(jnp.all(inside_learned, axis=-1).astype(jnp.float32)),
@@ -143,7 +158,7 @@ def _without_learning(
     """
     still = with_numbers(config, {"learning_rate": 0.0})
     _, metrics = algorithm.update(state, rows, key, problem, still)
-    return jax.tree.map(jnp.mean, metrics)
+    return jax.tree.map(jnp.mean, with_level(metrics, problem))
 
 
 def _in_half_ranges(problem: Problem) -> Problem:
@@ -342,7 +357,8 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
             )
     for kind in ("observation", "action"):
         _check_names(dataset, kind, getattr(run.columns, kind))
-    scaled = _scales(run, index).apply(_with_transforms(dataset, ours))
+    scales = _scales(run, index)
+    scaled = centred(scales.apply(_with_transforms(dataset, ours)), scales.level)
     return batch_of(scaled, run.program.algorithm.next_action)
 
 
@@ -383,12 +399,13 @@ def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, d
     """Return the means of `_block` of a seed over all rows, in blocks of the batch size."""
     rows, size = run_batch(run, dataset, index), run.spec.batch_size
     state, seed = jax.tree.map(lambda leaf: leaf[index], run.states), run.spec.seeds[index]
+    level = jnp.float32(_scales(run, index).level)
     parts = {name: getattr(run.program, name) for name in ("algorithm", "problem", "config")}
     found, counts = [], []
     for number, start in enumerate(range(0, dataset.rows, size)):
         block = jax.tree.map(operator.itemgetter(slice(start, start + size)), rows)
         key = stream_key(seed, Stream.FRESH_EVALUATION, number)
-        found.append(_block(state, block, key, **parts))
+        found.append(_block(state, block, key, level, **parts))
         counts.append(len(block.reward))
     return jax.tree.map(
         lambda *means: np.average(np.asarray(means, np.float64), axis=0, weights=counts), *found
@@ -397,7 +414,7 @@ def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, d
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "config"))
 def _block(
-    state: State, batch: Batch, key: Key[Array, ""],
+    state: State, batch: Batch, key: Key[Array, ""], level: Float[Array, ""],
     *, algorithm: Algorithm, problem: Problem, config: Any,
 ) -> tuple[dict[str, Array], Metrics]:  # fmt: skip
     """Return means of one seed over the rows of a batch, and the mean metrics of an update.
@@ -406,6 +423,7 @@ def _block(
     `log_likelihood`; with critics and a value, also the share of actions with a positive advantage
     (`good`), and the share that is also inside the support (`good_inside`).
     """
+    problem = dataclasses.replace(problem, value_level=level)
     unit = _in_half_ranges(problem)
     low, high = algorithm.policy(state, unit, config).support(batch.observation)
     inside = (low <= batch.action) & (batch.action <= high)

@@ -341,13 +341,19 @@ def add_weights(shown: Sequence[tuple[Run, Plain]]) -> None:
 
 
 def _critic(run: Run, seed: int) -> Critics | None:
-    """Return the critics of a seed; None for an algorithm without critics."""
+    """Return the critics of a seed as discounted returns; None for an algorithm without critics."""
     critics, place = run.program.algorithm.critics, run.spec.seeds.index(seed)
     if critics is None:
         return None
     # On the host: on a device, indexing each leaf would compile a program.
     state = jax.tree.map(lambda leaf: leaf[place], jax.device_get(run.states))
-    return critics(state, run.program.problem, run.program.config)
+    found = critics(state, run.program.problem, run.program.config)
+    if run.jobs.value_level is None:
+        return found
+    level = np.asarray(run.jobs.value_level)[place]
+    return eqx.tree_at(
+        lambda one: one.members.head.bias, found, replace_fn=lambda bias: bias + level
+    )
 
 
 def _weight_count(run: Run) -> int:

@@ -104,7 +104,7 @@ _FIELDS: dict[str, files.Kind] = {
 
 
 _TRANSFORMS = ("observation_transforms", "action_transforms")
-_OPTIONAL = (*_TRANSFORMS, "value_range")
+_OPTIONAL = (*_TRANSFORMS, "value_range", "value_level")
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
@@ -187,8 +187,11 @@ def _scales(values: Sequence[Mapping[str, Any]], seeds: int, problem: Problem) -
 
 
 def _scale(values: Mapping[str, Any], columns: int) -> Scales:
-    if sorted(values) != sorted(_UNSCALED):
+    # Folders older than centred values have no level.
+    if sorted({"level": 0.0, **values}) != sorted(_UNSCALED):
         raise ValueError(f"scales must have {', '.join(_UNSCALED)}, got {', '.join(values)}")
+    if not files.is_number(values.get("level", 0.0)):
+        raise ValueError(f"scales.level must be a number, got {values['level']!r}")
     observation, reward = values["observation"], values["reward"]
     row = files.all_of(files.is_number, columns)
     if observation is not None and not files.fields(mean=row, scale=row)(observation):
@@ -205,11 +208,12 @@ def read_logs(specs: Sequence[RunSpec], load: Load = data.load) -> list[tuple[Lo
     read: dict[tuple, LoadedLog] = {}
 
     def log(spec: RunSpec, seed: int) -> LoadedLog:
-        key = (spec.dataset, seed, spec.standardise, spec.reward_scale, spec.holdout)
+        scaling = (spec.standardise, spec.reward_scale, spec.centre_values)
+        key = (spec.dataset, seed, scaling, spec.holdout)
         if key not in read:
             dataset = load(spec.dataset, seed)
             learned, held_out = learned_and_held_out(dataset, spec.holdout, seed)
-            scales = find_scales(learned, spec.standardise, spec.reward_scale)
+            scales = find_scales(learned, *scaling)
             read[key] = LoadedLog(dataset, scales, learned, held_out)
         return read[key]
 

@@ -176,8 +176,11 @@ class _Verifier:
         if problem != run.about["problem"]:
             raise DamagedError(f"{RUN} has problem {run.about['problem']}, the data have {problem}")
         # Sums of many numbers may differ in the last digit between machines.
-        scales = jax.tree.leaves([log.scales.to_json() for log in logs])
-        if not np.allclose(scales, jax.tree.leaves(run.about.get("scales", [])), rtol=1e-6):
+        scales, kept = (
+            jax.tree.leaves([one.to_json() for one in several])
+            for several in ([log.scales for log in logs], run.identity.scales)
+        )
+        if not np.allclose(scales, kept, rtol=1e-6):
             raise DamagedError(f"the scales in {RUN} are not those of the data")
         self._logs = logs
         return f"{name}: {len(logs)} log{'s' * (len(logs) > 1)}, unchanged"

@@ -58,6 +58,9 @@ class RunOptions:
     """Factor that rewards are multiplied by before learning: a number; "return_range", which is
     1000 / (best - worst return of an episode), as in IQL; or "deviation", which is 1 / their
     standard deviation."""
+    centre_values: bool | None = None
+    """Let critics learn the difference from the log's own level of values, so that they start at
+    this level instead of at zero. Advantages do not change."""
     holdout: float = 0.0
     """Share of the log's rows, in whole episodes, that no update sees, for example 0.2. Signals
     measured on them during training are saved with the metrics."""

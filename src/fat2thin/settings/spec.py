@@ -36,6 +36,7 @@ class RunSpec(RunOptions):
     snapshots: tuple[int, ...] = ()
     standardise: bool = False
     reward_scale: float | str = 1.0
+    centre_values: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as plain values; tuples become lists."""
@@ -128,8 +129,9 @@ def make_spec(
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
-    if not isinstance(options.get("standardise", False), bool):
-        raise ValueError(f"standardise must be True or False, got {options['standardise']!r}")
+    for name in ("standardise", "centre_values"):
+        if not isinstance(options.get(name, False), bool):
+            raise ValueError(f"{name} must be True or False, got {options[name]!r}")
     _check_holdout(options.get("holdout", 0.0), options.get("select", LAST))
     if "holdout" in options:
         options["holdout"] = float(options["holdout"])
@@ -305,6 +307,9 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {f"config.{name}": value for name, value in values["config"].items()}
     others = {name: value for name, value in values.items() if name != "config"}
     # Folders older than these options do not have them.
-    later = ("task", "standardise", "reward_scale", "holdout", "select", "settings_from")
+    later = (
+        "task", "standardise", "reward_scale", "centre_values", "holdout", "select",
+        "settings_from",
+    )  # fmt: skip
     absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
     return {**{name: absent[name] for name in later}, **others, **config}

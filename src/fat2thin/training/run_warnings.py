@@ -26,6 +26,7 @@ USUAL_ROWS = 50  # number of last rows of metrics whose median is the usual valu
 FEWEST_ROWS = 10
 SPIKE = 100.0  # ratio of a loss to its usual value above which it is a spike
 RUNAWAY = 2.0  # ratio of a mean Q to the largest possible return above which Q diverges
+FEW = 0.02  # effective share of the rows below which too few decide
 UNREWARDED = 1.0  # mean Q above which Q diverges if all rewards are 0; fresh networks stay below
 
 _WIDEN = "A larger temperature or kept_mass widens the band."
@@ -58,6 +59,8 @@ class Health:
                 "(--set clip_targets=True)."
                 for place in self._new(name, sizes > (RUNAWAY * self._largest or UNREWARDED))
             ]
+        if name == "effective_share":
+            return self._of_share(step, sizes)
         if not name.endswith("_loss"):
             return []
         rows = self._usual.setdefault(name, collections.deque(maxlen=USUAL_ROWS))
@@ -71,6 +74,21 @@ class Health:
             "learning rate, or rewards and observations of a smaller scale (--reward-scale, "
             "--standardise)."
             for place in spikes
+        ]
+
+    def _of_share(self, step: int, shares: np.ndarray) -> list[str]:
+        """Warn if the share stays low: after a few rows, and not of a single one."""
+        rows = self._usual.setdefault("effective_share", collections.deque(maxlen=FEWEST_ROWS))
+        rows.append(shares)
+        low = (
+            np.max(rows, axis=0) < FEW if len(rows) == FEWEST_ROWS else np.zeros(len(shares), bool)
+        )
+        return [
+            f"seed {self._seeds[place]}: the regression uses {100 * shares[place]:.2g} % of the "
+            f"rows (effective sample size of its weights, step {step:,}), so a few logged actions "
+            "decide what the policy learns. Try a larger temperature, rewards of a smaller scale "
+            "(--reward-scale deviation), or values that start at the log's level (--centre-values)."
+            for place in self._new("effective_share", low)
         ]
 
     def _new(self, name: str, worrying: np.ndarray) -> list[int]:
@@ -132,7 +150,7 @@ def look(
 def _best_constant_of(log: LoadedLog) -> BestConstant:
     assert log.held_out is not None
     scaled = [log.scales.apply(part) for part in (log.learned, log.held_out)]
-    watched = watched_rows(scaled[:1], scaled[1:])
+    watched = watched_rows(scaled[:1], scaled[1:], [log.scales.level])
     return _constant_on(jax.tree.map(lambda array: array[0], watched), log.dataset.discount)
 
 
@@ -140,7 +158,9 @@ def _best_constant_of(log: LoadedLog) -> BestConstant:
 def _constant_on(watched: Watched, discount: float) -> BestConstant:
     parts = Part(watched.held_out, watched.counts[0]), Part(watched.learned, watched.counts[1])
     spread = np.arange(CANDIDATES) * len(watched.learned.action) // CANDIDATES
-    return best_constant(*parts, watched.learned.action[spread], discount, watched.reachable)
+    candidates = watched.learned.action[spread]
+    found = best_constant(*parts, candidates, discount, watched.value_range)
+    return found._replace(value=found.value + watched.level)
 
 
 def advice(seeds: Sequence[int], found: HeldOutFindings) -> list[str]:
