@@ -5,7 +5,6 @@ Imports nothing heavy: `xp` is `numpy` or `jax.numpy`.
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,9 +22,9 @@ def allows_unit(unit: Any) -> bool:
 
 def allows_number(kind: str, number: Any) -> bool:
     """Whether a transform can have this number: one of float32, above 0 if it is a scale."""
-    if isinstance(number, bool) or not isinstance(number, numbers.Real):
-        return False
-    return abs(number) < _LARGEST_NUMBER and (kind != SCALE or number > 0)
+    kinds: tuple[type, ...] = (int, float, np.integer, np.floating)
+    real = isinstance(number, kinds) and not isinstance(number, bool)
+    return real and bool(abs(number) < _LARGEST_NUMBER) and bool(kind != SCALE or number > 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,9 @@ def test_an_impossible_transform_is_refused(kind, number):
         Transform(kind, number)
 
 
-@pytest.mark.parametrize("number", [-(10**400), 1e39, True, "1", None], ids=["huge", "large", "bool", "text", "none"])
+@pytest.mark.parametrize(
+    "number", [-(10**400), 1e39, True, "1", None], ids=["huge", "large", "bool", "text", "none"]
+)
 def test_a_transform_of_json_has_a_number(number):
     with pytest.raises(ValueError, match="a number of float32"):
         transform_from_json({"kind": "log", "number": number})

@@ -95,7 +95,7 @@ def test_a_folder_older_than_published_scales_is_loaded_and_resumed(tmp_path):
     for name in older:
         del values[name]
     assert RunSpec.from_json(values) == run.spec
-    with pytest.raises(OtherRunError, match="reward_scale: 1.0 there, 'return_range' here"):
+    with pytest.raises(OtherRunError, match=r"reward_scale: 1\.0 there, 'return_range' here"):
         train("stand_in", "tiny/own", **options)
     assert train("stand_in", "tiny/own", **options, **older).about == run.about
 

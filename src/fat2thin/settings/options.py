@@ -36,8 +36,9 @@ class RunOptions:
     settings_from: str = _choice(AUTO, DEFAULT, SMALL, CLEAR, "own", "fttpo")
     """Source of settings that are not given: "default", the algorithm's defaults; "small" or
     "small-clear", ours for small logs that are noisy or predictable; "own", the method's own paper
-    or repository, and what it does to observations and rewards; "fttpo", the runs of the FtTPO paper; or "auto", those for small logs if the log
-    is small, else the defaults. `fat2thin published` lists published settings."""
+    or repository, and what it does to observations and rewards; "fttpo", the runs of the FtTPO
+    paper; or "auto", those for small logs if the log is small, else the defaults. `fat2thin
+    published` lists published settings."""
     batch_size: int | None = None
     """Logged steps per update, drawn with replacement. Default: the published number, else 256."""
     evaluate_every: int = 1000

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def _are_categories(value: Any) -> bool:
     )
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Any], bool]] = {
     "unit": lambda value: value != "" and allows_unit(value),
     LOG: functools.partial(allows_number, LOG),
     SCALE: functools.partial(allows_number, SCALE),
