@@ -216,7 +216,7 @@ SCALES = {
     "inac": (False, 1.0),
     # rail-berkeley/rlkit, examples/awac/mujoco/awac1.py: reward_scale is 1.
     "awac": (False, 1.0),
-    # tinkoff-ai/CORL, algorithms/offline/rebrac.py: normalize_states and normalize_reward are False.
+    # tinkoff-ai/CORL, rebrac.py: normalize_states and normalize_reward are False.
     "rebrac": (False, 1.0),
 }
 
