@@ -53,7 +53,6 @@ class Method(NamedTuple):
     algorithm: str
     settings_from: str = "fttpo"
     settings: Mapping[str, Any] = MappingProxyType({})
-    standardise: bool = False
 
 
 STEEP = {"learning_rate": 1e-3, "temperature": 0.5}
@@ -64,12 +63,12 @@ OF_SOME = (
     Method("xql"),
     Method("inac"),
     Method("sql"),
-    Method("td3_bc", "own", standardise=True),
+    Method("td3_bc", "own"),
     Method("fttpo-sg"),
     Method("rar", "default", STEEP),
     Method("sparse_reverse_kl", "default", STEEP),
     Method("bc", "default", {"learning_rate": 1e-3}),
-    Method("spot", "own", standardise=True),
+    Method("spot", "own"),
     Method("fttpo-spot"),
     Method("fttpo-greedy", "default", STEEP),
 )
@@ -93,8 +92,7 @@ class Part(NamedTuple):
             make_spec(
                 method.algorithm, f"regenerated/{robot}-{level}", steps=updates, seeds=SEEDS,
                 settings=method.settings, settings_from=method.settings_from,
-                standardise=method.standardise, evaluate_every=updates * EVERY // UPDATES,
-                episodes=EPISODES, log_every=2_500,
+                evaluate_every=updates * EVERY // UPDATES, episodes=EPISODES, log_every=2_500,
             )
             for robot in self.robots
             for level in SETS

@@ -1,7 +1,8 @@
 """Build the documentation site from the pages, the notebooks and the docstrings.
 
     python docs/make_site.py             builds into site/; open site/index.html
-    python docs/make_site.py --out DIR   builds into another folder, which is replaced
+    python docs/make_site.py --out DIR   builds into another folder, which is replaced if it is
+                                         empty or a site that this script built
 
 Nothing is loaded from a network, neither by the build nor by the pages.
 """
@@ -65,6 +66,8 @@ MOVED = {
     "CHANGELOG.md": "internals/changelog.md",
 }
 """Where files outside docs/ are on the site; others are under files/."""
+MARKER = ".built_by_make_site"
+"""An empty file in every built site: a folder without it is not replaced."""
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(?P<tex>.*?)</\1>', re.DOTALL)
@@ -285,7 +288,8 @@ def clean_search(site: Path) -> None:
 
 
 def build(out: Path, examples: Path = ROOT / "examples") -> None:
-    """Build the site into the folder `out`, which is replaced."""
+    """Build the site into the folder `out`, which is replaced; other files are never deleted."""
+    refuse_other_files(out)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
         stage(work / "pages", examples)
@@ -297,8 +301,21 @@ def build(out: Path, examples: Path = ROOT / "examples") -> None:
         for page in (work / "site").rglob("*.html"):
             page.write_text(with_mathml(page.read_text(encoding="utf-8")), encoding="utf-8")
         clean_search(work / "site")
+        (work / "site" / MARKER).touch()
+        refuse_other_files(out)
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(work / "site", out)
+
+
+def refuse_other_files(out: Path) -> None:
+    """Exit if `out` is not a folder that is new, empty, or a site that this script built."""
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        sys.exit(f"{out} is not a folder: give --out a new or empty one")
+    if out.is_dir() and any(out.iterdir()) and not (out / MARKER).is_file():
+        sys.exit(
+            f"{out} holds files that are not a site built by this script (no {MARKER}): delete it, "
+            "or give --out an empty folder"
+        )
 
 
 def main() -> None:

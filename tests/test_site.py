@@ -172,6 +172,18 @@ def test_a_page_in_no_part_is_noticed(tmp_path):
         make_site.navigation(tmp_path)
 
 
+def test_a_folder_of_other_files_is_not_replaced(tmp_path, site):
+    kept = tmp_path / "notes.txt"
+    kept.write_text("mine")
+    with pytest.raises(SystemExit, match="holds files that are not a site"):
+        make_site.build(tmp_path)
+    with pytest.raises(SystemExit, match="is not a folder"):
+        make_site.build(kept)
+    assert kept.read_text() == "mine"
+    make_site.refuse_other_files(site)
+    make_site.refuse_other_files(tmp_path / "new")
+
+
 def handwritten(page):
     return len(GENERATED.sub("", page.read_text(encoding="utf-8")).splitlines())
 

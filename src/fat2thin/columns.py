@@ -11,6 +11,20 @@ from typing import Any
 import numpy as np
 
 LOG, SCALE = "log", "scale"
+LONGEST_UNIT = 100
+_LARGEST_NUMBER = 1e38  # that of float32 is 3.4e38
+
+
+def allows_unit(unit: Any) -> bool:
+    """Whether a column can have this unit: a text of at most `LONGEST_UNIT` characters."""
+    return isinstance(unit, str) and len(unit) <= LONGEST_UNIT
+
+
+def allows_number(kind: str, number: Any) -> bool:
+    """Whether a transform can have this number: one of float32, above 0 if it is a scale."""
+    kinds: tuple[type, ...] = (int, float, np.integer, np.floating)
+    real = isinstance(number, kinds) and not isinstance(number, bool)
+    return real and bool(abs(number) < _LARGEST_NUMBER) and bool(kind != SCALE or number > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +41,13 @@ class Transform:
     def __post_init__(self) -> None:
         if self.kind not in (LOG, SCALE):
             raise ValueError(f"a transform is {LOG!r} or {SCALE!r}, not {self.kind!r}")
+        if not allows_number(self.kind, self.number):
+            allowed = "a positive factor" if self.kind == SCALE else "an offset"
+            raise ValueError(
+                f"{self.kind} needs {allowed}, a number below {_LARGEST_NUMBER:g} in size, "
+                f"not {self.number!r}"
+            )
         object.__setattr__(self, "number", float(self.number))
-        if not math.isfinite(self.number) or (self.kind == SCALE and self.number <= 0):
-            allowed = "a positive factor" if self.kind == SCALE else "a finite offset"
-            raise ValueError(f"{self.kind} needs {allowed}, not {self.number!r}")
 
     @property
     def lowest(self) -> float:
@@ -96,6 +113,13 @@ class Column:
     unit: str = ""
     transform: Transform | None = None
 
+    def __post_init__(self) -> None:
+        if not allows_unit(self.unit):
+            raise ValueError(
+                f"the unit of column {self.name!r} must be a text of at most {LONGEST_UNIT} "
+                f"characters, not {self.unit!r:.40}"
+            )
+
     @property
     def label(self) -> str:
         """The name with its unit, as figures and tables show it."""
@@ -118,11 +142,11 @@ def transform_from_json(values: Any) -> Transform:
     """Return the transform of plain values, checked."""
     if not isinstance(values, Mapping) or sorted(values) != ["kind", "number"]:
         raise ValueError("a transform must have a kind and a number")
-    number = values["number"]
+    kind, number = values["kind"], values["number"]
     # JSON has integers of any size, which float() cannot convert.
-    if isinstance(number, bool) or not isinstance(number, int | float) or abs(number) > 1e38:
+    if not allows_number(kind, number):
         raise ValueError("a transform must have a kind and a number of float32")
-    return Transform(values["kind"], float(number))
+    return Transform(kind, float(number))
 
 
 def default_columns(kind: str, count: int) -> tuple[Column, ...]:

@@ -51,16 +51,46 @@ def test_train_show_and_evaluate(folder, capsys):
 def test_published_settings_are_used_and_their_source_shown(folder, capsys, monkeypatch):
     record = published_settings.PublishedRecord(
         "stand_in", "own", ("tiny/own",), {"noise": 0.5, "learning_rate": 0.2}, "A paper.",
-        batch_size=8,
+        batch_size=8, standardise=True, reward_scale="return_range",
     )  # fmt: skip
     monkeypatch.setattr(published_settings, "records", lambda: (record,))
     arguments = [*BARE, "--settings-from", "own", "--out", folder, "--set", "noise=0.25"]
-    assert "\nsettings from own: A paper.\n" in "\n" + output(arguments, capsys)
+    note = (
+        "settings from own: A paper.\nAs its authors do, the log is scaled: standardise=True, "
+        "reward_scale=return_range (--no-standardise and --reward-scale 1 to turn off).\n"
+    )
+    assert f"\n{note}" in "\n" + output(arguments, capsys)
     spec = load(folder).spec
     assert (spec.settings_from, spec.batch_size) == ("own", 8)
+    assert (spec.standardise, spec.reward_scale) == (True, "return_range")
     assert (spec.config.noise, spec.config.learning_rate) == (0.25, 0.2)
     with pytest.raises(SystemExit, match="there are: 'own' on tiny/own"):
         main([*BARE, "--settings-from", "fttpo"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], None), (["--standardise"], True), (["--no-standardise"], False),
+        (["--standardise=False"], False), (["--no_standardise", "--seeds", "2"], False),
+    ],
+)  # fmt: skip
+def test_standardising_is_on_off_or_left_to_the_settings(words, expected, monkeypatch):
+    seen = []
+
+    def choose(*arguments, **options):
+        seen.append(options.get("standardise"))
+        raise ValueError("enough")
+
+    monkeypatch.setattr("fat2thin.settings.spec.choose_spec", choose)
+    with pytest.raises(SystemExit, match="enough"):
+        main([*BARE, *words])
+    assert seen == [expected]
+
+
+def test_a_flag_takes_no_value():
+    with pytest.raises(SystemExit, match="'True' is one too many"):
+        main([*BARE, "--standardise", "True"])
 
 
 def test_published_settings_are_listed(capsys):

@@ -204,6 +204,14 @@ def test_the_offered_offset_fits_a_negative_box_and_any_name():
     assert assemble("x", raw, box).rows == ROWS, "the box allows this logarithm"
 
 
+def test_the_offered_line_shows_names_of_any_alphabet():
+    columns = (Column("Dosis für μ", "µg/m²"), Column("rate"))
+    (finding,) = check(piled()._replace(action_columns=columns), BOX)
+    line = finding.way_out.partition("under [columns], ")[2]
+    assert line == '"Dosis für μ" = { unit = "µg/m²", log = 0.05 }'
+    assert tomllib.loads(line)["Dosis für μ"] == {"unit": "µg/m²", "log": 0.05}
+
+
 def test_a_pile_at_the_high_edge_or_at_both_gets_no_logarithm():
     high = with_cells("action", np.s_[::3, 0], 5.0)
     both = with_cells("action", np.s_[:, 0], np.clip(log().action[:, 0] * 3 - 5, 0, 5))

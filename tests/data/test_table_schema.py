@@ -171,6 +171,8 @@ def test_invalid_tomls_are_refused(tmp_path, text, message):
             "[columns]\ndose = { unit = '' }",
             r"'dose' in columns has an invalid unit\. unit: a text",
         ),
+        (f"[columns]\ndose = {{ unit = '{'m' * 101}' }}", "has an invalid unit"),
+        ("[columns]\ndose = { scale = 1e39 }", "has an invalid scale"),
         ("[columns]\ndose = { log = nan }", r"has an invalid log\. log: a number: .* log\(value"),
         ("[columns]\ndose = { log = true }", "has an invalid log"),
         ("[columns]\ndose = { scale = 0 }", r"has an invalid scale\. scale: a number above 0"),

@@ -15,6 +15,7 @@ from fat2thin.columns import (
     have_names,
     inverse_transform,
     transform,
+    transform_from_json,
     transforms_of,
 )
 from fat2thin.policies.families import (
@@ -58,11 +59,29 @@ def test_a_value_below_a_logarithm_is_nan_and_its_gradient_stays_finite():
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [("root", 1.0), ("scale", 0.0), ("scale", -1.0), ("log", np.inf)]
-)
+    ("kind", "number"),
+    [
+        ("root", 1.0), ("scale", 0.0), ("scale", -1.0), ("log", np.inf), ("scale", np.nan),
+        ("scale", 1e39), ("log", -1e300),
+    ],
+)  # fmt: skip
 def test_an_impossible_transform_is_refused(kind, number):
     with pytest.raises(ValueError, match=r"a transform is|needs a"):
         Transform(kind, number)
+
+
+@pytest.mark.parametrize(
+    "number", [-(10**400), 1e39, True, "1", None], ids=["huge", "large", "bool", "text", "none"]
+)
+def test_a_transform_of_json_has_a_number(number):
+    with pytest.raises(ValueError, match="a number of float32"):
+        transform_from_json({"kind": "log", "number": number})
+    assert transform_from_json({"kind": "log", "number": 2}) == Transform("log", 2.0)
+
+
+def test_a_long_unit_is_refused():
+    with pytest.raises(ValueError, match="unit of column 'dose' must be a text of at most 100"):
+        Column("dose", "m" * 101)
 
 
 @pytest.mark.parametrize("family", BOUNDED, ids=lambda family: type(family).__name__)

@@ -6,10 +6,12 @@ import pytest
 
 from choices import choices
 from fat2thin import algorithms
+from fat2thin.data.scaling import check_reward_scale
 from fat2thin.settings import published as module
 from fat2thin.settings.config import make_config
 from fat2thin.settings.published import (
     ORIGINS,
+    RUN_OPTIONS,
     families,
     listing,
     origins,
@@ -197,6 +199,65 @@ def test_the_penalties_of_rebrac_agree_with_the_table():
             assert values["layer_norm"] and values["hidden"] == [256, 256, 256]
 
 
+# (standardise, reward_scale) of every locomotion set, as the authors' code has it:
+SCALES = {
+    # ikostrikov/implicit_q_learning, train_offline.py: normalize() divides rewards by the range of
+    # returns and multiplies them by 1000. SQL and XQL are built on this code: ryanxhr/IVR and
+    # Div99/XQL, train_offline.py. None of the three changes observations.
+    "iql": (False, "return_range"),
+    "sql": (False, "return_range"),
+    "xql": (False, "return_range"),
+    # sfujim/TD3_BC, main.py (normalize is True) and utils.py; the same in CORL's td3_bc.py.
+    "td3_bc": (True, 1.0),
+    # thuml/SPOT, main.py (normalize is True) and train_vae.py.
+    "spot": (True, 1.0),
+    # hwang-ua/inac_pytorch, agent/base.py (the state normaliser is the identity) and
+    # utils/run_funcs.py (rewards as in the log).
+    "inac": (False, 1.0),
+    # rail-berkeley/rlkit, examples/awac/mujoco/awac1.py: reward_scale is 1.
+    "awac": (False, 1.0),
+    # tinkoff-ai/CORL, rebrac.py: normalize_states and normalize_reward are False.
+    "rebrac": (False, 1.0),
+}
+
+
+def test_scales_are_those_of_the_authors_code():
+    for algorithm in sorted({record.algorithm for record in records()}):
+        for task in TASKS:
+            for name in both_names(task):
+                for origin in origins(algorithm, name):
+                    found = published_settings(algorithm, name, origin)
+                    # The FtTPO paper's runs rescale neither states nor rewards.
+                    expected = SCALES[algorithm] if origin == "own" else (False, 1.0)
+                    assert (found.standardise, found.reward_scale) == expected
+    assert all(origins(algorithm, "d4rl/walker2d-medium-v2") for algorithm in SCALES)
+
+
+def test_every_case_has_all_options_of_a_run():
+    for case in every_case():
+        options = published_settings(*case).options
+        assert [*options] == ["batch_size", "standardise", "reward_scale"]
+        assert isinstance(options["standardise"], bool)
+        assert check_reward_scale(options["reward_scale"]) == options["reward_scale"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "note"),
+    [
+        ("td3_bc", "standardise=True (--no-standardise to turn off)"),
+        ("iql", "reward_scale=return_range (--reward-scale 1 to turn off)"),
+        ("inac", ""),
+    ],
+)
+def test_a_note_names_the_published_scales(algorithm, note):
+    spec = attempt(algorithm, "d4rl/hopper-medium-v2", {}, "own")
+    assert (spec.standardise, spec.reward_scale) == SCALES[algorithm]
+    sentence = f"As its authors do, the log is scaled: {note}." if note else ""
+    assert describe_settings([spec], [], automatic=False) == sentence
+    given = ["standardise", "reward_scale"]
+    assert describe_settings([spec], given, automatic=False) == ""
+
+
 def every_data_set():
     """Return all full names in the file, and one name for each beginning."""
     named = {name for record in records() for name in record.datasets}
@@ -299,14 +360,14 @@ def conflicts(all_records, dataset):
         for case, group in alike
         for one, other in itertools.combinations(list(group), 2)
         if one.level(dataset) == other.level(dataset)
-        for name in {*one.values, "batch_size"} & {*other.values, "batch_size"}
+        for name in {*one.values, *RUN_OPTIONS} & {*other.values, *RUN_OPTIONS}
         if _value(one, name) != _value(other, name)
         and None not in (_value(one, name), _value(other, name))
     ]
 
 
 def _value(record, name):
-    return record.batch_size if name == "batch_size" else record.values[name]
+    return getattr(record, name) if name in RUN_OPTIONS else record.values[name]
 
 
 def test_no_two_records_contradict_each_other():
@@ -434,6 +495,8 @@ def test_the_listing_has_every_record_or_the_settings_of_a_run():
     assert len(rows()) == len(records())
     (row,) = rows("fttpo", "treatment/quadratic")
     assert row.values["temperature"] == 0.01 and row.values["batch_size"] == 256
+    (own,) = rows("td3_bc", "regenerated/hopper-medium")[:1]
+    assert "batch_size 256, standardise True, reward_scale 1\n" in listing([own])
     assert any("SimEnv3" in note for note in sources([row]))
     text = listing([row])
     assert text.startswith("fttpo, from fttpo\n    treatment/quadratic\n")

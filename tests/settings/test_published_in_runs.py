@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from fat2thin import data
+from fat2thin.data.scaling import Scales
 from fat2thin.settings import published
-from fat2thin.training import OtherRunError, RunSpec, load, make_spec, train
+from fat2thin.training import OtherRunError, RunSpec, load, make_spec, train, verify
 
 RECORDS = """
     [[settings]]
@@ -13,6 +16,8 @@ RECORDS = """
     origin = "own"
     datasets = ["tiny/own"]
     batch_size = 8
+    standardise = true
+    reward_scale = "return_range"
     values = { learning_rate = 0.25, noise = 0.5, widths = [4, 4] }
     source = "The paper of the stand-in."
 
@@ -52,6 +57,49 @@ def test_the_batch_size_is_the_given_one_the_published_one_or_256():
         spec_of(settings_from="own", batch_size=0)
 
 
+def test_the_scales_are_the_given_ones_the_published_ones_or_none():
+    def scales(**options):
+        spec = spec_of(**options)
+        return spec.standardise, spec.reward_scale
+
+    assert scales(settings_from="own") == (True, "return_range")
+    assert scales(settings_from="own", standardise=None) == (True, "return_range")
+    assert scales(settings_from="own", standardise=False) == (False, "return_range")
+    assert scales(settings_from="own", reward_scale=1) == (True, 1.0)
+    assert scales(settings_from="own", reward_scale="deviation") == (True, "deviation")
+    assert scales(settings_from="fttpo") == scales() == (False, 1.0)
+
+
+def test_a_run_learns_from_a_log_scaled_as_published():
+    """The metrics of the stand-in are the mean reward and the loss of an update."""
+    options = {"steps": 4, "evaluate_every": 4, "settings_from": "own"}
+    run = train("stand_in", "tiny/own", **options)
+    plain = train("stand_in", "tiny/own", **options, standardise=False, reward_scale=1)
+    log = data.load("tiny/own", 0)
+    returns = np.add.reduceat(log.reward, log.episode_start)
+    factor = 1000.0 / (returns.max() - returns.min())
+    np.testing.assert_allclose(run.metrics["reward"], factor * plain.metrics["reward"], rtol=1e-4)
+    (scales,) = (Scales.from_json(values) for values in run.about["scales"])
+    np.testing.assert_allclose(scales.observation.mean, log.observation.mean(axis=0), rtol=1e-4)
+    assert plain.about["scales"] == [Scales().to_json()]
+    assert not np.allclose(run.metrics["loss"], plain.metrics["loss"])
+
+
+def test_a_folder_older_than_published_scales_is_loaded_and_resumed(tmp_path):
+    options = {"steps": 4, "evaluate_every": 4, "out": tmp_path, "settings_from": "own"}
+    older = {"standardise": False, "reward_scale": 1}
+    run = train("stand_in", "tiny/own", **options, **older)
+    assert load(tmp_path).spec == run.spec and not run.spec.standardise
+    assert verify(tmp_path, replayed=4).passed
+    values = run.spec.to_json()
+    for name in older:
+        del values[name]
+    assert RunSpec.from_json(values) == run.spec
+    with pytest.raises(OtherRunError, match=r"reward_scale: 1\.0 there, 'return_range' here"):
+        train("stand_in", "tiny/own", **options)
+    assert train("stand_in", "tiny/own", **options, **older).about == run.about
+
+
 def test_a_run_records_where_its_settings_are_from(tmp_path):
     options = {"steps": 4, "evaluate_every": 4, "out": tmp_path, "settings_from": "own"}
     run = train("stand_in", "tiny/own", **options)
@@ -62,7 +110,8 @@ def test_a_run_records_where_its_settings_are_from(tmp_path):
     with pytest.raises(OtherRunError, match="settings_from: 'own' there, 'default' here"):
         train(
             "stand_in", "tiny/own", **{**options, "settings_from": "default"},
-            learning_rate=0.25, noise=0.5, widths=(4, 4), batch_size=8,
+            learning_rate=0.25, noise=0.5, widths=(4, 4), batch_size=8, standardise=True,
+            reward_scale="return_range",
         )  # fmt: skip
 
 

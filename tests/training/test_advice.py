@@ -1,5 +1,6 @@
 """Warnings about trained policies, and exactly when they are given."""
 
+import dataclasses
 import logging
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import fat2thin
 from fat2thin import data
+from fat2thin.algorithms.xql import XQLConfig
 from fat2thin.columns import Column
 from fat2thin.data.operations import Reachable, reachable_returns, split
 from fat2thin.runs.identity import read_logs
@@ -27,7 +29,10 @@ UNCOVERED, CONSTANT = "the log hardly covers the band", "a constant action is es
 NAN = float("nan")
 
 
-def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), seeds=1, **changes):
+def found(
+    rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), seeds=1, huber=np.inf,
+    **changes,
+):  # fmt: skip
     """Return the findings of equal seeds; a list has one value per seed."""
     metrics = {name: value for name, value in (HEALTHY | changes).items() if name not in without}
     several = {name: np.broadcast_to(value, seeds).astype(float) for name, value in metrics.items()}
@@ -38,6 +43,7 @@ def found(rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), see
         held_out_rows=rows,
         reward_factor=np.full(seeds, factor),
         reachable=[Reachable(-15.8, -0.011)] * seeds,
+        huber_limit=huber,
     )
 
 
@@ -106,6 +112,21 @@ def test_a_held_out_error_above_one_and_a_half_times_is_reported():
     assert warnings(held_out_td_error=TIMES) == []
     assert "is 3.0 times" in one(CRITIC, critic_loss=2.0, held_out_td_error=6.0)
     assert warnings(critic_loss=2.0, held_out_td_error=3.0) == []
+
+
+@pytest.mark.parametrize("learned", [1.0, 15.0, 19.0, 25.0, 400.0])
+def test_errors_are_compared_beyond_the_limit_of_a_huber_loss(learned):
+    """XQL's loss is linear there: once, errors of 400 and 800 counted as a factor of 1.4."""
+
+    def metrics(ratio):
+        size, limit = learned * np.array([1.0, ratio]), 20.0
+        loss = np.where(size <= limit, size**2 / 2, limit * (size - limit / 2))
+        known = {"critic_loss": loss[0], "held_out_td_error": np.sqrt(2.0 * loss[1])}
+        return {**known, "huber": limit}
+
+    assert "is 1.6 times" in one(CRITIC, **metrics(1.6))
+    assert "is 2.0 times" in one(CRITIC, **metrics(2.0))
+    assert warnings(**metrics(1.4)) == []
 
 
 @pytest.mark.parametrize("missing", ["critic_loss", "held_out_td_error"])
@@ -246,6 +267,13 @@ def test_warnings_use_the_metrics_of_the_chosen_step(run, known):
     for name, values in known.metrics.items():
         rows = run.metrics[name]
         np.testing.assert_array_equal(values, [rows[1, 0], rows[0, 1]])
+
+
+def test_warnings_use_the_huber_limit_of_the_run(run, known, monkeypatch):
+    assert known.huber_limit == np.inf
+    monkeypatch.setattr(module, "advice", lambda seeds, found: [f"{found.huber_limit}"])
+    spec = dataclasses.replace(run.spec, algorithm="xql", config=XQLConfig(huber_limit=3.0))
+    assert module.look(spec, read_logs([run.spec])[0], run.metrics, [4, 2]) == ["3.0"]
 
 
 def test_the_constant_is_a_logged_action_with_a_possible_value(known):

@@ -147,6 +147,9 @@ def check_arguments(
             if current is None:
                 raise ValueError(_no_option(command, option, options))
             several = typing.get_origin(current.kind) is tuple
+            if current.kind == bool | None and not equals:
+                # The parser has no flags that may be left out: it gets their value.
+                equals, option, value = "=", current.shown, str(not name.startswith("no-"))
             taking = math.inf if several else 0 if current.kind is bool or equals else 1
             read.append(f"{option}={current.read(value, command)}" if equals else word)
             seen.add(current.shown)
@@ -206,7 +209,7 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 _TEXTS = ("seeds", "report_seeds", "reward_scale")
 """Options that accept several types, such as a number or a list: parsed as text first."""
-_KINDS: dict[str, Any] = {"snapshots": tuple[int, ...], "standardise": bool}
+_KINDS: dict[str, Any] = {"snapshots": tuple[int, ...]}
 """Options whose type on the command line differs from the type in Python."""
 _METAVARS = {
     "steps": "INT",
@@ -214,6 +217,7 @@ _METAVARS = {
     "report_seeds": "COUNT|LIST",
     "batch_size": "INT",
     "task": "TASK",
+    "standardise": "| --no-standardise",
     "reward_scale": "NUMBER|return_range|deviation",
 }
 
@@ -228,8 +232,6 @@ def command_options(options: type) -> type:
             kind = Literal[choices]
         elif field.name in _TEXTS:
             kind, default = str | None, None if default is None else str(default)
-        elif kind is bool:
-            default = False
         argument = tyro.conf.arg(help=helps[field.name], metavar=_METAVARS.get(field.name))
         described.append((field.name, Annotated[kind, argument], default))
     return dataclasses.make_dataclass(options.__name__, described, frozen=True)
@@ -242,5 +244,4 @@ def read_options(options: Any) -> dict[str, Any]:
         if given.get(name) is not None:
             given[name] = read_value(given[name])
             given[name] = list(given[name]) if isinstance(given[name], tuple) else given[name]
-    given["standardise"] = given["standardise"] or None
     return {name: value for name, value in given.items() if value is not None}

@@ -35,7 +35,6 @@ _MIDDLE = {
     "treatment": {"learning_rate": 3e-4, "temperature": 0.1},
     "robots": {"learning_rate": 1e-3, "temperature": 0.5},
 }
-_OWN_SCALE = ("td3_bc", "spot")  # methods whose authors standardise observations
 
 
 class CurveSizes(NamedTuple):
@@ -226,8 +225,7 @@ class Reproduction:
         sizes = {name: sizes[name] for name in sizes if name in _settings(which.algorithm)}
         spec = make_spec(
             which.algorithm, dataset, settings={**values, **settings, **sizes},
-            settings_from=origin, data_needed=False,
-            standardise=origin == "own" and which.algorithm in _OWN_SCALE, **options,
+            settings_from=origin, data_needed=False, **options,
         )  # fmt: skip
         return PlannedRun(f"{folder}/{which.folder}", spec)
 

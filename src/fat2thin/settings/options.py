@@ -36,8 +36,9 @@ class RunOptions:
     settings_from: str = _choice(AUTO, DEFAULT, SMALL, CLEAR, "own", "fttpo")
     """Source of settings that are not given: "default", the algorithm's defaults; "small" or
     "small-clear", ours for small logs that are noisy or predictable; "own", the method's own paper
-    or repository; "fttpo", the runs of the FtTPO paper; or "auto", those for small logs if the log
-    is small, else the defaults. `fat2thin published` lists published settings."""
+    or repository, and what it does to observations and rewards; "fttpo", the runs of the FtTPO
+    paper; or "auto", those for small logs if the log is small, else the defaults. `fat2thin
+    published` lists published settings."""
     batch_size: int | None = None
     """Logged steps per update, drawn with replacement. Default: the published number, else 256."""
     evaluate_every: int = 1000
@@ -53,11 +54,12 @@ class RunOptions:
     set's own, for treatment/, d4rl/ and regenerated/ names."""
     standardise: bool | None = None
     """Give the networks observations with mean 0 and standard deviation 1 per column, over the log.
-    Settings for small logs turn this on. Policies still take raw observations."""
+    Settings for small logs and some published ones turn this on. Policies still take raw
+    observations."""
     reward_scale: float | str | None = None
     """Factor that rewards are multiplied by before learning: a number; "return_range", which is
     1000 / (best - worst return of an episode), as in IQL; or "deviation", which is 1 / their
-    standard deviation."""
+    standard deviation. Default: that of small logs or the published one, else 1."""
     centre_values: bool | None = None
     """Let critics learn the difference from the log's own level of values, so that they start at
     this level instead of at zero. Advantages do not change."""

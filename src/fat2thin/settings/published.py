@@ -18,6 +18,8 @@ from fat2thin.tables import Table
 
 ORIGINS = ("own", "fttpo")  # the method's own paper or repository, and the runs of the FtTPO paper
 EVERY_FAMILY = "*"
+RUN_OPTIONS = ("batch_size", "standardise", "reward_scale")
+"""Options of a run that are published with the settings of its algorithm."""
 
 _Item = TypeVar("_Item")
 
@@ -33,6 +35,8 @@ class PublishedRecord:
     source: str
     policy: str | None = None
     batch_size: int | None = None
+    standardise: bool | None = None
+    reward_scale: float | str | None = None
     caveat: str | None = None
 
     def fits(self, dataset: str) -> bool:
@@ -62,6 +66,15 @@ class PublishedSettings:
     """Where the values are from."""
     caveats: tuple[str, ...]
     """What differs from the source, or is uncertain."""
+    standardise: bool | None = None
+    """Whether the source standardises observations; None if it is not known."""
+    reward_scale: float | str | None = None
+    """What the source does to rewards, as an option of the run; None if it is not known."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The published options of a run."""
+        return _options(self)
 
 
 def published_settings(
@@ -81,13 +94,19 @@ def published_settings(
             f"{dataset!r} are known from {origin!r}; {_what_there_is(algorithm)}"
         )
     chosen = sorted(chosen, key=lambda record: record.level(dataset))
-    sizes = [record.batch_size for record in chosen if record.batch_size is not None]
+    options = {name: value for record in chosen for name, value in _options(record).items()}
     return PublishedSettings(
         values={name: value for record in chosen for name, value in record.values.items()},
-        batch_size=sizes[-1] if sizes else None,
         sources=_distinct(record.source for record in chosen),
         caveats=_distinct(record.caveat for record in chosen if record.caveat),
+        **{name: options.get(name) for name in RUN_OPTIONS},
     )
+
+
+def _options(found: PublishedRecord | PublishedSettings) -> dict[str, Any]:
+    """Return the options of a run that a record or the settings have."""
+    named = {name: getattr(found, name) for name in RUN_OPTIONS}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def origins(algorithm: str, dataset: str) -> tuple[str, ...]:
@@ -213,7 +232,7 @@ def _records(chosen: list[str]) -> Iterator[ListedSettings]:
     about = [record for record in records() if record.algorithm in chosen]
     for one in sorted(about, key=lambda record: (record.algorithm, record.origin)):
         notes = (one.source, one.caveat) if one.caveat else (one.source,)
-        values = _with_batch(one.values, one.batch_size)
+        values = {**one.values, **_options(one)}
         yield ListedSettings(one.algorithm, one.origin, one.policy, one.datasets, values, notes)
 
 
@@ -222,10 +241,6 @@ def _merged(chosen: list[str], dataset: str) -> Iterator[ListedSettings]:
         for origin in origins(algorithm, dataset):
             for policy in families(algorithm, dataset, origin):
                 found = published_settings(algorithm, dataset, origin, policy)
-                values = _with_batch(found.values, found.batch_size)
+                values = {**found.values, **found.options}
                 notes = (*found.sources, *found.caveats)
                 yield ListedSettings(algorithm, origin, policy, (dataset,), values, notes)
-
-
-def _with_batch(values: dict[str, Any], batch_size: int | None) -> dict[str, Any]:
-    return values if batch_size is None else {**values, "batch_size": batch_size}

@@ -124,8 +124,8 @@ def make_spec(
     options = _given(options)
     if settings_from in (SMALL, CLEAR):
         options = {**small_logs.OPTIONS, **options}
-    elif brought.batch_size is not None:
-        options = {"batch_size": brought.batch_size, **options}
+    else:
+        options = {**brought.options, **options}
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
         if name in options:
             options[name] = whole_number(name, options[name], least=1)
@@ -231,14 +231,19 @@ def describe_settings(
 ) -> str:
     """Return a note to the user about settings that are not `given` by name, or "".
 
-    It lists the settings that are used if they are `automatic`, and always those that are not used
-    because a given one rules them out. Several `specs` are the runs of a sweep.
+    It lists the settings that are used if they are `automatic`, and always published scalings of
+    the log, and settings that are not used because a given one rules them out. Several `specs` are
+    the runs of a sweep.
     """
     taken: dict[str, Any] = {}
+    scaled: dict[str, Any] = {}
     left_out: dict[str, Any] = {}
     for spec in specs:
         policy = spec.config.policy if "policy" in given else None
         found = find_settings(spec.algorithm, spec.dataset, spec.settings_from, policy)
+        for name, unscaled in _UNSCALED.items():
+            if name not in given and found.options.get(name, unscaled) != unscaled:
+                scaled[name] = found.options[name]
         for name, value in found.values.items():
             if name not in given:
                 same = plain(getattr(spec.config, name)) == plain(value)
@@ -249,9 +254,16 @@ def describe_settings(
         words = _words({**taken, **{name: one for name, one in options if name not in given}})
         rows = load(first.dataset, 0).rows
         notes.append(small_logs.sentence(first.dataset, rows, first.settings_from, words))
+    if scaled:
+        off = " and ".join(_TURN_OFF[name] for name in scaled)
+        notes.append(f"As its authors do, the log is scaled: {_words(scaled)} ({off} to turn off).")
     if left_out:
         notes.append(f"Not used, because a given setting rules them out: {_words(left_out)}.")
     return " ".join(notes)
+
+
+_UNSCALED = {"standardise": False, "reward_scale": 1.0}
+_TURN_OFF = {"standardise": "--no-standardise", "reward_scale": "--reward-scale 1"}
 
 
 def _words(settings: Mapping[str, Any]) -> str:

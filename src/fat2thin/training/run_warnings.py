@@ -5,6 +5,7 @@ constant, or not estimable.
 
 import collections
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -114,6 +115,8 @@ class HeldOutFindings(NamedTuple):
     """The range of returns that the unscaled rewards of each seed's log allow."""
     action_columns: Sequence[Column] = ()
     """Names and units of the action dimensions; empty if unknown."""
+    huber_limit: float = math.inf
+    """Error above which the critics' loss is linear, as in XQL."""
 
 
 def look(
@@ -143,6 +146,7 @@ def look(
         reward_factor=np.asarray([logs[log].scales.reward_factor for log in of_seeds]),
         reachable=[reachable_returns(logs[log].dataset) for log in of_seeds],
         action_columns=logs[0].dataset.action_columns,
+        huber_limit=getattr(spec.config, "huber_limit", math.inf),
     )
     return advice(spec.seeds, found)
 
@@ -187,7 +191,8 @@ def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
                 f"{_percent(unseen, worrying)} of those that were held out. {remedy}"
             )
     if {"critic_loss", "held_out_td_error"} <= {*metrics}:
-        learned, unseen = np.sqrt(2.0 * metrics["critic_loss"]), metrics["held_out_td_error"]
+        half_squares = metrics["critic_loss"], metrics["held_out_td_error"] ** 2 / 2.0
+        learned, unseen = (_error_of(loss, found.huber_limit) for loss in half_squares)
         worrying = unseen > TIMES * learned
         if worrying.any():
             ratio = np.nanmean((unseen / learned)[worrying])
@@ -195,6 +200,11 @@ def _overfitted(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
                 f"{who(seeds, worrying)}: Q looks overfitted. Its error on held-out steps is "
                 f"{ratio:.1f} times that on the steps it learned from. {remedy}"
             )
+
+
+def _error_of(loss: np.ndarray, limit: float) -> np.ndarray:
+    """Return the error that has this Huber loss: error² / 2 up to the limit, then linear."""
+    return np.where(loss <= limit**2 / 2.0, np.sqrt(2.0 * loss), loss / limit + limit / 2.0)
 
 
 def _uncovered(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:

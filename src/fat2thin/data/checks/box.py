@@ -1,15 +1,14 @@
 """Checks of the actions against the action box, and of the values that they take."""
 
-import json
-import re
 from collections.abc import Iterator
 
 import numpy as np
 
-from fat2thin.columns import have_names
+from fat2thin.columns import LOG, have_names
 from fat2thin.data.checks.findings import NAMED_COLUMNS, Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog, never_changes
 from fat2thin.data.dataset import blocks, rows_where
+from fat2thin.data.formats.table_columns import column_line
 
 OTHER_UNIT = 1.0
 """Excess over the box, in box widths, above which actions seem to be in another unit; noise leaves
@@ -184,12 +183,11 @@ def _log_line(log: CheckedLog, at: int) -> str:
     step = LOG_SHARE * (logged.high[at] - logged.low[at])
     # One digit is enough, and is easy to read and to justify.
     step = float(f"{step:.0e}")
-    offset = f"{step - log.low[at]:.10g}"
+    offset = float(f"{step - log.low[at]:.10g}")
     if not have_names("action", log.names.action):
-        return f'give {column.name} the transform Transform("log", {offset})'
-    name = column.name if re.fullmatch(r"[A-Za-z0-9_-]+", column.name) else json.dumps(column.name)
-    unit = f"unit = {json.dumps(column.unit)}, " if column.unit else ""
-    return f"{name} = {{ {unit}log = {offset} }}"
+        return f'give {column.name} the transform Transform("log", {offset:.10g})'
+    unit = {"unit": column.unit} if column.unit else {}
+    return column_line(column.name, {**unit, LOG: offset})
 
 
 def few_values(log: CheckedLog) -> Iterator[Finding]:

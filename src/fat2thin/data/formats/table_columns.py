@@ -6,13 +6,14 @@ sex = { categories = ["f", "m"], encode = "one-hot" }
 """
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fat2thin.columns import LOG, SCALE, Column, Transform
+from fat2thin.columns import LOG, SCALE, Column, Transform, allows_number, allows_unit
 from fat2thin.data.safe_files import DataFileError, file_error
 from fat2thin.terminal_text import did_you_mean, printable
 
@@ -27,7 +28,6 @@ KEYS = {
 """Every key of a column and its meaning."""
 
 ONE_HOT, ORDINAL = "one-hot", "ordinal"
-_LONGEST_UNIT = 100
 _MOST_CATEGORIES = 1000
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -90,11 +90,6 @@ def _details(path: Path, name: str, given: Any) -> ColumnDetails:
     )
 
 
-def _is_number(value: Any) -> bool:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and abs(value) < 1e38
-
-
 def _are_categories(value: Any) -> bool:
     return (
         isinstance(value, list)
@@ -105,10 +100,10 @@ def _are_categories(value: Any) -> bool:
     )
 
 
-_CHECKS = {
-    "unit": lambda value: isinstance(value, str) and 0 < len(value) <= _LONGEST_UNIT,
-    LOG: _is_number,
-    SCALE: lambda value: _is_number(value) and value > 0,
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "unit": lambda value: value != "" and allows_unit(value),
+    LOG: functools.partial(allows_number, LOG),
+    SCALE: functools.partial(allows_number, SCALE),
     "categories": _are_categories,
     "encode": lambda value: value in (ONE_HOT, ORDINAL),
 }
