@@ -11,6 +11,7 @@ from fat2thin.algorithms import (
     fttpo_published,
     inac,
     iql,
+    quasi_optimal,
     sparse_reverse_kl,
     spot,
     sql,
@@ -92,6 +93,7 @@ def get(name: str) -> Algorithm:
 
 for _module in (
     fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, spot, bc, sparse_reverse_kl,
+    quasi_optimal,
 ):  # fmt: skip
     register(_module.ALGORITHM)
 
