@@ -44,15 +44,16 @@ from fat2thin.algorithms.base import (
     Observations,
     Problem,
     Values,
-    shaping,
 )
 from fat2thin.algorithms.losses import Setting, half_squared_error
 from fat2thin.policies.families import Sparse
 from fat2thin.policies.networks import PolicyNetwork, ScalarNetwork
-from fat2thin.policies.policy import Policy, unit_policy
+from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
 PEAK, SLOPE = 0.9, 1.5
-"""Numbers of the closed form: V is 0.9 mu / w below mu + the largest Q, and k = 1.5 mu / w^3."""
+"""Numbers of the closed form: V = peak + mu (1 - 0.9 / w) and k = 1.5 mu / w^3."""
+HALF_WIDTHS = (1e-2, 10.0)
+"""Bounds of w in half-ranges of the box. Above 1 Q becomes flatter; the band is the whole box."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +70,6 @@ class QuasiOptimalConfig(configs.LearningConfig):
 
     action_bandwidth: float = 1.0
     """Width of the kernel in actions, in half-ranges of the action box."""
-
-    half_width_low: float = shaping(1e-2)
-    """Smallest half-width of the band, in half-ranges of the action box."""
-
-    half_width_high: float = shaping(10.0)
-    """Largest half-width in Q, in half-ranges of the action box: above 1 the policy's band is the
-    whole box, and Q becomes flatter."""
 
 
 class QuadraticCritic(eqx.Module):
@@ -95,8 +89,6 @@ def check(config: QuasiOptimalConfig) -> None:
     """Raise a ValueError that names the field if a setting is out of range."""
     configs.check_learning(config)
     configs.positive(config, "temperature", "observation_bandwidth", "action_bandwidth")
-    configs.between(config, "half_width_low", 0.0, min(config.half_width_high, 1.0))
-    configs.positive(config, "half_width_high")
 
 
 def init(key: Key[Array, ""], problem: Problem, config: QuasiOptimalConfig) -> QuasiOptimalState:
@@ -120,33 +112,29 @@ def update(
     def loss(network: QuadraticCritic) -> tuple[Array, Metrics]:
         # The gradient flows through the target, too: pairs of rows make its estimate unbiased.
         target = steps.critic_target(batch, network.value(batch.next_observation), problem, config)
-        here, gain = network.value(batch.observation), advantage(network.policy, batch, config)
-        error = kernel_loss(target - here - gain, nearness)
-        rows = {"critic_loss": half_squared_error(here + gain, target), "q_mean": here + gain}
-        return error, {"kernel_loss": error, "v_mean": here, **rows}
+        value = network.value(batch.observation)
+        centre, log_width = BoundedNetwork(network.policy, HALF_WIDTHS, False)(batch.observation)
+        gain = advantage(batch.action, centre, jnp.exp(log_width), config.temperature)
+        error = kernel_loss(target - value - gain, nearness)
+        rows = {"critic_loss": half_squared_error(value + gain, target), "q_mean": value + gain}
+        return error, {"kernel_loss": error, "v_mean": value, **rows}
 
-    before = band_policy(state.critic.network.policy, config)
+    before = band_policy(state.critic.network.policy)
     critic, metrics = steps.descend(state.critic, loss, config)
     return QuasiOptimalState(critic), {**metrics, **steps.watch_policy(before, batch)}
 
 
-def advantage(network: PolicyNetwork, batch: Batch, config: QuasiOptimalConfig) -> Values:
-    """Return Q(s, a) - V(s) of logged actions."""
-    centre, log_width = band_policy(network, config).network(batch.observation)
-    return closed_form_advantage(batch.action, centre, jnp.exp(log_width), config.temperature)
-
-
-def closed_form_advantage(
+def advantage(
     action: Actions, centre: Actions, half_width: Actions, temperature: Setting
 ) -> Values:
     """Return Q(s, a) - V(s) for the Q whose optimal policy has this centre and half-width.
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from fat2thin.algorithms.quasi_optimal import closed_form_advantage
-        >>> action, centre, half_width = jnp.zeros((3, 1, 1)) + jnp.array([[[0.5]], [[0.0]], [[1.0]]])
-        >>> closed_form_advantage(action, centre, half_width, 2.0).tolist()  # 2 (0.9 - 0.375 - 1)
-        [-0.9500000476837158]
+        >>> from fat2thin.algorithms.quasi_optimal import advantage
+        >>> action, centre, half_width = (jnp.full((1, 1), number) for number in (0.5, 0.0, 1.0))
+        >>> round(float(advantage(action, centre, half_width, 2.0)[0]), 4)  # 2 (0.9 - 0.375 - 1)
+        -0.95
     """
     squared = ((action - centre) / half_width) ** 2
     return temperature * jnp.sum((PEAK - SLOPE * squared) / half_width - 1.0, axis=-1)
@@ -170,22 +158,15 @@ def kernel_loss(residual: Values, kernel: Float[Array, "batch batch"]) -> Float[
     return residual @ others @ residual / max(rows * (rows - 1), 1)
 
 
-def band_policy(network: PolicyNetwork, config: QuasiOptimalConfig) -> Policy:
-    """Return the policy that Q defines, in half-ranges of the box."""
-    return unit_policy(network, Sparse(), (config.half_width_low, config.half_width_high))
+def band_policy(network: PolicyNetwork) -> Policy:
+    """Return the policy that Q defines, in half-ranges of the box, shifted to lie in the box."""
+    return unit_policy(network, Sparse(), (HALF_WIDTHS[0], 1.0))
 
 
 def policy(state: QuasiOptimalState, problem: Problem, config: QuasiOptimalConfig) -> Policy:
     """Return the policy that Q defines, in the environment's units."""
-    unit = band_policy(state.critic.network.policy, config)
+    unit = band_policy(state.critic.network.policy)
     return unit.in_box(problem.action_low, problem.action_high)
-
-
-def value(
-    state: QuasiOptimalState, problem: Problem, config: QuasiOptimalConfig
-) -> ScalarNetwork:
-    """Return V."""
-    return state.critic.network.value
 
 
 ALGORITHM = Algorithm(
@@ -196,7 +177,6 @@ ALGORITHM = Algorithm(
     init=init,
     update=update,
     policy=policy,
-    value=value,
     metrics={
         **steps.CRITIC_METRICS,
         "critic_loss": Meaning(
