@@ -66,11 +66,11 @@ def test_the_closed_form_equals_quadrature(temperature, curvature, centre):
 @pytest.mark.parametrize(("temperature", "curvature", "centre"), PARABOLAS[:2])
 def test_the_policy_has_the_optimal_density(temperature, curvature, centre):
     network = jax.tree.map(jnp.zeros_like, PolicyNetwork(jax.random.key(0), 1, 1, (2,)))
-    heads = jnp.arctanh(jnp.array([centre])), jnp.log(half_width(temperature, curvature))[None]
+    heads = jnp.arctanh(jnp.array([centre])), jnp.log(jnp.array([curvature]))
     network = eqx.tree_at(lambda made: (made.centre.bias, made.log_scale.bias), network, heads)
     density = solved(temperature, curvature, centre)[1]
     actions = jnp.array([[-0.9], [centre], [centre + 0.2], [0.9]])
-    found = jnp.exp(band_policy(network)(jnp.zeros((4, 1))).log_prob(actions))
+    found = jnp.exp(band_policy(network, temperature)(jnp.zeros((4, 1))).log_prob(actions))
     np.testing.assert_allclose(found, density(np.asarray(actions[:, 0])), rtol=1e-4, atol=1e-6)
 
 

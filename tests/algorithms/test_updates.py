@@ -64,7 +64,7 @@ def calm(part):
     if isinstance(part, Learner):
         return part._replace(network=calm(part.network))
     if isinstance(part, QuadraticCritic):
-        return eqx.tree_at(lambda critic: critic.policy, part, calm(part.policy))
+        return eqx.tree_at(lambda critic: critic.parabola, part, calm(part.parabola))
     if isinstance(part, PolicyNetwork):
         part = eqx.tree_at(lambda policy: policy.log_scale, part, calm(part.log_scale))
         return eqx.tree_at(lambda policy: policy.centre.weight, part, 0.3 * part.centre.weight)
@@ -528,10 +528,10 @@ def test_quasi_optimal_minimises_the_kernel_loss_through_the_next_value():
     np.fill_diagonal(near, 0.0)
 
     def errors(critic):
-        centre, half_width = heads(critic.policy)
-        # The best density of this parabola has the half-width, and the value V.
-        peak = scalar(critic.value, ROW.observation) - joint(0.3 * (1.0 - 0.9 / half_width))
-        fall = 0.45 / half_width**3 * (ROW.action - np.tanh(centre)) ** 2
+        centre, curvature = heads(critic.parabola)
+        gain = 0.3 * (1.0 - 0.9 / np.cbrt(0.45 / curvature))
+        peak = scalar(critic.value, ROW.observation) - joint(gain)
+        fall = curvature * (ROW.action - np.tanh(centre)) ** 2
         following = scalar(critic.value, ROW.next_observation)
         goal = ROW.reward + PROBLEM.discount * ROW.continuation * following
         return goal - (peak - joint(fall))

@@ -11,7 +11,7 @@ its squared density has the integral 3 / (5 w), so that
 
     w^3 = 3 mu / (2 k)        E[Q] = peak - k w^2 / 5        V = peak + mu (1 - 0.9 / w)
 
-A policy network for m and w and a network for V thus define Q, with k and peak eliminated:
+A network for m and log k and a network for V thus define the policy and, with w from log k,
 
     Q(s, a) = V(s) + mu ((0.9 - 1.5 z^2) / w - 1)                                  z = (a - m) / w
 
@@ -73,9 +73,10 @@ class QuasiOptimalConfig(configs.LearningConfig):
 
 
 class QuadraticCritic(eqx.Module):
-    """The networks that define Q: centre and half-width of the policy, and V."""
+    """The networks that define Q: its maximiser m and log curvature log k, and V."""
 
-    policy: PolicyNetwork
+    parabola: PolicyNetwork
+    """Its head for the logarithm of a scale is log k: then weight decay does not depend on mu."""
     value: ScalarNetwork
 
 
@@ -93,10 +94,10 @@ def check(config: QuasiOptimalConfig) -> None:
 
 def init(key: Key[Array, ""], problem: Problem, config: QuasiOptimalConfig) -> QuasiOptimalState:
     """Return new networks and an optimiser."""
-    policy_key, value_key = jax.random.split(key)
-    policy = steps.start_policy(policy_key, problem, config).network
+    parabola_key, value_key = jax.random.split(key)
+    parabola = steps.start_policy(parabola_key, problem, config).network
     value = steps.start_value(value_key, problem, config).network
-    return QuasiOptimalState(steps.start(QuadraticCritic(policy, value)))
+    return QuasiOptimalState(steps.start(QuadraticCritic(parabola, value)))
 
 
 def update(
@@ -113,13 +114,16 @@ def update(
         # The gradient flows through the target, too: pairs of rows make its estimate unbiased.
         target = steps.critic_target(batch, network.value(batch.next_observation), problem, config)
         value = network.value(batch.observation)
-        centre, log_width = BoundedNetwork(network.policy, HALF_WIDTHS, False)(batch.observation)
+        band = BoundedNetwork(
+            band_network(network.parabola, config.temperature), HALF_WIDTHS, False
+        )
+        centre, log_width = band(batch.observation)
         gain = advantage(batch.action, centre, jnp.exp(log_width), config.temperature)
         error = kernel_loss(target - value - gain, nearness)
         rows = {"critic_loss": half_squared_error(value + gain, target), "q_mean": value + gain}
         return error, {"kernel_loss": error, "v_mean": value, **rows}
 
-    before = band_policy(state.critic.network.policy)
+    before = band_policy(state.critic.network.parabola, config.temperature)
     critic, metrics = steps.descend(state.critic, loss, config)
     return QuasiOptimalState(critic), {**metrics, **steps.watch_policy(before, batch)}
 
@@ -158,14 +162,21 @@ def kernel_loss(residual: Values, kernel: Float[Array, "batch batch"]) -> Float[
     return residual @ others @ residual / max(rows * (rows - 1), 1)
 
 
-def band_policy(network: PolicyNetwork) -> Policy:
+def band_network(parabola: PolicyNetwork, temperature: Setting) -> PolicyNetwork:
+    """Return the network of the best density: log w = (log(1.5 mu) - log k) / 3."""
+    head = parabola.log_scale
+    numbers = -head.weight / 3.0, (jnp.log(SLOPE * temperature) - head.bias) / 3.0
+    return eqx.tree_at(lambda made: (made.log_scale.weight, made.log_scale.bias), parabola, numbers)
+
+
+def band_policy(parabola: PolicyNetwork, temperature: Setting) -> Policy:
     """Return the policy that Q defines, in half-ranges of the box, shifted to lie in the box."""
-    return unit_policy(network, Sparse(), (HALF_WIDTHS[0], 1.0))
+    return unit_policy(band_network(parabola, temperature), Sparse(), (HALF_WIDTHS[0], 1.0))
 
 
 def policy(state: QuasiOptimalState, problem: Problem, config: QuasiOptimalConfig) -> Policy:
     """Return the policy that Q defines, in the environment's units."""
-    unit = band_policy(state.critic.network.policy)
+    unit = band_policy(state.critic.network.parabola, config.temperature)
     return unit.in_box(problem.action_low, problem.action_high)
 
 
