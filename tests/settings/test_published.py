@@ -2,10 +2,11 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from choices import choices
-from fat2thin import algorithms
+from fat2thin import algorithms, data
 from fat2thin.settings import published as module
 from fat2thin.settings.config import make_config
 from fat2thin.settings.published import (
@@ -179,6 +180,18 @@ def test_the_methods_own_settings_agree_with_the_tables():
             iql = published_settings("iql", name, "own").values
             assert iql["expectile"] == 0.7 and iql["temperature"] * 3 == pytest.approx(1)
             assert published_settings("sql", name, "own").values["temperature"] == 0.25
+
+
+def test_quasi_optimal_has_its_authors_settings_in_half_ranges():
+    """Theirs: lambda .05, both bandwidths .5, for actions and states scaled to 0 to 1."""
+    for reward in ("quadratic", "cubic"):
+        found = published_settings("quasi_optimal", f"treatment/{reward}", "own")
+        assert found.values["temperature"] == 2 * 0.05
+        assert found.values["action_bandwidth"] == 2 * 0.5
+        log = data.load(f"treatment/{reward}", 0).observation
+        ranges = np.mean(np.ptp(log, axis=0) / np.std(log, axis=0))
+        assert found.values["observation_bandwidth"] == pytest.approx(0.5 * ranges, rel=0.02)
+        assert found.batch_size == 5 * 24
 
 
 def every_data_set():
