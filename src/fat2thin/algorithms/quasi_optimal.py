@@ -43,6 +43,7 @@ from fat2thin.algorithms.base import (
     Metrics,
     Observations,
     Problem,
+    SmallLogs,
     Values,
 )
 from fat2thin.algorithms.losses import Setting, half_squared_error
@@ -114,10 +115,8 @@ def update(
         # The gradient flows through the target, too: pairs of rows make its estimate unbiased.
         target = steps.critic_target(batch, network.value(batch.next_observation), problem, config)
         value = network.value(batch.observation)
-        band = BoundedNetwork(
-            band_network(network.parabola, config.temperature), HALF_WIDTHS, False
-        )
-        centre, log_width = band(batch.observation)
+        band = band_network(network.parabola, config.temperature)
+        centre, log_width = BoundedNetwork(band, HALF_WIDTHS, False)(batch.observation)
         gain = advantage(batch.action, centre, jnp.exp(log_width), config.temperature)
         error = kernel_loss(target - value - gain, nearness)
         rows = {"critic_loss": half_squared_error(value + gain, target), "q_mean": value + gain}
@@ -151,8 +150,9 @@ def kernel(
     scaled = [observation / config.observation_bandwidth, action / config.action_bandwidth]
     rows = jnp.concatenate(scaled, axis=-1)
     squares = jnp.sum(rows**2, axis=-1)
-    squared_distance = squares[:, None] + squares[None] - 2.0 * rows @ rows.T
-    return jnp.exp(-jnp.maximum(squared_distance, 0.0))
+    # By default a GPU would round the products, which nearly cancel for rows that are close.
+    products = jnp.matmul(rows, rows.T, precision="highest")
+    return jnp.exp(-jnp.maximum(squares[:, None] + squares[None] - 2.0 * products, 0.0))
 
 
 def kernel_loss(residual: Values, kernel: Float[Array, "batch batch"]) -> Float[Array, ""]:
@@ -202,4 +202,5 @@ ALGORITHM = Algorithm(
         "policy_scale": steps.POLICY_METRICS["policy_scale"],
         "logged_inside_support": steps.POLICY_METRICS["logged_inside_support"],
     },
+    small_logs=SmallLogs(noisy={"temperature": 0.001}),
 )
