@@ -119,8 +119,8 @@ def update(
         centre, log_width = BoundedNetwork(band, HALF_WIDTHS, False)(batch.observation)
         gain = advantage(batch.action, centre, jnp.exp(log_width), config.temperature)
         error = kernel_loss(target - value - gain, nearness)
-        rows = {"critic_loss": half_squared_error(value + gain, target), "q_mean": value + gain}
-        return error, {"kernel_loss": error, "v_mean": value, **rows}
+        squared = half_squared_error(value + gain, target)
+        return error, {"kernel_loss": error, "critic_loss": squared, "v_mean": value}
 
     before = band_policy(state.critic.network.parabola, config.temperature)
     critic, metrics = steps.descend(state.critic, loss, config)
@@ -189,12 +189,11 @@ ALGORITHM = Algorithm(
     update=update,
     policy=policy,
     metrics={
-        **steps.CRITIC_METRICS,
         "critic_loss": Meaning(
             "half the squared error of Q against its target",
             "falls towards the noise of the rewards; far below it means overfitting to the log",
         ),
-        "v_mean": steps.VALUE_METRICS["v_mean"],
+        "v_mean": Meaning("mean V of logged states", steps.CRITIC_METRICS["q_mean"].look_for),
         "kernel_loss": Meaning(
             "product of the errors of two rows, weighted by their nearness, mean over all pairs",
             "falls to about zero; single batches may be below it",
