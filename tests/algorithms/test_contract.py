@@ -51,6 +51,7 @@ VARIANTS = {
     "spot": [{"vae_hidden": (8,)}, {"vae_hidden": (8,), "published": True}],
     "bc": [{}, {"policy": "sparse_q_gaussian", "outside_support": "project"}],
     "sparse_reverse_kl": [{}, {"published": True}],
+    "quasi_optimal": [{}],
 }
 QUICK = (
     {"actor_loss": "closed_form"},

@@ -15,6 +15,7 @@ import pytest
 from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.quasi_optimal import QuadraticCritic
 from fat2thin.algorithms.steps import Learner
 from fat2thin.distributions import QGaussian
 from fat2thin.policies.networks import Linear, PolicyNetwork
@@ -48,7 +49,8 @@ class Update(NamedTuple):
 
 def update(name, **settings):
     algorithm = algorithms.get(name)
-    config = algorithm.config(hidden=(4,), learning_rate=0.05, polyak_rate=POLYAK, **settings)
+    targets = {"polyak_rate": POLYAK} if hasattr(algorithm.config, "polyak_rate") else {}
+    config = algorithm.config(hidden=(4,), learning_rate=0.05, **targets, **settings)
     algorithm.check(config)
     fresh = algorithm.init(jax.random.key(0), PROBLEM, config)
     rng = np.random.default_rng(1)
@@ -63,6 +65,8 @@ def calm(part):
     """Put scales within their bounds and bands within the box, so that nothing is clipped."""
     if isinstance(part, Learner):
         return part._replace(network=calm(part.network))
+    if isinstance(part, QuadraticCritic):
+        return eqx.tree_at(lambda critic: critic.parabola, part, calm(part.parabola))
     if isinstance(part, PolicyNetwork):
         part = eqx.tree_at(lambda policy: policy.log_scale, part, calm(part.log_scale))
         return eqx.tree_at(lambda policy: policy.centre.weight, part, 0.3 * part.centre.weight)
@@ -555,3 +559,26 @@ def test_sparse_reverse_kl_scores_the_policys_own_samples():
         return joint(log_sparse(action, centre, half_width) - behaviour) - log_weight
 
     assert_policy(done, rows)
+
+
+def test_quasi_optimal_minimises_the_kernel_loss_through_the_next_value():
+    done = update("quasi_optimal", temperature=0.3, observation_bandwidth=0.8, action_bandwidth=0.6)
+    inputs = np.concatenate([ROW.observation / 0.8, ROW.action / 0.6], axis=1)
+    near = np.exp(-np.sum((inputs[:, None] - inputs[None]) ** 2, axis=-1))
+    np.fill_diagonal(near, 0.0)
+
+    def errors(critic):
+        centre, curvature = heads(critic.parabola)
+        gain = 0.3 * (1.0 - 0.9 / np.cbrt(0.45 / curvature))
+        peak = scalar(critic.value, ROW.observation) - joint(gain)
+        fall = curvature * (ROW.action - np.tanh(centre)) ** 2
+        following = scalar(critic.value, ROW.next_observation)
+        goal = ROW.reward + PROBLEM.discount * ROW.continuation * following
+        return goal - (peak - joint(fall))
+
+    def loss(critic):
+        return errors(critic) @ near @ errors(critic) / (ROWS * (ROWS - 1))
+
+    assert_rows(done.metrics["kernel_loss"], loss(done.before.critic.network))
+    assert_rows(done.metrics["critic_loss"], errors(done.before.critic.network) ** 2 / 2.0)
+    assert_gradient(done, "critic", loss)

@@ -2,10 +2,11 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from choices import choices
-from fat2thin import algorithms
+from fat2thin import algorithms, data
 from fat2thin.data.scaling import check_reward_scale
 from fat2thin.settings import published as module
 from fat2thin.settings.config import make_config
@@ -258,6 +259,18 @@ def test_a_note_names_the_published_scales(algorithm, note):
     assert describe_settings([spec], given, automatic=False) == ""
 
 
+def test_quasi_optimal_has_its_authors_settings_in_half_ranges():
+    """Theirs: lambda .05, both bandwidths .5, for actions and states scaled to 0 to 1."""
+    for reward in ("quadratic", "cubic"):
+        found = published_settings("quasi_optimal", f"treatment/{reward}", "own")
+        assert found.values["temperature"] == 2 * 0.05
+        assert found.values["action_bandwidth"] == 2 * 0.5
+        log = data.load(f"treatment/{reward}", 0).observation
+        ranges = np.mean(np.ptp(log, axis=0) / np.std(log, axis=0))
+        assert found.values["observation_bandwidth"] == pytest.approx(0.5 * ranges, rel=0.02)
+        assert found.batch_size == 5 * 24
+
+
 def every_data_set():
     """Return all full names in the file, and one name for each beginning."""
     named = {name for record in records() for name in record.datasets}
@@ -329,7 +342,7 @@ def test_every_record_is_well_formed():
         # Every record must apply to some data set.
         assert any(record.fits(dataset) for dataset in every_data_set())
         assert record.completes or origins(record.algorithm, record.datasets[0])
-        assert record.batch_size is None or record.batch_size in (256, 1024)
+        assert record.batch_size is None or record.batch_size in (120, 256, 1024)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from fat2thin.algorithms import (
     fttpo_published,
     inac,
     iql,
+    quasi_optimal,
     rebrac,
     sparse_reverse_kl,
     spot,
@@ -93,7 +94,7 @@ def get(name: str) -> Algorithm:
 
 for _module in (
     fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, rebrac, spot, bc,
-    sparse_reverse_kl,
+    sparse_reverse_kl, quasi_optimal,
 ):  # fmt: skip
     register(_module.ALGORITHM)
 
