@@ -12,6 +12,11 @@ from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import DataFileError
+from fat2thin.data.formats.d4rl import place_of
+from fat2thin.data.writers import write_hdf5
+from fat2thin.envs import regenerate
+from fat2thin.envs.rollouts import ROBOTS
+from fat2thin.evaluation.returns import TaskError
 from fat2thin.evaluation.statistics import ratio
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlanProgress
@@ -81,19 +86,79 @@ def test_an_unknown_preset_is_an_error_that_lists_the_presets(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig7", "all"])
-@pytest.mark.parametrize("source", ["regenerated", "d4rl"])
-def test_missing_data_is_an_error_before_anything_is_written(name, source, tmp_path, monkeypatch):
+@pytest.fixture
+def no_data(tmp_path, monkeypatch):
+    """Have a machine without any robot data."""
     (tmp_path / "nothing").mkdir()
-    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    for variable in ("FAT2THIN_DATA", "MINARI_DATASETS_PATH"):
+        monkeypatch.setenv(variable, str(tmp_path / "nothing"))
+    return tmp_path / "nothing"
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig7", "hyperparameters", "all"])
+@pytest.mark.parametrize(
+    ("source", "commands"),
+    [
+        ("d4rl", ("curl --create-dirs -o", "halfcheetah_medium_expert-v2.hdf5", "FAT2THIN_DATA")),
+        ("minari", ("minari download mujoco/halfcheetah/expert-v0", "MINARI_DATASETS_PATH")),
+    ],
+)
+def test_missing_data_is_an_error_before_anything_is_written(
+    name, source, commands, no_data, tmp_path
+):
     with pytest.raises(DataFileError) as error:
         reproduce(name, Reproduction(SCALE, source), tmp_path / "new")
-    assert "halfcheetah" in str(error.value)
-    assert ".hdf5" in str(error.value)
-    assert "FAT2THIN_DATA" in str(error.value)
+    assert all(words in str(error.value) for words in commands)
+    missing = 1 if name in ("fig1", "fig5", "fig7") else 9
+    assert str(error.value).count(" not found") == missing
     assert not (tmp_path / "new").exists()
+
+
+def test_without_mujoco_the_error_names_the_extra(no_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(regenerate, "mujoco_is_installed", lambda: False)
+    with pytest.raises(ValueError, match=r'pip install "fat2thin\[mujoco\]"'):
+        reproduce("all", ASKED, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "amount"),
+    [
+        (ASKED, "2 data sets, 4,000 rows, 1 MB, about "),
+        (Reproduction(SCALES["small"]), "2 data sets, 600,000 rows, 57 MB, about "),
+    ],
+)
+def test_missing_regenerated_data_are_made_after_saying_how_much(
+    asked, amount, no_data, capsys, monkeypatch
+):
+    made = []
+
+    def make(names, progress):
+        assert amount in capsys.readouterr().out
+        made.extend(names)
+        for name in names:
+            write_hdf5(two_coordinates(), place_of(name))
+
+    monkeypatch.setattr(regenerate, "mujoco_is_installed", lambda: True)
+    monkeypatch.setattr(regenerate, "make", make)
+    runs = [
+        *(asked.robot(name, presets.FTTPO) for name in ("hopper-medium", "walker2d-medium-expert")),
+        asked.treatment("cubic", presets.FTTPO),
+    ]
+    specs = [dataclasses.replace(run.spec, task="none") for run in runs]
+    reproduction.provide_data(specs)
+    wanted = [asked.robot_data("hopper-medium"), asked.robot_data("walker2d-medium-expert")]
+    assert made == wanted
+    reproduction.provide_data(specs)
+    assert made == wanted and capsys.readouterr().out == ""
+
+
+def test_a_task_that_cannot_be_simulated_is_an_error_before_anything_runs(no_data, monkeypatch):
+    run = ASKED.robot("hopper-medium", presets.FTTPO)
+    write_hdf5(two_coordinates(), place_of(run.spec.dataset))
+    monkeypatch.setitem(ROBOTS, "hopper", "Nowhere-v5")
+    with pytest.raises(TaskError, match="Nowhere-v5"):
+        reproduction.provide_data([run.spec])
 
 
 # The output of each preset, from made-up runs.
@@ -154,7 +219,7 @@ TABLES = {"fig1": 1, "fig2": 2, "fig4": 10, "fig6": 1, "treatment": 2, "ablation
 @pytest.fixture
 def made_up(monkeypatch, robot_log):
     """Replace the computation of planned runs by made-up runs."""
-    monkeypatch.setattr(reproduction, "refuse_missing_data", lambda planned: None)
+    monkeypatch.setattr(reproduction, "provide_data", lambda specs: None)
     monkeypatch.setattr(reproduction, "carry_out", lambda planned, root, progress: None)
     monkeypatch.setattr(
         reproduction,

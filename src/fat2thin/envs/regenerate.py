@@ -154,12 +154,17 @@ def check(
             raise ValueError(f"{path} is a folder: choose another name")
         if path.exists() and not overwrite:
             raise ValueError(f"{path} exists; --overwrite replaces it")
-    if importlib.util.find_spec("mujoco") is None:
+    if not mujoco_is_installed():
         raise ValueError(
             "regenerated data sets are rolled out in MuJoCo, which is not installed: "
             'pip install "fat2thin[mujoco]"'
         )
     return wanted
+
+
+def mujoco_is_installed() -> bool:
+    """Return whether the simulator is there, without importing it."""
+    return importlib.util.find_spec("mujoco") is not None
 
 
 def _destinations(sets: Sequence[RobotSet], out: str | Path | None) -> list[Path]:
@@ -184,10 +189,10 @@ class _Maker:
         self.wanted, self.path, self._seed = wanted, path, seed
         self._weights = load_actors(wanted.robot)
         self._rows = np.empty(wanted.rows, row_type(self._weights))
-        self._bytes, self._received = memoryview(self._rows).cast("B"), 0
+        self._bytes, self._received = self._rows.view(np.uint8), 0
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115
-        order = {"robot": wanted.robot, "task": ROBOTS[wanted.robot], "level": wanted.level}
-        order |= {"rows": wanted.rows, "seed": seed}
+        order = {**wanted._asdict(), "task": ROBOTS[wanted.robot], "seed": seed}
+        del order["name"]
         self.process = start_process(_MODULE, order, stderr=self._messages)
         assert self.process.stdout is not None
         self.output = self.process.stdout
@@ -200,7 +205,8 @@ class _Maker:
     def receive(self) -> bool:
         """Store what the process has sent; return False if it has ended."""
         sent = os.read(self.output.fileno(), _READ_AT_ONCE)
-        self._bytes[self._received : self._received + len(sent)] = sent
+        place = slice(self._received, self._received + len(sent))
+        self._bytes[place] = np.frombuffer(sent, np.uint8)
         self._received += len(sent)
         return bool(sent)
 
