@@ -115,8 +115,8 @@ def test_both_rewards_share_a_program():
 def test_unknown_scales_and_sources_are_errors():
     with pytest.raises(ValueError, match="smoke, small, paper"):
         scale_of("huge")
-    with pytest.raises(ValueError, match="regenerated, d4rl"):
-        Reproduction(scale_of("smoke"), "minari")
+    with pytest.raises(ValueError, match="regenerated, d4rl, minari"):
+        Reproduction(scale_of("smoke"), "rlds")
 
 
 def test_sweeps_never_select_and_report_on_the_same_seed():
