@@ -12,7 +12,7 @@ from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import DataFileError
-from fat2thin.data.formats.d4rl import place_of
+from fat2thin.data.formats.d4rl import ROBOT_SETS, place_of
 from fat2thin.data.writers import write_hdf5
 from fat2thin.envs import regenerate
 from fat2thin.envs.rollouts import ROBOTS
@@ -20,9 +20,17 @@ from fat2thin.evaluation.returns import TaskError
 from fat2thin.evaluation.statistics import ratio
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlanProgress
-from fat2thin.paper import policy_figures, presets, reproduction, studies
-from fat2thin.paper.claims import Reproduced
-from fat2thin.paper.presets import PRESETS, SCALES, Method, Reproduction, method, options_of
+from fat2thin.paper import claims_table, policy_figures, presets, reproduction, studies
+from fat2thin.paper.claims import NOT_RUN, Reproduced
+from fat2thin.paper.presets import (
+    PRESETS,
+    SCALES,
+    CurveSizes,
+    Method,
+    Reproduction,
+    method,
+    options_of,
+)
 from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
 from fat2thin.policies.families import HeavyTailed, Sparse, Squashed
 from fat2thin.report import style
@@ -298,6 +306,26 @@ def test_all_runs_every_preset_and_the_times(tmp_path, monkeypatch, made_up):
     assert shown == [*PRESETS, "time"]
     others = {"time", "all", "hyperparameters", "hyperparameters-treatment"}
     assert set(NAMES) == {*PRESETS, "selection", "small-logs", *others}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_everything_in_the_paper_runs_on_a_machine_without_data(no_data, tmp_path):
+    """With the extra mujoco: every figure, table and claim, with few updates and rows."""
+    pytest.importorskip("mujoco", reason="the extra mujoco is not installed")
+    tiny = SCALE._replace(
+        treatment=CurveSizes(steps=4, seeds=2, evaluations=2, episodes=2),
+        robots=CurveSizes(steps=4, seeds=2, evaluations=2, episodes=1),
+        clipped_steps=4, robot_evolution=1, regenerated_rows=300,
+    )  # fmt: skip
+    outcome = reproduce("all", Reproduction(tiny), tmp_path / "new", PlanProgress())
+    assert {path.stem for path in no_data.iterdir()} == {f"{name}@300" for name in ROBOT_SETS}
+    drawn = {name for names in PICTURES.values() for name in names} | {"time"}
+    assert {path.stem for path in outcome.pictures} == drawn
+    assert all(path.stat().st_size for path in outcome.pictures)
+    assert len(outcome.tables) == sum(TABLES.values()) + 1
+    found = claims_table.verdicts(tmp_path / "new")
+    assert [one.claim.name for one in found if one.verdict == NOT_RUN] == []
 
 
 # Times
