@@ -4,11 +4,11 @@
     python benchmarks/mujoco_methods.py --gather  collect the finished runs
     python benchmarks/mujoco_methods.py           print the tables and draw the learning curves
 
-The data sets are regenerated/<robot>-<set> in the folder given by FAT2THIN_DATA. They were recorded
-with our own actors and are not D4RL's. A part is one method on all data sets of robots with equal
-network widths, in one program. Each run has a folder in runs/mujoco_methods. `--run` can be started
-in several processes: each part is done by one of them, and finished parts are skipped. The numbers
-for the documentation are in docs/results/mujoco_methods.json.
+The data sets are regenerated/<robot>-<set> in the folder given by FAT2THIN_DATA; they are not
+D4RL's. `fat2thin data make regenerated/all` makes them. A part is one method on all data sets of
+robots with equal network widths, in one program. Each run has a folder in runs/mujoco_methods.
+`--run` can be started in several processes: each part is done by one of them, and finished parts
+are skipped. The numbers for the documentation are in docs/results/mujoco_methods.json.
 """
 
 import argparse

@@ -60,6 +60,26 @@ class Precise(gymnasium.Env):
         return np.zeros(2, np.float32), float(action[0]), True, False, {}
 
 
+class Hop(gymnasium.Env):
+    """Has the sizes of the hopper; actions move its observation, and a large one is the end."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (11,), np.float64)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = self.np_random.normal(size=11)
+        self.steps = 0
+        return self.state.copy(), {}
+
+    def step(self, action):
+        assert action.shape == (3,) and action.dtype == np.float32
+        self.state = 0.9 * self.state + np.resize(action, 11) * self.np_random.normal(size=11)
+        self.steps += 1
+        over = bool(np.abs(self.state).max() > 2.0)
+        return self.state.copy(), np.float64(action.sum()), over, self.steps == 6, {}
+
+
 class Choice(gymnasium.Env):
     """Has discrete actions instead of a box."""
 
@@ -74,5 +94,5 @@ class Unbounded(gymnasium.Env):
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-for _task in (Countdown, Precise, Choice, Unbounded):
+for _task in (Countdown, Precise, Hop, Choice, Unbounded):
     gymnasium.register(f"{_task.__name__}-v0", entry_point=_task, disable_env_checker=True)

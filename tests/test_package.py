@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -72,6 +73,17 @@ def imported_packages(source: Path) -> set[str]:
 def test_nothing_can_run_code_from_a_file(source):
     assert not imported_packages(source) & {"pickle", "cloudpickle", "dill", "joblib", "shelve"}
     assert "allow_pickle=True" not in source.read_text()
+
+
+def test_a_wheel_contains_the_actors_of_the_robot_data(tmp_path):
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    actors = {
+        f"fat2thin/envs/actors/{robot}.npz" for robot in ("halfcheetah", "hopper", "walker2d")
+    }
+    assert actors <= {*zipfile.ZipFile(wheel).namelist()}
 
 
 def test_every_constraint_pins_one_version():

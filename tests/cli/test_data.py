@@ -15,9 +15,9 @@ from fat2thin.columns import Column, Transform
 from fat2thin.data import writers
 from fat2thin.data.checks import Finding, Report
 from fat2thin.data.operations import split
-from fat2thin.envs import TaskFailed, treatment
+from fat2thin.envs import TaskFailed, regenerate, treatment
 from fat2thin.envs.record import from_policy, record, uniform
-from fat2thin.envs.rollouts import describe
+from fat2thin.envs.rollouts import ROBOTS, describe
 from untrained import untrained_run
 
 COUNTDOWN = "rollout_tasks:Countdown-v0"
@@ -259,18 +259,63 @@ def test_files_are_overwritten_only_on_request(tmp_path, capsys):
         (["make", "Pendulum-v1", "minari/pendulum"], "'pendulum' is not a Minari id"),
         (["convert", "treatment/cubic", "minari/a/../b-v0"], "is not a Minari id"),
         (["make", COUNTDOWN, "minari/log-v0"], "Register the task with a text entry_point"),
+        (["make"], "name a data set or a Gymnasium task: see `fat2thin data make --help`"),
+        (["make", "treatment/cubic"], "name the file for treatment/cubic, for example"),
+        (["make", "treatment/cubic", "a.npz", "b.npz"], "'b.npz' is one too many"),
+        (["make", "treatment/cubic", "a.npz", "--out", "b.npz"], "'a.npz' is one too many"),
+        (["make", "treatment/cubic", "x.npz", "--workers", "2"], "--workers has no effect"),
+        (["make", "regenerated/hoper-medium"], "did you mean 'regenerated/hopper-medium'"),
+        (["make", "regenerated/hopper-medium", "x.npz"], "cannot be written to x.npz: name a file"),
+        (["make", "regenerated/hopper-medium", "--way", "centre"], "--way has no effect"),
+        (["make", "Hopper-v5", "regenerated/hopper-medium"], "make it alone"),
+        (["make", "regenerated/all"], 'pip install "fat2thin[mujoco]"'),
     ],
 )
 def test_a_user_error_is_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr("fat2thin.envs.record.Environments", None)
+    monkeypatch.setattr(regenerate, "mujoco_is_installed", lambda: False)
     with pytest.raises(SystemExit) as end:
         main(["data", *arguments])
     text = str(end.value.code)
     assert text.startswith("fat2thin: ") and message in text
     assert "\n" not in text
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def hopping(tmp_path, monkeypatch):
+    """Make regenerated sets of the hopper with a task that needs no MuJoCo, in a new folder."""
+    monkeypatch.setitem(ROBOTS, "hopper", "rollout_tasks:Hop-v0")
+    monkeypatch.setattr(regenerate, "mujoco_is_installed", lambda: True)
+    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path / "new"))
+
+
+def test_a_regenerated_set_is_made_where_it_is_read(hopping, tmp_path, capsys):
+    name = "regenerated/hopper-medium"
+    main(["data", "make", name, "--rows", "30", "--seed", "1", "--workers", "1"])
+    printed = capsys.readouterr()
+    path = tmp_path / "new" / "hopper-medium@30.hdf5"
+    assert printed.out.startswith(f"{path}: {name}@30, 30 rows in ")
+    assert printed.err.startswith("1 data set, 30 rows, 1 MB, about ")
+    assert data.load(f"{name}@30").rows <= 30
+    with pytest.raises(SystemExit, match=r"hopper-medium@30\.hdf5 exists; --overwrite replaces it"):
+        main(["data", "make", f"{name}@30"])
+    main(["data", "make", name, str(tmp_path / "own.hdf5"), "--rows", "30", "--seed", "1"])
+    assert (tmp_path / "own.hdf5").read_bytes() == path.read_bytes()
+
+
+def test_an_interrupted_set_is_not_written(hopping, tmp_path, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(regenerate._Maker, "receive", interrupt)
+    with pytest.raises(SystemExit) as end:
+        main(["data", "make", "regenerated/hopper-medium", "--rows", "30"])
+    assert end.value.code == 130
+    assert capsys.readouterr().err.endswith("Interrupted. Only finished files were kept.\n")
+    assert not [*(tmp_path / "new").iterdir()]
 
 
 def test_help_lists_the_formats(capsys):

@@ -258,7 +258,7 @@ def test_the_options_list_every_preset_and_scale():
     [
         (["fig33"], "fig33"),
         (["fig3", "--scale", "huge"], "huge"),
-        (["fig3", "--data", "minari"], "minari"),
+        (["fig3", "--data", "minary"], "did you mean 'minari'"),
         ([], "`fat2thin reproduce` needs PRESET"),
     ],
 )
@@ -295,7 +295,7 @@ def test_the_default_folder_of_a_preset_is_named_after_its_scale(capsys, monkeyp
 
 def test_missing_data_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
-    message = refused(["reproduce", "fig5", "--scale", "smoke", "--out", tmp_path / "new"])
-    assert "halfcheetah-medium-expert.hdf5" in message
-    assert "FAT2THIN_DATA" in message
+    message = refused(["reproduce", "fig5", "--data", "d4rl", "--out", tmp_path / "new"])
+    assert "halfcheetah_medium_expert-v2.hdf5" in message
+    assert "FAT2THIN_DATA" in message and "\n" not in message.strip()
     assert not (tmp_path / "new").exists()

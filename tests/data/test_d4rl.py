@@ -184,6 +184,7 @@ def test_rounding_to_float32_does_not_leave_the_box(tmp_path):
         ("d4rl/walker2d-random-v0", "walker2d_random.hdf5"),
         ("d4rl/hopper-medium-v2", "hopper-medium-v2.h5"),
         ("regenerated/hopper-medium", "hopper-medium.hdf5"),
+        ("regenerated/hopper-medium@30", "hopper-medium@30.hdf5"),
     ],
 )
 def test_names_are_found_in_the_chosen_folder(tmp_path, monkeypatch, name, file):
@@ -215,6 +216,15 @@ def test_d4rl_data_sets_have_a_unit_box(tmp_path, monkeypatch, name, file, by_pa
             assert data.load(str(path)).action_low == (-0.25,)
 
 
+def test_a_small_set_is_not_taken_for_a_large_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path))
+    write(tmp_path / "hopper-medium@30.hdf5")
+    with pytest.raises(DataFileError, match="was not found"):
+        data.load("regenerated/hopper-medium")
+    write(tmp_path / "hopper-medium.hdf5")
+    assert d4rl.find("regenerated/hopper-medium").stem == "hopper-medium"
+
+
 def test_by_default_the_cache_of_d4rl_comes_first(tmp_path, monkeypatch):
     monkeypatch.delenv("FAT2THIN_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -230,8 +240,18 @@ def test_by_default_the_cache_of_d4rl_comes_first(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("d4rl/hopper-medium-v2", r"hopper_medium-v2\.hdf5.*Fetch it from.*D4RL"),
-        ("regenerated/hopper-medium", "Roll out policies .* Hopper-v5.*observations, actions"),
+        (
+            "d4rl/hopper-medium-v2",
+            r"`curl --create-dirs -o \S+/hopper_medium-v2\.hdf5 "
+            r"http://rail\S+/gym_mujoco_v2/hopper_medium-v2\.hdf5`",
+        ),
+        ("d4rl/pen-human-v1", "Download it from http://rail.*D4RL has the address of every file"),
+        (
+            "regenerated/hopper-medium",
+            "Make it with `fat2thin data make regenerated/hopper-me",
+        ),
+        ("regenerated/hopper-medium@30", "with `fat2thin data make regenerated/hopper-medium@30`"),
+        ("regenerated/hoper-medium", "cannot make it .did you mean 'regenerated/hopper-medium'"),
     ],
 )
 def test_the_error_about_a_missing_file_says_how_to_get_it(tmp_path, monkeypatch, name, message):

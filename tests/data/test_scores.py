@@ -18,6 +18,8 @@ from fat2thin.data import normalised_score
         ("d4rl/ant-medium-v2", 3879.7, 100),
         # By hand: (1607.0138475 + 20.272305) / (3234.3 + 20.272305) is one half.
         ("regenerated/hopper-medium", 1607.0138475, 50),
+        ("regenerated/hopper-medium@30", 1607.0138475, 50),
+        ("minari/mujoco/hopper/simple-v0", 1607.0138475, 50),
     ],
 )
 def test_normalised_scores(task, returns, score):
@@ -37,6 +39,8 @@ def test_scores_keep_the_shape_and_can_exceed_100():
         "d4rl/hopper-medium",
         "d4rl/kitchen-mixed-v0",
         "regenerated/hopper-medium-v2",
+        "regenerated/hopper-medium@",
+        "minari/mujoco/ant/medium-v0",
         "log.npz",
     ],
 )

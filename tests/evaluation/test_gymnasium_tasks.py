@@ -123,7 +123,10 @@ def test_each_data_set_or_task_gets_its_judge(monkeypatch):
     monkeypatch.setitem(gymnasium_tasks.ROBOTS, "hopper", COUNTDOWN)
     own = judge_for("regenerated/hopper-medium")
     assert own.task.name == COUNTDOWN and own.scale.expert == 3234.3
-    assert evaluator("d4rl/hopper-medium-v2") == own
+    for name in ("d4rl/hopper-medium-v2", "regenerated/hopper-medium@9"):
+        assert evaluator(name) == own
+    assert evaluator("minari/mujoco/hopper/simple-v0") == own
+    assert evaluator("minari/mujoco/pusher/medium-v0") is None
     other = judge_for("regenerated/hopper-medium", "Pendulum-v1")
     assert other.task.name == "Pendulum-v1" and other.scale is None
     assert judge_for("own.csv", COUNTDOWN).scale is None

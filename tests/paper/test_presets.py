@@ -37,7 +37,7 @@ def paper():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("source", ["regenerated", "d4rl"])
+@pytest.mark.parametrize("source", ["regenerated", "d4rl", "minari"])
 def test_a_folder_is_the_same_run_in_all_presets(scale, source):
     """Figures share runs by folder, so a folder must always hold the same run."""
     asked = Reproduction(scale_of(scale), source)
@@ -73,6 +73,32 @@ def test_figure_4_is_nine_sets_of_seven_methods_and_two_as_published(paper):
     assert set(count.values()) == {9}
 
 
+def test_data_sets_have_the_names_of_their_source(paper):
+    smoke = scale_of("smoke")
+    names = {
+        paper: "regenerated/hopper-medium-replay",
+        Reproduction(smoke): "regenerated/hopper-medium-replay@2000",
+        Reproduction(smoke, "d4rl"): "d4rl/hopper-medium-replay-v2",
+        Reproduction(smoke, "minari"): "minari/mujoco/hopper/simple-v0",
+    }
+    for asked, name in names.items():
+        run = asked.robot("hopper-medium-replay", FTTPO)
+        folder = "hopper-simple" if asked.source == "minari" else "hopper-medium-replay"
+        assert (run.spec.dataset, run.name) == (name, f"curves/{folder}/fttpo")
+
+
+def test_small_and_minaris_sets_have_published_settings():
+    for source in ("regenerated", "minari"):
+        spec = Reproduction(scale_of("smoke"), source).robot("hopper-medium", FTTPO).spec
+        assert (spec.settings_from, spec.config.temperature) == ("fttpo", 0.01)
+
+
+def test_sweeps_on_the_treatment_task_need_no_robot(paper):
+    assert {one.base.dataset for one in sweeps(paper, robots=False).values()} == {
+        "treatment/quadratic", "treatment/cubic",
+    }  # fmt: skip
+
+
 def test_a_method_without_a_record_has_default_settings():
     assert settings_of(method("rar"), "regenerated/hopper-medium")[0] == "default"
     origin, values = settings_of(method("rar", published=True), "treatment/cubic")
@@ -89,8 +115,8 @@ def test_both_rewards_share_a_program():
 def test_unknown_scales_and_sources_are_errors():
     with pytest.raises(ValueError, match="smoke, small, paper"):
         scale_of("huge")
-    with pytest.raises(ValueError, match="regenerated, d4rl"):
-        Reproduction(scale_of("smoke"), "minari")
+    with pytest.raises(ValueError, match="regenerated, d4rl, minari"):
+        Reproduction(scale_of("smoke"), "rlds")
 
 
 def test_sweeps_never_select_and_report_on_the_same_seed():

@@ -12,12 +12,25 @@ from experiments.made_up_runs import ConstantPolicy, MadeUpPolicies, evaluation
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem
 from fat2thin.data import DataFileError
+from fat2thin.data.formats.d4rl import ROBOT_SETS, place_of
+from fat2thin.data.writers import write_hdf5
+from fat2thin.envs import regenerate
+from fat2thin.envs.rollouts import ROBOTS
+from fat2thin.evaluation.returns import TaskError
 from fat2thin.evaluation.statistics import ratio
 from fat2thin.experiments import comparison, plan
 from fat2thin.experiments.plan import PlanProgress
-from fat2thin.paper import policy_figures, presets, reproduction, studies
-from fat2thin.paper.claims import Reproduced
-from fat2thin.paper.presets import PRESETS, SCALES, Method, Reproduction, method, options_of
+from fat2thin.paper import claims_table, policy_figures, presets, reproduction, studies
+from fat2thin.paper.claims import NOT_RUN, Reproduced
+from fat2thin.paper.presets import (
+    PRESETS,
+    SCALES,
+    CurveSizes,
+    Method,
+    Reproduction,
+    method,
+    options_of,
+)
 from fat2thin.paper.reproduction import NAMES, STUDIES, reproduce
 from fat2thin.policies.families import HeavyTailed, Sparse, Squashed
 from fat2thin.report import style
@@ -81,19 +94,80 @@ def test_an_unknown_preset_is_an_error_that_lists_the_presets(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig7", "all"])
-@pytest.mark.parametrize("source", ["regenerated", "d4rl"])
-def test_missing_data_is_an_error_before_anything_is_written(name, source, tmp_path, monkeypatch):
+@pytest.fixture
+def no_data(tmp_path, monkeypatch):
+    """Have a machine without any robot data."""
     (tmp_path / "nothing").mkdir()
-    monkeypatch.setenv("FAT2THIN_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    for variable in ("FAT2THIN_DATA", "MINARI_DATASETS_PATH"):
+        monkeypatch.setenv(variable, str(tmp_path / "nothing"))
+    return tmp_path / "nothing"
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig7", "hyperparameters", "all"])
+@pytest.mark.parametrize(
+    ("source", "commands"),
+    [
+        ("d4rl", ("curl --create-dirs -o", "halfcheetah_medium_expert-v2.hdf5", "FAT2THIN_DATA")),
+        ("minari", ("minari download mujoco/halfcheetah/expert-v0", "MINARI_DATASETS_PATH")),
+    ],
+)
+def test_missing_data_is_an_error_before_anything_is_written(
+    name, source, commands, no_data, tmp_path
+):
     with pytest.raises(DataFileError) as error:
         reproduce(name, Reproduction(SCALE, source), tmp_path / "new")
-    assert "halfcheetah" in str(error.value)
-    assert ".hdf5" in str(error.value)
-    assert "FAT2THIN_DATA" in str(error.value)
+    assert all(words in str(error.value) for words in commands)
+    missing = 1 if name in ("fig1", "fig5", "fig7") else 9
+    assert str(error.value).count(" not found") == missing
     assert not (tmp_path / "new").exists()
+
+
+def test_without_mujoco_the_error_names_the_extra(no_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(regenerate, "mujoco_is_installed", lambda: False)
+    with pytest.raises(ValueError, match=r'pip install "fat2thin\[mujoco\]"'):
+        reproduce("all", ASKED, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "amount"),
+    [
+        (ASKED, "2 data sets, 4,000 rows, 1 MB, about "),
+        # Rows of 62 bytes (15 numbers, 2 flags) and of 98 (24 numbers, 2 flags).
+        (Reproduction(SCALES["small"]), "2 data sets, 600,000 rows, 52 MB, about "),
+    ],
+)
+def test_missing_regenerated_data_are_made_after_saying_how_much(
+    asked, amount, no_data, capsys, monkeypatch
+):
+    made = []
+
+    def make(names, progress):
+        assert amount in capsys.readouterr().out
+        made.extend(names)
+        for name in names:
+            write_hdf5(two_coordinates(), place_of(name))
+
+    monkeypatch.setattr(regenerate, "mujoco_is_installed", lambda: True)
+    monkeypatch.setattr(regenerate, "make", make)
+    runs = [
+        *(asked.robot(name, presets.FTTPO) for name in ("hopper-medium", "walker2d-medium-expert")),
+        asked.treatment("cubic", presets.FTTPO),
+    ]
+    specs = [dataclasses.replace(run.spec, task="none") for run in runs]
+    reproduction.provide_data(specs)
+    wanted = [asked.robot_data("hopper-medium"), asked.robot_data("walker2d-medium-expert")]
+    assert made == wanted
+    reproduction.provide_data(specs)
+    assert made == wanted and capsys.readouterr().out == ""
+
+
+def test_a_task_that_cannot_be_simulated_is_an_error_before_anything_runs(no_data, monkeypatch):
+    run = ASKED.robot("hopper-medium", presets.FTTPO)
+    write_hdf5(two_coordinates(), place_of(run.spec.dataset))
+    monkeypatch.setitem(ROBOTS, "hopper", "Nowhere-v5")
+    with pytest.raises(TaskError, match="Nowhere-v5"):
+        reproduction.provide_data([run.spec])
 
 
 # The output of each preset, from made-up runs.
@@ -154,7 +228,7 @@ TABLES = {"fig1": 1, "fig2": 2, "fig4": 10, "fig6": 1, "treatment": 2, "ablation
 @pytest.fixture
 def made_up(monkeypatch, robot_log):
     """Replace the computation of planned runs by made-up runs."""
-    monkeypatch.setattr(reproduction, "refuse_missing_data", lambda planned: None)
+    monkeypatch.setattr(reproduction, "provide_data", lambda specs: None)
     monkeypatch.setattr(reproduction, "carry_out", lambda planned, root, progress: None)
     monkeypatch.setattr(
         reproduction,
@@ -233,6 +307,26 @@ def test_all_runs_every_preset_and_the_times(tmp_path, monkeypatch, made_up):
     assert shown == [*PRESETS, "time"]
     others = {"time", "all", "hyperparameters", "hyperparameters-treatment"}
     assert set(NAMES) == {*PRESETS, "selection", "small-logs", *others}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_everything_in_the_paper_runs_on_a_machine_without_data(no_data, tmp_path):
+    """With the extra mujoco: every figure, table and claim, with few updates and rows."""
+    pytest.importorskip("mujoco", reason="the extra mujoco is not installed")
+    tiny = SCALE._replace(
+        treatment=CurveSizes(steps=4, seeds=2, evaluations=2, episodes=2),
+        robots=CurveSizes(steps=4, seeds=2, evaluations=2, episodes=1),
+        clipped_steps=4, robot_evolution=1, regenerated_rows=300,
+    )  # fmt: skip
+    outcome = reproduce("all", Reproduction(tiny), tmp_path / "new", PlanProgress())
+    assert {path.stem for path in no_data.iterdir()} == {f"{name}@300" for name in ROBOT_SETS}
+    drawn = {name for names in PICTURES.values() for name in names} | {"time"}
+    assert {path.stem for path in outcome.pictures} == drawn
+    assert all(path.stat().st_size for path in outcome.pictures)
+    assert len(outcome.tables) == sum(TABLES.values()) + 1
+    found = claims_table.verdicts(tmp_path / "new")
+    assert [one.claim.name for one in found if one.verdict == NOT_RUN] == []
 
 
 # Times

@@ -104,7 +104,9 @@ def columns(table):
 
 
 def both_names(task):
-    return f"d4rl/{task}-v2", f"regenerated/{task}"
+    robot, _, level = task.partition("-")
+    others = (f"minari/mujoco/{robot}/{level}-v0",) * (level == "medium")
+    return f"d4rl/{task}-v2", f"regenerated/{task}", f"regenerated/{task}@2000", *others
 
 
 def their_tau(values):

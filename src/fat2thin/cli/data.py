@@ -1,12 +1,10 @@
 """Commands for data sets: `fat2thin data info`, `check`, `template`, `convert`, `split`, `make`."""
 
-import contextlib
 import dataclasses
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -178,14 +176,19 @@ def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
 
 @app.command
 def make(
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|TASK")],
-    out: _Out,
+    names: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="NAME|TASK [NAME ...] [OUT|minari/ID]"),
+    ],
     /,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None,
     policy: Annotated[str | None, tyro.conf.arg(metavar="uniform|FOLDER")] = None,
     rows: int | None = None,
     seed: int = 0,
     way: Literal["sampled", "centre", "proposal"] | None = None,
     discount: float | None = None,
+    workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
     """Create a log: generate one for a built-in task, or record a policy in a Gymnasium task.
@@ -196,32 +199,48 @@ def make(
 
     Example: fat2thin data make Hopper-v5 log.hdf5 --policy runs/x --rows 200000
 
+    Example: fat2thin data make regenerated/hopper-medium regenerated/walker2d-medium
+
+    regenerated/ROBOT-SET rolls out stored actors in MuJoCo (extra mujoco); regenerated/all is all
+    nine. The HDF5 files go to the folder $FAT2THIN_DATA, or else to ./data.
+
     Args:
-        name: A data set that is generated per seed, for example treatment/cubic; or a Gymnasium
-            task, for example Hopper-v5 or package.module:Name-v0.
-        out: Path to write to, or minari/ followed by an id.
+        names: A data set that is generated per seed, for example treatment/cubic; a Gymnasium task,
+            for example Hopper-v5 or package.module:Name-v0; or regenerated sets. At the end the
+            path to write to, or minari/ followed by an id; not needed for regenerated sets.
+        out: The path to write to, instead of at the end; for regenerated sets also a folder.
         policy: Policy to record: uniform (the default) draws actions uniformly from the action box;
             a run folder means the policy of the run's first seed.
-        rows: Steps to record, 100,000 by default; the last episode is truncated there.
+        rows: Steps to record; the last episode is truncated there. 100,000 by default; regenerated
+            sets have 200,000 and medium-expert 400,000, or else the number in their name (@2000).
         seed: Seed of the log.
         way: How the policy of a run acts: sampled (the default), at its centre, or as a sample of
             the proposal.
         discount: Discount factor stored in the log for training, 0.99 by default.
+        workers: Processes for several regenerated sets, one per CPU by default. The files do not
+            depend on it.
         overwrite: Replace existing files.
     """
     from fat2thin import data
     from fat2thin.data.writers import refuse
     from fat2thin.envs import TaskFailed
     from fat2thin.envs.record import DISCOUNT, record
+    from fat2thin.training.progress import recording
 
     with plain_errors(ValueError, TaskFailed):
-        recorded = _is_task(name)
+        regenerated, name, out = _read_names(names, out)
+        recorded = not regenerated and _is_task(name)
         of_recordings = {"policy": policy, "rows": rows, "way": way, "discount": discount}
-        given = [f"--{option}" for option, value in of_recordings.items() if value is not None]
-        if not recorded and given:
-            raise ValueError(
-                f"{given[0]} has no effect for {name}, which generates its own log: leave it out"
-            )
+        of_regenerated = {"rows": rows, "workers": workers}
+        accepted = of_regenerated if regenerated else of_recordings if recorded else {}
+        for option, value in (of_recordings | of_regenerated).items():
+            if value is not None and option not in accepted:
+                raise ValueError(f"--{option} has no effect for {name}: leave it out")
+        if regenerated:
+            _regenerate(regenerated, out, rows, seed, workers, overwrite)
+            return
+        if out is None:
+            raise ValueError(f"name the file for {name}, for example `data make {name} log.npz`")
         refuse(out, overwrite)
         if not recorded:
             _write(data.load(name, seed), out, _specification(name))
@@ -231,7 +250,7 @@ def make(
         rows = ROWS if rows is None else rows
         discount = DISCOUNT if discount is None else discount
         began = time.perf_counter()
-        with _bar(task.name, rows) as progress:
+        with recording(task.name, rows) as progress:
             dataset = record(task, act, rows, seed, discount=discount, progress=progress)
         pace = dataset.rows / (time.perf_counter() - began)
         _write(dataset, out, task.specification, f", {pace:,.0f} rows per second")
@@ -291,26 +310,46 @@ def _acting(task: "Task", policy: str, way: str | None, seed: int) -> "Act":
     return from_policy(run.policy(), seed, way or "sampled")
 
 
-@contextlib.contextmanager
-def _bar(title: str, rows: int) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar with rows per second, if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+def _read_names(names: tuple[str, ...], out: Path | None) -> tuple[list[str], str, Path | None]:
+    """Return the regenerated sets to make, or else the name of one other log; and where to."""
+    from fat2thin.data.formats.d4rl import REGENERATED
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    pace = TextColumn("{task.fields[pace]}")
-    began = time.perf_counter()
-    with Progress(*columns, pace, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=rows, pace="")
+    if not names:
+        raise ValueError("name a data set or a Gymnasium task: see `fat2thin data make --help`")
+    regenerated = [name for name in names if name.startswith(REGENERATED)]
+    rest = names[len(regenerated) or 1 :]
+    if regenerated and [*names[: len(regenerated)]] != regenerated:
+        raise ValueError(f"{regenerated[-1]} is not made together with {names[0]}: make it alone")
+    if len(rest) > (out is None):
+        raise ValueError(f"{rest[-1]!r} is one too many: one file is written, or named by --out")
+    return regenerated, names[0], Path(rest[0]) if rest else out
 
-        def progress(done: int) -> None:
-            rate = done / (time.perf_counter() - began)
-            bar.update(task, completed=done, pace=f"{rate:,.0f} rows/s")
 
-        yield progress
+def _regenerate(
+    names: list[str],
+    out: Path | None,
+    rows: int | None,
+    seed: int,
+    workers: int | None,
+    overwrite: bool,
+) -> None:
+    """Make regenerated data sets; an interruption leaves complete files only."""
+    from fat2thin.envs import regenerate
+    from fat2thin.training.progress import recording
+
+    sets = [*regenerate.check(names, rows, out, overwrite)]
+    print(f"{regenerate.describe_work(sets, workers)}.", file=sys.stderr, flush=True)
+    title = sets[0].name if len(sets) == 1 else counted(len(sets), "data set")
+    try:
+        with recording(title, sum(one.rows for one in sets)) as progress:
+            made = regenerate.make(
+                names, rows, seed, out=out, overwrite=overwrite, workers=workers, progress=progress
+            )
+    except KeyboardInterrupt:
+        print("fat2thin: Interrupted. Only finished files were kept.", file=sys.stderr)
+        sys.exit(130)
+    for one in made:
+        print(f"{printable(one.path)}: {one.name}, {one}")
 
 
 def _files_of(source: str) -> list[Path]:

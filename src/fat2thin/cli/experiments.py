@@ -93,7 +93,7 @@ def reproduce(
     preset: Annotated[Preset, tyro.conf.Positional],
     /,
     scale: ScaleName = "small",
-    data: Literal["regenerated", "d4rl"] = "regenerated",
+    data: Literal["regenerated", "d4rl", "minari"] = "regenerated",
     seeds: int | None = None,
     steps: int | None = None,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
@@ -110,7 +110,8 @@ def reproduce(
             treatment task. all: everything in the paper except the sweeps.
         scale: Size of the runs: smoke takes minutes on two cores, small an evening; paper is the
             paper's ten seeds and numbers of updates.
-        data: Source of the robot data; both are read from the folder $FAT2THIN_DATA.
+        data: Source of the robot data: regenerated sets, which are made if they are missing (this
+            needs the extra mujoco), or files of D4RL or Minari that you have downloaded.
         seeds: Number of seeds; overrides the scale.
         steps: Updates of learning curves; overrides the scale.
         out: Folder for runs, tables and figures; reproduction/SCALE by default.

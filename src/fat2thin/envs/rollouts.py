@@ -30,6 +30,8 @@ from fat2thin.envs import TaskFailed
 
 LONGEST_EPISODE = 100_000
 """Number of steps after which an episode without a time limit counts as endless."""
+ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
+"""Tasks of D4RL's robots, except the ant, whose observations have changed since D4RL."""
 _PATIENCE = 5.0  # seconds before a worker that does not end is killed
 _IDLE, _RESET, _STEP = 0, 1, 2  # commands to a slot
 _GO, _DONE, _FAILED = b"g", b"d", b"f"  # messages to and from a worker
@@ -215,8 +217,7 @@ class Environments(contextlib.AbstractContextManager):
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
         self.task, self.slots = task, slots
-        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-        workers = (available or os.cpu_count() or 1) if workers is None else workers
+        workers = processors() if workers is None else workers
         self._block: _Block | None = None
         self._workers: list[subprocess.Popen] = []
         # Workers must not outlive this object, even if it is never closed.
@@ -369,26 +370,40 @@ def _end_workers(workers: list[subprocess.Popen]) -> None:
         worker.stdout.close()
 
 
-def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
-    # One thread per worker, as there is one worker per CPU.
+def processors() -> int:
+    """Return the number of CPUs that this process may use."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    return available or os.cpu_count() or 1
+
+
+def start_process(module: str, order: dict[str, Any], **options: Any) -> subprocess.Popen:
+    """Start a worker process that runs a module and reads its order, a line of JSON, from stdin.
+
+    `options` are those of `subprocess.Popen`.
+    """
+    # One thread per worker, as there is one worker per CPU. It also fixes the order of sums.
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # The same modules as here; the current folder only if it is on our path.
     known = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     display = {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "disabled")}
     worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fat2thin.envs.rollouts"],
+        [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        pass_fds=(order["memory"],),
         # Only the driver handles a keyboard interrupt; workers end when their pipe closes.
         start_new_session=True,
         env={**os.environ, **one_thread, **known, **display},
+        **options,
     )
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         worker.stdin.write(json.dumps(order).encode() + b"\n")
     return worker
+
+
+def _start_worker(order: dict[str, Any]) -> subprocess.Popen:
+    return start_process("fat2thin.envs.rollouts", order, pass_fds=(order["memory"],))
 
 
 def _work() -> None:

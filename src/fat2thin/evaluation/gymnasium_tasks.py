@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 from fat2thin.data.formats import d4rl
 from fat2thin.envs import Reference
 from fat2thin.envs.record import action_key, processor, reset_seeds, uniform
-from fat2thin.envs.rollouts import Act, Environments, Rollouts, Task, describe
+from fat2thin.envs.rollouts import ROBOTS, Act, Environments, Rollouts, Task, describe
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, TaskError
 from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import Stream, stream_key
@@ -26,8 +26,6 @@ MOST_SLOTS = 1024
 """Maximum number of open environments, but at least one per policy, way and job. Further episodes
 run in rounds."""
 UNIFORM_EPISODES = 20  # episodes of the reference policy that acts at random
-ROBOTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
-"""Tasks of D4RL's robots, except the ant, whose observations have changed since D4RL."""
 _HINT = 'With task "none" policies are not evaluated'
 
 

@@ -153,8 +153,8 @@ def _gymnasium_task(name: str, task: str | None = None, made: Any = None) -> Jud
     return judge_of_environment(task, made, _TASKS[task])
 
 
-register_evaluator("d4rl/", _gymnasium_task)
-register_evaluator("regenerated/", _gymnasium_task)
+for _prefix in ("d4rl/", "regenerated/", "minari/mujoco/"):
+    register_evaluator(_prefix, _gymnasium_task)
 register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_name(name)))
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fat2thin import algorithms
 from fat2thin.atomic_files import write
+from fat2thin.data.formats.d4rl import ROBOT_SETS
 from fat2thin.experiments.plan import PlannedRun
 from fat2thin.experiments.sweep import Sweep
 from fat2thin.runs import files
@@ -22,13 +23,14 @@ from fat2thin.settings.spec import expand_seeds
 from fat2thin.training import make_spec
 
 REWARDS = ("quadratic", "cubic")  # the authors' code uses the first, the paper prints the second
-ROBOT_SETS = tuple(
-    f"{robot}-{level}"
-    for robot in ("halfcheetah", "hopper", "walker2d")
-    for level in ("medium-expert", "medium-replay", "medium")
-)
-SOURCES = {"regenerated": "regenerated/{}", "d4rl": "d4rl/{}-v2"}
+SOURCES = {
+    "regenerated": "regenerated/{robot}-{level}",
+    "d4rl": "d4rl/{robot}-{level}-v2",
+    "minari": "minari/mujoco/{robot}/{level}-v0",
+}
 """Sources of the robot data: names of data sets."""
+MINARI_LEVELS = {"medium-expert": "expert", "medium-replay": "simple", "medium": "medium"}
+"""Minari has neither medium-expert nor medium-replay: these sets take their places."""
 EXAMPLE = "halfcheetah-medium-expert"  # data set of the paper's Figure 1 and its evolutions
 ASKED = "reproduction.json"  # file with the options of a reproduction
 _MIDDLE = {
@@ -67,6 +69,8 @@ class ReproductionScale(NamedTuple):
     """Updates between the panels of Figures 5 and 9."""
     timed_updates: int
     """Updates per round of the time measurement."""
+    regenerated_rows: int | None = None
+    """Rows of regenerated data sets; None uses 200,000, and 400,000 for medium-expert."""
 
 
 SCALES = {
@@ -74,6 +78,7 @@ SCALES = {
         treatment=CurveSizes(steps=200, seeds=2, evaluations=2, episodes=10),
         robots=CurveSizes(steps=100, seeds=2, evaluations=2, episodes=1),
         selection_seeds=2, hidden=(16, 16), clipped_steps=100, robot_evolution=25, timed_updates=20,
+        regenerated_rows=2_000,
     ),
     "small": ReproductionScale(
         treatment=CurveSizes(steps=10_000, seeds=5, evaluations=10, episodes=100),
@@ -182,9 +187,17 @@ class Reproduction:
         root.mkdir(parents=True, exist_ok=True)
         write(root / ASKED, files.as_json(self.options))
 
+    def robot_set(self, name: str) -> str:
+        """Return what takes the place of a set of the paper: itself, or one of Minari's."""
+        robot, _, level = name.partition("-")
+        return f"{robot}-{MINARI_LEVELS[level]}" if self.source == "minari" else name
+
     def robot_data(self, name: str) -> str:
         """Return the data set for a name such as "hopper-medium"."""
-        return SOURCES[self.source].format(name)
+        robot, _, level = self.robot_set(name).partition("-")
+        dataset = SOURCES[self.source].format(robot=robot, level=level)
+        rows = self.scale.regenerated_rows if self.source == "regenerated" else None
+        return dataset if rows is None else f"{dataset}@{rows}"
 
     def treatment(self, reward: str, which: Method) -> PlannedRun:
         """Return the run of a learning curve on the treatment task."""
@@ -194,7 +207,8 @@ class Reproduction:
 
     def robot(self, name: str, which: Method) -> PlannedRun:
         """Return the run of a learning curve on robot data."""
-        return self._curve(self.robot_data(name), name, which, self.scale.robots)
+        folder = self.robot_set(name)
+        return self._curve(self.robot_data(name), folder, which, self.scale.robots)
 
     def evolution(
         self, dataset: str, folder: str, which: Method, steps: Sequence[int], **settings: Any
@@ -276,14 +290,17 @@ def treatment_evolution(asked: Reproduction) -> list[PlannedRun]:
 def robot_evolution(asked: Reproduction) -> list[PlannedRun]:
     """Return the runs of Figures 5 and 9."""
     steps = [asked.scale.robot_evolution * number for number in range(5)]
-    return [asked.evolution(asked.robot_data(EXAMPLE), EXAMPLE, FTTPO, steps)]
+    folder = asked.robot_set(EXAMPLE)
+    return [asked.evolution(asked.robot_data(EXAMPLE), folder, FTTPO, steps)]
 
 
 def _seventh(asked: Reproduction) -> list[PlannedRun]:
     """Return the runs of Figure 7: clipped policies, and returns of first doses."""
     steps = [asked.scale.clipped_steps * number // 4 for number in range(5)]
     clipped = [
-        asked.evolution(asked.robot_data(EXAMPLE), f"{EXAMPLE}-clipped", one, steps)
+        asked.evolution(
+            asked.robot_data(EXAMPLE), f"{asked.robot_set(EXAMPLE)}-clipped", one, steps
+        )
         for one in CLIPPED
     ]
     curves = [

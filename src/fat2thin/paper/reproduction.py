@@ -11,9 +11,12 @@ from matplotlib.figure import Figure
 from fat2thin import data
 from fat2thin.atomic_files import write
 from fat2thin.data import normalised_score
+from fat2thin.data.formats.d4rl import REGENERATED, place_of
+from fat2thin.envs import regenerate
+from fat2thin.evaluation.returns import evaluator
 from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison
-from fat2thin.experiments.plan import PlannedRun, PlanProgress, carry_out, is_over, load_runs
+from fat2thin.experiments.plan import PlanProgress, carry_out, is_over, load_runs
 from fat2thin.experiments.sweep import SweepResult, run_sweeps
 from fat2thin.paper import policy_figures, studies
 from fat2thin.paper.claims import Mode
@@ -21,7 +24,9 @@ from fat2thin.paper.presets import EVOLUTION_STEPS, PRESETS, REWARDS, Preset, Re
 from fat2thin.paper.score_figures import ablation, curves, draw_regret, training_time
 from fat2thin.report.style import save_figures, styled
 from fat2thin.tables import Table
-from fat2thin.training import Run
+from fat2thin.terminal_text import printable
+from fat2thin.training import Run, RunSpec
+from fat2thin.training.progress import recording
 
 TIME, ALL = "time", "all"
 STUDIES: dict[str, Preset] = {
@@ -59,12 +64,14 @@ def reproduce(
     if name == TIME:
         return _keep(name, root, *_time(asked, root))
     if name in SWEEPS:
-        results = run_sweeps(sweeps(asked, robots=SWEEPS[name]), root, progress)
+        wanted_sweeps = sweeps(asked, robots=SWEEPS[name])
+        provide_data([sweep.base for sweep in wanted_sweeps.values()])
+        results = run_sweeps(wanted_sweeps, root, progress)
         return _keep(name, root, _sweep_tables(results), {})
     wanted = [*PRESETS] if name == ALL else [name]
     planned = {one: {**PRESETS, **STUDIES}[one](asked) for one in wanted}
     every = [run for several in planned.values() for run in several]
-    refuse_missing_data([run for run in every if not is_over(run, root)])
+    provide_data([run.spec for run in every if not is_over(run, root)])
     asked.write(root)
     carry_out(every, root, progress)
     shown = [_keep(one, root, *_show(one, load_runs(planned[one], root))) for one in wanted]
@@ -85,10 +92,30 @@ def _sweep_tables(results: Mapping[str, SweepResult]) -> list[Table]:
     return [*chosen, *(result.table() for result in results.values())]
 
 
-def refuse_missing_data(planned: Sequence[PlannedRun]) -> None:
-    """Raise an error for a missing data set before anything runs; it says how to get the data."""
-    for name in dict.fromkeys(run.spec.dataset for run in planned):
-        data.load(name)
+def provide_data(specs: Sequence[RunSpec]) -> None:
+    """Make missing regenerated data sets, after saying how much that is.
+
+    Raises an error before anything runs if another data set is missing (it says how to get it), or
+    if a task cannot be simulated.
+    """
+    names = dict.fromkeys(spec.dataset for spec in specs)
+    ours = [name for name in names if name.startswith(REGENERATED)]
+    if missing := [name for name in ours if not place_of(name).is_file()]:
+        sets = regenerate.check(missing)
+        folder = printable(next(iter(sets.values())).parent)
+        print(f"Making data in {folder}: {regenerate.describe_work([*sets])}.", flush=True)
+        with recording("rows", sum(one.rows for one in sets)) as shown:
+            regenerate.make(missing, progress=shown)
+    problems = []
+    for name in names:
+        try:
+            data.load(name)
+        except data.DataFileError as problem:
+            problems.append(str(problem))
+    if problems:
+        raise data.DataFileError("\n".join(problems))
+    for dataset, task in dict.fromkeys((spec.dataset, spec.task) for spec in specs):
+        evaluator(dataset, task)
 
 
 @styled

@@ -113,7 +113,7 @@ def selection_plan(asked: Reproduction) -> list[PlannedRun]:
     steps, small = asked.steps or robots.steps, {} if hidden is None else {"hidden": hidden}
     sizes = CurveSizes(steps, min(2, robots.seeds), ROBOT_EVALUATIONS, robots.episodes)
     return planned + [
-        _held_out(asked.robot_data(name), name, {**setting, **small}, sizes)
+        _held_out(asked.robot_data(name), asked.robot_set(name), {**setting, **small}, sizes)
         for name in ROBOTS
         for setting in combinations(ROBOT_GRID)
     ]

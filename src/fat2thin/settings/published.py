@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fat2thin import algorithms
+from fat2thin.data.formats.d4rl import published_name
 from fat2thin.tables import Table
 
 ORIGINS = ("own", "fttpo")  # the method's own paper or repository, and the runs of the FtTPO paper
@@ -41,6 +42,7 @@ class PublishedRecord:
 
     def fits(self, dataset: str) -> bool:
         """Whether the record applies to this data set."""
+        dataset = published_name(dataset)
         beginnings = tuple(name[:-1] for name in self.datasets if name.endswith("*"))
         return dataset in self.datasets or dataset.startswith(beginnings)
 
@@ -51,7 +53,7 @@ class PublishedRecord:
 
     def level(self, dataset: str) -> tuple[bool, bool]:
         """Return how specific it is: a record with a higher level overrides one with a lower."""
-        return not self.completes, dataset in self.datasets
+        return not self.completes, published_name(dataset) in self.datasets
 
 
 @dataclasses.dataclass(frozen=True)

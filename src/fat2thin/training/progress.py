@@ -1,8 +1,9 @@
-"""How a run shows its progress: a bar on a terminal, lines elsewhere."""
+"""How a run or a recording shows its progress: a bar on a terminal, lines elsewhere."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
@@ -122,6 +123,33 @@ class Bar(_Timed):
     def _show(self) -> None:
         pace = self._pace() + self._score
         self._bar.update(self._task, completed=self._done, pace=pace)
+
+
+@contextlib.contextmanager
+def recording(title: str, rows: int) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a recording: rows, rows per second and time left.
+
+    Yields the function to call with the number of rows so far.
+    """
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    pace = TextColumn("{task.fields[pace]}", markup=False, table_column=Column())
+    on_terminal = sys.stderr.isatty()
+    began = printed = time.perf_counter()
+    with RichProgress(*columns, pace, console=Console(stderr=True), disable=not on_terminal) as bar:
+        task = bar.add_task(title, total=rows, pace="")
+
+        def progress(done: int) -> None:
+            nonlocal printed
+            now = time.perf_counter()
+            rate = done / max(now - began, 1e-9)
+            minutes, seconds = divmod(round((rows - done) / rate) if rate else 0, 60)
+            words = f"{rate:,.0f} rows/s, {minutes}:{seconds:02d} left" if rate else ""
+            bar.update(task, completed=done, pace=words)
+            if not on_terminal and words and now - printed >= _SILENCE and done < rows:
+                printed = now
+                print(f"{title}: {done:,} of {rows:,} rows ({words})", flush=True)
+
+        yield progress
 
 
 def for_terminal(otherwise: type[Silent]) -> Silent:

@@ -122,7 +122,7 @@ def find(name: str) -> Path:
         raise file_error(
             folder,
             f"data set {name!r} was not found here",
-            f"Download it with `minari download {identifier}` (package minari), or set "
+            f"Download it with `minari download {identifier}` (extra minari), or set "
             f"{FOLDER_VARIABLE} to another folder than {root()}.",
         )
     return folder
