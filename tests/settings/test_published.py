@@ -91,6 +91,9 @@ REBRAC = [
     (0.1, 0.01), (0.05, 0.5), (0.01, 0.01),
     (0.01, 0.01), (0.05, 0.01), (0.05, 0.1),
 ]  # fmt: skip
+# From CORL's configs: the number of EDAC's critics and eta, and the number of SAC-N's critics.
+EDAC = [(10, 5), (10, 1), (10, 1), (50, 1), (50, 1), (50, 1), (10, 5), (10, 1), (10, 1)]
+SAC_N = [10, 10, 10, 200, 200, 500, 20, 20, 20]
 SPOT = [1.0, 0.05, 0.05, 0.2, 0.1, 0.1, 0.5, 0.2, 0.2]
 
 
@@ -195,6 +198,15 @@ def test_the_penalties_of_rebrac_agree_with_the_table():
             assert (values["actor_penalty"], values["critic_penalty"]) == penalties
             assert found.batch_size == 1024 and values["learning_rate"] == 1e-3
             assert values["layer_norm"] and values["hidden"] == [256, 256, 256]
+
+
+def test_the_ensembles_of_edac_and_sac_n_agree_with_the_tables():
+    for task, ensemble, count in zip(TASKS, EDAC, SAC_N, strict=True):
+        for name in both_names(task):
+            edac, sac_n = (published_settings(one, name, "own") for one in ("edac", "sac_n"))
+            assert (edac.values["critic_count"], edac.values["diversity"]) == ensemble
+            assert (sac_n.values["critic_count"], sac_n.values["diversity"]) == (count, 0)
+            assert edac.batch_size == sac_n.batch_size == 256
 
 
 def every_data_set():
