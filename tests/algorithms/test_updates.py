@@ -14,7 +14,7 @@ import pytest
 
 from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms
-from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.base import Batch, Problem, with_numbers
 from fat2thin.algorithms.steps import Learner
 from fat2thin.distributions import QGaussian
 from fat2thin.policies.networks import Linear, PolicyNetwork
@@ -575,6 +575,30 @@ def test_edac_is_soft_pessimistic_and_diverse(name, diversity):
         assert np.ptp(cosines) > 0.5
     else:
         assert "gradient_similarity" not in done.metrics
+
+
+def test_diversity_turns_the_gradients_of_the_critics_apart():
+    """Its weight is traced, so that one program learns with and without it."""
+    algorithm = algorithms.get("edac")
+    config = algorithm.config(hidden=(8,), learning_rate=0.01, critic_count=3)
+    batch = jax.tree.map(lambda rows: jnp.asarray(rows, jnp.float32), ROW)
+
+    @jax.jit
+    @jax.vmap
+    def learn(diversity):
+        own = with_numbers(config, {"diversity": diversity})
+        state = algorithm.init(jax.random.key(0), PROBLEM, config)
+
+        def step(state, key):
+            state, metrics = algorithm.update(state, batch, key, PROBLEM, own)
+            return state, jnp.mean(metrics["gradient_similarity"])
+
+        return jax.lax.scan(step, state, jax.random.split(KEY, 200))[1]
+
+    without, much = np.asarray(learn(jnp.array([0.0, 5.0])))
+    assert without[0] == pytest.approx(much[0], abs=1e-6)
+    # Three unit vectors have a mean cosine of at least -1/2.
+    assert -0.5 <= much[-1] < min(without[-1], much[0]) - 0.2
 
 
 def test_sparse_reverse_kl_scores_the_policys_own_samples():
