@@ -426,7 +426,7 @@ def test_a_family_in_the_values_is_the_default_family():
     ("arguments", "message"),
     [
         (("iql", "treatment/quadratic", "own"), "'fttpo' on .*treatment/"),
-        (("rar", "treatment/quadratic", "fttpo"), "none for rar, only for awac, fttpo, "),
+        (("rar", "treatment/quadratic", "fttpo"), "none for rar, only for awac, edac, fttpo, "),
         (("fttpo", "d4rl/hopper-medium-v0", "fttpo"), "'fttpo' on d4rl/halfcheetah-medium-expert"),
         (("iql", "treatment/quadratic", "paper"), "origin must be one of 'own', 'fttpo'"),
     ],
