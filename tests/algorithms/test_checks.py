@@ -52,7 +52,11 @@ PAIRS = [
         for name in CLIMBING
         for family in (*COVERING, "sparse_q_gaussian", "deterministic")
     ),
-    *(("sparse_reverse_kl", {"policy": family}) for family in (*COVERING, "sparse_q_gaussian")),
+    *(
+        (name, {"policy": family})
+        for name in ("edac", "sparse_reverse_kl")
+        for family in (*COVERING, "sparse_q_gaussian")
+    ),
     *(
         (name, {"behaviour": family})
         for name in ("inac", "sparse_reverse_kl")

@@ -24,7 +24,10 @@ METHODS = {
     # Its penalty pulls towards the mean logged action, and Q is not constrained between the
     # clusters: it does not stitch.
     "td3_bc": ({}, {CLUSTERS: 0.5, PEAK: 0.3}),
-    "rebrac": ({"actor_penalty": 0.3, "critic_penalty": 0.1}, RIGHT),
+    # Ascent of Q stays near the common action -0.5 at LAST, so it does not stitch either.
+    "rebrac": ({"actor_penalty": 0.03, "critic_penalty": 0.1}, {CLUSTERS: 0.5, PEAK: 0.3}),
+    "edac": ({}, RIGHT),
+    "sac_n": ({}, RIGHT),
     "spot": (
         {"support_weight": 3.0, "vae_beta": 0.05, "vae_steps": 3_000, "vae_hidden": (32, 32)}
         | {"actor_dropout": 0.0},

@@ -14,7 +14,7 @@ import pytest
 
 from evaluation.numpy_networks import network, scalar, take, twins
 from fat2thin import algorithms
-from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.base import Batch, Problem, with_numbers
 from fat2thin.algorithms.quasi_optimal import QuadraticCritic
 from fat2thin.algorithms.steps import Learner
 from fat2thin.distributions import QGaussian
@@ -97,15 +97,18 @@ def assert_gradient(done, learner, loss):
     np.testing.assert_allclose(found, slope, rtol=0.0, atol=1e-3 * length)
 
 
-def assert_critics(done, next_value, error=lambda gap: gap**2 / 2.0):
-    """Check the critics' loss for r + gamma next value, its gradient, and the target update."""
+def assert_critics(done, next_value, error=lambda gap: gap**2 / 2.0, extra=lambda critic: 0.0):
+    """Check the critics' loss for r + gamma next value, its gradient, and the target update.
+
+    The critics minimise the mean of that loss plus `extra(critics)`.
+    """
     goal = ROW.reward + PROBLEM.discount * ROW.continuation * next_value
 
     def rows(critic):
         return np.mean(error(twins(critic, ROW.observation, ROW.action) - goal), axis=0)
 
     assert_rows(done.metrics["critic_loss"], rows(done.before.critic.network))
-    assert_gradient(done, "critic", lambda critic: np.mean(rows(critic)))
+    assert_gradient(done, "critic", lambda critic: np.mean(rows(critic)) + extra(critic))
     assert_followed(done.before.target_critic, done.after.critic.network, done.after.target_critic)
 
 
@@ -525,6 +528,81 @@ def test_spot_maximises_the_first_critic_within_the_support_of_the_model():
         return 0.1 * errors
 
     assert_td3_update(done, next_key, rows)
+
+
+def gradient_cosines(critic):
+    """Return the mean cosine of dQ/da over pairs of critics with one hidden layer, per row."""
+    units = []
+    for place in range(critic.members.head.bias.shape[0]):
+        member = take(critic.members, place)
+        (layer,) = member.trunk.layers
+        hidden = np.concatenate([ROW.observation, ROW.action], axis=1) @ layer.weight.T + layer.bias
+        slopes = ((hidden > 0.0) * member.head.weight) @ layer.weight[:, 2:]
+        lengths = np.linalg.norm(slopes, axis=1, keepdims=True)
+        units.append(slopes / np.where(lengths > 0.0, lengths, 1.0))
+    pairs = [(one, two) for one in range(len(units)) for two in range(one)]
+    return np.mean([np.sum(units[one] * units[two], axis=1) for one, two in pairs], axis=0)
+
+
+@pytest.mark.parametrize(("name", "diversity"), [("edac", 0.8), ("sac_n", 0.0)])
+def test_edac_is_soft_pessimistic_and_diverse(name, diversity):
+    done = update(name, critic_count=3, **({"diversity": diversity} if diversity else {}))
+    before, after = done.before, done.after
+    temperature_key, actor_key, critic_key = jax.random.split(KEY, 3)
+
+    # The entropy should be -2, for two coordinates.
+    _, log_density = squashed_sample(before.actor.network, ROW.observation, temperature_key)
+
+    def temperature_loss(temperature):
+        return -temperature.log * (np.mean(log_density) - 2.0)
+
+    assert_rows(done.metrics["temperature_loss"], temperature_loss(before.temperature.network))
+    assert_gradient(done, "temperature", temperature_loss)
+    alpha = np.exp(after.temperature.network.log)
+    assert_rows(done.metrics["temperature"], alpha)
+    assert abs(alpha - np.exp(before.temperature.network.log)) > 0.01
+
+    def actor_rows(policy):
+        action, log_density = squashed_sample(policy, ROW.observation, actor_key)
+        return alpha * log_density - smaller(before.critic.network, ROW.observation, action)
+
+    assert_policy(done, actor_rows)
+    following, log_density = squashed_sample(after.actor.network, ROW.next_observation, critic_key)
+    next_value = smaller(before.target_critic, ROW.next_observation, following)
+    assert_critics(
+        done, next_value - alpha * log_density,
+        extra=lambda critic: diversity / 2.0 * np.mean(gradient_cosines(critic)),
+    )  # fmt: skip
+    if diversity:
+        cosines = gradient_cosines(before.critic.network)
+        assert_rows(done.metrics["gradient_similarity"], cosines)
+        assert np.ptp(cosines) > 0.5
+    else:
+        assert "gradient_similarity" not in done.metrics
+
+
+def test_diversity_turns_the_gradients_of_the_critics_apart():
+    """Its weight is traced, so that one program learns with and without it."""
+    algorithm = algorithms.get("edac")
+    config = algorithm.config(hidden=(8,), learning_rate=0.01, critic_count=3)
+    batch = jax.tree.map(lambda rows: jnp.asarray(rows, jnp.float32), ROW)
+
+    @jax.jit
+    @jax.vmap
+    def learn(diversity):
+        own = with_numbers(config, {"diversity": diversity})
+        state = algorithm.init(jax.random.key(0), PROBLEM, config)
+
+        def step(state, key):
+            state, metrics = algorithm.update(state, batch, key, PROBLEM, own)
+            return state, jnp.mean(metrics["gradient_similarity"])
+
+        return jax.lax.scan(step, state, jax.random.split(KEY, 200))[1]
+
+    without, much = np.asarray(learn(jnp.array([0.0, 5.0])))
+    assert without[0] == pytest.approx(much[0], abs=1e-6)
+    # Three unit vectors have a mean cosine of at least -1/2.
+    assert -0.5 <= much[-1] < min(without[-1], much[0]) - 0.2
 
 
 def test_sparse_reverse_kl_scores_the_policys_own_samples():

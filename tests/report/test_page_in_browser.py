@@ -260,6 +260,19 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
     assert not browser.complaints()
 
 
+def test_q_is_the_smallest_of_three_normalised_critics(browser, log, tmp_path):
+    run = run_on(log, tmp_path, "rebrac", critic_count=3)
+    critic = page_policies._critic(run, 0)
+    assert critic.members.trunk.norms and critic.members.head.bias.shape == (3, 1)
+    browser.open(save_page([run], tmp_path / "three.html", logs={run.spec.dataset: log}))
+    state = browser.run("return found.runs[0].policies[0].states[0]")
+    expected = page_policies._values(run, {"seed": 0, "states": [state]}, critic)["values"][0]
+    for coordinate in (0, 1):
+        _, values = answers(browser, coordinate)[1]["Q"]
+        np.testing.assert_allclose(values, expected[coordinate], atol=4e-3)
+    assert not browser.complaints()
+
+
 HOSPITAL_STATE = [3.5, 104.0, 71.0]
 
 

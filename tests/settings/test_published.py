@@ -94,6 +94,9 @@ REBRAC = [
     (0.1, 0.01), (0.05, 0.5), (0.01, 0.01),
     (0.01, 0.01), (0.05, 0.01), (0.05, 0.1),
 ]  # fmt: skip
+# From CORL's configs: the number of EDAC's critics and eta, and the number of SAC-N's critics.
+EDAC = [(10, 5), (10, 1), (10, 1), (50, 1), (50, 1), (50, 1), (10, 5), (10, 1), (10, 1)]
+SAC_N = [10, 10, 10, 200, 200, 500, 20, 20, 20]
 SPOT = [1.0, 0.05, 0.05, 0.2, 0.1, 0.1, 0.5, 0.2, 0.2]
 
 
@@ -202,6 +205,15 @@ def test_the_penalties_of_rebrac_agree_with_the_table():
             assert values["layer_norm"] and values["hidden"] == [256, 256, 256]
 
 
+def test_the_ensembles_of_edac_and_sac_n_agree_with_the_tables():
+    for task, ensemble, count in zip(TASKS, EDAC, SAC_N, strict=True):
+        for name in both_names(task):
+            edac, sac_n = (published_settings(one, name, "own") for one in ("edac", "sac_n"))
+            assert (edac.values["critic_count"], edac.values["diversity"]) == ensemble
+            assert (sac_n.values["critic_count"], sac_n.values["diversity"]) == (count, 0)
+            assert edac.batch_size == sac_n.batch_size == 256
+
+
 # (standardise, reward_scale) of every locomotion set, as the authors' code has it:
 SCALES = {
     # ikostrikov/implicit_q_learning, train_offline.py: normalize() divides rewards by the range of
@@ -221,6 +233,9 @@ SCALES = {
     "awac": (False, 1.0),
     # tinkoff-ai/CORL, rebrac.py: normalize_states and normalize_reward are False.
     "rebrac": (False, 1.0),
+    # tinkoff-ai/CORL, edac.py and sac_n.py: neither changes states or rewards by default.
+    "edac": (False, 1.0),
+    "sac_n": (False, 1.0),
 }
 
 
@@ -294,7 +309,7 @@ def test_every_record_makes_a_valid_config():
         values = published_settings(algorithm, dataset, origin, policy).values
         chosen = {**values, "policy": policy} if policy else values
         config = make_config(algorithms.get(algorithm), None, chosen)
-        assert config.learning_rate == values["learning_rate"]
+        assert config.learning_rate == values.get("learning_rate", 3e-4)
 
 
 @pytest.mark.parametrize("dataset", ["treatment/quadratic", "d4rl/hopper-medium-v2"])
@@ -490,7 +505,7 @@ def test_a_family_in_the_values_is_the_default_family():
     ("arguments", "message"),
     [
         (("iql", "treatment/quadratic", "own"), "'fttpo' on .*treatment/"),
-        (("rar", "treatment/quadratic", "fttpo"), "none for rar, only for awac, fttpo, "),
+        (("rar", "treatment/quadratic", "fttpo"), "none for rar, only for awac, edac, fttpo, "),
         (("fttpo", "d4rl/hopper-medium-v0", "fttpo"), "'fttpo' on d4rl/halfcheetah-medium-expert"),
         (("iql", "treatment/quadratic", "paper"), "origin must be one of 'own', 'fttpo'"),
     ],

@@ -8,6 +8,7 @@ from fat2thin import plugins
 from fat2thin.algorithms import (
     awac,
     bc,
+    edac,
     fttpo_published,
     inac,
     iql,
@@ -93,8 +94,8 @@ def get(name: str) -> Algorithm:
 
 
 for _module in (
-    fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, rebrac, spot, bc,
-    sparse_reverse_kl, quasi_optimal,
+    fttpo_published, tawac, awac, iql, xql, sql, inac, td3_bc, rebrac, edac, spot,
+    bc, sparse_reverse_kl, quasi_optimal,
 ):  # fmt: skip
     register(_module.ALGORITHM)
 
@@ -117,6 +118,10 @@ variant(
 variant(
     "rar", "tawac", "Random action replacement: weighted regression for a sparse policy",
     SmallLogs({"temperature": 0.01}), policy="sparse_q_gaussian", outside_support="replace",
+)  # fmt: skip
+variant(
+    "sac_n", "edac", "SAC-N: soft actor-critic with a pessimistic ensemble of critics",
+    SmallLogs({}), diversity=0.0,
 )  # fmt: skip
 
 __all__ = ["Algorithm", "Batch", "Metrics", "Problem", "get", "names", "register", "variant"]

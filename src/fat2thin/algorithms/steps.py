@@ -275,14 +275,22 @@ def fit_critic(
     problem: Problem,
     config: LearningConfig,
     row_loss: Callable[[Array, Array], Array] = losses.critics_loss,
+    extra: Callable[[Critics], tuple[Array, Metrics]] | None = None,
 ) -> tuple[Learner, Metrics]:
-    """Take one step of the critics towards `critic_target`."""
+    """Take one step of the critics towards `critic_target`.
+
+    `extra(critics) -> (value, metrics)` is added to the loss.
+    """
     target = critic_target(batch, next_value, problem, config)
 
     def loss(network: Critics) -> tuple[Array, Metrics]:
         values = network(batch.observation, batch.action)
         errors = row_loss(values, target)
-        return jnp.mean(errors), {"critic_loss": errors, "q_mean": jnp.mean(values, axis=0)}
+        metrics = {"critic_loss": errors, "q_mean": jnp.mean(values, axis=0)}
+        if extra is None:
+            return jnp.mean(errors), metrics
+        more, of_more = extra(network)
+        return jnp.mean(errors) + more, {**metrics, **of_more}
 
     return descend(learner, loss, config)
 

@@ -1,5 +1,7 @@
 """Convert a data set to what an algorithm takes: a `Problem` and a `Batch`."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +46,7 @@ def logged_rows(dataset: Dataset, next_action: bool) -> Batch:
     )
     if not next_action:
         return rows
-    known = np.ones(dataset.rows)
+    known: Any = np.ones(dataset.rows)
     known[np.append(dataset.episode_start[1:], dataset.rows) - 1] = 0.0
     return rows._replace(next_action=np.roll(dataset.action, -1, axis=0), next_logged=known)
 

@@ -65,7 +65,7 @@ LAST, RANDOM = "last", "random"
 """Baselines of selection: always the last checkpoint, and a random one."""
 SMALL_METHODS = methods(
     "fttpo", "iql", "xql", "sql", "inac", "tawac", "awac", "td3_bc", "spot", "bc", "fttpo-spot",
-    "fttpo-sg", "fttpo-greedy", "tawac-ht", "rar", "sparse_reverse_kl", "rebrac",
+    "fttpo-sg", "fttpo-greedy", "tawac-ht", "rar", "sparse_reverse_kl", "rebrac", "edac", "sac_n",
 )  # fmt: skip
 _USUAL = Method("fttpo-usual-settings", "fttpo")
 _SELECTED = Method("fttpo-held-out-and-selected", "fttpo")

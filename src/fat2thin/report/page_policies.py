@@ -357,14 +357,15 @@ def _critic(run: Run, seed: int) -> Critics | None:
 
 
 def _weight_count(run: Run) -> int:
-    """Return the approximate number of weights of a policy and two critics."""
+    """Return the approximate number of weights of a policy and its critics."""
     hidden, problem = getattr(run.spec.config, "hidden", ()), run.program.problem
     sizes = (problem.observation_size, *hidden, 1)
-    return 3 * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
+    networks = 1 + getattr(run.spec.config, "critic_count", 2)
+    return networks * sum(inputs * outputs for inputs, outputs in zip(sizes, hidden, strict=False))
 
 
 def _values(run: Run, looked_at: Plain, critic: Critics) -> Plain:
-    """Return the smaller Q along each coordinate, the other coordinates at the actor's centre.
+    """Return the smallest Q along each coordinate, the other coordinates at the actor's centre.
 
     Critics take transformed observations, and actions in half-ranges of the transformed box.
     """
@@ -385,11 +386,11 @@ def _values(run: Run, looked_at: Plain, critic: Critics) -> Plain:
     for coordinate in range(centre.shape[-1]):
         along[:, coordinate, :, coordinate] = grid
     rows = jnp.broadcast_to(states[:, None, None], (*along.shape[:-1], states.shape[-1]))
-    return {"values": rounded(_smaller(critic, rows, jnp.asarray(along)))}
+    return {"values": rounded(_smallest(critic, rows, jnp.asarray(along)))}
 
 
 @eqx.filter_jit
-def _smaller(critic: Critics, states: Array, actions: Array) -> Array:
+def _smallest(critic: Critics, states: Array, actions: Array) -> Array:
     return jax.tree.map(jnp.asarray, critic).minimum(states, actions)
 
 
@@ -403,7 +404,10 @@ class _Arrays:
     def part(self, part: Any) -> Any:
         """Encode a layer, a trunk of layers, or plain numbers."""
         if isinstance(part, Trunk):
-            return [self._layer(layer) for layer in part.layers]
+            layers = [self._layer(layer) for layer in part.layers]
+            for layer, norm in zip(layers, part.norms, strict=False):
+                layer["norm"] = [rounded(norm.scale, 7), rounded(norm.shift, 7)]
+            return layers
         if isinstance(part, Linear):
             return self._layer(part)
         return part if part is None or isinstance(part, bool) else rounded(part, 8)
@@ -433,8 +437,8 @@ def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
         return None
     if critic is not None:
         networks["critics"] = []
-        for twin in (0, 1):
-            one = jax.tree.map(lambda leaf, twin=twin: leaf[twin], critic.members)
+        for place in range(critic.members.head.bias.shape[0]):
+            one = jax.tree.map(lambda leaf, place=place: leaf[place], critic.members)
             network = {"trunk": arrays.part(one.trunk), "head": arrays.part(one.head)}
             networks["critics"].append(network)
     if transforms := run.program.problem.observation_transforms:

@@ -33,7 +33,7 @@ LOOKS: tuple[dict[str, Any], ...] = tuple(
 _PREFERRED = {
     "fttpo": 0, "iql": 1, "xql": 2, "sql": 3, "spot": 4, "inac": 5, "tawac-ht": 3, "tawac": 7,
     "awac": 8, "fttpo-greedy": 2, "fttpo-spot": 4, "fttpo-sg": 5, "td3_bc": 5, "bc": 6,
-    "sparse_reverse_kl": 7, "rar": 8, "rebrac": 6,
+    "sparse_reverse_kl": 7, "rar": 8, "rebrac": 6, "edac": 3, "sac_n": 2,
 }  # fmt: skip
 """Which of `LOOKS` a method has; methods that are often compared differ."""
 styled = matplotlib.style.context(STYLE)

@@ -61,7 +61,7 @@ function qCurves(policies, state, place, laws) {
       return Array.from({ length: Q_GRID + 1 }, (_, i) => {
         const action = [...unit];
         action[coordinate] = -1 + (2 * i) / Q_GRID;
-        return [at(i / Q_GRID), smallerQ(weights, state, action)];
+        return [at(i / Q_GRID), smallestQ(weights, state, action)];
       });
     }
     const kept = policies.values && policies.values[place] && policies.values[place][coordinate];
@@ -109,7 +109,7 @@ function drawExplorer() {
   ], rows);
   explorerWords(run, asked, logged);
   policyKey(byId("explorer-key"), policies, [
-    ...(asked.values.some((curve) => curve.length) ? [["line", "var(--value)", "Q: the smaller of two critics"]] : []),
+    ...(asked.values.some((curve) => curve.length) ? [["line", "var(--value)", "Q: the smallest of all critics"]] : []),
     ...(logged ? [["inside", "var(--logged)", "nearby logged action, possible"], ...(canBeSparse(policies) ? [["outside", "var(--outside)", "nearby logged action, impossible for the policy"]] : [])] : []),
   ]);
   one.data.explorer.update();

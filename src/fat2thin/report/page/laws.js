@@ -6,6 +6,7 @@ const LANCZOS = [
   -176.61502916214059, 12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6,
   1.5056327351493116e-7,
 ];
+const LAYER_NORM_EPSILON = 1e-6; // added to the variance, as in networks.py
 
 // For x of at least 1/2, which is enough for the densities below.
 function logGamma(x) {
@@ -180,7 +181,17 @@ function linear(layer, arrays, x) {
 }
 
 function trunk(layers, arrays, x) {
-  return layers.reduce((features, layer) => linear(layer, arrays, features).map((value) => Math.max(value, 0)), x);
+  return layers.reduce((features, layer) => {
+    const hidden = linear(layer, arrays, features).map((value) => Math.max(value, 0));
+    return layer.norm ? normalised(layer.norm, hidden) : hidden;
+  }, x);
+}
+
+// Layer normalisation: mean 0 and variance 1, then scale and shift.
+function normalised([scale, shift], x) {
+  const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
+  const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length;
+  return x.map((value, i) => ((value - mean) / Math.sqrt(variance + LAYER_NORM_EPSILON)) * scale[i] + shift[i]);
 }
 
 function standardised(weights, state) {
@@ -203,8 +214,8 @@ function headOf(weights, name, state) {
   return [network.tanh ? centre.map(Math.tanh) : centre, logScale];
 }
 
-// The smaller of both critics; `action` is in half-ranges of the transformed box.
-function smallerQ(weights, state, action) {
+// The smallest of all critics; `action` is in half-ranges of the transformed box.
+function smallestQ(weights, state, action) {
   const arrays = arraysOf(weights);
   const input = [...standardised(weights, state), ...action];
   const values = weights.critics.map((critic) => linear(critic.head, arrays, trunk(critic.trunk, arrays, input))[0]);
