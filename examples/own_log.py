@@ -21,7 +21,7 @@ from fat2thin.data.summary import summarise
 from fat2thin.evaluation.held_out import validate
 from fat2thin.evaluation.table import Table
 from fat2thin.report.log_figures import save_log_figures
-from fat2thin.settings.small_logs import AUTO, DEFAULT, resolve
+from fat2thin.settings.automatic import AUTO, DEFAULT, resolve
 
 SETTINGS = {
     "hidden": (64, 64),

@@ -641,7 +641,7 @@ few, many = map(Path, sys.argv[1:])
 read_table(few)
 before = peak()
 raw, _ = read_table(many)
-print(peak() - before, sum(array.nbytes for array in raw if array is not None))
+print(peak() - before, sum(getattr(part, "nbytes", 0) for part in raw))
 """
 
 

@@ -10,7 +10,7 @@ from fat2thin.paper.presets import SCALES, Reproduction
 from fat2thin.paper.studies import SMALL_METHODS as METHODS
 from fat2thin.paper.studies import small_log_plan as plan
 from fat2thin.paper.studies import small_log_tables as tables
-from fat2thin.settings.small_logs import OPTIONS, SMALL_STEPS, small_settings
+from fat2thin.settings.automatic import OPTIONS, SMALL_STEPS, small_settings
 
 BEST = Reference(mean=20.0, standard_error=0.1, measures={}, rule="a dose of 1", episodes=4000)
 USUAL, SELECTED = "fttpo-usual-settings", "fttpo-held-out-and-selected"

@@ -52,7 +52,7 @@ def test_help_explains_every_argument_in_the_order_of_the_signature():
     explained = [match[1] for match in map(re.compile(r" {4}\*{0,2}(\w+): ").match, lines) if match]
     parameters = [*inspect.signature(fat2thin.train).parameters]
     assert explained == [*parameters, "ValueError", "TrainingDiverged"]
-    choices = "One of 'auto', 'default', 'small', 'small-clear', 'own', 'fttpo'."
+    choices = "One of 'auto', 'default', 'small', 'small-clear', 'large', 'own', 'fttpo'."
     assert choices in " ".join(" ".join(lines).split())
 
 
@@ -99,7 +99,7 @@ def test_a_file_is_read_and_hashed_once_per_command(read, tmp_path, capsys):
           "--set", "hidden=4,", "--out", str(tmp_path / "run")])  # fmt: skip
     assert seen == [(path, 0)]
     assert len(hashed) == 1
-    assert "settings for such logs are used" in capsys.readouterr().out
+    assert "settings for small noisy logs are used" in capsys.readouterr().out
 
 
 def test_training_is_set_up_once_and_a_finished_run_is_not_read_back(monkeypatch, tmp_path):

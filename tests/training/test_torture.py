@@ -91,8 +91,7 @@ class World:
     def start(self, command):
         return subprocess.Popen(
             command, env=self.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            # Tests that run in the background ignore Ctrl-C; the process must not.
-            text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            text=True,
         )  # fmt: skip
 
     def train(self, case, *folders, fails=False, **more):

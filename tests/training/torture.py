@@ -255,4 +255,6 @@ def main():
 
 
 if __name__ == "__main__":
+    # Tests that run in the background ignore Ctrl-C; this process must not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main()

@@ -21,7 +21,7 @@ from fat2thin.algorithms import (
     td3_bc,
     xql,
 )
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem
 
 _REGISTRY: dict[str, Algorithm] = {}
 
@@ -47,11 +47,11 @@ def register(algorithm: Algorithm) -> Algorithm:
 
 
 def variant(
-    name: str, of: str, summary: str, small_logs: SmallLogs | None = None, **defaults: Any
+    name: str, of: str, summary: str, automatic: Automatic | None = None, **defaults: Any
 ) -> Algorithm:
     """Register the algorithm `of` under another name, with other defaults of its settings.
 
-    Everything else is inherited, except `small_logs`, which depend on the defaults.
+    Everything else is inherited, except `automatic`, which depend on the defaults.
     """
     base = get(of)
     kinds = typing.get_type_hints(base.config)
@@ -67,7 +67,7 @@ def variant(
         namespace={"__doc__": f"Settings of {name}."},
     )
     inherited = base._replace(name=name, summary=summary, config=config, variant_of=of)
-    return register(inherited._replace(small_logs=small_logs or SmallLogs()))
+    return register(inherited._replace(automatic=automatic or Automatic()))
 
 
 def names() -> tuple[str, ...]:
@@ -101,27 +101,27 @@ for _module in (
 
 variant(
     "fttpo-spot", "fttpo", "FtTPO whose actor maximises Q, kept close to the proposal",
-    SmallLogs({"temperature": 0.35}), actor_loss="spot",
+    Automatic({"temperature": 0.35}), actor_loss="spot",
 )  # fmt: skip
 variant(
     "fttpo-sg", "fttpo", "FtTPO with a squashed Gaussian as the proposal",
-    SmallLogs({"temperature": 0.1}), proposal_family="squashed_gaussian",
+    Automatic({"temperature": 0.1}), proposal_family="squashed_gaussian",
 )  # fmt: skip
 variant(
     "fttpo-greedy", "fttpo", "FtTPO whose actor learns from the best of its own samples (GreedyAC)",
-    SmallLogs({"temperature": 0.2}), actor_loss="greedy",
+    Automatic({"temperature": 0.2}), actor_loss="greedy",
 )  # fmt: skip
 variant(
     "tawac-ht", "tawac", "TAWAC with a heavy-tailed q-Gaussian policy",
-    SmallLogs({"temperature": 0.05}), policy="q_gaussian",
+    Automatic({"temperature": 0.05}), policy="q_gaussian",
 )  # fmt: skip
 variant(
     "rar", "tawac", "Random action replacement: weighted regression for a sparse policy",
-    SmallLogs({"temperature": 0.01}), policy="sparse_q_gaussian", outside_support="replace",
+    Automatic({"temperature": 0.01}), policy="sparse_q_gaussian", outside_support="replace",
 )  # fmt: skip
 variant(
     "sac_n", "edac", "SAC-N: soft actor-critic with a pessimistic ensemble of critics",
-    SmallLogs({}), diversity=0.0,
+    Automatic({}), diversity=0.0,
 )  # fmt: skip
 
 __all__ = ["Algorithm", "Batch", "Metrics", "Problem", "get", "names", "register", "variant"]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem
 from fat2thin.algorithms.losses import q_exponential_weight
 from fat2thin.policies.networks import Critics, polyak
 
@@ -110,5 +110,5 @@ ALGORITHM = Algorithm(
         **steps.REGRESSION_METRICS,
     },
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={"temperature": 0.05}),
+    automatic=Automatic(noisy={"temperature": 0.05}),
 )

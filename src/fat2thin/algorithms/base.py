@@ -118,16 +118,19 @@ class Meaning(NamedTuple):
     """How to read it: the expected trend and warning signs."""
 
 
-class SmallLogs(NamedTuple):
-    """Settings for small logs; None means that no setting was tested.
+class Automatic(NamedTuple):
+    """Settings that `settings_from="auto"` takes, by the kind of log (`settings.automatic`).
 
     They were tested with one set of defaults, so variants do not inherit them.
     """
 
     noisy: Mapping[str, Any] | None = None
-    """For logs whose next observation is hard to predict."""
-    predictable: Mapping[str, Any] | None = None
-    """For logs whose next observation can be predicted well."""
+    """For small logs whose next observation is hard to predict. None means that nothing was tested:
+    the algorithm then keeps its defaults on every log."""
+    predictable: Mapping[str, Any] = {}
+    """For small logs whose next observation can be predicted well."""
+    large: Mapping[str, Any] = {}
+    """For large logs."""
 
 
 class Algorithm(NamedTuple):
@@ -162,8 +165,8 @@ class Algorithm(NamedTuple):
     same in all algorithms: "critic_loss" is half the squared error of Q (XQL: its Huber loss)."""
     weighted_loss: str | None = None
     """The metric that is -weight * log density of logged actions; "weight_mean" is its weight."""
-    small_logs: SmallLogs = SmallLogs()
-    """Tested settings for small logs."""
+    automatic: Automatic = Automatic()
+    """Tested settings by the kind of log."""
     next_action: bool = False
     """Whether updates need the logged action of the next step (`Batch.next_action`)."""
     variant_of: str | None = None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,5 +50,5 @@ ALGORITHM = Algorithm(
     policy=steps.acting_policy,
     metrics=steps.REGRESSION_METRICS,
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={}),
+    automatic=Automatic(noisy={}),
 )

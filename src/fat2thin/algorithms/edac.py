@@ -192,5 +192,5 @@ ALGORITHM = base.Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
-    small_logs=base.SmallLogs(noisy={}),
+    automatic=base.Automatic(noisy={}),
 )

@@ -26,11 +26,11 @@ from jaxtyping import Array, Float, Key
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import (
     Algorithm,
+    Automatic,
     Batch,
     Meaning,
     Metrics,
     Problem,
-    SmallLogs,
     Values,
     from_level,
 )
@@ -43,6 +43,7 @@ from fat2thin.policies.families import Head, Sparse, clip_inward, make_family
 from fat2thin.policies.policy import BoundedNetwork, Policy, unit_policy
 
 NARROW_BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
+DEEP = {"hidden": (256, 256, 256), "layer_norm": True}
 METRICS = {
     **steps.VALUE_METRICS,
     "proposal_loss": Meaning(
@@ -356,5 +357,5 @@ ALGORITHM = Algorithm(
     value=value,
     metrics=METRICS,
     weighted_loss="proposal_loss",
-    small_logs=SmallLogs(noisy=NARROW_BAND, predictable=NARROW_BAND),
+    automatic=Automatic(noisy=NARROW_BAND, predictable=NARROW_BAND, large={**NARROW_BAND, **DEEP}),
 )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem, Values
 from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.networks import polyak
@@ -95,5 +95,5 @@ ALGORITHM = Algorithm(
     value=steps.learned_value,
     metrics={**steps.BEHAVIOUR_METRICS, **steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={"temperature": 0.01}),
+    automatic=Automatic(noisy={"temperature": 0.01}),
 )

@@ -14,7 +14,7 @@ import dataclasses
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem
 from fat2thin.algorithms.losses import expectile_loss, q_exponential_weight
 from fat2thin.policies.networks import polyak
 
@@ -78,5 +78,5 @@ ALGORITHM = Algorithm(
     value=steps.learned_value,
     metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={"temperature": 0.025}),
+    automatic=Automatic(noisy={"temperature": 0.025}),
 )

@@ -38,12 +38,12 @@ from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import (
     Actions,
     Algorithm,
+    Automatic,
     Batch,
     Meaning,
     Metrics,
     Observations,
     Problem,
-    SmallLogs,
     Values,
 )
 from fat2thin.algorithms.losses import Setting, half_squared_error
@@ -97,7 +97,7 @@ def init(key: Key[Array, ""], problem: Problem, config: QuasiOptimalConfig) -> Q
     """Return new networks and an optimiser."""
     parabola_key, value_key = jax.random.split(key)
     parabola = steps.start_policy(parabola_key, problem, config).network
-    value = steps.start_value(value_key, problem, config).network
+    value = ScalarNetwork(value_key, problem.observation_size, config.hidden)
     return QuasiOptimalState(steps.start(QuadraticCritic(parabola, value)))
 
 
@@ -201,5 +201,5 @@ ALGORITHM = Algorithm(
         "policy_scale": steps.POLICY_METRICS["policy_scale"],
         "logged_inside_support": steps.POLICY_METRICS["logged_inside_support"],
     },
-    small_logs=SmallLogs(noisy={"temperature": 0.001}),
+    automatic=Automatic(noisy={"temperature": 0.001}),
 )

@@ -20,11 +20,11 @@ from fat2thin.algorithms import configs, steps, td3_bc
 from fat2thin.algorithms.base import (
     Actions,
     Algorithm,
+    Automatic,
     Batch,
     Meaning,
     Metrics,
     Problem,
-    SmallLogs,
     Values,
 )
 from fat2thin.policies.networks import Critics, PolicyNetwork
@@ -112,6 +112,6 @@ ALGORITHM = Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
-    small_logs=SmallLogs(noisy={}),
+    automatic=Automatic(noisy={}),
     next_action=True,
 )

@@ -23,7 +23,7 @@ from jax import lax
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, published, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Meaning, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Meaning, Metrics, Problem
 from fat2thin.algorithms.losses import log_weight
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.families import covering_families, families
@@ -202,6 +202,6 @@ CORRECTED = Algorithm(
             "falls; near 1 means that most of the policy's samples are bad actions",
         ),
     },
-    small_logs=SmallLogs(noisy={"temperature": 0.1}),
+    automatic=Automatic(noisy={"temperature": 0.1}),
 )
 ALGORITHM = published.added_to(CORRECTED, update=published_update, policy=published.acting_policy)

@@ -263,7 +263,7 @@ CORRECTED = base.Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
-    small_logs=base.SmallLogs(
+    automatic=base.Automatic(
         noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}
     ),
     preparation=base.Preparation(update=prepare, steps=lambda config: config.vae_steps),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem
 from fat2thin.algorithms.losses import q_exponential_weight, sparse_value_loss
 from fat2thin.policies.networks import polyak
 
@@ -81,5 +81,5 @@ ALGORITHM = Algorithm(
     value=steps.learned_value,
     metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={"temperature": 0.025}),
+    automatic=Automatic(noisy={"temperature": 0.025}),
 )

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fat2thin.algorithms import configs, published, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem
 from fat2thin.algorithms.losses import q_exponential_weight
 from fat2thin.algorithms.steps import ValueState
 from fat2thin.policies.networks import PolicyNetwork, polyak
@@ -149,6 +149,6 @@ CORRECTED = Algorithm(
     value=steps.learned_value,
     metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={"temperature": 0.1}),
+    automatic=Automatic(noisy={"temperature": 0.1}),
 )
 ALGORITHM = published.added_to(CORRECTED, update=published_update, policy=published.acting_policy)

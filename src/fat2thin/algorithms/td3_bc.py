@@ -24,10 +24,10 @@ from fat2thin.algorithms import configs, steps
 from fat2thin.algorithms.base import (
     Actions,
     Algorithm,
+    Automatic,
     Batch,
     Metrics,
     Problem,
-    SmallLogs,
     Values,
     from_level,
 )
@@ -190,5 +190,5 @@ ALGORITHM = Algorithm(
     policy=steps.acting_policy,
     critics=steps.learned_critics,
     metrics={**steps.CRITIC_METRICS, **steps.POLICY_METRICS},
-    small_logs=SmallLogs(noisy={"q_weight": 1.0}),
+    automatic=Automatic(noisy={"q_weight": 1.0}),
 )

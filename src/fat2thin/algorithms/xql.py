@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import configs, losses, steps
-from fat2thin.algorithms.base import Algorithm, Batch, Metrics, Problem, SmallLogs, Values
+from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Problem, Values
 from fat2thin.policies.networks import polyak
 
 LEAST_SHIFT = -1.0
@@ -146,5 +146,5 @@ ALGORITHM = Algorithm(
         **steps.REGRESSION_METRICS,
     },
     weighted_loss="actor_loss",
-    small_logs=SmallLogs(noisy={"temperature": 0.025, "value_temperature": 1.0}),
+    automatic=Automatic(noisy={"temperature": 0.025, "value_temperature": 1.0}),
 )

@@ -58,7 +58,7 @@ def sweep(
     """
     from fat2thin import data
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
-    from fat2thin.settings.small_logs import resolve
+    from fat2thin.settings.automatic import resolve
     from fat2thin.settings.spec import describe_settings, expand_seeds
     from fat2thin.training import make_spec
 

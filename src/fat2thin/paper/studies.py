@@ -29,7 +29,7 @@ from fat2thin.experiments.plan import PlannedRun
 from fat2thin.experiments.sweep import combinations, words
 from fat2thin.paper.presets import REWARDS, CurveSizes, Method, Reproduction, methods
 from fat2thin.runs import identity
-from fat2thin.settings.small_logs import SMALL, SMALL_STEPS
+from fat2thin.settings.automatic import SMALL, SMALL_STEPS
 from fat2thin.tables import Table
 from fat2thin.training import Run, make_spec
 
@@ -266,7 +266,7 @@ def _row(scored: Scores, way: str, names: Sequence[str], signal: str) -> dict[st
 def small_log_plan(asked: Reproduction) -> list[PlannedRun]:
     """Return runs of all methods with small-log settings; FtTPO also in two other forms."""
     treatment = asked.scale.treatment
-    steps = asked.steps or min(SMALL_STEPS, treatment.steps)
+    steps = asked.steps or min(SMALL_STEPS[True], treatment.steps)
     count = asked.seeds or 2 * treatment.seeds
     small: dict[str, Any] = {"settings_from": SMALL}
     wanted: list[tuple[Method, dict[str, Any]]] = [(one, small) for one in SMALL_METHODS]

@@ -23,8 +23,8 @@ from fat2thin.data.scaling import Scales, find_scales
 from fat2thin.engine.pack import LoadedLog
 from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError
+from fat2thin.settings.automatic import Load
 from fat2thin.settings.config import LARGEST_NUMBER, whole_number
-from fat2thin.settings.small_logs import Load
 from fat2thin.settings.spec import RunSpec, plain
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "numpyro", "equinox", "optax", "safetensors")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 AUTO, DEFAULT = "auto", "default"
-SMALL, CLEAR = "small", "small-clear"
-"""Settings for small logs that are noisy, and for those whose next observation is predictable."""
+SMALL, CLEAR, LARGE = "small", "small-clear", "large"
+"""Settings for small noisy logs, for small predictable ones, and for large ones."""
 LAST, OFFLINE = "last", "offline"
 CHOICES = "choices"  # key of a field's metadata: the values that an option can have
 
@@ -29,15 +29,15 @@ class RunOptions:
     """Options of a run. None takes the value that belongs to `settings_from`."""
 
     steps: int | None = None
-    """Updates per seed. Required except with settings for small logs."""
+    """Updates per seed. Default: 100,000 for large logs, fewer for small ones."""
     seeds: int | Iterable[int] = 1
     """Seeds: 10 is seeds 0 to 9; a list names them (on the command line "3," is seed 3, "3,5" is
     seeds 3 and 5). Each has its own networks, batches and evaluation episodes."""
-    settings_from: str = _choice(AUTO, DEFAULT, SMALL, CLEAR, "own", "fttpo")
-    """Source of settings that are not given: "default", the algorithm's defaults; "small" or
-    "small-clear", ours for small logs that are noisy or predictable; "own", the method's own paper
-    or repository, and what it does to observations and rewards; "fttpo", the runs of the FtTPO
-    paper; or "auto", those for small logs if the log is small, else the defaults. `fat2thin
+    settings_from: str = _choice(AUTO, DEFAULT, SMALL, CLEAR, LARGE, "own", "fttpo")
+    """Source of settings that are not given: "default", the algorithm's defaults; "small",
+    "small-clear" or "large", ours for logs that are small and noisy, small and predictable, or
+    large; "own", the method's own paper or repository, and what it does to observations and
+    rewards; "fttpo", the runs of the FtTPO paper; or "auto", ours for this kind of log. `fat2thin
     published` lists published settings."""
     batch_size: int | None = None
     """Logged steps per update, drawn with replacement. Default: the published number, else 256."""
@@ -54,15 +54,14 @@ class RunOptions:
     set's own, for treatment/, d4rl/, regenerated/ and minari/mujoco/ names."""
     standardise: bool | None = None
     """Give the networks observations with mean 0 and standard deviation 1 per column, over the log.
-    Settings for small logs and some published ones turn this on. Policies still take raw
-    observations."""
+    Our settings and some published ones turn this on. Policies still take raw observations."""
     reward_scale: float | str | None = None
     """Factor that rewards are multiplied by before learning: a number; "return_range", which is
     1000 / (best - worst return of an episode), as in IQL; or "deviation", which is 1 / their
-    standard deviation. Default: that of small logs or the published one, else 1."""
+    standard deviation. Default: "deviation" in our settings, the published one, else 1."""
     centre_values: bool | None = None
     """Let critics learn the difference from the log's own level of values, so that they start at
-    this level instead of at zero. Advantages do not change."""
+    this level instead of at zero. Advantages do not change. Our settings turn this on."""
     holdout: float = 0.0
     """Share of the log's rows, in whole episodes, that no update sees, for example 0.2. Signals
     measured on them during training are saved with the metrics."""

@@ -9,11 +9,11 @@ from fat2thin import algorithms, data
 from fat2thin.data.operations import check_holdout
 from fat2thin.data.scaling import check_reward_scale
 from fat2thin.random_streams import LARGEST_SEED
-from fat2thin.settings import small_logs
+from fat2thin.settings import automatic as rule
+from fat2thin.settings.automatic import Load
 from fat2thin.settings.config import LARGEST_NUMBER, make_config, whole_number
-from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LAST, OFFLINE, SMALL, RunOptions
+from fat2thin.settings.options import AUTO, DEFAULT, LAST, OFFLINE, RunOptions
 from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
-from fat2thin.settings.small_logs import Load
 from fat2thin.terminal_text import counted
 
 MOST_ROWS = 1_000_000  # maximum number of rows of metrics of a run, about half a gigabyte
@@ -78,8 +78,9 @@ def choose_spec(
     origin, given = options.pop("settings_from", AUTO), _given(options)
     automatic = origin == AUTO and config is None
     if origin == AUTO:
-        origin = small_logs.resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
-    steps = small_logs.enough_steps(given.pop("steps", None), origin, dataset, load)
+        origin = rule.resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
+    centred = given.get("centre_values", origin in rule.ORIGINS)
+    steps = rule.enough_steps(given.pop("steps", None), origin, dataset, centred, load)
     spec = make_spec(
         algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
         **given,
@@ -122,8 +123,8 @@ def make_spec(
         raise ValueError(f"give a config or settings_from={settings_from!r}, not both")
     brought = find_settings(algorithm, dataset, settings_from, settings.get("policy"))
     options = _given(options)
-    if settings_from in (SMALL, CLEAR):
-        options = {**small_logs.OPTIONS, **options}
+    if settings_from in rule.ORIGINS:
+        options = {**rule.OPTIONS, **options}
     else:
         options = {**brought.options, **options}
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
@@ -218,10 +219,10 @@ def find_settings(
     """Return the settings of `settings_from`; `policy` is the family of policies, if given."""
     if settings_from == DEFAULT:
         return PublishedSettings({}, None, (), ())
-    if settings_from in (SMALL, CLEAR):
-        return PublishedSettings(small_logs.small_settings(algorithm, settings_from), None, (), ())
+    if settings_from in rule.ORIGINS:
+        return PublishedSettings(rule.settings_for(algorithm, settings_from), None, (), ())
     if settings_from not in ORIGINS:
-        choices = ", ".join(map(repr, (DEFAULT, SMALL, CLEAR, *ORIGINS)))
+        choices = ", ".join(map(repr, (DEFAULT, *rule.ORIGINS, *ORIGINS)))
         raise ValueError(f"settings_from must be one of {choices}, got {settings_from!r}")
     return published_settings(algorithm, dataset, settings_from, policy)
 
@@ -250,10 +251,10 @@ def describe_settings(
                 (taken if same else left_out)[name] = value
     notes, first = [], specs[0]
     if automatic and first.settings_from != DEFAULT:
-        options = small_logs.OPTIONS.items()
+        options = rule.OPTIONS.items()
         words = _words({**taken, **{name: one for name, one in options if name not in given}})
         rows = load(first.dataset, 0).rows
-        notes.append(small_logs.sentence(first.dataset, rows, first.settings_from, words))
+        notes.append(rule.sentence(first.dataset, rows, first.settings_from, words))
     if scaled:
         off = " and ".join(_TURN_OFF[name] for name in scaled)
         notes.append(f"As its authors do, the log is scaled: {_words(scaled)} ({off} to turn off).")

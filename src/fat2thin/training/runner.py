@@ -32,9 +32,9 @@ from fat2thin.runs.identity import read_logs
 from fat2thin.runs.lock import locked
 from fat2thin.runs.result import Run
 from fat2thin.runs.result import load as load_run
+from fat2thin.settings.automatic import Load
 from fat2thin.settings.config import refuse_unknown
 from fat2thin.settings.options import option_names, takes_options
-from fat2thin.settings.small_logs import Load
 from fat2thin.settings.spec import RunSpec, choose_spec
 from fat2thin.training.evaluation_queue import EvaluationQueue
 from fat2thin.training.progress import Silent, for_terminal

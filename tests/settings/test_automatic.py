@@ -1,4 +1,4 @@
-"""Settings for small logs: when they are used, and what is reported to the user."""
+"""Settings by the log: which are used when, and what is reported to the user."""
 
 import dataclasses
 import itertools
@@ -13,8 +13,8 @@ from choices import choices
 from fat2thin import algorithms, data
 from fat2thin.cli.main import main
 from fat2thin.data import Dataset
-from fat2thin.settings import small_logs
-from fat2thin.settings.small_logs import OPTIONS, SMALL_STEPS, enough_steps, resolve, small_settings
+from fat2thin.settings import automatic
+from fat2thin.settings.automatic import OPTIONS, SMALL_STEPS, enough_steps, resolve, settings_for
 from fat2thin.settings.spec import describe_settings
 from fat2thin.training import Run, make_spec
 from fat2thin.training import runner as run
@@ -23,6 +23,7 @@ ROWS, LENGTH = 40, 10
 WANTED = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}
 """Settings of every algorithm on a small noisy log."""
 BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
+DEEP = {"hidden": (256, 256, 256), "layer_norm": True}
 ALGORITHMS = tuple(algorithms.names())
 IQL = algorithms.get("iql").config()
 
@@ -66,7 +67,7 @@ def clear(tmp_path_factory):
 @pytest.fixture
 def limit(monkeypatch):
     """Set the maximum number of rows of a small log."""
-    return lambda rows: monkeypatch.setattr(small_logs, "SMALL_ROWS", rows)
+    return lambda rows: monkeypatch.setattr(automatic, "SMALL_ROWS", rows)
 
 
 @pytest.fixture
@@ -83,13 +84,13 @@ def asked(monkeypatch):
 
 
 def test_a_log_is_small_up_to_25000_rows():
-    assert small_logs.SMALL_ROWS == 25_000
+    assert automatic.SMALL_ROWS == 25_000
     assert resolve("auto", "bc", "treatment/quadratic@1041") == "small"  # 24,984 rows
-    assert resolve("auto", "bc", "treatment/quadratic@1042") == "default"  # 25,008 rows
+    assert resolve("auto", "bc", "treatment/quadratic@1042") == "large"  # 25,008 rows
 
 
 @pytest.mark.parametrize(
-    ("most", "found"), [(ROWS - 1, "default"), (ROWS, "small"), (ROWS + 1, "small")]
+    ("most", "found"), [(ROWS - 1, "large"), (ROWS, "small"), (ROWS + 1, "small")]
 )
 def test_the_number_of_rows_decides_whether_a_log_is_small(path, limit, most, found):
     limit(most)
@@ -97,36 +98,42 @@ def test_the_number_of_rows_decides_whether_a_log_is_small(path, limit, most, fo
 
 
 @pytest.mark.parametrize(
-    ("most", "found"), [(ROWS - 1, "default"), (ROWS, "small-clear"), (ROWS + 1, "small-clear")]
+    ("most", "found"), [(ROWS - 1, "large"), (ROWS, "small-clear"), (ROWS + 1, "small-clear")]
 )
 def test_a_small_predictable_log_gets_its_own_settings(clear, limit, most, found):
     limit(most)
     assert resolve("auto", "fttpo", clear) == found
 
 
-def test_algorithms_not_tried_on_clear_logs_get_their_defaults(clear, asked):
-    for algorithm in ALGORITHMS:
-        if algorithm != "fttpo":
-            assert resolve("auto", algorithm, clear) == "default"
-    with pytest.raises(ValueError, match="'small-clear' is known for fttpo, not for iql"):
-        small_settings("iql", "small-clear")
-    fat2thin.train("iql", clear, steps=3)
-    assert asked == [make_spec("iql", clear, steps=3)]
+def test_other_algorithms_get_their_defaults_on_scaled_logs(clear, asked, limit):
+    for most, origin in ((ROWS, "small-clear"), (ROWS - 1, "large")):
+        limit(most)
+        for algorithm in ALGORITHMS:
+            assert resolve("auto", algorithm, clear) == origin
+        fat2thin.train("iql", clear, steps=3)
+        assert asked.pop() == make_spec("iql", clear, steps=3, settings_from=origin, **OPTIONS)
+        assert settings_for("iql", origin) == {}
 
 
-@pytest.mark.parametrize("given", ["default", "small", "small-clear", "own", "fttpo"])
+def test_equal_rewards_have_no_scale(tmp_path):
+    log = dataclasses.replace(made_up_log(noisy=True), reward=np.ones(ROWS, np.float32))
+    data.save_npz(log, tmp_path / "log.npz")
+    assert resolve("auto", "fttpo", str(tmp_path / "log.npz")) == "default"
+
+
+@pytest.mark.parametrize("given", ["default", "small", "small-clear", "large", "own", "fttpo"])
 def test_an_explicit_source_of_settings_is_kept(given):
     """The log is not read: it need not exist."""
     assert resolve(given, "fttpo", "nowhere.npz") == given
 
 
-def test_a_small_log_gets_small_settings_and_scales(path, asked):
+def test_a_small_log_gets_settings_for_and_scales(path, asked):
     fat2thin.train("iql", path)
     (spec,) = asked
     assert {name: getattr(spec.config, name) for name in WANTED} == WANTED
     assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
-    assert spec.settings_from == "small" and spec.steps == SMALL_STEPS == 6_000
-    usual = {name: getattr(IQL, name) for name in small_settings("iql")}
+    assert spec.settings_from == "small" and spec.steps == SMALL_STEPS[True] == 2_500
+    usual = {name: getattr(IQL, name) for name in settings_for("iql")}
     assert dataclasses.replace(spec.config, **usual) == IQL
 
 
@@ -136,20 +143,23 @@ def test_a_clear_log_gets_a_small_band_and_the_usual_networks(clear, asked):
     usual = algorithms.get("fttpo").config()
     assert spec.config == dataclasses.replace(usual, **BAND)
     assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
-    assert spec.settings_from == "small-clear" and spec.steps == SMALL_STEPS
+    assert spec.settings_from == "small-clear" and spec.steps == SMALL_STEPS[True]
     assert type(spec).from_json(spec.to_json()) == spec
 
 
-def test_a_large_log_gets_the_defaults(path, asked, limit, caplog):
+def test_a_large_log_gets_the_same_band_and_deep_networks(path, asked, limit, caplog):
     limit(ROWS - 1)
-    fat2thin.train("iql", path, steps=3)
+    fat2thin.train("fttpo", path)
     (spec,) = asked
-    assert spec == make_spec("iql", path, steps=3)
-    assert spec.config == IQL and not spec.standardise and spec.reward_scale == 1.0
-    assert not caplog.records
+    usual = algorithms.get("fttpo").config()
+    assert spec.config == dataclasses.replace(usual, **BAND, **DEEP)
+    assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
+    assert (spec.settings_from, spec.steps) == ("large", 100_000)
+    (record,) = caplog.records
+    assert f"{path} has 40 rows and is large: settings for large logs" in record.message
 
 
-def test_given_settings_override_those_for_small_logs(path, asked):
+def test_given_settings_override_those_for_automatic(path, asked):
     fat2thin.train(
         "fttpo", path, steps=7, hidden=(8,), kept_mass=0.5, standardise=False, reward_scale=2.0
     )
@@ -165,26 +175,26 @@ def test_a_given_config_is_not_changed(path, asked):
     assert asked == [make_spec("iql", path, steps=2, config=IQL)]
 
 
-def test_a_config_together_with_small_settings_is_refused(path):
+def test_a_config_together_with_settings_for_is_refused(path):
     with pytest.raises(ValueError, match="give a config or settings_from='small', not both"):
         make_spec("iql", path, steps=2, config=IQL, settings_from="small")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_accepts_its_small_settings(algorithm, path):
+def test_every_algorithm_accepts_its_settings_for(algorithm, path):
     spec = make_spec(algorithm, path, steps=5, settings_from="small")
-    for name, value in small_settings(algorithm).items():
+    for name, value in settings_for(algorithm).items():
         assert getattr(spec.config, name) == value
-    assert WANTED.items() <= small_settings(algorithm).items()
+    assert WANTED.items() <= settings_for(algorithm).items()
     assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
     assert type(spec).from_json(spec.to_json()) == spec
 
 
-def test_algorithms_add_their_own_small_settings():
-    assert small_settings("fttpo") == {**WANTED, **BAND}
-    assert small_settings("fttpo", "small-clear") == BAND
-    assert small_settings("bc") == WANTED
-    assert [*small_settings("iql")] == [*WANTED, "temperature"]
+def test_algorithms_add_their_own_settings_for():
+    assert settings_for("fttpo") == {**WANTED, **BAND}
+    assert settings_for("fttpo", "small-clear") == BAND
+    assert settings_for("bc") == WANTED
+    assert [*settings_for("iql")] == [*WANTED, "temperature"]
 
 
 def test_a_registered_algorithm_keeps_its_defaults(path, asked):
@@ -192,49 +202,46 @@ def test_a_registered_algorithm_keeps_its_defaults(path, asked):
     fat2thin.train("stand_in", path, steps=2)
     assert asked == [make_spec("stand_in", path, steps=2)]
     with pytest.raises(ValueError, match=r"'small' is known for .*, fttpo, .* not for stand_in"):
-        small_settings("stand_in")
+        settings_for("stand_in")
 
 
 def test_an_unknown_algorithm_is_named():
     with pytest.raises(ValueError, match="no algorithm is called 'nobody'"):
-        small_settings("nobody")
+        settings_for("nobody")
 
 
-@pytest.mark.parametrize("origin", ["default", "small", "small-clear", "own", "fttpo"])
+@pytest.mark.parametrize("origin", ["default", "small", "small-clear", "large", "own", "fttpo"])
 def test_given_steps_are_kept(origin):
-    assert enough_steps(12, origin, "nowhere.npz") == 12
+    assert enough_steps(12, origin, "nowhere.npz", centred=True) == 12
 
 
-@pytest.mark.parametrize("origin", ["small", "small-clear"])
+@pytest.mark.parametrize("origin", ["small", "small-clear", "default", "own"])
 @pytest.mark.parametrize(
-    ("discount", "steps"),
-    # 600 / (1 - discount), within bounds.
-    [(0.0, 6_000), (0.5, 6_000), (0.9, 6_000), (0.95, 12_000), (0.99, 60_000), (0.999, 100_000),
-     (1.0, 100_000)],
+    ("centred", "discount", "steps"),
+    # 250 / (1 - discount) or, from zero, 600 / (1 - discount), within bounds.
+    [(True, 0.0, 2_500), (True, 0.9, 2_500), (True, 0.95, 5_000), (True, 0.99, 25_000),
+     (False, 0.5, 6_000), (False, 0.9, 6_000), (False, 0.95, 12_000), (False, 0.99, 60_000),
+     (False, 0.999, 100_000), (True, 1.0, 100_000)],
 )  # fmt: skip
-def test_updates_grow_with_the_horizon_of_the_discount(tmp_path, origin, discount, steps):
+def test_updates_grow_with_the_horizon_of_the_discount(tmp_path, origin, centred, discount, steps):
     log = dataclasses.replace(made_up_log(noisy=True), discount=discount)
     data.save_npz(log, tmp_path / "log.npz")
     # On clear logs no more updates were tried.
     most = 12_000 if origin == "small-clear" else steps
-    assert enough_steps(None, origin, str(tmp_path / "log.npz")) == min(steps, most)
+    assert enough_steps(None, origin, str(tmp_path / "log.npz"), centred) == min(steps, most)
 
 
-@pytest.mark.parametrize("origin", ["default", "own", "fttpo"])
-def test_missing_steps_raise_an_error_that_says_what_to_do(origin, path):
-    with pytest.raises(ValueError, match=r"steps, .* is missing: .*settings_from='small'"):
-        enough_steps(None, origin, path)
-
-
-def test_missing_steps_for_a_large_log_are_refused_before_training(path, asked, limit):
+def test_a_large_log_gets_100000_updates_from_any_settings(path, asked, limit):
     limit(ROWS - 1)
-    with pytest.raises(ValueError, match="steps, the number of updates, is missing"):
-        fat2thin.train("iql", path)
-    with pytest.raises(ValueError, match="steps, the number of updates, is missing"):
-        fat2thin.train("iql", path, settings_from="default")
-    with pytest.raises(SystemExit, match="fat2thin: steps, the number of updates, is missing"):
-        main(["train", "iql", path])
-    assert not asked
+    fat2thin.train("iql", path)
+    fat2thin.train("iql", path, settings_from="default")
+    assert [spec.steps for spec in asked] == [100_000, 100_000]
+
+
+def test_values_that_start_at_zero_get_more_updates(path, asked):
+    fat2thin.train("iql", path, centre_values=False)
+    fat2thin.train("iql", path, settings_from="default")
+    assert [spec.steps for spec in asked] == [6_000, 6_000]
 
 
 def sentence(algorithm, log, origin, given=()):
@@ -247,8 +254,8 @@ def test_the_note_names_the_log_its_rows_the_settings_and_the_way_out(path):
     line = sentence("fttpo", path, "small")
     assert line.startswith(f"{path} has 40 rows, and its next observations are noisy: settings for")
     assert "(hidden=16,16, weight_decay=3.0, learning_rate=0.0003, temperature=0.35" in line
-    assert "kept_mass=0.3, standardise=True, reward_scale=deviation). " in line
-    assert line.endswith("Use --settings-from default for the usual ones.")
+    assert "kept_mass=0.3, standardise=True, reward_scale=deviation, centre_values=True). " in line
+    assert line.endswith("Use --settings-from default for the algorithm's defaults.")
     assert "treatment/cubic@42 has 1,008 rows" in sentence("bc", "treatment/cubic@42", "small")
     clear = sentence("fttpo", path, "small-clear")
     assert "its next observations are predictable: settings" in clear
@@ -256,7 +263,7 @@ def test_the_note_names_the_log_its_rows_the_settings_and_the_way_out(path):
     assert "standardise" not in sentence("fttpo", path, "small", ["standardise"])
 
 
-def test_automatic_small_settings_are_logged(path, clear, asked, caplog):
+def test_automatic_settings_for_are_logged(path, clear, asked, caplog):
     with caplog.at_level(logging.WARNING):
         fat2thin.train("iql", path)
         fat2thin.train("fttpo", clear)
@@ -269,7 +276,7 @@ def test_automatic_small_settings_are_logged(path, clear, asked, caplog):
     assert not caplog.records and len(asked) == 4
 
 
-def test_the_command_line_uses_small_settings_and_prints_them(path, capsys, tmp_path):
+def test_the_command_line_uses_settings_for_and_prints_them(path, capsys, tmp_path):
     """The given actor_loss leaves one of the settings for small logs without effect."""
     given = ["--set", "hidden=4,4", "--set", "actor_loss=exact"]
     main(
@@ -302,7 +309,7 @@ def every_choice(algorithm):
     """Return each choice, alone and with published=True; in pairs if `auto` sets one of them."""
     single = choices(algorithm)
     pairs = [one | other for one, other in itertools.combinations(single, 2) if {*one} != {*other}]
-    if not any({*one} <= {*small_settings(algorithm)} for one in single):
+    if not any({*one} <= {*settings_for(algorithm)} for one in single):
         pairs = [pair for pair in pairs if pair.get("published")]
     return [*single, *pairs]
 
@@ -331,7 +338,7 @@ def test_no_automatic_setting_prevents_a_choice(algorithm, path, clear, limit):
     large = resolve("auto", algorithm, path)
     limit(ROWS)
     origins = {large, resolve("auto", algorithm, path), resolve("auto", algorithm, clear)}
-    assert origins == {"default", "small", *(["small-clear"] if algorithm == "fttpo" else [])}
+    assert origins == {"large", "small", "small-clear"}
     chosen = algorithms.get(algorithm)
     for given in every_choice(algorithm):
         usual = attempt(algorithm, path, given, "default")
@@ -340,7 +347,7 @@ def test_no_automatic_setting_prevents_a_choice(algorithm, path, clear, limit):
             if isinstance(usual, str):
                 assert found == usual
                 continue
-            brought = small_settings(algorithm, origin)
+            brought = settings_for(algorithm, origin)
             wanted = {name: brought[name] for name in brought if name not in given}
             dropped = {name for name in wanted if getattr(found.config, name) != wanted[name]}
             kept = {name: wanted[name] for name in wanted if name not in dropped}
@@ -372,17 +379,17 @@ def test_given_settings_drop_automatic_ones_without_effect(
 ):
     fat2thin.train(algorithm, path, steps=2, **given)
     (spec,) = asked
-    expected = {**small_settings(algorithm), **dropped, **given}
+    expected = {**settings_for(algorithm), **dropped, **given}
     assert spec.config == dataclasses.replace(algorithms.get(algorithm).config(), **expected)
     assert spec.settings_from == "small" and type(spec).from_json(spec.to_json()) == spec
     (note,) = (record.message for record in caplog.records)
     taken, _, left = note.partition("Not used, because a given setting rules them out: ")
     assert {*re.findall(r"(\w+)=", left)} == {*dropped}
-    for name in {*small_settings(algorithm)} - {*given}:
+    for name in {*settings_for(algorithm)} - {*given}:
         assert (f"{name}=" in taken) == (name not in dropped)
 
 
-def test_dropped_settings_are_logged_even_with_explicit_small_settings(path, asked, caplog):
+def test_dropped_settings_are_logged_even_with_explicit_settings_for(path, asked, caplog):
     fat2thin.train("fttpo", path, settings_from="small", actor_loss="exact")
     assert [record.message for record in caplog.records] == [
         "Not used, because a given setting rules them out: kept_mass=0.3."

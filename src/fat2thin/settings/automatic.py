@@ -1,0 +1,94 @@
+"""Settings by the log: the rule of `settings_from="auto"`.
+
+- Every log is scaled: observations are standardised, rewards divided by their standard deviation,
+  and critics start at the log's own level of values. So settings do not depend on units.
+- FtTPO has one temperature and one band for every log; other algorithms have their own settings.
+- The networks grow with what the log can teach: small ones with weight decay for small noisy logs,
+  which large ones overfit (docs/guides/small_logs.md), the usual ones for small predictable logs,
+  and three normalised layers (FtTPO) for large ones.
+- Critics need about 1 / ((1 - discount) * polyak_rate) updates to settle, and more if they start at
+  zero. Large logs get 100,000 updates.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fat2thin import algorithms, data
+from fat2thin.data.predictability import is_noisy
+from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LARGE, SMALL
+
+Load = Callable[[str, int], data.Dataset]
+"""`load(name, seed)` as in `data.load`, or a cached version of it."""
+SMALL_ROWS = 25_000  # maximum number of rows of a small log
+SMALL_STEPS = {True: 2_500, False: 6_000}
+"""Updates for a small log with a discount of 0.9, where critics settle in 2,000: if they start at
+the level of the log, and if they start at zero."""
+LARGE_STEPS = 100_000
+MOST_STEPS = {CLEAR: 12_000}
+"""Maximum number of updates for a small log, if not `LARGE_STEPS`: no more were tried."""
+OPTIONS: dict[str, Any] = {
+    "standardise": True,
+    "reward_scale": "deviation",
+    "centre_values": True,
+}
+"""Options of a run on any log, besides the settings of its algorithm."""
+ORIGINS = (SMALL, CLEAR, LARGE)
+KINDS = {
+    SMALL: "its next observations are noisy: settings for small noisy logs",
+    CLEAR: "its next observations are predictable: settings for small predictable logs",
+    LARGE: "is large: settings for large logs",
+}
+
+_SIMPLE = {"hidden": (16, 16), "weight_decay": 3.0, "learning_rate": 3e-4}
+"""Small networks for noisy logs; an algorithm adds its own settings (`Automatic`). Each value was
+the best of five on seeds 0 to 9 of both treatment rewards."""
+
+
+def _own(algorithm: str, origin: str) -> Mapping[str, Any] | None:
+    known = algorithms.get(algorithm).automatic
+    if known.noisy is None:
+        return None
+    return {SMALL: known.noisy, CLEAR: known.predictable, LARGE: known.large}[origin]
+
+
+def settings_for(algorithm: str, origin: str = SMALL) -> dict[str, Any]:
+    """Return the settings of an algorithm for a kind of log; a ValueError if none are known."""
+    own = _own(algorithm, origin)
+    if own is None:
+        there = ", ".join(name for name in algorithms.names() if _own(name, origin) is not None)
+        raise ValueError(f"settings_from={origin!r} is known for {there}, not for {algorithm}")
+    return {**(_SIMPLE if origin == SMALL else {}), **own}
+
+
+def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:
+    """Return `settings_from`, with "auto" resolved by the size and the noise of the log."""
+    if settings_from != AUTO:
+        return settings_from
+    log = load(dataset, 0)
+    # Rewards that are all equal have no scale, and nothing can be learned from them.
+    if log.reward.min() == log.reward.max() or algorithms.get(algorithm).automatic.noisy is None:
+        return DEFAULT
+    if log.rows > SMALL_ROWS:
+        return LARGE
+    return SMALL if is_noisy(log) else CLEAR
+
+
+def enough_steps(
+    steps: int | None, settings_from: str, dataset: str, centred: bool, load: Load = data.load
+) -> int:
+    """Return the number of updates: `steps` if given, else enough of them for the log."""
+    if steps is not None:
+        return steps
+    log = load(dataset, 0)
+    if log.rows > SMALL_ROWS:
+        return LARGE_STEPS
+    least, most = SMALL_STEPS[centred], MOST_STEPS.get(settings_from, LARGE_STEPS)
+    return min(most, max(least, round(least * 0.1 / max(1.0 - log.discount, 1e-9))))
+
+
+def sentence(dataset: str, rows: int, origin: str, taken: str) -> str:
+    """Return a sentence that says why a log gets its settings, and which (`taken`)."""
+    return (
+        f"{dataset} has {rows:,} rows{' and' if origin == LARGE else ', and'} {KINDS[origin]} are "
+        f"used ({taken}). Use --settings-from default for the algorithm's defaults."
+    )
