@@ -10,7 +10,8 @@ from fat2thin.paper.presets import SCALES, Reproduction
 from fat2thin.paper.studies import SMALL_METHODS as METHODS
 from fat2thin.paper.studies import small_log_plan as plan
 from fat2thin.paper.studies import small_log_tables as tables
-from fat2thin.settings.automatic import OPTIONS, SMALL_STEPS, small_settings
+from fat2thin.settings.automatic import SCALES as LOG_SCALES
+from fat2thin.settings.automatic import SMALL_STEPS, settings_for
 
 BEST = Reference(mean=20.0, standard_error=0.1, measures={}, rule="a dose of 1", episodes=4000)
 USUAL, SELECTED = "fttpo-usual-settings", "fttpo-held-out-and-selected"
@@ -43,12 +44,13 @@ def test_no_seed_was_used_to_choose_settings(planned):
 
 def test_all_runs_except_one_use_the_settings_for_small_logs(planned):
     for name, spec in planned.items():
-        assert spec.steps == SMALL_STEPS
+        assert spec.steps == SMALL_STEPS[False]
         if name.endswith(USUAL):
             continue
         assert spec.settings_from == "small"
-        assert {field: getattr(spec, field) for field in OPTIONS} == OPTIONS
-        for field, value in small_settings(spec.algorithm).items():
+        assert {field: getattr(spec, field) for field in LOG_SCALES} == LOG_SCALES
+        assert not spec.centre_values
+        for field, value in settings_for(spec.algorithm).items():
             assert getattr(spec.config, field) == value
     usual = planned[f"small-logs/cubic/{USUAL}"]
     assert usual.config == algorithms.get("fttpo").config()

@@ -14,7 +14,7 @@ from fat2thin import algorithms, data
 from fat2thin.cli.main import main
 from fat2thin.data import Dataset
 from fat2thin.settings import automatic
-from fat2thin.settings.automatic import OPTIONS, SMALL_STEPS, enough_steps, resolve, settings_for
+from fat2thin.settings.automatic import SMALL_STEPS, enough_steps, resolve, settings_for
 from fat2thin.settings.spec import describe_settings
 from fat2thin.training import Run, make_spec
 from fat2thin.training import runner as run
@@ -26,6 +26,11 @@ BAND = {"temperature": 0.35, "actor_loss": "closed_form", "kept_mass": 0.3}
 DEEP = {"hidden": (256, 256, 256), "layer_norm": True}
 ALGORITHMS = tuple(algorithms.names())
 IQL = algorithms.get("iql").config()
+
+
+def assert_scaled(spec):
+    assert spec.standardise and spec.reward_scale == "deviation"
+    assert spec.centre_values == (spec.algorithm in ("fttpo", "fttpo-spot"))
 
 
 def made_up_log(noisy):
@@ -111,7 +116,8 @@ def test_other_algorithms_get_their_defaults_on_scaled_logs(clear, asked, limit)
         for algorithm in ALGORITHMS:
             assert resolve("auto", algorithm, clear) == origin
         fat2thin.train("iql", clear, steps=3)
-        assert asked.pop() == make_spec("iql", clear, steps=3, settings_from=origin, **OPTIONS)
+        assert asked.pop() == make_spec("iql", clear, steps=3, settings_from=origin)
+        assert_scaled(make_spec("iql", clear, steps=3, settings_from=origin))
         assert settings_for("iql", origin) == {}
 
 
@@ -131,8 +137,8 @@ def test_a_small_log_gets_settings_for_and_scales(path, asked):
     fat2thin.train("iql", path)
     (spec,) = asked
     assert {name: getattr(spec.config, name) for name in WANTED} == WANTED
-    assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
-    assert spec.settings_from == "small" and spec.steps == SMALL_STEPS[True] == 2_500
+    assert_scaled(spec)
+    assert spec.settings_from == "small" and spec.steps == SMALL_STEPS[False] == 6_000
     usual = {name: getattr(IQL, name) for name in settings_for("iql")}
     assert dataclasses.replace(spec.config, **usual) == IQL
 
@@ -142,8 +148,8 @@ def test_a_clear_log_gets_a_small_band_and_the_usual_networks(clear, asked):
     (spec,) = asked
     usual = algorithms.get("fttpo").config()
     assert spec.config == dataclasses.replace(usual, **BAND)
-    assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
-    assert spec.settings_from == "small-clear" and spec.steps == SMALL_STEPS[True]
+    assert_scaled(spec)
+    assert spec.settings_from == "small-clear" and spec.steps == 2_500
     assert type(spec).from_json(spec.to_json()) == spec
 
 
@@ -153,7 +159,7 @@ def test_a_large_log_gets_the_same_band_and_deep_networks(path, asked, limit, ca
     (spec,) = asked
     usual = algorithms.get("fttpo").config()
     assert spec.config == dataclasses.replace(usual, **BAND, **DEEP)
-    assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
+    assert_scaled(spec)
     assert (spec.settings_from, spec.steps) == ("large", 100_000)
     (record,) = caplog.records
     assert f"{path} has 40 rows and is large: settings for large logs" in record.message
@@ -186,7 +192,7 @@ def test_every_algorithm_accepts_its_settings_for(algorithm, path):
     for name, value in settings_for(algorithm).items():
         assert getattr(spec.config, name) == value
     assert WANTED.items() <= settings_for(algorithm).items()
-    assert {name: getattr(spec, name) for name in OPTIONS} == OPTIONS
+    assert_scaled(spec)
     assert type(spec).from_json(spec.to_json()) == spec
 
 
@@ -228,7 +234,8 @@ def test_updates_grow_with_the_horizon_of_the_discount(tmp_path, origin, centred
     data.save_npz(log, tmp_path / "log.npz")
     # On clear logs no more updates were tried.
     most = 12_000 if origin == "small-clear" else steps
-    assert enough_steps(None, origin, str(tmp_path / "log.npz"), centred) == min(steps, most)
+    path = str(tmp_path / "log.npz")
+    assert enough_steps(None, origin, path, centred) == min(steps, most)
 
 
 def test_a_large_log_gets_100000_updates_from_any_settings(path, asked, limit):
@@ -239,9 +246,10 @@ def test_a_large_log_gets_100000_updates_from_any_settings(path, asked, limit):
 
 
 def test_values_that_start_at_zero_get_more_updates(path, asked):
-    fat2thin.train("iql", path, centre_values=False)
-    fat2thin.train("iql", path, settings_from="default")
-    assert [spec.steps for spec in asked] == [6_000, 6_000]
+    fat2thin.train("fttpo", path)
+    fat2thin.train("fttpo", path, centre_values=False)
+    fat2thin.train("fttpo", path, settings_from="default")
+    assert [spec.steps for spec in asked] == [2_500, 6_000, 6_000]
 
 
 def sentence(algorithm, log, origin, given=()):

@@ -141,7 +141,7 @@ def test_a_folder_older_than_published_settings_is_loaded(tmp_path):
         (
             "tiny/own",
             {"settings_from": "paper"},
-            "must be one of 'default', 'small', 'small-clear', 'own', 'fttpo', got",
+            "must be one of 'default', 'small', 'small-clear', 'large', 'own', 'fttpo', got",
         ),
         ("tiny/own", {"settings_from": "own", "noise": "x"}, "noise must be one number"),
     ],

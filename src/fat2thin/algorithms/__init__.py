@@ -101,7 +101,7 @@ for _module in (
 
 variant(
     "fttpo-spot", "fttpo", "FtTPO whose actor maximises Q, kept close to the proposal",
-    Automatic({"temperature": 0.35}), actor_loss="spot",
+    Automatic({"temperature": 0.35}, centre_values=True), actor_loss="spot",
 )  # fmt: skip
 variant(
     "fttpo-sg", "fttpo", "FtTPO with a squashed Gaussian as the proposal",

@@ -131,6 +131,8 @@ class Automatic(NamedTuple):
     """For small logs whose next observation can be predicted well."""
     large: Mapping[str, Any] = {}
     """For large logs."""
+    centre_values: bool = False
+    """Whether critics start at the level of the log's values."""
 
 
 class Algorithm(NamedTuple):

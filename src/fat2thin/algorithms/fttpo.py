@@ -357,5 +357,10 @@ ALGORITHM = Algorithm(
     value=value,
     metrics=METRICS,
     weighted_loss="proposal_loss",
-    automatic=Automatic(noisy=NARROW_BAND, predictable=NARROW_BAND, large={**NARROW_BAND, **DEEP}),
+    automatic=Automatic(
+        noisy=NARROW_BAND,
+        predictable=NARROW_BAND,
+        large={**NARROW_BAND, **DEEP},
+        centre_values=True,
+    ),
 )

@@ -200,8 +200,9 @@ def chunk(
 
 def _of_job(program: Program, job: Jobs) -> Program:
     """Return the program of one job, with its own numbers in the config and the problem."""
-    values = {"value_range": job.value_range, "value_level": job.value_level}
-    problem = dataclasses.replace(program.problem, **values)
+    problem = dataclasses.replace(
+        program.problem, value_range=job.value_range, value_level=job.value_level
+    )
     config = with_numbers(program.config, job.settings)
     return dataclasses.replace(program, problem=problem, config=config)
 

@@ -66,6 +66,7 @@ LAST, RANDOM = "last", "random"
 SMALL_METHODS = methods(
     "fttpo", "iql", "xql", "sql", "inac", "tawac", "awac", "td3_bc", "spot", "bc", "fttpo-spot",
     "fttpo-sg", "fttpo-greedy", "tawac-ht", "rar", "sparse_reverse_kl", "rebrac", "edac", "sac_n",
+    "quasi_optimal",
 )  # fmt: skip
 _USUAL = Method("fttpo-usual-settings", "fttpo")
 _SELECTED = Method("fttpo-held-out-and-selected", "fttpo")
@@ -266,9 +267,10 @@ def _row(scored: Scores, way: str, names: Sequence[str], signal: str) -> dict[st
 def small_log_plan(asked: Reproduction) -> list[PlannedRun]:
     """Return runs of all methods with small-log settings; FtTPO also in two other forms."""
     treatment = asked.scale.treatment
-    steps = asked.steps or min(SMALL_STEPS[True], treatment.steps)
+    steps = asked.steps or min(SMALL_STEPS[False], treatment.steps)
     count = asked.seeds or 2 * treatment.seeds
-    small: dict[str, Any] = {"settings_from": SMALL}
+    # The study that chose these settings: critics start at zero.
+    small: dict[str, Any] = {"settings_from": SMALL, "centre_values": False}
     wanted: list[tuple[Method, dict[str, Any]]] = [(one, small) for one in SMALL_METHODS]
     wanted += [(_USUAL, {}), (_SELECTED, {**small, "holdout": HOLDOUT, "select": "offline"})]
     return [

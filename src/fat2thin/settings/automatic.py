@@ -1,13 +1,13 @@
 """Settings by the log: the rule of `settings_from="auto"`.
 
-- Every log is scaled: observations are standardised, rewards divided by their standard deviation,
-  and critics start at the log's own level of values. So settings do not depend on units.
+- Every log is scaled: observations are standardised, rewards divided by their standard deviation.
+  So settings do not depend on units. FtTPO's critics also start at the log's own level of values.
 - FtTPO has one temperature and one band for every log; other algorithms have their own settings.
 - The networks grow with what the log can teach: small ones with weight decay for small noisy logs,
   which large ones overfit (docs/guides/small_logs.md), the usual ones for small predictable logs,
   and three normalised layers (FtTPO) for large ones.
 - Critics need about 1 / ((1 - discount) * polyak_rate) updates to settle, and more if they start at
-  zero. Large logs get 100,000 updates.
+  zero, so small logs get a number of updates by their discount. Large logs get 100,000.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,18 +20,14 @@ from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LARGE, SMALL
 Load = Callable[[str, int], data.Dataset]
 """`load(name, seed)` as in `data.load`, or a cached version of it."""
 SMALL_ROWS = 25_000  # maximum number of rows of a small log
-SMALL_STEPS = {True: 2_500, False: 6_000}
+SMALL_STEPS = {False: 6_000, True: 2_500}
 """Updates for a small log with a discount of 0.9, where critics settle in 2,000: if they start at
-the level of the log, and if they start at zero."""
+zero, and if they start at the level of the log."""
 LARGE_STEPS = 100_000
 MOST_STEPS = {CLEAR: 12_000}
 """Maximum number of updates for a small log, if not `LARGE_STEPS`: no more were tried."""
-OPTIONS: dict[str, Any] = {
-    "standardise": True,
-    "reward_scale": "deviation",
-    "centre_values": True,
-}
-"""Options of a run on any log, besides the settings of its algorithm."""
+SCALES: dict[str, Any] = {"standardise": True, "reward_scale": "deviation"}
+"""Options of a run on any log."""
 ORIGINS = (SMALL, CLEAR, LARGE)
 KINDS = {
     SMALL: "its next observations are noisy: settings for small noisy logs",
@@ -58,6 +54,11 @@ def settings_for(algorithm: str, origin: str = SMALL) -> dict[str, Any]:
         there = ", ".join(name for name in algorithms.names() if _own(name, origin) is not None)
         raise ValueError(f"settings_from={origin!r} is known for {there}, not for {algorithm}")
     return {**(_SIMPLE if origin == SMALL else {}), **own}
+
+
+def options_for(algorithm: str) -> dict[str, Any]:
+    """Return the options of a run of an algorithm on any log."""
+    return {**SCALES, "centre_values": algorithms.get(algorithm).automatic.centre_values}
 
 
 def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:

@@ -79,7 +79,8 @@ def choose_spec(
     automatic = origin == AUTO and config is None
     if origin == AUTO:
         origin = rule.resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
-    centred = given.get("centre_values", origin in rule.ORIGINS)
+    usual = origin in rule.ORIGINS and rule.options_for(algorithm)["centre_values"]
+    centred = given.get("centre_values", usual)
     steps = rule.enough_steps(given.pop("steps", None), origin, dataset, centred, load)
     spec = make_spec(
         algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
@@ -124,7 +125,7 @@ def make_spec(
     brought = find_settings(algorithm, dataset, settings_from, settings.get("policy"))
     options = _given(options)
     if settings_from in rule.ORIGINS:
-        options = {**rule.OPTIONS, **options}
+        options = {**rule.options_for(algorithm), **options}
     else:
         options = {**brought.options, **options}
     for name in ("evaluate_every", "episodes", "log_every", "batch_size"):
@@ -251,8 +252,9 @@ def describe_settings(
                 (taken if same else left_out)[name] = value
     notes, first = [], specs[0]
     if automatic and first.settings_from != DEFAULT:
-        options = rule.OPTIONS.items()
-        words = _words({**taken, **{name: one for name, one in options if name not in given}})
+        options = rule.options_for(first.algorithm).items()
+        taken |= {name: one for name, one in options if one and name not in given}
+        words = _words(taken)
         rows = load(first.dataset, 0).rows
         notes.append(rule.sentence(first.dataset, rows, first.settings_from, words))
     if scaled:
