@@ -21,7 +21,7 @@ from fat2thin.data.summary import summarise
 from fat2thin.evaluation.held_out import validate
 from fat2thin.evaluation.table import Table
 from fat2thin.report.log_figures import save_log_figures
-from fat2thin.settings.automatic import AUTO, DEFAULT, resolve
+from fat2thin.settings.automatic import AUTO, CLEAR, SMALL, resolve
 
 SETTINGS = {
     "hidden": (64, 64),
@@ -91,7 +91,8 @@ def main() -> None:
     known = {field.name for field in dataclasses.fields(algorithms.get(asked.algorithm).config)}
     settings = {setting: value for setting, value in SETTINGS.items() if setting in known}
     # Do not override the settings for small logs.
-    usual = resolve(AUTO, asked.algorithm, data.remember(training)) == DEFAULT
+    kind = resolve(AUTO, asked.algorithm, data.remember(training))
+    chosen = {} if kind in (SMALL, CLEAR) else {**settings, "settings_from": "default"}
     run = fat2thin.train(
         asked.algorithm,
         asked.log if training is log else training,
@@ -99,7 +100,7 @@ def main() -> None:
         seeds=asked.seeds,
         out=asked.out / asked.algorithm,
         standardise=True,
-        **(settings if usual else {}),
+        **chosen,
     )
 
     table = validate(run, validation, training=training)
