@@ -43,7 +43,7 @@ def treatment_scores(name: str, shift: float, clip: bool) -> list[float]:
     load = functools.partial(shifted, shift=shift)
     spec, _ = choose_spec(
         "fttpo", name, None, {"clip_targets": clip}, load,
-        seeds=SEEDS, episodes=500, evaluate_every=1500,
+        seeds=SEEDS, episodes=500, evaluate_every=1500, steps=6000, centre_values=False,
     )  # fmt: skip
     run = execute(spec, load=load)
     return np.mean(run.evaluations.last()["actor_sampled"].returns, axis=-1).tolist()

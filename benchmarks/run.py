@@ -246,7 +246,8 @@ def main() -> None:
             save_npz(update.log(options.rows), dataset)
         arguments = [
             "train", options.algorithm, dataset, "--steps", str(options.steps),
-            "--seeds", options.seeds, "--evaluate-every", str(options.evaluate_every), *further,
+            "--seeds", options.seeds, "--evaluate-every", str(options.evaluate_every),
+            "--settings-from", "default", *further,
         ]  # fmt: skip
         runs = {name: measure(folder, name.replace(" ", "_"), arguments) for name in RUNS}
     first = runs[RUNS[0]]

@@ -118,10 +118,11 @@ def test_a_folder_keeps_the_level_and_refuses_one_that_is_no_number(tmp_path):
     assert run.jobs.value_level[0] == np.float32(run.about["scales"][0]["level"])
     assert run.spec.centre_values
     about = json.loads((tmp_path / "run" / "run.json").read_text())
-    about["scales"][0]["level"] = "high"
-    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
-    with pytest.raises(DamagedError, match=r"scales\.level must be a number"):
-        fat2thin.load(tmp_path / "run")
+    for level in ("high", 1e300):
+        about["scales"][0]["level"] = level
+        (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+        with pytest.raises(DamagedError, match=r"scales\.level must be a number"):
+            fat2thin.load(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

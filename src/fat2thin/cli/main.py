@@ -193,7 +193,7 @@ def demo(out: Path = Path("demo")) -> None:
     Args:
         out: Folder for the run and the pictures; created if missing.
     """
-    steps = 6000
+    steps = 2500
     options = TrainOptions(
         steps=steps, seeds="5", evaluate_every=200, episodes=40, log_every=100,
         snapshots=(0, 100, 200, 300, 400, steps),

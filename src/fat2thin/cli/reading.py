@@ -219,6 +219,7 @@ _METAVARS = {
     "task": "TASK",
     "standardise": "| --no-standardise",
     "reward_scale": "NUMBER|return_range|deviation",
+    "centre_values": "| --no-centre-values",
 }
 
 

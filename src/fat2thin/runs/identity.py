@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fat2thin import __version__, data
 from fat2thin.algorithms.base import Problem
@@ -190,8 +191,9 @@ def _scale(values: Mapping[str, Any], columns: int) -> Scales:
     # Folders older than centred values have no level.
     if sorted({"level": 0.0, **values}) != sorted(_UNSCALED):
         raise ValueError(f"scales must have {', '.join(_UNSCALED)}, got {', '.join(values)}")
-    if not files.is_number(values.get("level", 0.0)):
-        raise ValueError(f"scales.level must be a number, got {values['level']!r}")
+    level = values.get("level", 0.0)
+    if not files.is_number(level) or abs(level) > float(np.finfo(np.float32).max):
+        raise ValueError(f"scales.level must be a number of 32 bits, got {level!r}")
     observation, reward = values["observation"], values["reward"]
     row = files.all_of(files.is_number, columns)
     if observation is not None and not files.fields(mean=row, scale=row)(observation):

@@ -319,6 +319,11 @@ class MetricColumns:
                 if name != "seed":
                     self._values.setdefault(name, array("d")).append(value)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the metrics; empty before the first row."""
+        return [name for name in self._values if name != "step"]
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return "step" of shape (steps,), and each metric of shape (steps, seeds)."""
         columns = {

@@ -180,7 +180,7 @@ class _Verifier:
             jax.tree.leaves([one.to_json() for one in several])
             for several in ([log.scales for log in logs], run.identity.scales)
         )
-        if not np.allclose(scales, kept, rtol=1e-6):
+        if not np.allclose(scales, kept, rtol=1e-6, atol=1e-6):
             raise DamagedError(f"the scales in {RUN} are not those of the data")
         self._logs = logs
         return f"{name}: {len(logs)} log{'s' * (len(logs) > 1)}, unchanged"
@@ -308,7 +308,8 @@ class _Replay:
     ) -> None:
         for place, seed in enumerate(self.run.spec.seeds):
             row = rows.get(seed, {})
-            for name in sorted({*metrics, *row} - {"step", "seed"}):
+            # Rows of an older version do not have metrics that are new.
+            for name in sorted({*(row or metrics)} - {"step", "seed"}):
                 kept = float(row.get(name, np.nan))
                 found = float(metrics[name][place]) if name in metrics else np.nan
                 where = f"{name} of seed {seed} at step {step:,}, {kept!r} became {found!r}"

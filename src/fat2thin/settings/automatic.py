@@ -83,7 +83,7 @@ def enough_steps(
     log = load(dataset, 0)
     if log.rows > SMALL_ROWS:
         return LARGE_STEPS
-    least, most = SMALL_STEPS[centred], MOST_STEPS.get(settings_from, LARGE_STEPS)
+    least, most = SMALL_STEPS[centred is True], MOST_STEPS.get(settings_from, LARGE_STEPS)
     return min(most, max(least, round(least * 0.1 / max(1.0 - log.discount, 1e-9))))
 
 

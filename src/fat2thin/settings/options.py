@@ -61,7 +61,8 @@ class RunOptions:
     standard deviation. Default: "deviation" in our settings, the published one, else 1."""
     centre_values: bool | None = None
     """Let critics learn the difference from the log's own level of values, so that they start at
-    this level instead of at zero. Advantages do not change. Our settings turn this on."""
+    this level instead of at zero. Advantages do not change. Our settings of FtTPO and
+    FtTPO-SPOT turn this on."""
     holdout: float = 0.0
     """Share of the log's rows, in whole episodes, that no update sees, for example 0.2. Signals
     measured on them during training are saved with the metrics."""

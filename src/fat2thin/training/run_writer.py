@@ -145,8 +145,11 @@ class RunWriter:
         """Keep the means of a chunk, given for all jobs of the pack; nan for stopped seeds."""
         of_run = take(metrics, self.jobs)
         mine = {name: np.where(self.active, values, np.nan) for name, values in of_run.items()}
+        # A run that an older version began keeps the metrics of its first row.
+        unknown = np.full(len(self.spec.seeds), np.nan)
+        kept = {name: mine.get(name, unknown) for name in self._metrics.names or mine}
         rows: list[MetricsRow] = [
-            {"step": step, "seed": seed} | {name: float(mine[name][job]) for name in mine}
+            {"step": step, "seed": seed} | {name: float(kept[name][job]) for name in kept}
             for job, seed in enumerate(self.spec.seeds)
         ]
         for sentence in self._health.look(step, mine):

@@ -1,0 +1,42 @@
+"""Runs that a version without some metric began."""
+
+import jax
+import numpy as np
+import pytest
+
+import fat2thin
+from fat2thin.algorithms import steps
+from fat2thin.training import execute, make_spec, verify
+from fat2thin.training.progress import Silent
+
+SPEC = {
+    "steps": 40, "evaluate_every": 20, "log_every": 10, "episodes": 2, "batch_size": 8,
+    "settings": {"hidden": (4,)},
+}  # fmt: skip
+
+
+class Interrupt(Silent):
+    def advance(self, step):
+        if step >= 20:
+            raise KeyboardInterrupt
+
+
+def test_a_run_keeps_the_metrics_that_it_began_with(tmp_path, monkeypatch):
+    """It can be interrupted and resumed again, loaded and verified."""
+    spec, now = make_spec("iql", "treatment/quadratic@5", **SPEC), steps.watch_weight
+
+    def before(weight):
+        return {name: value for name, value in now(weight).items() if name != "effective_share"}
+
+    monkeypatch.setattr(steps, "watch_weight", before)
+    jax.clear_caches()
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, tmp_path, Interrupt(), checkpoint_seconds=0.0)
+    monkeypatch.setattr(steps, "watch_weight", now)
+    jax.clear_caches()
+    run = execute(spec, tmp_path, Silent(), checkpoint_seconds=0.0)
+    assert "resumed" in run.about and "effective_share" not in run.metrics
+    loaded = fat2thin.load(tmp_path)
+    np.testing.assert_array_equal(loaded.metrics["q_mean"], run.metrics["q_mean"])
+    report = verify(tmp_path, 40)
+    assert report.passed, str(report)
