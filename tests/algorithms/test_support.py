@@ -281,7 +281,9 @@ def test_target_noise_is_a_clipped_gaussian_and_actions_stay_in_the_box(centre, 
 def test_the_gradient_of_the_scaled_value_treats_mean_abs_q_as_a_constant(critic):
     """Finite differences of mean Q1, divided by mean |Q1| at the given actions."""
     value, gradient = jax.jit(
-        jax.value_and_grad(lambda action: scaled_value(critic(jnp.asarray(OBSERVATION), action)[0]))
+        jax.value_and_grad(
+            lambda action: scaled_value(critic(jnp.asarray(OBSERVATION), action)[0], PROBLEM)
+        )
     )(jnp.asarray(ACTION))
     action = np.asarray(ACTION, float)
     here = numpy_critic(critic, 0, action)

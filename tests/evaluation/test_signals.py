@@ -42,7 +42,7 @@ def watch(held_out=HELD_OUT, learned=LEARNED, returns=RETURNS, reachable=(-np.in
     )
     return Watched(
         *on_device, counts=jnp.array([64.0, 64.0]), noisy=jnp.array(True),
-        reachable=jnp.array(reachable),
+        reachable=jnp.array(reachable), level=jnp.zeros(()),
     )  # fmt: skip
 
 

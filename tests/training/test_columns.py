@@ -160,7 +160,7 @@ def test_clipping_changes_only_what_lies_outside(ward):
 
 @pytest.mark.parametrize(
     ("algorithm", "settings", "reason"),
-    [("inac", {}, "entropy"), ("fttpo", {"published": True}, "authors' targets")],
+    [("inac", {}, "entropy"), ("fttpo", {"published": True}, "authors' critics")],
 )
 def test_clipping_is_refused_where_it_has_no_meaning(algorithm, settings, reason):
     with pytest.raises(ValueError, match=rf"clip_targets=True has no effect: .*{reason}"):

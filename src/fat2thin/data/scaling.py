@@ -181,8 +181,9 @@ class Scales:
         return dataset
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, with lists in place of tuples."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        """Return JSON values, with lists in place of tuples, and a level only if there is one."""
+        values = json.loads(json.dumps(dataclasses.asdict(self)))
+        return {name: value for name, value in values.items() if value or name != "level"}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Scales":

@@ -188,8 +188,7 @@ def _scales(values: Sequence[Mapping[str, Any]], seeds: int, problem: Problem) -
 
 
 def _scale(values: Mapping[str, Any], columns: int) -> Scales:
-    # Folders older than centred values have no level.
-    if sorted({"level": 0.0, **values}) != sorted(_UNSCALED):
+    if sorted({*values} - {"level"}) != sorted(_UNSCALED):
         raise ValueError(f"scales must have {', '.join(_UNSCALED)}, got {', '.join(values)}")
     level = values.get("level", 0.0)
     if not files.is_number(level) or abs(level) > float(np.finfo(np.float32).max):
