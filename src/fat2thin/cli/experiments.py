@@ -24,6 +24,7 @@ _Text = Annotated[str, tyro.conf.Positional]
 RunFolders = Annotated[
     tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")
 ]
+SWEEP_STEPS = 10_000  # maximum number of updates of a sweep's runs by default
 ScaleName = Literal["smoke", "small", "paper"]
 Preset = Literal[
     "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "treatment", "ablation",
@@ -58,7 +59,7 @@ def sweep(
     """
     from fat2thin import data
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
-    from fat2thin.settings.automatic import resolve
+    from fat2thin.settings.automatic import enough_steps, is_centred, resolve
     from fat2thin.settings.spec import describe_settings, expand_seeds
     from fat2thin.training import make_spec
 
@@ -71,7 +72,12 @@ def sweep(
         if twice := sorted({*given} & {*values}):
             raise ValueError(f"{twice[0]} is given by --set and by --grid: leave one of them out")
         example = {name: several[0] for name, several in values.items()}
-        asked["settings_from"] = resolve(asked["settings_from"], algorithm, dataset, load)
+        origin = resolve(asked["settings_from"], algorithm, dataset, load)
+        asked["settings_from"] = origin
+        if asked.get("steps") is None:
+            centred = is_centred(algorithm, origin, asked.get("centre_values"))
+            enough = enough_steps(None, origin, dataset, centred, load)
+            asked["steps"] = min(enough, SWEEP_STEPS)
         base = make_spec(algorithm, dataset, settings={**given, **example}, **asked)
         if isinstance(reporting, int):
             first = max(base.seeds) + 1

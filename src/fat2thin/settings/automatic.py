@@ -61,6 +61,11 @@ def options_for(algorithm: str) -> dict[str, Any]:
     return {**SCALES, "centre_values": algorithms.get(algorithm).automatic.centre_values}
 
 
+def is_centred(algorithm: str, origin: str, given: bool | None) -> bool:
+    """Return whether critics start at the level of the log; `given` is the option of the run."""
+    return origin in ORIGINS and options_for(algorithm)["centre_values"] if given is None else given
+
+
 def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:
     """Return `settings_from`, with "auto" resolved by the size and the noise of the log."""
     if settings_from != AUTO:

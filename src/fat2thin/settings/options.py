@@ -76,8 +76,8 @@ class RunOptions:
 class SweepOptions(RunOptions):
     """Options of a sweep: those of its runs, with other defaults."""
 
-    steps: int | None = 10_000
-    """Updates per seed."""
+    steps: int | None = None
+    """Updates per seed. Default: those of a run, but at most 10,000."""
     seeds: int | Iterable[int] = 5
     """Seeds that choose the setting: a count, or a list such as "3,5"."""
     report_seeds: int | Iterable[int] = 10

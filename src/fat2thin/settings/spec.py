@@ -79,8 +79,7 @@ def choose_spec(
     automatic = origin == AUTO and config is None
     if origin == AUTO:
         origin = rule.resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
-    usual = origin in rule.ORIGINS and rule.options_for(algorithm)["centre_values"]
-    centred = given.get("centre_values", usual)
+    centred = rule.is_centred(algorithm, origin, given.get("centre_values"))
     steps = rule.enough_steps(given.pop("steps", None), origin, dataset, centred, load)
     spec = make_spec(
         algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
