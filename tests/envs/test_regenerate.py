@@ -170,6 +170,8 @@ def test_another_size_is_part_of_the_name():
 def test_one_process_per_set_is_estimated():
     (one,) = regenerate.robot_sets(["regenerated/hopper-medium"], 3000)
     assert "about 3 s in 1 process if" in regenerate.describe_work([one], workers=8)
+    with pytest.raises(ValueError, match="workers must be at least 1, not -1"):
+        regenerate.describe_work([one], workers=-1)
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,16 @@ def _robot_set(name: str, rows: int | None) -> RobotSet:
     return RobotSet(name if rows == usual else f"{name}@{rows}", robot, level, rows)
 
 
+def _processes(workers: int | None) -> int:
+    """Return the number of worker processes, one per CPU by default."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    return workers or processors()
+
+
 def describe_work(sets: Sequence[RobotSet], workers: int | None = None) -> str:
     """Return how many rows and megabytes these data sets have, and how long they will take."""
-    workers = min(workers or processors(), len(sets))
+    workers = min(_processes(workers), len(sets))
     lasts = [START + one.rows / RATE for one in sets]
     seconds = max(sum(lasts) / workers, max(lasts))
     words = f"{math.ceil(seconds)} s" if seconds < 90 else f"{seconds / 60:.0f} min"
@@ -131,13 +138,12 @@ def make(
     far. A file appears when it is complete; after an error the finished ones stay.
     """
     wanted = check(names, rows, out, overwrite)
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
+    processes = _processes(workers)
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"the seed must lie in [0, {LARGEST_SEED}], not {seed}")
     for folder in {path.parent for path in wanted.values()}:
         folder.mkdir(parents=True, exist_ok=True)
-    return _make_all(wanted, seed, workers or processors(), progress)
+    return _make_all(wanted, seed, processes, progress)
 
 
 def check(
