@@ -52,6 +52,7 @@ def test_a_run_resumes_from_every_earlier_format(tmp_path, number, caplog):
     assert load(folder).spec == spec()
     whole = execute(spec(), None, Silent())
     # An older run keeps the metrics that it began with.
+    assert {*whole.metrics} - {*run.metrics} == {"effective_share"}
     for name in run.metrics:
         np.testing.assert_allclose(run.metrics[name], whole.metrics[name], rtol=1e-4)
     observation = jnp.array([0.3, -1.0, 2.0])

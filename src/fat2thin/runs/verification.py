@@ -180,7 +180,7 @@ class _Verifier:
             jax.tree.leaves([one.to_json() for one in several])
             for several in ([log.scales for log in logs], run.identity.scales)
         )
-        if not np.allclose(scales, kept, rtol=1e-6, atol=1e-6):
+        if not np.allclose(scales, kept, rtol=1e-6):
             raise DamagedError(f"the scales in {RUN} are not those of the data")
         self._logs = logs
         return f"{name}: {len(logs)} log{'s' * (len(logs) > 1)}, unchanged"

@@ -63,7 +63,9 @@ def options_for(algorithm: str) -> dict[str, Any]:
 
 def is_centred(algorithm: str, origin: str, given: bool | None) -> bool:
     """Return whether critics start at the level of the log; `given` is the option of the run."""
-    return origin in ORIGINS and options_for(algorithm)["centre_values"] if given is None else given
+    if given is not None:
+        return given
+    return origin in ORIGINS and algorithms.get(algorithm).automatic.centre_values
 
 
 def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:
