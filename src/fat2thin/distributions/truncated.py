@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key
 from numpyro.distributions import Distribution, constraints
 
 from fat2thin.distributions.base import clip_straight_through, expand_to_rank
@@ -251,7 +251,7 @@ class Bounded(_OnInterval):
         drawn, density = sample_with_log_prob(self.base, key, sample_shape)
         return self._placed(drawn), jnp.where(self._aligned(drawn)[3], 0.0, density)
 
-    def log_prob(self, value: Array) -> Array:
+    def log_prob(self, value: ArrayLike) -> Array:
         """Return the log density, -inf outside the interval."""
         return self._masked(value, self.base.log_prob)
 
@@ -336,7 +336,7 @@ class Truncated(_OnInterval):
         origin, edges = self._origin_and_edges()
         return origin, edges, self._integrals(origin, edges[:-1], edges[1:])
 
-    def log_prob(self, value: Array) -> Array:
+    def log_prob(self, value: ArrayLike) -> Array:
         """Return the log density: that of the kernel divided by its mass, -inf outside."""
         origin, _, masses = self._panels()
         return self._masked(value, lambda inside: self._density(inside, origin, masses))
@@ -359,7 +359,7 @@ class Truncated(_OnInterval):
         drawn = self.sample(key, sample_shape)
         return drawn, self.log_prob(drawn)
 
-    def icdf(self, q: Array) -> Array:
+    def icdf(self, q: ArrayLike) -> Array:
         """Return the quantile at probability `q`."""
         share = expand_to_rank(jnp.asarray(q, self.low.dtype), self.low.ndim)
         return self._quantile(
