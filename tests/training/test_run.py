@@ -1,5 +1,6 @@
 """Runs and their folders, on the tiny world; one with FtTPO on the treatment task."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -49,10 +50,20 @@ def test_the_policy_is_that_of_its_seed():
     np.testing.assert_allclose(run.policy(seed=5).act(OBSERVATION), expected, rtol=1e-5)
     np.testing.assert_allclose(run.proposal(seed=5).act(OBSERVATION), expected, rtol=1e-5)
     np.testing.assert_array_equal(
-        run.policy().act(OBSERVATION), run.policy(seed=3).act(OBSERVATION)
+        run.policy(3).act(OBSERVATION), run.policy(seed=3).act(OBSERVATION)
     )
-    low, high = run.policy().support(OBSERVATION)
+    low, high = run.policy(3).support(OBSERVATION)
     np.testing.assert_array_equal([low, high], [[-2.0] * 2, [4.0] * 2])
+
+
+def test_seeds_of_one_log_are_one_policy_and_others_are_refused():
+    run = tiny()
+    same = dataclasses.replace(run, about={**run.about, "sha256": ["one"]})
+    found = [same.policy(seed).act(OBSERVATION) for seed in (3, 5)]
+    np.testing.assert_allclose(same.policy().act(OBSERVATION), np.median(found, axis=0), rtol=1e-5)
+    other = dataclasses.replace(run, about={**run.about, "sha256": ["one", "two"]})
+    with pytest.raises(ValueError, match="different logs.*policy\\(seed=3\\).*data make"):
+        other.policy()
 
 
 def test_a_snapshot_is_the_policy_of_a_shorter_run():
@@ -74,7 +85,7 @@ def test_missing_seeds_and_steps_raise_errors_that_list_the_others():
     with pytest.raises(ValueError, match="no seed 4; there are 3, 5"):
         run.policy(seed=4)
     with pytest.raises(ValueError, match="no policy of step 4 is kept; there are 3, 12"):
-        run.policy(step=4)
+        run.policy(3, step=4)
 
 
 def test_an_algorithm_without_a_proposal_has_only_an_actor(tiny_world, monkeypatch):
@@ -386,7 +397,7 @@ def test_training_and_loading_import_no_plotting_cli_or_gymnasium(tmp_path):
 import sys, fat2thin
 options = dict(steps=2, hidden=(4,), batch_size=4, episodes=2, out={str(tmp_path / "run")!r})
 fat2thin.train("bc", "treatment/quadratic", **options)
-fat2thin.load({str(tmp_path / "run")!r}).policy()
+fat2thin.load({str(tmp_path / "run")!r}).policy(seed=3)
 print(*{{name.split(".")[0] for name in sys.modules}})
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
