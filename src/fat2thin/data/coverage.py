@@ -50,7 +50,7 @@ class Coverage(eqx.Module):
         >>> from fat2thin import data
         >>> log = data.load("treatment/quadratic")
         >>> coverage = summarise_states(log)
-        >>> coverage.rows.min() >= FEWEST_ROWS
+        >>> bool(coverage.rows.min() >= FEWEST_ROWS)
         True
         >>> bool(coverage.distance(np.full(8, 100.0)) > 1)  # 1 is the edge of the log
         True
