@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 from numpyro.distributions import Distribution
 
 from fat2thin.columns import Column, Transforms, transform, transforms_of
@@ -68,6 +68,16 @@ class StandardisedNetwork(eqx.Module):
         return self.network((observation - mean) / scale)
 
 
+class Agreement(NamedTuple):
+    """How far the members of an ensemble agree in each state."""
+
+    disagreement: Float[Array, "*rows"]
+    """Distance between the lowest and the highest centre, as a share of the box; the largest over
+    the coordinates of the action."""
+    overlap: Bool[Array, "*rows"]
+    """Whether all bands have an action in common; True for families without a band."""
+
+
 class Policy(eqx.Module):
     """A policy: raw observations in, actions in the environment's units out.
 
@@ -111,6 +121,8 @@ class Policy(eqx.Module):
     """Names, units and transforms of the action dimensions; empty if unknown."""
     limits: Limits | None = None
     """Limits on the actions, in raw units; None if only the box bounds them."""
+    referral: Any = None
+    """What `decide` refers by: a `fat2thin.policies.decision.Referral`, or None if unknown."""
 
     # By identity, so that `jax.jit(policy.act)` works: arrays have no hash.
     __hash__ = object.__hash__
@@ -211,6 +223,33 @@ class Policy(eqx.Module):
             "acting, or add a fallback to the limits"
         )
 
+    def agreement(self, observation: Any, last: Any = NOT_GIVEN) -> Agreement:
+        """Return how far the seeds agree in each state; one seed agrees with itself."""
+        return Agreement(*self.act_and_agree(observation, last=last)[1:])
+
+    def decide(
+        self, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+    ) -> Any:
+        """Return an action, or a referral with its reasons, for each state.
+
+        The result is a `fat2thin.policies.decision.Decision`. Nothing is raised for the values of a
+        state: an invalid one is referred. A policy of `run.policy()` knows its log; others get it
+        with `fat2thin.policies.decision.with_referral`.
+        """
+        from fat2thin.policies.decision import decide  # it needs this class
+
+        return decide(self, observation, key, last)
+
+    def act_and_agree(
+        self, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+    ) -> tuple[Array, Array, Array]:
+        """Return the action, the disagreement and the overlap of each state, in one program."""
+        observation, last = self._checked(observation, last)
+        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+            return self._act_and_agree(observation, key, last)
+        programs, arrays = _compiled(self)
+        return programs.act_and_agree(arrays, observation, key, last)
+
     def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
         """Return the same policy for another action box, in that box's units."""
         return dataclasses.replace(self, low=jnp.asarray(low), high=jnp.asarray(high))
@@ -252,6 +291,15 @@ class Policy(eqx.Module):
         ends = self.limits.ends(jnp.asarray(observation), last)
         return self.family.limited(*self._head_and_box(observation), *ends)
 
+    def _act_and_agree(
+        self, observation: Any, key: Array | None, last: Any
+    ) -> tuple[Array, Array, Array]:
+        agreement = getattr(self.network, "agreement", None)
+        rows = observation.shape[:-1]
+        alone = Agreement(jnp.zeros(rows, self.low.dtype), jnp.ones(rows, bool))
+        found = alone if agreement is None else agreement(jnp.asarray(observation))
+        return self._act(observation, key, last), *found
+
     def _head_and_box(self, observation: Any) -> tuple[Head, Array, Array]:
         """Return the head, and the box expanded to the rank of the observation."""
         observation = jnp.asarray(observation)
@@ -264,6 +312,7 @@ class _Programs(NamedTuple):
 
     act: Callable[..., Array]
     support: Callable[..., tuple[Array, Array]]
+    act_and_agree: Callable[..., tuple[Array, Array, Array]]
 
 
 _COMPILED: weakref.WeakKeyDictionary[Policy, tuple[_Programs, list[Array]]]
@@ -274,7 +323,7 @@ def _compiled(policy: Policy) -> tuple[_Programs, list[Array]]:
     """Return a policy's programs and arrays, cached: finding them takes longer than an action."""
     found = _COMPILED.get(policy)
     if found is None:
-        # Without names and units: they must not cause a compilation.
+        # Without names, units and referral: they must not cause a compilation.
         plain = Policy(policy.network, policy.low, policy.high, policy.family, limits=policy.limits)
         leaves, structure = jax.tree.flatten(plain)
         fixed = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
@@ -298,7 +347,12 @@ def _programs(structure: Any, fixed: tuple[Any, ...]) -> _Programs:
     def support(arrays: list[Array], seen: Any, last: Array | None) -> tuple[Array, Array]:
         return rebuilt(arrays)._support(seen, last)
 
-    return _Programs(jax.jit(act), jax.jit(support))
+    def act_and_agree(
+        arrays: list[Array], seen: Any, key: Array | None, last: Array | None
+    ) -> tuple[Array, Array, Array]:
+        return rebuilt(arrays)._act_and_agree(seen, key, last)
+
+    return _Programs(jax.jit(act), jax.jit(support), jax.jit(act_and_agree))
 
 
 @functools.lru_cache(maxsize=64)
