@@ -1,16 +1,20 @@
-"""Compare methods on the nine regenerated robot data sets, each with one setting for all of them.
+"""Compare methods, each with one setting for nine robot data sets and one for the treatment logs.
 
-    python benchmarks/one_setting.py                    print the table of what was measured
-    python benchmarks/one_setting.py --run fttpo iql    train these methods, on a large GPU
+    python benchmarks/one_setting.py                          print the tables of what was measured
+    python benchmarks/one_setting.py --run fttpo iql          train on robots, on a large GPU
+    python benchmarks/one_setting.py --treatment fttpo iql    train on treatment logs
 
-The data sets are looked for in the folder that FAT2THIN_DATA names; `fat2thin data make
+The robot data sets are looked for in the folder that FAT2THIN_DATA names; `fat2thin data make
 regenerated/all` makes them. Three of them chose FtTPO's setting and are marked. A score is the mean
-of the last two evaluations of five episodes, of the policy as it acts and at its centre. What was
-trained replaces earlier results of the same method and number of updates in
-docs/results/one_setting.json; what is missing in the table was not measured.
+of the last two evaluations of five episodes, of the policy as it acts and at its centre. On
+treatment, with 1,200 and 24,000 rows, it is the mean return of 1,000 episodes after the last
+update. What was trained replaces earlier results of the same method and number of updates in
+docs/results/one_setting.json; what is missing in a table was not measured.
 """
 
 import argparse
+import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fat2thin import data
 from fat2thin.evaluation.statistics import seed_interval
+from fat2thin.settings.spec import choose_spec
 from fat2thin.tables import Table
-from fat2thin.training import RunSpec, execute_together, make_spec
+from fat2thin.training import Run, RunSpec, execute_together, make_spec
 
 RESULTS = Path("docs/results/one_setting.json")
 GROUPS = (("halfcheetah", "walker2d"), ("hopper",))
@@ -29,6 +35,17 @@ SETS = ("medium", "medium-replay", "medium-expert")
 CHOSEN_ON = ("halfcheetah-medium-expert", "hopper-medium-replay", "walker2d-medium")
 SHORT = {"halfcheetah": "hc", "hopper": "ho", "walker2d": "wa"}
 NAMES = tuple(f"{robot}-{level}" for robot in SHORT for level in SETS)
+TREATMENT = {
+    f"treatment/{reward}@{episodes}": f"{reward}, {24 * episodes:,} rows"
+    for episodes in (50, 1000)
+    for reward in ("quadratic", "cubic")
+}
+ON_TREATMENT = (
+    "fttpo", "fttpo-spot", "quasi_optimal", "rebrac", "edac", "td3_bc", "spot", "tawac", "iql",
+    "inac", "awac", "sql", "xql", "sparse_reverse_kl", "bc",
+)  # fmt: skip
+DEEP = (("hidden", (256, 256, 256)), ("layer_norm", True))
+"""Three hidden layers and normalised critics, as FtTPO's automatic settings have for large logs."""
 
 
 class Method(NamedTuple):
@@ -52,6 +69,14 @@ METHODS = {
     "fttpo-spot": Method("fttpo-spot"),
     "spot": Method("spot", "own", note="own, per set"),
     "bc": Method("bc"),
+    "td3_bc, deep": Method("td3_bc", "own", DEEP, note="own, FtTPO's networks"),
+    "iql, deep": Method("iql", "own", DEEP, note="own, FtTPO's networks"),
+    "tawac, deep": Method(
+        "tawac", settings=(("temperature", 0.35), *DEEP), note="our scales, FtTPO's networks"
+    ),
+    "inac, deep": Method("inac", settings=DEEP, note="our scales, FtTPO's networks"),
+    "fttpo-spot, deep": Method("fttpo-spot", settings=DEEP, note="our scales, FtTPO's networks"),
+    "edac": Method("edac", "own", note="own, per set"),
 }
 
 
@@ -71,15 +96,37 @@ def measure(name: str, steps: int, seeds: list[int], robots: str | None) -> Iter
     for group in GROUPS:
         if robots and robots not in group:
             continue
-        runs = execute_together(specs(METHODS[name], group, steps, seeds))
-        for run in runs:
+        for run in execute_together(specs(METHODS[name], group, steps, seeds)):
             found = run.evaluations.policies
-            yield {
-                "method": name, "dataset": run.spec.dataset.removeprefix("regenerated/"),
-                "steps": steps, "seeds": seeds, "sha256": run.about["sha256"],
-                **{way: np.round(found[f"actor_{way}"].measures["score"], 2).tolist()
-                   for way in ("sampled", "centre")},
-            }  # fmt: skip
+            yield about(name, run, "regenerated/") | {
+                way: np.round(found[f"actor_{way}"].measures["score"], 2).tolist()
+                for way in ("sampled", "centre")
+            }
+
+
+def about(name: str, run: Run, prefix: str = "") -> dict[str, Any]:
+    return {
+        "method": name, "dataset": run.spec.dataset.removeprefix(prefix), "steps": run.spec.steps,
+        "seeds": [*run.spec.seeds], "sha256": run.about["sha256"],
+    }  # fmt: skip
+
+
+def measure_treatment(name: str, seeds: list[int]) -> Iterator[dict]:
+    """Train with the automatic settings and updates, and yield the final returns of each seed."""
+    chosen = [
+        choose_spec(name, log, None, {}, data.load, seeds=seeds, episodes=1000)[0]
+        for log in TREATMENT
+    ]
+    chosen = [dataclasses.replace(spec, evaluate_every=spec.steps) for spec in chosen]
+    for run in execute_together(chosen):
+        found = run.evaluations.last()
+        yield about(name, run) | {
+            "best constant": run.references["best constant"].mean,
+            **{
+                way: [np.round(np.mean(found[f"actor_{way}"].returns, axis=-1), 3).tolist()]
+                for way in ("sampled", "centre")
+            },
+        }
 
 
 def last(row: dict, way: str) -> np.ndarray:
@@ -89,12 +136,13 @@ def last(row: dict, way: str) -> np.ndarray:
 
 def table(rows: list[dict], way: str) -> Table:
     """Return one row per method and number of updates, with the means over all and unseen sets."""
+    on_robots = [row for row in rows if row["dataset"] in NAMES]
     lines = []
     for name, method in METHODS.items():
-        for steps in sorted({row["steps"] for row in rows if row["method"] == name}):
+        for steps in sorted({row["steps"] for row in on_robots if row["method"] == name}):
             found = {
                 row["dataset"]: last(row, way)
-                for row in rows
+                for row in on_robots
                 if (row["method"], row["steps"]) == (name, steps)
             }
             line = {"method": name, "settings": method.note, "updates": f"{steps:,}"}
@@ -112,13 +160,40 @@ def table(rows: list[dict], way: str) -> Table:
         "95 % bootstrap intervals over seeds. * This set chose the setting of FtTPO; it is not in "
         "the column of unseen sets.",
     )
-    how = "as it acts" if way == "sampled" else "at its centre"
-    return Table(f"Scores {how}, nine regenerated data sets", tuple(lines), notes=notes)
+    return Table(f"Scores {_how(way)}, nine regenerated data sets", tuple(lines), notes=notes)
 
 
-def _cell(scores: np.ndarray) -> str:
+def treatment_table(rows: list[dict], way: str) -> Table:
+    """Return one row per method: returns on the treatment logs, best first on the first of them."""
+    found = {(row["method"], row["dataset"]): row for row in rows if row["dataset"] in TREATMENT}
+    lines = []
+    for name in {method for method, _ in found}:
+        line: dict[str, Any] = {"method": name}
+        for log, label in TREATMENT.items():
+            row = found.get((name, log))
+            line[label] = "not run"
+            if row is not None:
+                share = np.mean(row[way][-1]) / row["best constant"]
+                line[label] = f"{_cell(np.asarray(row[way][-1]), 2)} {share:.0%}"
+        lines.append(line)
+    first = next(iter(TREATMENT.values()))
+    lines.sort(key=lambda line: float(str(line[first]).split()[0]), reverse=True)
+    notes = (
+        "95 % bootstrap intervals over seeds; per cent of the best constant dose. Automatic "
+        "settings and updates, chosen on other logs of 1,200 rows: FtTPO's with the most effort, "
+        "those of ReBRAC and EDAC not at all.",
+    )
+    return Table(f"Returns {_how(way)}, treatment logs", tuple(lines), notes=notes)
+
+
+def _how(way: str) -> str:
+    return "as it acts" if way == "sampled" else "at its centre"
+
+
+def _cell(scores: np.ndarray, digits: int = 1) -> str:
     found = seed_interval(scores[:, None])
-    return f"{found.value:.1f} [{found.low:.0f}, {found.high:.0f}]"
+    ends = digits - (digits == 1)
+    return f"{found.value:.{digits}f} [{found.low:.{ends}f}, {found.high:.{ends}f}]"
 
 
 def main() -> None:
@@ -126,20 +201,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", nargs="+", default=[], choices=[*METHODS], help="train these")
-    parser.add_argument("--steps", type=int, default=100_000, help="updates per seed")
+    parser.add_argument(
+        "--treatment", nargs="+", default=[], choices=ON_TREATMENT, help="train on treatment logs"
+    )
+    parser.add_argument("--steps", type=int, default=100_000, help="updates per seed, robots")
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
     parser.add_argument("--robots", help="train only on this robot and those of its program")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="take over these files")
     asked = parser.parse_args()
     rows = json.loads(asked.results.read_text()) if asked.results.exists() else []
-    for name in asked.run:
-        for new in measure(name, asked.steps, asked.seeds, asked.robots):
-            key = new["method"], new["dataset"], new["steps"]
-            rows = [row for row in rows if (row["method"], row["dataset"], row["steps"]) != key]
-            rows.append(new)
-            asked.results.write_text(json.dumps(rows, separators=(",", ":")))
+    new: Iterator[dict] = itertools.chain(
+        *(json.loads(path.read_text()) for path in asked.add),
+        *(measure(name, asked.steps, asked.seeds, asked.robots) for name in asked.run),
+        *(measure_treatment(name, [*range(100, 110)]) for name in asked.treatment),
+    )
+    for one in new:
+        rows = [row for row in rows if _key(row) != _key(one)] + [one]
+        asked.results.write_text(json.dumps(rows, separators=(",", ":")))
     for way in ("sampled", "centre"):
-        print(table(rows, way))
+        print(table(rows, way), treatment_table(rows, way), sep="\n")
+
+
+def _key(row: dict) -> tuple[str, str, int]:
+    return row["method"], row["dataset"], row["steps"]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ if _chosen is None or Path(_chosen).parent == _COMPILED:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_own)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Programs without the Python lines that they come from are lowered, hashed and stored sooner.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 # Broadcasting between ranks is an error, here and in the processes that tests start.
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"

@@ -406,7 +406,7 @@ def test_the_policy_of_a_run_is_recorded(run, way, tmp_path):
     path = tmp_path / "log.npz"
     main(["data", *MAKE, str(path), "--policy", RUN, *(["--way", way] if way else [])])
     found = data.load(str(path))
-    policy = run.proposal() if way == "proposal" else run.policy()
+    policy = run.proposal() if way == "proposal" else run.policy(run.spec.seeds[0])
     if way == "centre":
         alone = policy.act(jax.numpy.asarray(found.observation))
         np.testing.assert_allclose(found.action, alone, rtol=1e-5)

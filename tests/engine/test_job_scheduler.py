@@ -54,7 +54,7 @@ def assert_same_run(one, other):
     assert one.evaluations.steps == other.evaluations.steps
     assert_same_bits(one.evaluations.policies, other.evaluations.policies)
     assert_same_bits(one.snapshots, other.snapshots)
-    assert_same_bits(one.policy(), other.policy())
+    assert_same_bits(one.policy(one.spec.seeds[0]), other.policy(other.spec.seeds[0]))
 
 
 def test_runs_in_turns_have_the_same_bits(room_for, caplog, tmp_path):

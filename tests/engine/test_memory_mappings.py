@@ -135,6 +135,7 @@ def test_a_limit_that_cannot_be_read_is_the_default(text, monkeypatch, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_plan_of_80_programs_stays_below_the_limit(set_limit, tmp_path):
     """Half of the limit leaves room for ten programs."""
     start = train(2)

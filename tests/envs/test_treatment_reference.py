@@ -9,6 +9,8 @@ import scipy.optimize
 
 from fat2thin.envs import treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
+from fat2thin.evaluation import returns
+from fat2thin.random_streams import Stream, stream_key
 
 DEVIATIONS = 5.0
 SIGN = np.array([1, 1, 1, 1, -1, -1, -1, -1])
@@ -166,6 +168,30 @@ def test_reference_rows_agree_with_known_results(measured):
     best_dose = {"quadratic": 0.441, "cubic": 1.0}[reward]
     np.testing.assert_allclose(rows["best constant"].measures["dose_mean"], best_dose, atol=0.02)
     assert f"{rows['best constant'].measures['dose_mean']:.3f}" in rows["best constant"].rule
+
+
+def test_stored_rows_agree_with_other_patients(measured):
+    reward, rows = measured
+    stored = returns.stored_references()[Treatment(reward=reward)]
+    assert list(stored) == list(rows)
+    for name, row in rows.items():
+        tolerance = DEVIATIONS * math.hypot(row.standard_error, stored[name].standard_error)
+        assert abs(row.mean - stored[name].mean) < tolerance, name
+        assert stored[name].measures == pytest.approx(row.measures, abs=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("reward", ["quadratic", "cubic"])
+def test_stored_rows_are_those_of_the_stated_key(reward):
+    task = Treatment(reward=reward)
+    key = stream_key(returns.REFERENCE_SEED, Stream.REFERENCE)
+    rows = treatment_reference.reference_rows(key, task, returns.REFERENCE_EPISODES)
+    for name, row in returns.stored_references()[task].items():
+        assert rows[name].mean == pytest.approx(row.mean, abs=1e-3)
+        assert rows[name].standard_error == pytest.approx(row.standard_error, rel=1e-3)
+        assert rows[name].measures == pytest.approx(row.measures, abs=1e-3)
+        assert (rows[name].rule, rows[name].episodes) == (row.rule, row.episodes)
 
 
 def test_seeing_the_latent_state_and_planning_ahead_both_help(measured):

@@ -101,6 +101,7 @@ def references(monkeypatch):
         return {"best constant": Reference(5.0, 0.1, measures, "the same dose", episodes)}
 
     monkeypatch.setattr(treatment_reference, "reference_rows", rows)
+    monkeypatch.setattr(returns, "stored_references", dict)
     returns._treatment_references.cache_clear()
     yield evaluator("treatment/quadratic").references()
     returns._treatment_references.cache_clear()

@@ -118,7 +118,7 @@ FAMILIES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 def test_a_marginal_contains_all_the_mass_of_a_policy(three, family):
-    policy = of_family(three.policy(), family)
+    policy = of_family(three.policy(three.spec.seeds[0]), family)
     keys = jax.random.split(jax.random.key(0), 4000)
     actions = np.asarray(jax.vmap(lambda key: policy.act(jnp.ones(2), key))(keys))
     for dimension in range(SIZE):
@@ -135,7 +135,7 @@ def test_a_marginal_contains_all_the_mass_of_a_policy(three, family):
 
 
 def test_atoms_are_the_mass_beyond_the_box(three):
-    policy = of_family(three.policy(), HeavyTailed(1.0))
+    policy = of_family(three.policy(three.spec.seeds[0]), HeavyTailed(1.0))
     normal = policy(jnp.ones(2)).base_dist
     for dimension in range(SIZE):
         twin = scipy.stats.norm(float(normal.loc[dimension]), float(normal.scale[dimension]))
@@ -268,9 +268,9 @@ def test_final_policies_are_true_densities(runs):
 
 
 def test_a_single_action_is_an_atom(three):
-    law = marginal(of_family(three.policy(), Deterministic()), jnp.ones(2), 1)
+    law = marginal(of_family(three.policy(three.spec.seeds[0]), Deterministic()), jnp.ones(2), 1)
     assert law.points.size == 0 and mass(law) == 1.0
-    centre = 2.0 + 2.0 * float(three.policy().network(jnp.ones(2)).centre[1])
+    centre = 2.0 + 2.0 * float(three.policy(three.spec.seeds[0]).network(jnp.ones(2)).centre[1])
     assert law.atoms[0].place == pytest.approx(centre, rel=1e-6)
     assert law.central(0.9) == law.support == (law.atoms[0].place, law.atoms[0].place)
 
@@ -327,7 +327,7 @@ def test_evolution_has_one_row_per_coordinate_and_stems_for_clipped_mass(three):
     for axes, low, high in zip(figure.axes, LOW, HIGH, strict=True):
         ends = [line.get_xdata()[0] for line in axes.lines if "end of" in line.get_label()]
         assert ends == [low, high]
-    law = marginal(of_family(run.policy(), HeavyTailed(1.0)), jnp.ones(2), 1)
+    law = marginal(of_family(run.policy(run.spec.seeds[0]), HeavyTailed(1.0)), jnp.ones(2), 1)
     axes = matplotlib.figure.Figure().subplots()
     paper_marginals.draw_acting(axes, law, "policy")
     stems = [line for line in axes.lines if "single action" in line.get_label()]

@@ -169,8 +169,8 @@ def test_only_the_first_steps_of_a_long_episode_are_drawn(run, possible, monkeyp
 
 def test_the_central_range_of_a_transformed_action_is_in_raw_units():
     run, seen = hospital_run(), jnp.asarray(hospital().observation[:3])
-    low, high = central_range(run.policy(), seen, 0.8)
-    drawn = np.asarray(run.policy()(seen).sample(jax.random.key(0), (20_000,)))
+    low, high = central_range(run.policy(run.spec.seeds[0]), seen, 0.8)
+    drawn = np.asarray(run.policy(run.spec.seeds[0])(seen).sample(jax.random.key(0), (20_000,)))
     inside = ((np.asarray(low) <= drawn) & (drawn <= np.asarray(high))).mean(axis=0)
     # Five standard deviations of a share of 20,000.
     np.testing.assert_allclose(inside, 0.8, atol=5 * np.sqrt(0.8 * 0.2 / 20_000))

@@ -169,7 +169,7 @@ def test_runs_whose_weights_do_not_fit_have_q_in_the_listed_states(run, two, log
     assert values.shape == (6, 2, 61)
     state = jnp.asarray(policies["states"][2])
     scale = two.jobs.observation_scale
-    centre = two.policy().act(state)
+    centre = two.policy(two.spec.seeds[0]).act(state)
     unit = (centre - jnp.asarray([-2.0, 0.0])) / jnp.asarray([4.0, 10.0]) * 2.0 - 1.0
     critics = two.states.values.network.members
     seen = jnp.concatenate([(state - scale.mean[0]) / scale.scale[0], unit.at[1].set(1.0)])

@@ -249,7 +249,7 @@ def test_every_coordinate_has_its_own_marginal(browser, two, log, tmp_path):
     state = jnp.asarray([1.0, 2.5, 4.0])
     for coordinate in (0, 1):
         places, curves = answers(browser, coordinate)
-        low, high = two.policy().support(state)
+        low, high = two.policy(two.spec.seeds[0]).support(state)
         assert places["support low"] == pytest.approx([float(low[coordinate])], abs=5e-3)
         assert places["support high"] == pytest.approx([float(high[coordinate])], abs=5e-3)
         actions, density = curves["proposal density"]

@@ -167,8 +167,10 @@ def test_a_policy_without_a_proposal_has_one_panel(tmp_path):
     assert [axes.get_title() for axes in run_figures.learning_curves(run).axes] == ["policy"]
     (axes,) = run_figures.dose_band(run, 3).axes
     observations = run_figures.patients(treatment.by_name("treatment/quadratic"))
-    order = np.argsort(np.asarray(run.policy().act(observations))[:, 0], kind="stable")
-    head = run.policy().network(observations[order])
+    order = np.argsort(
+        np.asarray(run.policy(run.spec.seeds[0]).act(observations))[:, 0], kind="stable"
+    )
+    head = run.policy(run.spec.seeds[0]).network(observations[order])
     normal = scipy.stats.norm(
         np.asarray(head.centre)[:, 0], np.exp(np.asarray(head.log_scale))[:, 0]
     )
@@ -184,7 +186,7 @@ def test_a_deterministic_policy_is_a_line(tmp_path):
     run = tiny("td3_bc", tmp_path)
     (axes,) = run_figures.policy_evolution(run, 3).axes
     doses, heights = labelled(axes, "policy")
-    action = float(run.policy().act(jnp.zeros(8))[0])
+    action = float(run.policy(run.spec.seeds[0]).act(jnp.zeros(8))[0])
     assert doses.tolist() == pytest.approx([action, action]) and heights.tolist() == [0.0, 1.0]
     assert len(run_figures.save_run_figures(run, tmp_path / "pictures")) == 3
 

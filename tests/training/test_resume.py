@@ -242,7 +242,9 @@ def test_a_second_process_in_the_folder_is_refused(tmp_path):
     folder = tmp_path / "run"
     with locked(folder):
         assert in_use(folder)
-        with pytest.raises(FolderInUseError, match=rf"{folder} is in use: process \d+ trains"):
+        with pytest.raises(
+            FolderInUseError, match=rf"{folder} is in use: process \d+ on \S+ trains"
+        ):
             resume(spec_of(), folder)
         assert {path.name for path in folder.iterdir()} == {".lock"}
     assert not in_use(folder)

@@ -1,5 +1,6 @@
 """Runs and their folders, on the tiny world; one with FtTPO on the treatment task."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -49,10 +50,23 @@ def test_the_policy_is_that_of_its_seed():
     np.testing.assert_allclose(run.policy(seed=5).act(OBSERVATION), expected, rtol=1e-5)
     np.testing.assert_allclose(run.proposal(seed=5).act(OBSERVATION), expected, rtol=1e-5)
     np.testing.assert_array_equal(
-        run.policy().act(OBSERVATION), run.policy(seed=3).act(OBSERVATION)
+        run.policy(3).act(OBSERVATION), run.policy(seed=3).act(OBSERVATION)
     )
-    low, high = run.policy().support(OBSERVATION)
+    low, high = run.policy(3).support(OBSERVATION)
     np.testing.assert_array_equal([low, high], [[-2.0] * 2, [4.0] * 2])
+
+
+def test_seeds_of_one_log_are_one_policy_and_others_are_refused():
+    run = tiny()
+    same = dataclasses.replace(run, about={**run.about, "sha256": ["one"]})
+    found = [same.policy(seed).act(OBSERVATION) for seed in (3, 5)]
+    # The family squashes centres, and the median of two is the mean before squashing.
+    unsquashed = np.mean(np.arctanh((np.asarray(found) - 1.0) / 3.0), axis=0)
+    expected = 1.0 + 3.0 * np.tanh(unsquashed)
+    np.testing.assert_allclose(same.policy().act(OBSERVATION), expected, rtol=1e-4)
+    other = dataclasses.replace(run, about={**run.about, "sha256": ["one", "two"]})
+    with pytest.raises(ValueError, match=r"different logs.*policy\(seed=3\).*data make"):
+        other.policy()
 
 
 def test_a_snapshot_is_the_policy_of_a_shorter_run():
@@ -74,7 +88,7 @@ def test_missing_seeds_and_steps_raise_errors_that_list_the_others():
     with pytest.raises(ValueError, match="no seed 4; there are 3, 5"):
         run.policy(seed=4)
     with pytest.raises(ValueError, match="no policy of step 4 is kept; there are 3, 12"):
-        run.policy(step=4)
+        run.policy(3, step=4)
 
 
 def test_an_algorithm_without_a_proposal_has_only_an_actor(tiny_world, monkeypatch):

@@ -31,7 +31,7 @@ def assert_same_run(one, other):
         (one.states, other.states),
         (one.evaluations.policies, other.evaluations.policies),
         (one.metrics, other.metrics),
-        (one.policy(), other.policy()),
+        (one.policy(one.spec.seeds[0]), other.policy(other.spec.seeds[0])),
     ):
         assert jax.tree.structure(first) == jax.tree.structure(second)
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):

@@ -307,7 +307,7 @@ def _acting(task: "Task", policy: str, way: str | None, seed: int) -> "Act":
     task.check(learned.observation_size, *box, f"the run in {policy}")
     if way == "proposal":
         return from_policy(run.proposal(), seed)
-    return from_policy(run.policy(), seed, way or "sampled")
+    return from_policy(run.policy(run.spec.seeds[0]), seed, way or "sampled")
 
 
 def _read_names(names: tuple[str, ...], out: Path | None) -> tuple[list[str], str, Path | None]:

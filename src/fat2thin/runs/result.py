@@ -23,6 +23,7 @@ from fat2thin.evaluation import returns
 from fat2thin.evaluation.held_out import PREFIX as HELD_OUT
 from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference
 from fat2thin.evaluation.table import make_table, metrics_table
+from fat2thin.policies.ensemble import ensemble_of
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import files
@@ -127,12 +128,35 @@ class Run:
                 yield name, _spread(values[-1])
         yield "folder", "none" if self.folder is None else str(self.folder)
 
-    def policy(self, seed: int | None = None, step: int | None = None) -> Policy:
+    def policy(
+        self, seed: int | None = None, step: int | None = None, ensemble: str = "median"
+    ) -> Policy:
         """Return the policy that acts, in the environment's units.
 
-        `seed` is the first by default; `step` is the last, or one of `spec.snapshots`.
+        Without a seed it is one policy made of all seeds that did not stop, combined by the rule
+        `ensemble` ("median" or "consensus", see `fat2thin.policies.ensemble`). They must have
+        learned from the same log. `step` is the last, or one of `spec.snapshots`.
         """
-        return self._policy("actor", seed, step)
+        if seed is not None or len(self.spec.seeds) == 1:
+            return self._policy("actor", seed, step)
+        self._refuse_different_logs()
+        stopped = self.about.get("stopped", {})
+        going = [place for place, one in enumerate(self.spec.seeds) if str(one) not in stopped]
+        places = np.asarray(going or range(len(self.spec.seeds)))
+        stacked = self._policies(self.step if step is None else step)["actor"]
+        members = jax.tree.map(lambda leaf: jnp.asarray(leaf)[places], stacked)
+        return self._with_columns(ensemble_of(members, ensemble))
+
+    def _refuse_different_logs(self) -> None:
+        """Refuse to combine seeds whose logs differ: they are different experiments."""
+        if len({*self.about.get("sha256", ())}) > 1:
+            name, first = self.spec.dataset, self.spec.seeds[0]
+            raise ValueError(
+                f"the seeds of this run learned from different logs, because {name} draws one per "
+                f"seed, so they are not one policy. Choose a seed, as in policy(seed={first}), or "
+                f"train on one file: `fat2thin data make {name} log.npz`, then `fat2thin train "
+                f"{self.spec.algorithm} log.npz`"
+            )
 
     def proposal(self, seed: int | None = None, step: int | None = None) -> Policy:
         """Return the proposal, which only learns and never acts, if the algorithm has one."""
@@ -145,10 +169,15 @@ class Run:
         policies = self._policies(self.step if step is None else step)
         if name not in policies:
             raise ValueError(f"{self.spec.algorithm} has no {name}")
-        index, columns = self.spec.seeds.index(seed), self.columns
-        made = jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
+        index = self.spec.seeds.index(seed)
+        return self._with_columns(
+            jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), policies[name])
+        )
+
+    def _with_columns(self, policy: Policy) -> Policy:
+        columns = self.columns
         return dataclasses.replace(
-            made, observation_columns=columns.observation, action_columns=columns.action
+            policy, observation_columns=columns.observation, action_columns=columns.action
         )
 
     @functools.cached_property

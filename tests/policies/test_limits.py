@@ -1,0 +1,106 @@
+"""Limits: their language, their intervals in float64, and their messages."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fat2thin.policies.limits import LimitFileError, LimitRules, Limits
+
+NAMES = ["severity", "weight_kg"], ["dose", "rest"]
+BOX = [0.0, -1.0], [1.0, 1.0]
+
+
+def bound(text, **more):
+    return Limits.parse({"x": text, **more}, *NAMES, *BOX)
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "last", "low", "high"),
+    [
+        ("dose <= 0.8 when severity > 2", 3.0, np.nan, 0.0, 0.8),
+        ("dose <= 0.8 when severity > 2", 2.0, np.nan, 0.0, 1.0),
+        ("0.02 * weight_kg >= dose", 0.0, np.nan, 0.0, 0.4),
+        ("abs(dose - last_dose) <= 0.1", 0.0, 0.5, 0.4, 0.6),
+        ("abs(dose - last_dose) <= 0.1", 0.0, np.nan, 0.0, 1.0),
+        ("0.1 <= dose <= 0.5 when not (severity > 2 or weight_kg < 3)", 1.0, np.nan, 0.1, 0.5),
+        ("-2 * dose <= -(weight_kg / 50)", 0.0, np.nan, 0.2, 1.0),
+        ("dose == 0.3 when abs(severity - 1) < 0.5", 1.2, np.nan, 0.3, 0.3),
+    ],
+)
+def test_interval_is_what_the_text_says(text, severity, last, low, high):
+    found = bound(text).interval(jnp.array([severity, 20.0]), jnp.array([last, 0.0]))
+    np.testing.assert_allclose([found.low[0], found.high[0]], [low, high], rtol=2e-6)
+    assert not found.conflict and not found.forbidden
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dose <= severty", "character 9.*did you mean 'severity'"),
+        ("dose + rest <= 1", "character 1.*couples several actions"),
+        ("dose <= severity * weight_kg", "character 18.*two columns cannot be multiplied"),
+        ("dose <=", "character 8.*found the end"),
+        ("dose <= 1 when rest > 0", "character 16.*state alone"),
+        ("dose <= __import__('os')", "character 20.*not part of the language"),
+        ("abs(dose) >= 1", "one interval"),
+        ("severity > 2", "must bound an action"),
+        ("dose <= 1e999", "too large"),
+        ("(" * 60 + "dose" + ")" * 60 + " <= 1", "more than 50 brackets"),
+    ],
+)
+def test_wrong_limits_are_refused_with_their_place(text, words):
+    with pytest.raises(LimitFileError, match=words):
+        bound(text)
+
+
+def test_a_million_intervals_hold_in_float64():
+    """An end computed in float32 is never beyond the exact one, evaluated in float64."""
+    rules = {
+        "weight": "dose <= 0.013 * weight_kg - 0.07 * severity + 0.1",
+        "rate": "abs(dose - last_dose) <= 0.1",
+        "floor": "dose >= 0.003 * weight_kg when severity > 0.7",
+    }
+    limits = Limits.parse(rules, *NAMES, *BOX)
+    key = jax.random.split(jax.random.key(0), 3)
+    count = 10**6
+    severity = jax.random.uniform(key[0], (count,), maxval=3.0)
+    weight = jax.random.uniform(key[1], (count,), maxval=120.0)
+    last = jax.random.uniform(key[2], (count, 2))
+    found = jax.jit(limits.interval)(jnp.stack([severity, weight], axis=-1), last)
+    s, w, before = (np.asarray(part, np.float64) for part in (severity, weight, last[:, 0]))
+    low, high = (np.asarray(end[:, 0], np.float64) for end in (found.low, found.high))
+    acts = np.asarray(found.acts)
+    assert 0.1 < acts.mean() < 0.9
+    assert (high <= 0.013 * w - 0.07 * s + 0.1)[acts].all()
+    assert (high <= before + 0.1)[acts].all() and (low >= before - 0.1)[acts].all()
+    assert (low >= 0.003 * w)[acts & (s > 0.7)].all()
+    exact_low = np.maximum.reduce([0 * s, before - 0.1, np.where(s > 0.7, 0.003 * w, 0.0)])
+    exact_high = np.minimum.reduce([0 * s + 1, before + 0.1, 0.013 * w - 0.07 * s + 0.1])
+    assert (acts == (exact_low <= exact_high))[np.abs(exact_low - exact_high) > 1e-5].all()
+    np.testing.assert_allclose(low[acts], exact_low[acts], atol=3e-6)
+
+
+def test_conflicts_and_forbidden_states_name_their_limits():
+    limits = bound(
+        "dose <= 0.2", y="dose >= 0.3 when severity > 2", z="no action when severity > 5"
+    )
+    found = limits.interval(jnp.array([[1.0, 0.0], [3.0, 0.0], [6.0, 0.0]]))
+    assert found.conflict.tolist() == [False, True, True]
+    assert found.forbidden.tolist() == [False, False, True]
+    second = jax.tree.map(lambda part: part[1], found)
+    assert limits.reasons(second) == ("x: dose <= 0.2", "y: dose >= 0.3 when severity > 2")
+
+
+def test_files_are_read_and_errors_name_line_and_column(tmp_path):
+    file = tmp_path / "limits.toml"
+    file.write_text('[limits]\ncap = "dose <= 0.8"\n\n[limits.fallback]\ndose = 0.0\nrest = 0\n')
+    limits = LimitRules.from_toml(file).bind(*NAMES, *BOX)
+    assert limits.names == ("cap",) and limits.fallback == (0.0, 0.0) and limits.always_act
+    assert LimitRules.from_json(limits.rules.to_json()) == limits.rules
+    file.write_text('[limits]\nok = "dose <= 1"\ncap = "dose <= severty"\n')
+    with pytest.raises(LimitFileError, match=r"limits.toml, line 3, column 16: limit 'cap'"):
+        LimitRules.from_toml(file).bind(*NAMES, *BOX)
+    file.write_text("cap = 3\n")
+    with pytest.raises(LimitFileError, match=r"no table \[limits\]"):
+        LimitRules.from_toml(file)
