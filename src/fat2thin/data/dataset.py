@@ -184,7 +184,8 @@ class Dataset:
                 object.__setattr__(self, field, np.asarray(getattr(self, field)))
         if self.episode_start.dtype.kind in "iu":
             # A fixed type, so that the hash does not depend on the file format.
-            object.__setattr__(self, "episode_start", self.episode_start.astype(np.int64))
+            start = self.episode_start.astype(np.int64, copy=False)
+            object.__setattr__(self, "episode_start", start)
         self._check_shapes()
         if self.origin is not None and np.count_nonzero(self.origin.kept) != self.rows:
             object.__setattr__(self, "origin", None)
