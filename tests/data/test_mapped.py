@@ -9,6 +9,7 @@ import pytest
 
 from fat2thin.data import DataFileError, Dataset, load, read_mapped, save_mapped
 from fat2thin.data.row_arrays import FollowingRows, MappedRows, RowArray, is_lazy
+from fat2thin.data.summary import summarise
 
 ROWS, WIDTH, EPISODE = 100_000, 17, 1000
 
@@ -97,6 +98,20 @@ def test_writing_needs_little_memory_and_shows_progress(tmp_path):
     tracemalloc.stop()
     assert peak < 12 * 2**20 < whole
     assert seen == sorted(seen) and seen[-1] == 2 * ROWS
+
+
+def test_a_summary_of_a_folder_is_that_of_the_log_and_needs_little_memory(folder, tmp_path):
+    log = load("treatment/cubic@20")
+    assert summarise(dataclasses.replace(read_mapped(folder), name=log.name)) == summarise(log)
+    peaks = []
+    for rows in (ROWS // 2, ROWS):
+        save_mapped(generated(rows), tmp_path / f"{rows}.npy")
+        large = read_mapped(tmp_path / f"{rows}.npy")
+        tracemalloc.start()
+        summarise(large)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.05 * peaks[0]
 
 
 def test_an_action_outside_the_box_is_not_written(tmp_path):

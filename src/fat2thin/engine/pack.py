@@ -6,6 +6,7 @@ of the same widths, action box and discount. Their data sets, seeds and numeric 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from fat2thin.engine.program import (
     Program,
     sequential_here,
 )
+from fat2thin.engine.window import StreamedLog, WholeLogs, Window
 from fat2thin.evaluation.batches import logged_rows, next_logged, problem_of, scaled_actions
 from fat2thin.evaluation.held_out import Watched
 from fat2thin.policies import in_half_ranges
@@ -63,21 +65,33 @@ class Pack(NamedTuple):
     """The jobs of all runs, one run after the other."""
     logs: tuple[LoadedLog, ...]
     """All different logs; `Jobs.log` is an index into them."""
+    window: int = 0
+    """Rows of each log that are on the device at a time; 0 is all of them."""
+    longest: int = 1
+    """The most updates between two moves of the window."""
 
     @property
     def data_size(self) -> int:
         """Bytes that the logs take on a device; shorter ones are padded to the longest."""
         next_action = self.program.algorithm.next_action
-        return len(self.logs) * max(data_size(log.dataset, next_action) for log in self.logs)
+        sizes = [data_size(log.dataset, next_action, self.window) for log in self.logs]
+        return len(self.logs) * max(sizes)
 
-    def data(self) -> Data:
-        """Put the scaled logs on the device."""
-        return on_device(
-            [log.scales.apply(log.learned) for log in self.logs],
-            [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
-            [log.scales.level for log in self.logs],
-            next_action=self.program.algorithm.next_action,
-        )
+    def data(self, place: Callable[[Data], Data]) -> WholeLogs | Window:
+        """Return the scaled logs, to be put on the device by `place`: all rows, or a window."""
+        learned = [log.scales.apply(log.learned) for log in self.logs]
+        held_out = [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None]
+        levels = [log.scales.level for log in self.logs]
+        next_action = self.program.algorithm.next_action
+        if not self.window:
+            return WholeLogs(place(on_device(learned, held_out, levels, next_action)))
+        watched = watched_rows(learned, held_out, levels, next_action) if held_out else None
+        streamed = [
+            StreamedLog(centred(scaled, log.scales.level), log.dataset.sha256, self.window)
+            for scaled, log in zip(learned, self.logs, strict=True)
+        ]
+        size = self.program.batch_size
+        return Window(streamed, size, self.longest, watched, next_action, place)
 
 
 class Shapes(NamedTuple):
@@ -170,7 +184,33 @@ def make_pack(
         program=make_program(specs[0], problems[0]),
         jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
         logs=tuple(different.values()),
+        window=specs[0].window or 0,
+        longest=specs[0].log_every,
     )
+
+
+def with_window(
+    specs: Sequence[RunSpec], logs: Sequence[tuple[LoadedLog, ...]], share: float
+) -> list[RunSpec]:
+    """Give runs without a window one of `share` bytes if their logs together take more."""
+    needing = [
+        (log, algorithms.get(spec.algorithm).next_action)
+        for spec, several in zip(specs, logs, strict=True)
+        for log in several
+        if spec.window is None
+    ]
+    sizes = {id(log): data_size(log.dataset, next_action) for log, next_action in needing}
+    # Shorter logs are padded to the longest.
+    size = len(sizes) * max(sizes.values(), default=0)
+    if size <= share:
+        return [*specs]
+    rows = max(log.dataset.rows for log, _ in needing)
+    # Two digits, so that the number is the same on similar machines.
+    window = max(1, int(float(f"{rows * share / size:.1e}")))
+    return [
+        spec if spec.window is not None else dataclasses.replace(spec, window=window)
+        for spec in specs
+    ]
 
 
 def _value_range(log: LoadedLog) -> Reachable:
@@ -222,11 +262,12 @@ def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name for name, _, traceable in _different_settings(specs) if traceable]
 
 
-def data_size(dataset: Dataset, next_action: bool = False) -> int:
-    """Return the number of bytes that a log takes on a device."""
+def data_size(dataset: Dataset, next_action: bool = False, window: int = 0) -> int:
+    """Return the number of bytes that a log, or a window of it, takes on a device."""
     columns = dataset.observation_size + dataset.action_size + 3 + next_action
     apart = dataset.observation_size * len(_apart(dataset))
-    return (columns * dataset.rows + apart) * jnp.dtype(jnp.float32).itemsize
+    size = (columns * dataset.rows + apart) * jnp.dtype(jnp.float32).itemsize
+    return math.ceil(size * min(1.0, window / dataset.rows)) if window else size
 
 
 def _apart(dataset: Dataset) -> np.ndarray:
