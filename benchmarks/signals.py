@@ -32,7 +32,7 @@ class Timed:
         )  # fmt: skip
         pack = make_pack([spec], read_logs([spec]))
         self._scheduler = JobScheduler(pack.program, pack.jobs, pack.data_size)
-        self._data = self._scheduler.replicated(pack.data())
+        self._data = pack.data(self._scheduler.replicated).at(0, CHUNK)
         self._states, self._step = self._scheduler.init(), 0
 
     def chunk(self) -> float:

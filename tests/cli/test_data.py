@@ -233,7 +233,10 @@ def test_files_are_overwritten_only_on_request(tmp_path, capsys):
         (["template", "log.npz"], "log.npz: is not a table. Tables are .csv or .parquet files"),
         (["template", "log.csv", "--out", "x.csv"], "x.csv: the suffix must be .toml"),
         (["template", "log.csv", "--out", "none/x.toml"], "choose a file in an existing folder"),
-        (["make", "treatment/cubic", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
+        (
+            ["make", "treatment/cubic", "log.xlsx"],
+            "must be one of .npz, .npy, .csv, .parquet, .hdf5",
+        ),
         (
             ["convert", "treatment/cubic", "folder/there/is/none.npz"],
             "folder folder/there/is does not exist",
@@ -249,7 +252,7 @@ def test_files_are_overwritten_only_on_request(tmp_path, capsys):
         (["make", "treatment/cubic", "x.npz", "--policy", "uniform"], "--policy has no effect"),
         (["make", "treatment/cubic", "x.npz", "--way", "centre"], "--way has no effect"),
         (["make", "treatment/cubic", "x.npz", "--discount", "1"], "--discount has no effect"),
-        (["make", "Pendulum-v1", "log.xlsx"], "must be one of .npz, .csv, .parquet, .hdf5"),
+        (["make", "Pendulum-v1", "log.xlsx"], "must be one of .npz, .npy, .csv, .parquet, .hdf5"),
         (["make", "Pendulum-v1", "none/log.npz"], "folder none does not exist"),
         (["make", "Pendulum-v1", "log.npz", "--rows", "0"], "rows must be at least 1, not 0"),
         (["make", "Pendulum-v1", "log.npz", "--seed", "-1"], "the seed must lie in"),

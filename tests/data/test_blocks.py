@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fat2thin.data.dataset import blocks, extremes, not_finite, rows_where
+from fat2thin.data.dataset import extremes, not_finite, rows_where
+from fat2thin.data.row_arrays import blocks
 
 
 @pytest.mark.parametrize(
@@ -9,7 +10,7 @@ from fat2thin.data.dataset import blocks, extremes, not_finite, rows_where
     [((10,), [4, 4, 2]), ((5, 2), [2, 2, 1]), ((3, 9), [1, 1, 1]), ((2, 0), [2]), ((0, 3), [])],
 )
 def test_a_block_has_a_fixed_number_of_cells_and_at_least_one_row(shape, lengths, monkeypatch):
-    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", 4)
+    monkeypatch.setattr("fat2thin.data.row_arrays.BLOCK_CELLS", 4)
     found = list(blocks(np.zeros(shape)))
     assert [part.stop - part.start for part in found] == lengths
     assert np.concatenate([[], *(np.arange(shape[0])[part] for part in found)]).tolist() == list(
@@ -19,7 +20,7 @@ def test_a_block_has_a_fixed_number_of_cells_and_at_least_one_row(shape, lengths
 
 @pytest.mark.parametrize("cells", [1, 5, 1000])
 def test_matching_rows_are_found_in_all_blocks(cells, monkeypatch):
-    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
+    monkeypatch.setattr("fat2thin.data.row_arrays.BLOCK_CELLS", cells)
     array = np.zeros((6, 3))
     array[1, 2], array[4, 0] = np.nan, np.inf
     assert rows_where(not_finite, array).tolist() == [False, True, False, False, True, False]

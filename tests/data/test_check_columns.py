@@ -166,7 +166,7 @@ def test_actions_with_few_values_are_listed():
 
 
 def test_few_values_may_appear_late_and_in_several_columns(monkeypatch):
-    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", 64)
+    monkeypatch.setattr("fat2thin.data.row_arrays.BLOCK_CELLS", 64)
     monkeypatch.setattr("fat2thin.data.checks.box._FIRST_LOOK", 10)
     action = np.stack([np.where(STEP < 200, 1.0, 2.0), np.sign(STEP % 3 - 1.0)], axis=1)
     report = check(log()._replace(action=action), BOX)

@@ -35,7 +35,7 @@ def test_repeated_rows_agree_with_a_slow_loop(rows, dtype):
 @pytest.mark.parametrize("cells", [1, 7, 10**6])
 @pytest.mark.parametrize("different", [1, 2, 5])
 def test_different_rows_with_one_hash_are_distinguished(cells, different, monkeypatch):
-    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
+    monkeypatch.setattr("fat2thin.data.row_arrays.BLOCK_CELLS", cells)
     monkeypatch.setattr(
         checks, "_hashes", lambda tables: np.arange(len(tables[0]), dtype=np.uint64) % different
     )

@@ -47,7 +47,7 @@ def test_propensities_stay_with_their_rows(reuse):
 
 @pytest.mark.parametrize("cells", [1, 3, 10**6])
 def test_reusing_the_arrays_gives_the_same_rows(cells, monkeypatch):
-    monkeypatch.setattr("fat2thin.data.dataset.BLOCK_CELLS", cells)
+    monkeypatch.setattr("fat2thin.data.row_arrays.BLOCK_CELLS", cells)
     draw = np.random.default_rng(0)
     observation = draw.normal(size=(40, 3)).astype(np.float32)
     terminal, cut = draw.random((2, 40)) < 0.2

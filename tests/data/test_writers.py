@@ -156,7 +156,11 @@ def test_hdf5_files_use_the_names_of_d4rl(tmp_path):
 def test_a_failed_write_keeps_the_old_file(suffix, tmp_path, monkeypatch):
     path = tmp_path / f"log{suffix}"
     writers.write(small(), path)
-    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def contents():
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    before = contents()
 
     def full(_):
         raise OSError("no space left")
@@ -164,7 +168,7 @@ def test_a_failed_write_keeps_the_old_file(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
         writers.write(dataclasses.replace(small(), discount=0.5), path)
-    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    assert contents() == before
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".hdf5"])
@@ -184,5 +188,5 @@ def test_data_that_a_format_cannot_store_is_refused(suffix, continuation, messag
 
 @pytest.mark.parametrize("name", ["log", "log.xlsx", "log.csv.gz"])
 def test_the_error_about_a_wrong_suffix_lists_the_right_ones(name, tmp_path):
-    with pytest.raises(ValueError, match=r"must be one of \.npz, \.csv, \.parquet, \.hdf5"):
+    with pytest.raises(ValueError, match=r"must be one of \.npz, \.npy, \.csv, \.parquet, \.hdf5"):
         writers.write(small(), tmp_path / name)

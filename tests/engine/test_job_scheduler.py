@@ -14,8 +14,8 @@ from fat2thin.random_streams import Stream, stream_key
 from fat2thin.training import execute_together, make_spec
 from side_by_side import assert_same_bits, make_jobs
 
-LOG = 40 * (3 + 2 + 1 + 3 + 1) * 4
-"""Bytes of a tiny log: 40 rows of observations, action, reward and continuation."""
+LOG = 40 * (3 + 2 + 1 + 3 + 1 + 1) * 4
+"""Bytes of a tiny log: 40 rows of both observations, action, reward, continuation and a place."""
 STATE = (3 * 2 + 1 + 1) * 4
 """Bytes of the stand-in's state: a matrix and two numbers."""
 BATCH = 8

@@ -247,7 +247,7 @@ def test_a_state_that_is_too_small_is_not_replayed(folder, nothing_is_made, monk
 def test_logs_that_need_too_much_memory_are_not_made(
     folder, small_limit, nothing_is_made, monkeypatch
 ):
-    """A log of 40 rows of ten numbers takes 1,600 bytes: one fits, two do not."""
+    """A log of 40 rows of eleven numbers takes 1,760 bytes: one fits, two do not."""
     small_limit(3000)
     made = []
     own = readers._READERS["tiny/own"]
@@ -260,7 +260,7 @@ def test_logs_that_need_too_much_memory_are_not_made(
     assert made == [3]
     assert found["data"].result == found["replay"].result == NOT_POSSIBLE
     assert "run.json: spec.dataset and the 2 spec.seeds ask for" in found["data"].what
-    assert "3,200 bytes" in found["data"].what and "the limit is 3,000" in found["data"].what
+    assert "3,520 bytes" in found["data"].what and "the limit is 3,000" in found["data"].what
 
 
 def test_a_replay_that_needs_too_much_memory_is_not_started(folder, small_limit, nothing_is_made):

@@ -157,9 +157,10 @@ def split(
 def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
     """Convert a data set to the format given by the suffix of the output.
 
-    Formats: .npz; .csv and .parquet, each with a .toml file that describes the columns; .hdf5 in
-    the layout of D4RL. Only .npz always keeps the content hash. minari/ID, for example
-    minari/own/doses/log-v0, writes a Minari data set to Minari's folder.
+    Formats: .npz; .npy, a folder that is read in parts, for logs larger than the memory; .csv and
+    .parquet, each with a .toml file that describes the columns; .hdf5 in the layout of D4RL. Only
+    .npz and .npy always keep the content hash. minari/ID, for example minari/own/doses/log-v0,
+    writes a Minari data set to Minari's folder.
 
     Args:
         source: Path of a file, or the name of a data set.
@@ -381,8 +382,12 @@ def _specification(name: str) -> Any:
 
 def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") -> None:
     from fat2thin.data.writers import write
+    from fat2thin.training.progress import recording
 
-    for path in write(dataset, out, specification):
+    # Only logs that are read in parts take long: a pass that writes, and one for the hash.
+    with recording(str(out), 2 * dataset.rows) as progress:
+        paths = write(dataset, out, specification, progress)
+    for path in paths:
         print(printable(path))
     episodes = counted(dataset.episode_start.size, "episode")
     print(f"{counted(dataset.rows, 'row')} in {episodes}{pace}")

@@ -6,19 +6,26 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.columns import Column, Transforms, default_columns, transform, transforms_of
+from fat2thin.data.row_arrays import (
+    FollowingRows,
+    RowArray,
+    Rows,
+    blocks,
+    following_rows,
+    is_lazy,
+    mapped,
+)
 from fat2thin.tables import Table
 from fat2thin.terminal_text import printable
 
 _SHOWN_COLUMNS = 50  # of observations, and of actions
 _LONGEST_NOTE = 200
-BLOCK_CELLS = 2**19
-"""Array cells per block of rows: 4 MiB in float64, about the size of a CPU cache."""
 
 _SHAPES = {
     "observation": ("rows", "observation"),
@@ -50,12 +57,30 @@ class Origin(NamedTuple):
         return self._replace(kept=kept, copies=self.copies[:0])
 
 
+class Recorded(NamedTuple):
+    """The hash that a file states for its arrays, which were checked when it was written."""
+
+    sha256: str
+    fields: Mapping[str, Any]
+    """The arrays, the box, the discount and the columns that the hash is about."""
+
+    def describes(self, dataset: "Dataset") -> bool:
+        """Return whether a data set has these very arrays, and equal other fields."""
+        return all(
+            getattr(dataset, name) is value
+            if isinstance(value, RowArray | np.ndarray)
+            else getattr(dataset, name) == value
+            for name, value in self.fields.items()
+        )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Logged steps in the environment's units, one per row, grouped by episode.
 
-    Arrays become NumPy arrays. A `ValueError` names the first array with a wrong shape, type or
-    value.
+    Arrays become NumPy arrays, or stay `data.row_arrays.RowArray`s, which are read in parts. Next
+    observations are kept only where they are not the observation of the row below. A `ValueError`
+    names the first array with a wrong shape, type or value.
 
     Examples:
         >>> dataset = Dataset(
@@ -98,6 +123,9 @@ class Dataset:
     """Names, units and transforms of the action dimensions."""
     origin: Origin | None = dataclasses.field(default=None, repr=False)
     """The rows of the file, for messages; it has no other effect and is not part of the hash."""
+    recorded: Recorded | None = dataclasses.field(default=None, repr=False)
+    """The hash of arrays that were checked before, and are not read again for that. It is dropped
+    where a field differs."""
 
     @classmethod
     def from_arrays(
@@ -152,14 +180,20 @@ class Dataset:
     def __post_init__(self) -> None:
         """Convert and check the fields."""
         for field in self.arrays:
-            object.__setattr__(self, field, np.asarray(getattr(self, field)))
+            if not isinstance(getattr(self, field), RowArray):
+                object.__setattr__(self, field, np.asarray(getattr(self, field)))
         if self.episode_start.dtype.kind in "iu":
             # A fixed type, so that the hash does not depend on the file format.
-            object.__setattr__(self, "episode_start", self.episode_start.astype(np.int64))
+            start = self.episode_start.astype(np.int64, copy=False)
+            object.__setattr__(self, "episode_start", start)
         self._check_shapes()
         if self.origin is not None and np.count_nonzero(self.origin.kept) != self.rows:
             object.__setattr__(self, "origin", None)
+        following = following_rows(self.observation, self.next_observation)
+        object.__setattr__(self, "next_observation", following)
         self._check_columns()
+        if self.recorded is not None and not self.recorded.describes(self):
+            object.__setattr__(self, "recorded", None)
         self._check_numbers()
         self._check_box()
         self._check_episodes()
@@ -240,6 +274,8 @@ class Dataset:
 
         It does not depend on the name of the data set or the byte order of the machine.
         """
+        if self.recorded is not None:
+            return self.recorded.sha256
         digest = hashlib.sha256()
         for field in self.arrays:
             array = getattr(self, field)
@@ -292,6 +328,14 @@ class Dataset:
             object.__setattr__(self, field, columns)
 
     def _check_numbers(self) -> None:
+        # The rows of a mapped file were checked when it was written.
+        if not is_lazy(self.observation):
+            self.check_cells()
+        if not 0 <= self.discount <= 1:
+            raise self._wrong("discount", f"must lie in [0, 1], not {self.discount}")
+
+    def check_cells(self) -> None:
+        """Raise a `ValueError` if a number is not finite, or not possible."""
         for field in self.arrays:
             array = getattr(self, field)
             if array.dtype.kind not in "fiub":
@@ -302,12 +346,10 @@ class Dataset:
                 raise self._wrong(
                     field, f"is not finite in {count} cell{'s' * (count != 1)}, first in row {row}"
                 )
-        if np.any((self.continuation < 0) | (self.continuation > 1)):
+        if self.continuation.min() < 0 or self.continuation.max() > 1:
             raise self._wrong("continuation", "must lie between 0 and 1")
-        if self.propensity is not None and not_a_probability(self.propensity).any():
+        if self.propensity is not None and rows_where(not_a_probability, self.propensity).any():
             raise self._wrong("propensity", "must be above 0 and at most 1")
-        if not 0 <= self.discount <= 1:
-            raise self._wrong("discount", f"must lie in [0, 1], not {self.discount}")
 
     def _check_box(self) -> None:
         for field in ("action_low", "action_high"):
@@ -321,6 +363,12 @@ class Dataset:
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         if not is_box(low, high):
             raise self._wrong("the action box", f"must be finite, low below high: {low} to {high}")
+        if not is_lazy(self.action):
+            self.check_actions()
+
+    def check_actions(self) -> None:
+        """Raise a `ValueError` if an action leaves the box, or a transform does not allow it."""
+        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         outside = rows_where(lambda action: (action < low) | (action > high), self.action)
         if outside.any():
             count, row = int(outside.sum()), int(outside.argmax())
@@ -394,18 +442,42 @@ def transformed(dataset: Dataset) -> Dataset:
 
     low, high = (on_scale(end, done) for end in (dataset.action_low, dataset.action_high))
     changes: dict[str, Any] = {}
+    single = np.dtype(np.float32)
     if seen:
-        for field in ("observation", "next_observation"):
-            changes[field] = on_scale(getattr(dataset, field), seen).astype(np.float32)
+        changes |= mapped_observations(dataset, lambda rows: on_scale(rows, seen), single)
     if done:
         # Rounding must not carry an action over an end of the box.
-        action = np.clip(on_scale(dataset.action, done), low, high).astype(np.float32)
+        ends = low, high
+        action = mapped(
+            lambda rows: np.clip(on_scale(rows, done), *ends), dataset.action, dtype=single
+        )
         low, high = np.minimum(low, action.min(axis=0)), np.maximum(high, action.max(axis=0))
         changes |= {"action": action, "action_low": tuple(low), "action_high": tuple(high)}
     for field in ("observation_columns", "action_columns"):
         columns = (dataclasses.replace(one, transform=None) for one in getattr(dataset, field))
         changes[field] = tuple(columns)
     return dataclasses.replace(dataset, **changes)
+
+
+def mapped_observations(
+    dataset: Dataset, function: Callable[[np.ndarray], np.ndarray], dtype: np.dtype | None = None
+) -> dict[str, Any]:
+    """Return a function of the observations and of the next observations, by field.
+
+    Their type is `dtype`, by default that of the observations if they are floating-point.
+    """
+    following, real = dataset.next_observation, dtype or real_type(dataset.observation)
+    observation = mapped(function, dataset.observation, dtype=real)
+    if isinstance(following, FollowingRows) and following.array is dataset.observation:
+        new: Rows = following.mapped(observation, lambda rows: function(rows).astype(real))
+    else:
+        new = mapped(function, following, dtype=dtype or real_type(following))
+    return {"observation": observation, "next_observation": new}
+
+
+def real_type(array: Rows) -> np.dtype:
+    """Return the array's type if it is floating-point, else float32."""
+    return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
 
 
 class Extremes(NamedTuple):
@@ -415,15 +487,7 @@ class Extremes(NamedTuple):
     high: np.ndarray
 
 
-def blocks(array: np.ndarray) -> Iterator[slice]:
-    """Yield slices that cover the rows of an array in order, `BLOCK_CELLS` cells at a time."""
-    rows = len(array)
-    step = max(1, BLOCK_CELLS * rows // max(1, array.size))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
-
-
-def rows_where(holds: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+def rows_where(holds: Callable[..., np.ndarray], *arrays: Rows) -> np.ndarray:
     """Return a bool per row, shape (rows,): whether `holds` is true in any cell of that row.
 
     `holds` is called with blocks of rows.
@@ -437,10 +501,12 @@ def rows_where(holds: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndar
     return found
 
 
-def extremes(array: np.ndarray) -> Extremes:
+def extremes(array: Rows) -> Extremes:
     """Return the range of each column of an array with shape (rows, columns) or (rows,)."""
-    table = array.reshape(len(array), -1)
-    return Extremes(table.min(axis=0).astype(np.float64), table.max(axis=0).astype(np.float64))
+    ends = (
+        np.reshape(end, -1).astype(np.float64) for end in (array.min(axis=0), array.max(axis=0))
+    )
+    return Extremes(*ends)
 
 
 def not_finite(array: np.ndarray) -> np.ndarray:

@@ -6,13 +6,14 @@ Results keep the episode order of the log.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.columns import Column
-from fat2thin.data.dataset import Dataset, Origin, blocks
+from fat2thin.data.dataset import Dataset, Origin
+from fat2thin.data.row_arrays import FollowingRows, SelectedRows, blocks, is_lazy
 
 
 class RawLog(NamedTuple):
@@ -121,14 +122,36 @@ def episode_lengths(dataset: Dataset) -> np.ndarray:
 
 def episode_returns(dataset: Dataset, discount: float = 1.0) -> np.ndarray:
     """Return Σ discount^t reward_t of each episode, shape (episodes,), in float64."""
-    lengths = episode_lengths(dataset)
-    time = np.arange(dataset.rows) - np.repeat(dataset.episode_start, lengths)
-    weighted = dataset.reward.astype(np.float64) * float(discount) ** time
-    return np.add.reduceat(weighted, dataset.episode_start)
+    start, found = dataset.episode_start, []
+    for episodes in _episode_blocks(dataset):
+        first, stop = start[episodes.start], _stop(dataset, episodes.stop)
+        of_block = start[episodes] - first
+        lengths = np.diff(of_block, append=stop - first)
+        time = np.arange(stop - first) - np.repeat(of_block, lengths)
+        weighted = dataset.reward[first:stop].astype(np.float64) * float(discount) ** time
+        found.append(np.add.reduceat(weighted, of_block))
+    return np.concatenate(found)
 
 
-def discounted_returns(dataset: Dataset) -> np.ndarray:
+def _episode_blocks(dataset: Dataset, rows: int = 2**20) -> Iterator[slice]:
+    """Yield slices of episodes that together have about this number of rows, at least one each."""
+    first, count = 0, dataset.episode_start.size
+    while first < count:
+        beyond = np.searchsorted(dataset.episode_start, dataset.episode_start[first] + rows)
+        yield slice(first, max(int(beyond), first + 1))
+        first = max(int(beyond), first + 1)
+
+
+def _stop(dataset: Dataset, episode: int) -> int:
+    """Return the row before which an episode starts, or the number of rows after the last one."""
+    start = dataset.episode_start
+    return dataset.rows if episode >= start.size else int(start[episode])
+
+
+def discounted_returns(dataset: Dataset, rows: np.ndarray | None = None) -> np.ndarray:
     """Return the discounted sum of rewards from each step to the end of its episode, shape (rows,).
+
+    With increasing row numbers `rows`, only the sums from these are computed and returned.
 
     Examples:
         >>> from fat2thin.data import load
@@ -137,12 +160,17 @@ def discounted_returns(dataset: Dataset) -> np.ndarray:
         >>> bool(np.isclose(returns[0], dataset.reward[0] + dataset.discount * returns[1]))
         True
     """
-    returns = dataset.reward.astype(np.float64)
-    ends = {int(start) - 1 for start in dataset.episode_start}
-    for row in range(dataset.rows - 2, -1, -1):
-        if row not in ends:
+    rows = np.arange(dataset.rows) if rows is None else rows
+    found = np.empty(len(rows))
+    episode = np.searchsorted(dataset.episode_start, rows, side="right") - 1
+    for number in np.unique(episode).tolist():
+        first, last = np.searchsorted(episode, (number, number + 1))
+        start = int(rows[first])
+        returns = np.asarray(dataset.reward[start : _stop(dataset, number + 1)]).astype(np.float64)
+        for row in range(len(returns) - 2, -1, -1):
             returns[row] += dataset.discount * returns[row + 1]
-    return returns
+        found[first:last] = returns[rows[first:last] - start]
+    return found
 
 
 class Reachable(NamedTuple):
@@ -299,14 +327,34 @@ def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
     """Return the data set with only these episodes, in the order of the log."""
     lengths = episode_lengths(dataset)
     chosen = np.isin(np.arange(lengths.size), episodes)
+    start = np.cumsum(lengths[chosen]) - lengths[chosen]
+    changes: dict[str, Any] = {"name": f"{dataset.name}[{what}]", "episode_start": start}
+    if is_lazy(dataset.observation):
+        changes |= _lazily_kept(dataset, dataset.episode_start[chosen], lengths[chosen])
+        return dataclasses.replace(dataset, **changes)
     rows = np.repeat(chosen, lengths)
-    return dataclasses.replace(
-        dataset,
-        name=f"{dataset.name}[{what}]",
-        **{field: getattr(dataset, field)[rows] for field in dataset.row_arrays},
-        episode_start=np.cumsum(lengths[chosen]) - lengths[chosen],
-        origin=dataset.origin and dataset.origin.selected(rows),
-    )
+    changes |= {field: getattr(dataset, field)[rows] for field in dataset.row_arrays}
+    changes["origin"] = dataset.origin and dataset.origin.selected(rows)
+    return dataclasses.replace(dataset, **changes)
+
+
+def _lazily_kept(dataset: Dataset, starts: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+    """Return the arrays with only some stretches of rows, to be read when they are needed."""
+    kept = {
+        field: SelectedRows(getattr(dataset, field), starts, lengths)
+        for field in dataset.row_arrays
+    }
+    observation, following = kept["observation"], dataset.next_observation
+    if isinstance(following, FollowingRows):
+        # The row below the last row of a stretch belongs to another one.
+        before = np.cumsum(lengths) - lengths
+        stretch = np.searchsorted(starts, following.apart, side="right") - 1
+        offset = following.apart - starts[stretch]
+        inside = (stretch >= 0) & (offset < lengths[stretch])
+        apart = np.union1d((before[stretch] + offset)[inside], before + lengths - 1)
+        values = following[observation.numbers(apart)]
+        return {**kept, "next_observation": FollowingRows(observation, apart, values)}
+    return kept
 
 
 def _require_share(share: float, below: float = math.inf) -> None:

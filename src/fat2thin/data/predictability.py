@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.operations import episode_lengths
 
 NOISY = 0.5  # predictability below which a log counts as noisy
 MOST_ROWS = 20_000
@@ -27,10 +26,10 @@ def predictability(dataset: Dataset) -> float:
     even and odd episodes, and averaged over columns. Constant columns do not count; without any
     other column the result is 0.
     """
-    episode = np.repeat(np.arange(dataset.episode_start.size), episode_lengths(dataset))
-    if dataset.episode_start.size == 1:
-        episode = (np.arange(dataset.rows) >= dataset.rows // 2).astype(int)
     rows = np.unique(np.linspace(0, dataset.rows - 1, MOST_ROWS).astype(int))
+    episode = np.searchsorted(dataset.episode_start, rows, side="right") - 1
+    if dataset.episode_start.size == 1:
+        episode = (rows >= dataset.rows // 2).astype(int)
     # In float64: rounding gives a constant float32 column a deviation above zero.
     seen = dataset.observation[rows].astype(np.float64)
     following = dataset.next_observation[rows].astype(np.float64)
@@ -40,7 +39,7 @@ def predictability(dataset: Dataset) -> float:
     half_ranges = 2.0 * (dataset.action[rows] - low) / (high - low) - 1.0
     known = quadratic_features((seen - mean) / scale, half_ranges)
     wanted = ((following - mean) / scale)[:, np.ptp(following, axis=0) > 0]
-    half = episode[rows] % 2 == 0
+    half = episode % 2 == 0
     if wanted.shape[1] == 0 or half.all() or not half.any():
         return 0.0
     shares = [_explained(known, wanted, fitted) for fitted in (half, ~half)]

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fat2thin.data.dataset import Dataset, blocks, transformed
+from fat2thin.data.column_statistics import deviation, mean
+from fat2thin.data.dataset import Dataset, mapped_observations, real_type, transformed
 from fat2thin.data.operations import episode_returns
+from fat2thin.data.row_arrays import is_lazy, mapped
 
 SMALLEST_SCALE = 1e-3
 """Smallest divisor of an observation column, for columns that never change in the log. TD3+BC adds
@@ -46,20 +48,10 @@ class Standardisation:
                 f"data set {dataset.name!r} has {dataset.observation_size} observation columns, "
                 f"the standardisation is for {len(self.mean)}"
             )
-        return dataclasses.replace(
-            dataset,
-            name=f"{dataset.name}[standardised]",
-            observation=self._observations(dataset.observation),
-            next_observation=self._observations(dataset.next_observation),
-        )
-
-    def _observations(self, observation: np.ndarray) -> np.ndarray:
-        scaled = np.empty(observation.shape, _real(observation))
         mean, scale = np.array(self.mean), np.array(self.scale)
-        for rows in blocks(observation):
-            # In float64: subtracting a large mean in float32 would lose digits.
-            scaled[rows] = (observation[rows].astype(np.float64) - mean) / scale
-        return scaled
+        # In float64: subtracting a large mean in float32 would lose digits.
+        scaled = mapped_observations(dataset, lambda rows: (rows.astype(np.float64) - mean) / scale)
+        return dataclasses.replace(dataset, name=f"{dataset.name}[standardised]", **scaled)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,19 +72,17 @@ class RewardScaling:
 
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with scaled rewards."""
-        scaled = (dataset.reward.astype(np.float64) + self.shift) * self.factor
-        name, reward = f"{dataset.name}[rewards scaled]", scaled.astype(_real(dataset.reward))
-        return dataclasses.replace(dataset, name=name, reward=reward)
+        reward = mapped(
+            lambda rows: (rows.astype(np.float64) + self.shift) * self.factor,
+            dataset.reward, dtype=real_type(dataset.reward),
+        )  # fmt: skip
+        return dataclasses.replace(dataset, name=f"{dataset.name}[rewards scaled]", reward=reward)
 
 
 def standardisation(dataset: Dataset, smallest_scale: float = SMALLEST_SCALE) -> Standardisation:
     """Return the mean and the standard deviation of each observation column."""
-    observation = dataset.observation
-    mean = observation.mean(axis=0, dtype=np.float64)
-    # In blocks: all deviations in float64 would take twice the memory of the log.
-    squares = sum(np.square(observation[rows] - mean).sum(axis=0) for rows in blocks(observation))
-    scale = np.maximum(np.sqrt(squares / len(observation)), smallest_scale)
-    return Standardisation(tuple(mean.tolist()), tuple(scale.tolist()))
+    scale = np.maximum(deviation(dataset.observation), smallest_scale)
+    return Standardisation(tuple(mean(dataset.observation).tolist()), tuple(scale.tolist()))
 
 
 def iql_reward_scaling(dataset: Dataset) -> RewardScaling:
@@ -109,15 +99,16 @@ def iql_reward_scaling(dataset: Dataset) -> RewardScaling:
 
 def deviation_reward_scaling(dataset: Dataset) -> RewardScaling:
     """Return the scaling that gives the rewards a standard deviation of 1."""
-    reward = dataset.reward.astype(np.float64)
-    deviation = float(np.std(reward))
+    reward = dataset.reward
+    lazy = is_lazy(reward)
+    found = float(deviation(reward) if lazy else np.std(reward.astype(np.float64)))
     # A rounded mean gives equal numbers a deviation above zero.
-    if reward.min() == reward.max() or not deviation > 0:
+    if reward.min() == reward.max() or not found > 0:
         raise ValueError(
             f"data set {dataset.name!r}: every reward is {reward[0]:g}, so their deviation gives "
             "no scale; set reward_scale to a number (1 leaves rewards unchanged)"
         )
-    return RewardScaling(factor=1.0 / deviation)
+    return RewardScaling(factor=1.0 / found)
 
 
 def value_level(dataset: Dataset) -> float:
@@ -132,8 +123,8 @@ def value_level(dataset: Dataset) -> float:
         >>> bool(abs(centred(log, value_level(log)).reward.mean()) < 1e-5)
         True
     """
-    left = 1.0 - float(dataset.discount) * float(dataset.continuation.mean(dtype=np.float64))
-    return float(dataset.reward.mean(dtype=np.float64)) / left if left > 1e-9 else 0.0
+    left = 1.0 - float(dataset.discount) * float(mean(dataset.continuation))
+    return float(mean(dataset.reward)) / left if left > 1e-9 else 0.0
 
 
 def centred(dataset: Dataset, level: float) -> Dataset:
@@ -144,14 +135,14 @@ def centred(dataset: Dataset, level: float) -> Dataset:
     """
     if not level:
         return dataset
-    lowered = level * (1.0 - float(dataset.discount) * dataset.continuation.astype(np.float64))
-    reward = (dataset.reward.astype(np.float64) - lowered).astype(_real(dataset.reward))
+    discount = float(dataset.discount)
+    reward = mapped(
+        lambda rewards, continuation: (
+            rewards.astype(np.float64) - level * (1.0 - discount * continuation.astype(np.float64))
+        ),
+        dataset.reward, dataset.continuation, dtype=real_type(dataset.reward),
+    )  # fmt: skip
     return dataclasses.replace(dataset, name=f"{dataset.name}[centred]", reward=reward)
-
-
-def _real(array: np.ndarray) -> np.dtype:
-    """Return the array's type if it is floating-point, else float32."""
-    return array.dtype if array.dtype.kind == "f" else np.dtype(np.float32)
 
 
 BY_LOG = {"return_range": iql_reward_scaling, "deviation": deviation_reward_scaling}

@@ -7,8 +7,10 @@ import numpy as np
 from fat2thin.columns import have_names
 from fat2thin.data.checks.box import EDGE_WIDTH
 from fat2thin.data.checks.log import never_changes
+from fat2thin.data.column_statistics import quantiles
 from fat2thin.data.dataset import Dataset, extremes
 from fat2thin.data.operations import episode_lengths, episode_returns
+from fat2thin.data.row_arrays import Rows, blocks
 from fat2thin.tables import Table
 from fat2thin.terminal_text import printable
 
@@ -154,8 +156,8 @@ def summarise(dataset: Dataset) -> Summary:
         discount=dataset.discount,
         discounted_return_mean=float(episode_returns(dataset, dataset.discount).mean()),
         true_ends=float(np.mean(dataset.continuation[last_rows] == 0)),
-        actions=tuple(map(_action_column, dataset.action.T, low, high)),
-        observations=tuple(Column(*_quantiles(column)) for column in dataset.observation.T),
+        actions=_action_columns(dataset.action, low, high),
+        observations=tuple(Column(*row) for row in _quantiles(dataset.observation)),
         constant_observations=tuple(np.flatnonzero(constant).tolist()),
         sha256=dataset.sha256,
         propensity=None if known is None else (float(known.min()), float(known.max())),
@@ -175,22 +177,33 @@ def histogram_text(counts: tuple[int, ...]) -> str:
     return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // largest)] for count in counts)
 
 
-def _action_column(column: np.ndarray, low: float, high: float) -> ActionColumn:
-    column = column.astype(np.float64)
-    margin = EDGE_WIDTH * (high - low)
-    counts, _ = np.histogram(column, HISTOGRAM_BINS, (low, high))
-    return ActionColumn(
-        *_quantiles(column),
-        box=(low, high),
-        share_at_low_edge=float(np.mean(column <= low + margin)),
-        share_at_high_edge=float(np.mean(column >= high - margin)),
-        histogram=tuple(counts.tolist()),
+def _action_columns(
+    action: Rows, low: tuple[float, ...], high: tuple[float, ...]
+) -> tuple[ActionColumn, ...]:
+    lower, upper = np.asarray(low), np.asarray(high)
+    margin = EDGE_WIDTH * (upper - lower)
+    counts = np.zeros((len(low), HISTOGRAM_BINS), np.int64)
+    at_low, at_high = np.zeros((2, len(low)), np.int64)
+    for rows in blocks(action):
+        part = action[rows].astype(np.float64)
+        at_low += (part <= lower + margin).sum(axis=0)
+        at_high += (part >= upper - margin).sum(axis=0)
+        for one, column, least, most in zip(counts, part.T, low, high, strict=True):
+            one += np.histogram(column, HISTOGRAM_BINS, (least, most))[0]
+    return tuple(
+        ActionColumn(
+            *spread,
+            box=(low[at], high[at]),
+            share_at_low_edge=float(at_low[at] / len(action)),
+            share_at_high_edge=float(at_high[at] / len(action)),
+            histogram=tuple(counts[at].tolist()),
+        )
+        for at, spread in enumerate(_quantiles(action))
     )
 
 
-def _quantiles(column: np.ndarray) -> tuple[float, float, float, float, float]:
-    shares = tuple(_SPREAD.values())
-    return tuple(np.quantile(column.astype(np.float64), shares, overwrite_input=True).tolist())
+def _quantiles(table: Rows) -> list[tuple[float, float, float, float, float]]:
+    return [tuple(row) for row in quantiles(table, tuple(_SPREAD.values())).tolist()]
 
 
 def _spread(column: Column) -> dict[str, str]:

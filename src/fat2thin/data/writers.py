@@ -1,4 +1,4 @@
-"""Writers of data sets: npz, CSV or Parquet with a TOML, HDF5 in D4RL's layout, Minari.
+"""Writers of data sets: npz, npy folders, CSV or Parquet with a TOML, HDF5 as in D4RL, Minari.
 
 Files are written atomically (see `atomic_files`). Minari 0.5 or later opens the Minari folders.
 """
@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 from fat2thin.atomic_files import creating, sync, writing, writing_folder
 from fat2thin.columns import Column
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.formats import d4rl, minari
+from fat2thin.data.formats import d4rl, mapped, minari
 from fat2thin.data.formats.array_log import COLUMNS, columns_bytes, columns_to_json
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.formats.table_columns import columns_lines, toml_value
@@ -33,17 +33,23 @@ _MINARI_VERSION = "0.5.0"
 """The first version with this layout; Minari also reads what older versions wrote."""
 
 
-def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> tuple[Path, ...]:
+def write(
+    dataset: Dataset, out: Path, specification: EnvSpec | None = None,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> tuple[Path, ...]:  # fmt: skip
     """Write a data set and return the paths written.
 
     `out` is a file, whose suffix sets the format, or "minari/ID". `specification` is Gymnasium's
-    specification of the task, if known; only Minari stores it.
+    specification of the task, if known; only Minari stores it. `progress` is that of `save_mapped`.
     """
     identifier = minari_id(out)
     if identifier is not None:
         return (save_minari(dataset, minari.root(), identifier, specification, overwrite=True),)
     paths = places(out)
-    FORMATS[out.suffix.lower()](dataset, out)
+    if out.suffix.lower() == mapped.SUFFIX:
+        mapped.save_mapped(dataset, out, progress)
+    else:
+        FORMATS[out.suffix.lower()](dataset, out)
     return paths
 
 
@@ -90,7 +96,8 @@ def refuse(out: Path, overwrite: bool, source: str = "") -> None:
         if path.resolve() == needed and out.resolve() != Path(source).resolve():
             reason = f"{path} describes {source} and would be replaced"
             raise ValueError(f"{reason}: choose another name")
-        if path.is_dir() and not identifier:
+        replaceable = out.suffix.lower() == mapped.SUFFIX and (path / mapped.ABOUT).is_file()
+        if path.is_dir() and not identifier and not replaceable:
             raise ValueError(f"{path} is a folder: choose another name")
         if path.exists() and not overwrite:
             raise ValueError(f"{path} exists; --overwrite replaces it")
@@ -141,11 +148,12 @@ def write_table(dataset: Dataset, path: Path) -> None:
 
 FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
     ".npz": save_npz,
+    mapped.SUFFIX: mapped.save_mapped,
     ".csv": write_table,
     ".parquet": write_table,
     ".hdf5": write_hdf5,
 }
-"""Writer of each suffix; only .npz keeps everything that the content hash covers."""
+"""Writer of each suffix; only .npz and .npy keep everything that the content hash covers."""
 
 
 def _columns(

@@ -205,6 +205,11 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
     return max(1, math.floor((offered - data_size) / needed))
 
 
+def share_of_logs() -> float:
+    """Return how many bytes of logs a device holds at most: half of the memory that it offers."""
+    return 0.5 * (_asked_for() or _offered() or 2 * default_limit())
+
+
 def _asked_for() -> float | None:
     if not (given := os.environ.get(LIMIT, "")):
         return None

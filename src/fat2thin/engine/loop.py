@@ -173,8 +173,8 @@ def chunk(
         own = _of_job(program, job)
         learning, report = updates(
             state.learning if program.select else state, seed_key(job.seed),
-            lambda places: take(data.rows, (job.log, places)), data.row_count[job.log], start,
-            program=own, length=length, preparing=preparing,
+            lambda places: data.rows.batch(job.log, places, data.row_count[job.log]),
+            data.row_count[job.log], start, program=own, length=length, preparing=preparing,
         )  # fmt: skip
         if data.watched is not None and not preparing:
             end, rows = start + length, take(data.watched, job.log)

@@ -6,6 +6,7 @@ of the same widths, action box and discount. Their data sets, seeds and numeric 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,11 +21,21 @@ from fat2thin.algorithms.base import Batch, Problem, State, shapes_program
 from fat2thin.data import Dataset
 from fat2thin.data.operations import Reachable, discounted_returns, reachable_returns
 from fat2thin.data.predictability import is_noisy
+from fat2thin.data.row_arrays import FollowingRows, Rows, blocks
 from fat2thin.data.scaling import Scales, centred
 from fat2thin.engine import loop
-from fat2thin.engine.program import Data, Jobs, ObservationScale, Program, sequential_here
-from fat2thin.evaluation.batches import logged_rows, problem_of, scaled_actions
+from fat2thin.engine.program import (
+    Data,
+    Jobs,
+    LoggedRows,
+    ObservationScale,
+    Program,
+    sequential_here,
+)
+from fat2thin.engine.window import StreamedLog, WholeLogs, Window
+from fat2thin.evaluation.batches import logged_rows, next_logged, problem_of, scaled_actions
 from fat2thin.evaluation.held_out import Watched
+from fat2thin.policies import in_half_ranges
 from fat2thin.policies.policy import Policy
 from fat2thin.settings.options import OFFLINE
 from fat2thin.settings.spec import RunSpec
@@ -54,21 +65,33 @@ class Pack(NamedTuple):
     """The jobs of all runs, one run after the other."""
     logs: tuple[LoadedLog, ...]
     """All different logs; `Jobs.log` is an index into them."""
+    window: int = 0
+    """Rows of each log that are on the device at a time; 0 is all of them."""
+    longest: int = 1
+    """The most updates between two moves of the window."""
 
     @property
     def data_size(self) -> int:
         """Bytes that the logs take on a device; shorter ones are padded to the longest."""
         next_action = self.program.algorithm.next_action
-        return len(self.logs) * max(data_size(log.dataset, next_action) for log in self.logs)
+        sizes = [data_size(log.dataset, next_action, self.window) for log in self.logs]
+        return len(self.logs) * max(sizes)
 
-    def data(self) -> Data:
-        """Put the scaled logs on the device."""
-        return on_device(
-            [log.scales.apply(log.learned) for log in self.logs],
-            [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None],
-            [log.scales.level for log in self.logs],
-            next_action=self.program.algorithm.next_action,
-        )
+    def data(self, place: Callable[[Data], Data]) -> WholeLogs | Window:
+        """Return the scaled logs, to be put on the device by `place`: all rows, or a window."""
+        learned = [log.scales.apply(log.learned) for log in self.logs]
+        held_out = [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None]
+        levels = [log.scales.level for log in self.logs]
+        next_action = self.program.algorithm.next_action
+        if not self.window:
+            return WholeLogs(place(on_device(learned, held_out, levels, next_action)))
+        watched = watched_rows(learned, held_out, levels, next_action) if held_out else None
+        streamed = [
+            StreamedLog(centred(scaled, log.scales.level), log.dataset.sha256, self.window)
+            for scaled, log in zip(learned, self.logs, strict=True)
+        ]
+        size = self.program.batch_size
+        return Window(streamed, size, self.longest, watched, next_action, place)
 
 
 class Shapes(NamedTuple):
@@ -161,7 +184,33 @@ def make_pack(
         program=make_program(specs[0], problems[0]),
         jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
         logs=tuple(different.values()),
+        window=specs[0].window or 0,
+        longest=specs[0].log_every,
     )
+
+
+def with_window(
+    specs: Sequence[RunSpec], logs: Sequence[tuple[LoadedLog, ...]], share: float
+) -> list[RunSpec]:
+    """Give runs without a window one of `share` bytes if their logs together take more."""
+    needing = [
+        (log, algorithms.get(spec.algorithm).next_action)
+        for spec, several in zip(specs, logs, strict=True)
+        for log in several
+        if spec.window is None
+    ]
+    sizes = {id(log): data_size(log.dataset, next_action) for log, next_action in needing}
+    # Shorter logs are padded to the longest.
+    size = len(sizes) * max(sizes.values(), default=0)
+    if size <= share:
+        return [*specs]
+    rows = max(log.dataset.rows for log, _ in needing)
+    # Two digits, so that the number is the same on similar machines.
+    window = max(1, int(float(f"{rows * share / size:.1e}")))
+    return [
+        spec if spec.window is not None else dataclasses.replace(spec, window=window)
+        for spec in specs
+    ]
 
 
 def _value_range(log: LoadedLog) -> Reachable:
@@ -213,11 +262,18 @@ def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name for name, _, traceable in _different_settings(specs) if traceable]
 
 
-def data_size(dataset: Dataset, next_action: bool = False) -> int:
-    """Return the number of bytes that a log takes on a device."""
-    columns = 2 * dataset.observation_size + dataset.action_size + 2
-    columns += next_action * (dataset.action_size + 1)
-    return columns * dataset.rows * jnp.dtype(jnp.float32).itemsize
+def data_size(dataset: Dataset, next_action: bool = False, window: int = 0) -> int:
+    """Return the number of bytes that a log, or a window of it, takes on a device."""
+    columns = dataset.observation_size + dataset.action_size + 3 + next_action
+    apart = dataset.observation_size * len(_apart(dataset))
+    size = (columns * dataset.rows + apart) * jnp.dtype(jnp.float32).itemsize
+    return math.ceil(size * min(1.0, window / dataset.rows)) if window else size
+
+
+def _apart(dataset: Dataset) -> np.ndarray:
+    """Return the rows whose next observation is kept apart."""
+    following = dataset.next_observation
+    return following.apart if isinstance(following, FollowingRows) else np.arange(dataset.rows)
 
 
 def on_device(
@@ -229,20 +285,46 @@ def on_device(
     Rewards are centred at the `levels` of the logs' values; None is zero for all.
     """
     levels = levels or [0.0] * len(datasets)
-
-    def padded(arrays: list[np.ndarray]) -> Array:
-        if len(arrays) == 1:
-            return jnp.asarray(arrays[0][None], jnp.float32)
-        longest = max(map(len, arrays))
-        together = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.float32)
-        for place, array in zip(together, arrays, strict=True):
-            place[: len(array)] = array
-        return jnp.asarray(together)
-
     return Data(
-        rows=_stacked([*map(centred, datasets, levels)], padded, next_action),
+        rows=_logged_rows([*map(centred, datasets, levels)], next_action),
         row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
         watched=watched_rows(datasets, held_out, levels, next_action) if held_out else None,
+    )
+
+
+def _logged_rows(datasets: Sequence[Dataset], next_action: bool) -> LoggedRows:
+    """Return all rows of all logs, shorter ones padded; actions in half-ranges of the box."""
+    rows = max(dataset.rows for dataset in datasets)
+    states = max(dataset.rows + len(_apart(dataset)) for dataset in datasets)
+    widths = {"observation": (datasets[0].observation_size,), "action": (datasets[0].action_size,)}
+
+    def padded(field: str) -> np.ndarray:
+        length = states if field == "observation" else rows
+        together = np.zeros((len(datasets), length, *widths.get(field, ())), np.float32)
+        for place, dataset in zip(together, datasets, strict=True):
+            array = getattr(dataset, field)
+            for block in blocks(array):
+                place[block] = array[block]
+        return together
+
+    observation, following = padded("observation"), np.zeros((len(datasets), rows), np.int32)
+    for log, dataset in enumerate(datasets):
+        apart = _apart(dataset)
+        kept = slice(dataset.rows, dataset.rows + len(apart))
+        observation[log, kept] = dataset.next_observation[apart]
+        following[log, : dataset.rows] = np.arange(1, dataset.rows + 1)
+        following[log, apart] = np.arange(kept.start, kept.stop)
+    known = np.zeros((len(datasets), rows), np.float32)
+    for of_log, dataset in zip(known, datasets, strict=True):
+        of_log[: dataset.rows] = next_logged(dataset)
+    low, high = jnp.asarray(datasets[0].action_low), jnp.asarray(datasets[0].action_high)
+    return LoggedRows(
+        observation=jnp.asarray(observation),
+        action=in_half_ranges(jnp.asarray(padded("action")), low, high),
+        reward=jnp.asarray(padded("reward")),
+        continuation=jnp.asarray(padded("continuation")),
+        following=jnp.asarray(following),
+        next_logged=jnp.asarray(known) if next_action else None,
     )
 
 
@@ -253,15 +335,21 @@ def watched_rows(
     """Return `WATCHED` rows of both parts of each log, spread evenly; rewards are centred."""
     levels = levels or [0.0] * len(datasets)
 
-    def spread(arrays: list[np.ndarray]) -> Array:
-        evenly = [array[np.arange(WATCHED) * len(array) // WATCHED] for array in arrays]
+    def places(rows: int) -> np.ndarray:
+        return np.arange(WATCHED) * rows // WATCHED
+
+    def spread(arrays: list[Rows]) -> Array:
+        evenly = [array[places(len(array))] for array in arrays]
         return jnp.asarray(np.stack(evenly), jnp.float32)
 
     pairs = list(zip(held_out, datasets, strict=True))
     counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
     return Watched(
         held_out=_stacked([*map(centred, held_out, levels)], spread, next_action),
-        observed_return=spread([discounted_returns(dataset) for dataset in held_out]),
+        observed_return=jnp.asarray(
+            np.stack([discounted_returns(part, places(part.rows)) for part in held_out]),
+            jnp.float32,
+        ),
         learned=_stacked([*map(centred, datasets, levels)], spread, next_action),
         counts=jnp.asarray(counts, jnp.float32),
         noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
@@ -271,7 +359,7 @@ def watched_rows(
 
 
 def _stacked(
-    datasets: Sequence[Dataset], stack: Callable[[list[np.ndarray]], Array], next_action: bool
+    datasets: Sequence[Dataset], stack: Callable[[list[Rows]], Array], next_action: bool
 ) -> Batch:
     """Return the rows of all logs, stacked field by field; actions in half-ranges of the box."""
     logged = [logged_rows(dataset, next_action) for dataset in datasets]

@@ -56,11 +56,43 @@ class Jobs(NamedTuple):
     """The constant that critics learn the difference from, where values are centred."""
 
 
+class LoggedRows(NamedTuple):
+    """Logs on the device; next observations are stored only where they are not the row below."""
+
+    observation: Float[Array, "logs states observation"]
+    """Observations of all rows, and after them the next observations that are kept apart."""
+    action: Float[Array, "logs rows action"]
+    """Actions in half-ranges of the box."""
+    reward: Float[Array, "logs rows"]
+    continuation: Float[Array, "logs rows"]
+    following: Int[Array, "logs rows"]
+    """The place of each next observation among the observations."""
+    next_logged: Float[Array, "logs rows"] | None = None
+    """`Batch.next_logged`, for algorithms that need the next logged action."""
+
+    def batch(
+        self, log: Int[Array, ""], places: Int[Array, " batch"], count: Int[Array, ""] | int
+    ) -> Batch:
+        """Return the rows at some places of a log with `count` rows."""
+        rows = Batch(
+            observation=self.observation[log, places],
+            action=self.action[log, places],
+            reward=self.reward[log, places],
+            next_observation=self.observation[log, self.following[log, places]],
+            continuation=self.continuation[log, places],
+        )
+        if self.next_logged is None:
+            return rows
+        below = (places + 1) % count
+        return rows._replace(
+            next_action=self.action[log, below], next_logged=self.next_logged[log, places]
+        )
+
+
 class Data(NamedTuple):
     """The logs of all jobs on the device."""
 
-    rows: Batch
-    """Shape (logs, rows, ...)."""
+    rows: LoggedRows
     row_count: Int[Array, " logs"]
     """Number of rows of each log; the rows after them are padding."""
     watched: Watched | None = None

@@ -46,9 +46,15 @@ def logged_rows(dataset: Dataset, next_action: bool) -> Batch:
     )
     if not next_action:
         return rows
-    known: Any = np.ones(dataset.rows)
-    known[np.append(dataset.episode_start[1:], dataset.rows) - 1] = 0.0
+    known: Any = next_logged(dataset)
     return rows._replace(next_action=np.roll(dataset.action, -1, axis=0), next_logged=known)
+
+
+def next_logged(dataset: Dataset) -> np.ndarray:
+    """Return 1 where the row below has the next logged action, and 0 at the ends of episodes."""
+    known = np.ones(dataset.rows, np.float32)
+    known[np.append(dataset.episode_start[1:], dataset.rows) - 1] = 0.0
+    return known
 
 
 def scaled_actions(rows: Batch, dataset: Dataset) -> Batch:

@@ -341,7 +341,7 @@ class _TimedMethod:
         pack = make_pack([spec], identity.read_logs([spec]))
         self.name, self._length = planned.spec.algorithm, updates
         self._scheduler = JobScheduler(pack.program, pack.jobs, pack.data_size)
-        self._data = self._scheduler.replicated(pack.data())
+        self._data = pack.data(self._scheduler.replicated).at(0, updates)
         self._states, self._step = self._scheduler.init(), 0
         self.updates: list[float] = []
         self.actions: list[float] = []

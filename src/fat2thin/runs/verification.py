@@ -243,7 +243,7 @@ def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
     # The logs are in memory; their scaled copies and those on the device are not yet.
     program = make_program(spec, problem)
     next_action = program.algorithm.next_action
-    needed = 2 * sum(data_size(log.dataset, next_action) for log in logs)
+    needed = 2 * sum(data_size(log.dataset, next_action, spec.window or 0) for log in logs)
     needed += chunk_size(program, one, len(spec.seeds))
     asking = "spec.config, spec.batch_size and spec.seeds"
     refuse_too_large(run.folder.path / RUN, asking, needed)
@@ -259,7 +259,7 @@ class _Replay:
         self.pack = make_pack([run.spec], [logs], traced)
         self.scheduler = JobScheduler(self.pack.program, self.pack.jobs, self.pack.data_size)
         self.compared: list[str] = []
-        self._data = self.scheduler.replicated(self.pack.data())
+        self._data = self.pack.data(self.scheduler.replicated)
         self._first: str | None = None
         self._largest = 0.0
 
@@ -272,7 +272,8 @@ class _Replay:
             if row["step"] in rows:
                 rows[int(row["step"])][int(row["seed"])] = row
         for start, length in chunks:
-            states, report = self.scheduler.chunk(states, self._data, start, length, active)
+            rows_there = self._data.at(start, length)
+            states, report = self.scheduler.chunk(states, rows_there, start, length, active)
             active = active & ~(np.asarray(report.bad_update) >= 0)
             end, means = start + length, jax.device_get(report.row)
             metrics = {name: np.where(active, values, np.nan) for name, values in means.items()}

@@ -66,6 +66,10 @@ class RunOptions:
     holdout: float = 0.0
     """Share of the log's rows, in whole episodes, that no update sees, for example 0.2. Signals
     measured on them during training are saved with the metrics."""
+    window: int | None = None
+    """Rows of the log that are on the device at a time. Blocks of the log replace each other there,
+    and all seeds draw from them; 0 is the whole log. Default: the whole log where it takes at most
+    half of the device's memory, else as many rows as that."""
     select: str = _choice(LAST, OFFLINE)
     """Final policy: "last", the one after the last update; or "offline", the one that scores best
     on the held-out episodes. Evaluations and snapshots during training are then of the best policy

@@ -133,6 +133,8 @@ def make_spec(
     for name in ("standardise", "centre_values"):
         if not isinstance(options.get(name, False), bool):
             raise ValueError(f"{name} must be True or False, got {options[name]!r}")
+    if "window" in options:
+        options["window"] = whole_number("window", options["window"], least=0)
     _check_holdout(options.get("holdout", 0.0), options.get("select", LAST))
     if "holdout" in options:
         options["holdout"] = float(options["holdout"])
@@ -186,7 +188,9 @@ def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
         if name not in values:
             raise ValueError(f"a specification must have {name}")
     for name, value in values.items():
-        if not isinstance(value, _KINDS.get(name, object)) or (value is None and name != "task"):
+        if not isinstance(value, _KINDS.get(name, object)) or (
+            value is None and name not in ("task", "window")
+        ):
             raise ValueError(f"{name} of a specification cannot be {value!r}")
 
 
@@ -198,6 +202,7 @@ _KINDS: dict[str, Any] = {
     "steps": int,
     "snapshots": list,
     "task": str | None,
+    "window": int | None,
     "settings_from": str,
 }
 
@@ -301,6 +306,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     old, new = _flat(old), _flat(new)
     absent = {name: _LATER_SETTINGS.get(name, "nothing") for name in {*old, *new}}
     old, new = {**absent, **old}, {**absent, **new}
+    if new["window"] is None:
+        new["window"] = old["window"]  # that of the device that the run began on
     return [
         f"{name}: {old[name]!r} there, {new[name]!r} here"
         for name in sorted(absent)
@@ -323,7 +330,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     # Folders older than these options do not have them.
     later = (
         "task", "standardise", "reward_scale", "centre_values", "holdout", "select",
-        "settings_from",
+        "settings_from", "window",
     )  # fmt: skip
     absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
     return {**{name: absent[name] for name in later}, **others, **config}

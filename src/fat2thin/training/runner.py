@@ -19,14 +19,15 @@ from fat2thin import data as data_sets
 from fat2thin.algorithms.base import State
 from fat2thin.data.memory import FRAME_KEYS, open_data
 from fat2thin.engine import loop
-from fat2thin.engine.devices import LIMIT, JobScheduler
+from fat2thin.engine.devices import LIMIT, JobScheduler, share_of_logs
 from fat2thin.engine.metrics import ChunkReport, divergences
-from fat2thin.engine.pack import LoadedLog, make_pack, of_jobs, traced_settings
-from fat2thin.engine.program import Data, chunk_lengths
+from fat2thin.engine.pack import LoadedLog, make_pack, of_jobs, traced_settings, with_window
+from fat2thin.engine.program import chunk_lengths
+from fat2thin.engine.window import WholeLogs, Window
 from fat2thin.evaluation.returns import SCORE, Evaluation
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
-from fat2thin.runs.files import DamagedError
+from fat2thin.runs.files import DamagedError, NoRunError
 from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
 from fat2thin.runs.identity import read_logs
 from fat2thin.runs.lock import locked
@@ -141,6 +142,8 @@ def execute_together(
         if places.count(place) > 1:
             raise ValueError(f"{place} cannot hold several runs: give each its own folder")
     logs = read_logs(specs, load)
+    specs = [_with_stored_window(*run) for run in zip(specs, folders, strict=True)]
+    specs = with_window(specs, logs, share_of_logs())
     hashes = [[log.dataset.sha256 for log in several] for several in logs]
     # A run that diverged would do so again; a single run raises the error again.
     over = (FINISHED,) if len(specs) == 1 else (FINISHED, DIVERGED)
@@ -180,6 +183,15 @@ def execute_together(
         load_run(folder.path) if folder and number not in computed else computed[number]
         for number, folder in enumerate(folders)
     ]
+
+
+def _with_stored_window(spec: RunSpec, folder: RunFolder | None) -> RunSpec:
+    """Return the specification with the window of its folder: it may be resumed elsewhere."""
+    if spec.window is not None or folder is None:
+        return spec
+    with contextlib.suppress(NoRunError):
+        return dataclasses.replace(spec, window=folder.about()["spec"].get("window"))
+    return spec
 
 
 class _Training:
@@ -246,7 +258,7 @@ class _Training:
                 "(%s sets the memory limit)",
                 len(self.pack.jobs.seed), self.scheduler.at_a_time, LIMIT,
             )  # fmt: skip
-        data = self.scheduler.replicated(self.pack.data())
+        data = self.pack.data(self.scheduler.replicated)
         listening = any(writer.folder for writer in self.writers)
         try:
             with Interruption(listening) as self.interruption:
@@ -263,6 +275,7 @@ class _Training:
                 also = {} if speed is None else {"rollouts": speed}
                 writer.end(self.spec.steps, states, status=FINISHED, **also)
         finally:
+            data.close()
             self.evaluations.close()
         if self.interruption.asked:
             raise Interrupted(
@@ -271,7 +284,7 @@ class _Training:
             )
         return [writer.result() for writer in self.writers]
 
-    def _train(self, data: Data, progress: Silent) -> None:
+    def _train(self, data: WholeLogs | Window, progress: Silent) -> None:
         step = self.place.step
         progress.begin(self.spec.steps, len(self.pack.jobs.seed))
         if step == 0:
@@ -279,7 +292,8 @@ class _Training:
         else:
             progress.advance(step)
         for length in _left(chunk_lengths(self.spec.stops, self.spec.log_every), step):
-            self.states, report = self.scheduler.chunk(self.states, data, step, length, self.active)
+            rows = data.at(step, length)
+            self.states, report = self.scheduler.chunk(self.states, rows, step, length, self.active)
             self._stop_diverged(report, step, kept=step)
             step += length
             metrics = jax.device_get(report.row)
@@ -322,7 +336,7 @@ class _Training:
             return False
         return True
 
-    def _prepare(self, data: Data, progress: Silent) -> None:
+    def _prepare(self, data: WholeLogs | Window, progress: Silent) -> None:
         """Run the algorithm's preparation, if it has one; its mean metrics go to run.json."""
         preparation = self.pack.program.algorithm.preparation
         if preparation is None or self.place.training:
@@ -331,7 +345,7 @@ class _Training:
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
         for length in _left(chunk_lengths([steps], self.spec.log_every), done):
             self.states, report = self.scheduler.chunk(
-                self.states, data, done, length, self.active, preparing=True
+                self.states, data.at(done, length), done, length, self.active, preparing=True
             )
             # The whole preparation is before the first step.
             self._stop_diverged(report, done, kept=0)

@@ -7,8 +7,9 @@ import numpy as np
 from fat2thin.columns import LOG, have_names
 from fat2thin.data.checks.findings import NAMED_COLUMNS, Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog, never_changes
-from fat2thin.data.dataset import blocks, rows_where
+from fat2thin.data.dataset import rows_where
 from fat2thin.data.formats.table_columns import column_line
+from fat2thin.data.row_arrays import blocks
 
 OTHER_UNIT = 1.0
 """Excess over the box, in box widths, above which actions seem to be in another unit; noise leaves

@@ -8,7 +8,8 @@ import numpy as np
 from fat2thin.columns import transform, transforms_of
 from fat2thin.data.checks.findings import FIRST_ROWS, NAMED_COLUMNS, Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog, never_changes, size_of
-from fat2thin.data.dataset import Extremes, blocks
+from fat2thin.data.dataset import Extremes
+from fat2thin.data.row_arrays import blocks
 
 REWARD_RATIO = 1000.0
 """Largest |reward| over the median of those that are not 0: above it, squared errors differ by a

@@ -6,7 +6,8 @@ import numpy as np
 
 from fat2thin.data.checks.findings import FIRST_ROWS, Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog
-from fat2thin.data.dataset import blocks, rows_where
+from fat2thin.data.dataset import rows_where
+from fat2thin.data.row_arrays import blocks
 
 DUPLICATE_SHARE = 0.01
 """Share of repeated rows that suggests a file joined to itself: none repeat by chance."""
