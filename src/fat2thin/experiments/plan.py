@@ -5,7 +5,7 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,16 @@ from fat2thin.algorithms.base import Problem, shapes_program
 from fat2thin.engine.pack import OWN, traced_settings
 from fat2thin.envs import treatment
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.runs.folder import DIVERGED, FINISHED, RUN, RunFolder
 from fat2thin.runs.lock import in_use
+from fat2thin.runs.plan_file import PlanFile, read_plan
 from fat2thin.terminal_text import counted
 from fat2thin.training import FolderInUseError, Run, RunSpec, TrainingDiverged, load
 from fat2thin.training.progress import Silent
 from fat2thin.training.runner import execute_together
+
+CarryOut = Callable[..., None]
+"""`carry_out`, or the same elsewhere: called with the runs, their root and a progress or None."""
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 2.0  # seconds between checks for folders that other processes use
@@ -190,6 +194,7 @@ def carry_out(
     """
     root = Path(root)
     packs, reused = missing_packs(planned, root)
+    write_file(planned, root)
     left = dict(enumerate(packs))
     shown = progress or (PlanBar() if sys.stderr.isatty() else PlanLines())
     with shown:
@@ -220,6 +225,14 @@ def missing_packs(planned: Sequence[PlannedRun], root: Path) -> tuple[list[Pack]
         if left := tuple(one for one in runs if one.name in missing):
             packs.append(Pack(left, tuple(traced_settings([one.spec for one in runs]))))
     return packs, len(distinct) - len(missing)
+
+
+def write_file(planned: Sequence[PlannedRun], root: Path) -> None:
+    """Write plan.json, so that `fat2thin show ROOT --follow` knows all runs of the plan."""
+    before = read_plan(root) or PlanFile({})
+    # The first part of a sweep still counts while its second part is computed.
+    kept = {name: count for name, count in before.updates.items() if (root / name / RUN).exists()}
+    PlanFile(kept | {one.name: one.updates for one in planned}).write(root)
 
 
 def _computed(number: int, pack: Pack, root: Path, shown: PlanProgress) -> bool:
