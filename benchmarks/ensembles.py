@@ -19,7 +19,7 @@ import fat2thin
 from fat2thin import data
 from fat2thin.envs import treatment
 from fat2thin.evaluation.statistics import seed_interval
-from fat2thin.policies.ensemble import RULES, agreement
+from fat2thin.policies.ensemble import RULES
 from fat2thin.policies.policy import Centred, Sampled
 from fat2thin.tables import Table
 
@@ -46,7 +46,7 @@ def measure(reward: str, seed: int) -> dict[str, float]:
         for rule in RULES:
             combined = run.policy(ensemble=rule)
             found[f"{rule}, {way.__name__.lower()}"] = score(combined, way)
-    agreed = agreement(combined, log.observation)
+    agreed = combined.agreement(log.observation)
     found["disjoint"] = float(np.mean(~np.asarray(agreed.overlap)))
     found["disagreement"] = float(np.mean(agreed.disagreement))
     return found
@@ -55,10 +55,13 @@ def measure(reward: str, seed: int) -> dict[str, float]:
 def table(reward: str, rows: list[dict[str, float]]) -> Table:
     def row(name: str) -> dict[str, object]:
         values = np.asarray([one[name] for one in rows])
+        way = name.partition(", ")[2]
         better = seed_interval((values - [one["one seed, sampled"] for one in rows])[:, None])
+        gain = seed_interval((values - [one[f"median, {way}"] for one in rows])[:, None])
         interval = seed_interval(values[:, None])
         return {"policy": name, **interval._asdict(), "minus one seed": better.value,
-                "from": better.low, "to": better.high}  # fmt: skip
+                "from": better.low, "to": better.high,
+                "minus median": gain.value, "from ": gain.low, "to ": gain.high}  # fmt: skip
 
     names = [name for name in rows[0] if name not in ("disjoint", "disagreement")]
     apart = {

@@ -1,16 +1,26 @@
 """One policy from several seeds, and decisions with referrals."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate
 
-from fat2thin.policies.decision import DISAGREE, INVALID, OUTSIDE, Thresholds, decide
-from fat2thin.policies.ensemble import agreement, ensemble_of
+from fat2thin.policies.decision import (
+    DISAGREE,
+    INVALID,
+    OUTSIDE,
+    PRACTICE,
+    Cautious,
+    Thresholds,
+    fallback_of,
+    with_referral,
+)
+from fat2thin.policies.ensemble import ensemble_of
 from fat2thin.policies.families import Sparse, Squashed
 from fat2thin.policies.networks import PolicyNetwork
-from fat2thin.policies.policy import Policy, unit_policy
+from fat2thin.policies.policy import Centred, Policy, unit_policy
 from fat2thin.runs import files
 
 SEEN = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
@@ -36,7 +46,7 @@ def test_consensus_is_the_intersection_of_the_members_bands():
     found = np.asarray(policy.support(SEEN))
     np.testing.assert_allclose(found[0][common], low[common], atol=2e-6 * 10)
     np.testing.assert_allclose(found[1][common], high[common], atol=2e-6 * 10)
-    np.testing.assert_array_equal(agreement(policy, SEEN).overlap, common)
+    np.testing.assert_array_equal(policy.agreement(SEEN).overlap, common)
     middle = np.asarray(ensemble_of(stacked, "median").support(SEEN))
     np.testing.assert_array_equal(found[:, ~common], middle[:, ~common])
 
@@ -55,7 +65,7 @@ def test_the_median_is_that_of_centres_and_widths():
     spread = np.asarray([one.act(SEEN) for one in made])
     expected = ((spread.max(axis=0) - spread.min(axis=0)) / (2.0 * half)).max(axis=1)
     np.testing.assert_allclose(
-        agreement(ensemble_of(stacked), SEEN).disagreement, expected, atol=1e-5
+        ensemble_of(stacked).agreement(SEEN).disagreement, expected, atol=1e-5
     )
 
 
@@ -75,6 +85,11 @@ def test_an_ensemble_does_what_a_policy_does(tmp_path):
     np.testing.assert_array_equal(again.act(SEEN), policy.act(SEEN))
 
 
+def test_the_default_rule_is_consensus_where_there_are_bands():
+    assert ensemble_of(members()[1]).network.rule == "consensus"
+    assert ensemble_of(members(Squashed())[1]).network.rule == "median"
+
+
 def test_consensus_needs_a_band():
     with pytest.raises(ValueError, match="consensus needs policies with a band"):
         ensemble_of(members(Squashed())[1], "consensus")
@@ -87,8 +102,11 @@ def test_consensus_needs_a_band():
 class Far:
     """A log that holds only states whose first number is below 1."""
 
-    def distance(self, observation):
-        return np.asarray(observation)[..., 0]
+    def distance(self, observation, xp=np):
+        return xp.asarray(observation)[..., 0]
+
+    def practice(self, observation, xp=np):
+        return xp.asarray(observation)[..., :2] * 0.0 + 1.5
 
 
 def test_decisions_have_reasons_and_keep_every_row():
@@ -96,32 +114,54 @@ def test_decisions_have_reasons_and_keep_every_row():
     states = SEEN.copy()
     states[3, 1] = np.nan
     states[4] = [5.0, 0.0, 0.0]
-    found = decide(policy, states, Far(), Thresholds(disagreement=1.0))
+    found = with_referral(policy, Far(), Thresholds(disagreement=1.0)).decide(states)
     assert found.action.shape == (40, 2)
     assert found.reasons(3) == (INVALID,)
     assert OUTSIDE in found.reasons(4)
     known = np.arange(40) != 3
-    common = np.asarray(agreement(policy, np.nan_to_num(states)).overlap)
+    common = np.asarray(policy.agreement(np.nan_to_num(states)).overlap)
     np.testing.assert_array_equal(found.because[DISAGREE][known], ~common[known])
     np.testing.assert_array_equal(np.isnan(found.action).all(axis=1), found.referred)
     acted = ~found.referred
     np.testing.assert_allclose(found.action[acted], policy.act(states[acted]), rtol=1e-6)
-    one = decide(policy, states[4], Far())
+    one = with_referral(policy, Far()).decide(states[4])
     assert one.action.shape == (2,) and bool(one.referred) and OUTSIDE in one.reasons()
     with pytest.raises(ValueError, match="threshold of distance"):
         Thresholds(distance=-1.0)
 
 
 def test_the_disagreement_threshold_decides_for_the_median():
-    policy = ensemble_of(members()[1])
+    policy = ensemble_of(members()[1], "median")
     near = np.minimum(SEEN, 0.5)
-    apart = np.asarray(agreement(policy, near).disagreement)
+    apart = np.asarray(policy.agreement(near).disagreement)
     edge = float(np.median(apart))
-    found = decide(policy, near, Far(), Thresholds(disagreement=edge))
+    found = with_referral(policy, Far(), Thresholds(disagreement=edge)).decide(near)
     np.testing.assert_array_equal(found.referred, apart > edge)
 
 
 def test_one_seed_agrees_with_itself():
-    found = agreement(members()[0][0], SEEN)
+    found = members()[0][0].agreement(SEEN)
     assert not np.any(found.disagreement) and np.all(found.overlap)
     assert isinstance(members()[0][0], Policy)
+
+
+def test_a_cautious_policy_does_what_decide_says():
+    policy = with_referral(ensemble_of(members()[1], "consensus"), Far())
+    found = policy.decide(SEEN)
+    assert 0 < found.referred.sum() < len(SEEN)
+    for fallback, expected in ((PRACTICE, [1.5, 1.5]), ([9.0, -1.0], [9.0, -1.0])):
+        act = Cautious(Centred(policy), fallback_of(fallback, policy))
+        np.testing.assert_array_equal(act.refers(jnp.asarray(SEEN)), found.referred)
+        given = np.asarray(eqx.filter_jit(act)(jax.random.key(0), jnp.asarray(SEEN)))
+        wanted = np.where(found.referred[:, None], expected, policy.act(SEEN))
+        np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-6)
+    assert found.shares()["referred"] == found.referred.mean()
+    assert fallback_of(1.0, policy).tolist() == [1.0, 1.0]
+    for wrong in ("mean", [11.0, 0.0], [1.0], [np.nan, 0.0], "x"):
+        with pytest.raises(ValueError, match="a fallback is 'practice', or one number"):
+            fallback_of(wrong, policy)
+
+
+def test_a_policy_without_a_summary_says_so():
+    with pytest.raises(ValueError, match=r"no summary of a log.*run\.policy\(\)"):
+        members()[0][0].decide(SEEN)

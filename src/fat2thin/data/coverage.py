@@ -26,6 +26,7 @@ from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 
 MOST_CENTROIDS = 512
+MOST_COLUMNS = 1000
 FEWEST_ROWS = 20  # of a centroid
 FEWEST_EPISODES = 3  # of a centroid, or all episodes of a log with fewer
 FOLDS = 5
@@ -167,6 +168,11 @@ def summarise_states(dataset: Dataset, share: float = SHARE, seed: int = 0) -> C
         raise ValueError(
             f"data set {dataset.name!r} has {dataset.rows} rows; a summary of its states needs at "
             f"least {2 * FEWEST_ROWS}"
+        )
+    if dataset.observation.shape[1] > MOST_COLUMNS:
+        raise ValueError(
+            f"data set {dataset.name!r} has {dataset.observation.shape[1]:,} observation columns; "
+            f"a summary of its states has at most {MOST_COLUMNS:,}"
         )
     draw, count = np.random.default_rng(seed), min(dataset.rows, _MOST_ROWS)
     kept = np.sort(draw.choice(dataset.rows, count, replace=False))

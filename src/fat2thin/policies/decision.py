@@ -5,26 +5,32 @@ referred as well.
 """
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 from numpy import ndarray
 
 from fat2thin.columns import transform, transforms_of
-from fat2thin.policies.ensemble import agreement
-from fat2thin.policies.policy import Policy
+from fat2thin.policies.policy import NOT_GIVEN, Policy, Sampled
 
 OUTSIDE, DISAGREE, INVALID = "outside the log", "seeds disagree", "invalid input"
 REASONS = (OUTSIDE, DISAGREE, INVALID)
+PRACTICE = "practice"
+"""The fallback that does what was logged in similar states."""
 
 
 @runtime_checkable
 class StateDistance(Protocol):
-    """What `decide` needs of `fat2thin.data.coverage.Coverage`."""
+    """What decisions need of `fat2thin.data.coverage.Coverage`."""
 
-    def distance(self, observation: Any) -> Any:
+    def distance(self, observation: Any, xp: Any = np) -> Any:
         """Return a number per state: above 1 is outside the log."""
+
+    def practice(self, observation: Any, xp: Any = np) -> Any:
+        """Return the mean logged action near each state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,26 @@ class Thresholds:
                 raise ValueError(f"the threshold of {name} must be at least 0, got {value!r}")
 
 
+class Referral(eqx.Module):
+    """What a policy refers by: the summary of its log, and the thresholds."""
+
+    coverage: Any
+    """A `StateDistance`, or None if there is no summary of the log."""
+    thresholds: Thresholds = eqx.field(static=True, default=Thresholds())
+    without: str = eqx.field(static=True, default="")
+    """Why there is no summary."""
+
+
+def with_referral(
+    policy: Policy, coverage: StateDistance | None = None, thresholds: Thresholds | None = None
+) -> Policy:
+    """Return the policy with another summary of the log, or other thresholds."""
+    old = Referral(None) if policy.referral is None else policy.referral
+    changed = {"coverage": coverage, "thresholds": thresholds}
+    new = {name: value for name, value in changed.items() if value is not None}
+    return dataclasses.replace(policy, referral=dataclasses.replace(old, **new))
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """What was decided in each state; every array has the leading axes of the states."""
@@ -59,42 +85,46 @@ class Decision:
 
     def reasons(self, *row: int) -> tuple[str, ...]:
         """Return the reasons of one state, given by its index; none if it was not referred."""
-        return tuple(name for name in REASONS if self.because[name][row])
+        return tuple(name for name, mask in self.because.items() if mask[row])
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of states that are referred, and the share of each reason."""
+        masks = {"referred": self.referred, **self.because}
+        return {name: float(np.mean(mask)) if mask.size else 0.0 for name, mask in masks.items()}
 
 
 def decide(
-    policy: Policy, observation: Any, coverage: StateDistance,
-    thresholds: Thresholds | None = None, key: Key[Array, ""] | None = None,
-) -> Decision:  # fmt: skip
+    policy: Policy, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+) -> Decision:
     """Return an action or a referral for each state, shape (*rows, observation).
 
     The action is the centre of the policy, or a sample if a key is given. A wrong number of columns
     raises a ValueError.
     """
-    thresholds = Thresholds() if thresholds is None else thresholds
+    coverage, thresholds = _referral(policy)
     seen = np.asarray(observation, np.float64)
     columns = policy.observation_columns
     if not seen.ndim or (columns and seen.shape[-1] != len(columns)):
-        raise ValueError(f"a state has {len(columns)} numbers, got an array of shape {seen.shape}")
+        names = ", ".join(column.name for column in columns)
+        raise ValueError(
+            f"a state has {len(columns)} numbers ({names}), got an array of shape {seen.shape}"
+        )
     shape, rows = seen.shape[:-1], seen.reshape(-1, seen.shape[-1])
-    valid = _usable(rows, policy)
+    known, valid = _usable(rows, policy)
     action = np.full((len(rows), policy.low.size), np.nan)
     distance, disagreement = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     overlap = np.ones(len(rows), bool)
     if valid.any():
-        known = rows[valid].astype(policy.low.dtype)
-        action[valid] = policy.act(known, key)
+        known = known if valid.all() else known[valid]
+        found = policy.act_and_agree(known, key, last)
+        action[valid], disagreement[valid], overlap[valid] = map(np.asarray, found)
         distance[valid] = coverage.distance(known)
-        found = agreement(policy, known)
-        disagreement[valid], overlap[valid] = found.disagreement, found.overlap
-    consensus = getattr(policy.network, "rule", None) == "consensus"
-    apart = disagreement > thresholds.disagreement
     because = {
         OUTSIDE: distance > thresholds.distance,
-        DISAGREE: apart | ~overlap if consensus else apart,
+        DISAGREE: _apart(policy, disagreement, overlap, thresholds),
         INVALID: ~valid,
     }
-    referred = np.any([*because.values()], axis=0)
+    referred = because[OUTSIDE] | because[DISAGREE] | because[INVALID]
     action[referred] = np.nan
     return Decision(
         action.reshape(*shape, -1), referred.reshape(shape),
@@ -103,9 +133,80 @@ def decide(
     )  # fmt: skip
 
 
-def _usable(rows: ndarray, policy: Policy) -> Bool[ndarray, " rows"]:
-    """Return which rows the policy can act on: finite in its precision, also transformed."""
+class Cautious(eqx.Module):
+    """Acts like a policy where it would decide, and by a fallback where it would refer.
+
+    It works inside compiled programs, so that tasks can evaluate it.
+    """
+
+    way: Sampled
+    """How the policy acts where the state is not referred."""
+    fallback: Any
+    """An action of shape (action,), or `PRACTICE`: the mean logged action of similar states."""
+
+    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+        """Return the action, or that of the fallback."""
+        policy = self.way.policy
+        if isinstance(self.fallback, str):
+            other = _referral(policy)[0].practice(observation, jnp)
+        else:
+            other = jnp.asarray(self.fallback, policy.low.dtype)
+            other = jnp.broadcast_to(other, (*observation.shape[:-1], policy.low.size))
+        return jnp.where(self.refers(observation)[..., None], other, self.way(key, observation))
+
+    def refers(self, observation: Array) -> Bool[Array, "*rows"]:
+        """Return which of these states are referred."""
+        policy = self.way.policy
+        coverage, thresholds = _referral(policy)
+        _, disagreement, overlap = policy.act_and_agree(observation)
+        outside = coverage.distance(observation, jnp) > thresholds.distance
+        return outside | _apart(policy, disagreement, overlap, thresholds)
+
+
+def fallback_of(given: Literal["practice"] | Any, policy: Policy) -> Any:
+    """Return a checked fallback: `PRACTICE`, or an action in the box, of shape (action,)."""
+    if isinstance(given, str) and given == PRACTICE:
+        return given
+    low, high = (np.asarray(end) for end in (policy.low, policy.high))
+    try:
+        action = np.asarray(given, low.dtype)
+    except (TypeError, ValueError):
+        action = np.full(1, np.nan)
+    action = np.full(low.shape, action) if action.ndim == 0 else action
+    if action.shape != low.shape or not ((low <= action) & (action <= high)).all():
+        names = ", ".join(column.name for column in policy.action_columns)
+        raise ValueError(
+            f"a fallback is {PRACTICE!r}, or one number in the action box per action "
+            f"({names}: {low.tolist()} to {high.tolist()}), not {given!r}"
+        )
+    return action
+
+
+def _referral(policy: Policy) -> tuple[StateDistance, Thresholds]:
+    """Return the summary of a policy's log and its thresholds; refuse a policy without one."""
+    referral = policy.referral
+    if referral is None or referral.coverage is None:
+        why = referral.without if referral else ""
+        raise ValueError(
+            why
+            or "this policy has no summary of a log to decide by: take one of `run.policy()`, "
+            "or add a summary with `fat2thin.policies.decision.with_referral`"
+        )
+    return referral.coverage, referral.thresholds
+
+
+def _apart(policy: Policy, disagreement: Any, overlap: Any, thresholds: Thresholds) -> Any:
+    """Return where seeds disagree: also without a common action, if only that may be taken."""
+    apart = disagreement > thresholds.disagreement
+    return apart | ~overlap if getattr(policy.network, "rule", None) == "consensus" else apart
+
+
+def _usable(rows: ndarray, policy: Policy) -> tuple[ndarray, Bool[ndarray, " rows"]]:
+    """Return the rows in the policy's precision, and which it can act on: all finite there."""
     with np.errstate(over="ignore"):
         rounded = rows.astype(policy.low.dtype)
-    seen = transform(rounded, transforms_of(policy.observation_columns))
-    return np.isfinite(rounded).all(axis=1) & np.isfinite(seen).all(axis=1)
+    transforms = transforms_of(policy.observation_columns)
+    valid = np.isfinite(rounded).all(axis=1)
+    if transforms:
+        valid &= np.isfinite(transform(rounded, transforms)).all(axis=1)
+    return rounded, valid

@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
+from fat2thin.algorithms.base import Problem
 from fat2thin.atomic_files import regular_descriptor, remove_partial, sync, write
+from fat2thin.data.coverage import Coverage, coverage_from_arrays
 from fat2thin.data.formats.npz import open_npz
 from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, Reference
 from fat2thin.runs import checkpoints, files
@@ -38,6 +41,8 @@ FORMAT = 1
 RUNNING, FINISHED, DIVERGED = "running", "finished", "diverged"
 RUN, METRICS, EVALUATIONS = "run.json", "metrics.jsonl", "evaluations.npz"
 REFERENCES, STATE, SNAPSHOTS = "references.json", "state.safetensors", "snapshots"
+LOG_SUMMARY = "log_summary.safetensors"  # centroids of the log's states, for referrals
+LARGEST_SUMMARY = 64 * 2**20  # bytes; 512 centroids of 1,000 columns need 6 MB
 LONGEST_LINE = 2**20  # maximum length of a line of metrics, in bytes
 
 MetricsRow = dict[str, int | float]  # a line of metrics.jsonl: step, seed and the metrics by name
@@ -79,7 +84,9 @@ class RunFolder:
 
         Hidden files, and those of a run whose start was interrupted, are not in the way.
         """
-        own = {METRICS, EVALUATIONS, REFERENCES, STATE, SNAPSHOTS, checkpoints.FOLDER}
+        own = {
+            METRICS, EVALUATIONS, REFERENCES, STATE, SNAPSHOTS, LOG_SUMMARY, checkpoints.FOLDER,
+        }  # fmt: skip
         try:
             names = sorted(os.listdir(self.path))
         except FileNotFoundError:
@@ -100,7 +107,7 @@ class RunFolder:
             _log.warning(
                 "%s holds an unfinished run without a usable checkpoint: it starts again", self.path
             )
-        for name in (RUN, METRICS, EVALUATIONS, STATE, REFERENCES):
+        for name in (RUN, METRICS, EVALUATIONS, STATE, REFERENCES, LOG_SUMMARY):
             (self.path / name).unlink(missing_ok=True)
         self._remove_snapshots(later_than=-1)
         self._remove_partial()
@@ -161,7 +168,7 @@ class RunFolder:
 
     def stamps(self, limit: int | None = None) -> dict[str, files.Stamp]:
         """Return the stamps of a finished run's files; one above `limit` bytes is refused."""
-        names = [METRICS, EVALUATIONS, STATE, *self.snapshot_names()]
+        names = [METRICS, EVALUATIONS, STATE, LOG_SUMMARY, *self.snapshot_names()]
         return {name: files.stamp_of(self.path / name, limit) for name in names if self._has(name)}
 
     def snapshot_names(self) -> list[str]:
@@ -276,6 +283,29 @@ class RunFolder:
             # Its lines were added without a sync.
             sync(self.path / METRICS)
         write(self.path / STATE, files.dump_tree(states))
+
+    def write_log_summary(self, coverage: Coverage) -> None:
+        """Write log_summary.safetensors."""
+        arrays = {**coverage.arrays(), "episodes": np.asarray(coverage.episodes)}
+        write(self.path / LOG_SUMMARY, safetensors.numpy.save(arrays))
+
+    def log_summary(self, problem: Problem) -> Coverage | None:
+        """Return the summary of the log's states, checked; None if there is no such file."""
+        file = self.path / LOG_SUMMARY
+        if not self._has(LOG_SUMMARY):
+            return None
+        try:
+            arrays = safetensors.numpy.load(files.read(file, LARGEST_SUMMARY))
+            episodes = arrays.pop("episodes", np.zeros(1))
+            if episodes.shape or episodes.dtype.kind != "i":
+                raise ValueError("its number of episodes is not a whole number")
+            found = coverage_from_arrays(arrays, int(episodes), problem.observation_transforms)
+            sizes = found.mean.size, found.action.shape[-1]
+            if sizes != (problem.observation_size, problem.action_size):
+                raise ValueError(f"it is of {sizes[0]} observation and {sizes[1]} action columns")
+        except (ValueError, KeyError, safetensors.SafetensorError) as error:
+            raise DamagedError(f"{file} is damaged: {files.shortened(error)}") from error
+        return found
 
     def state(self, like: Any) -> Any:
         """Return the states of all seeds, in the structure `like`."""

@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import weakref
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,23 @@ import numpy as np
 
 from fat2thin.algorithms.base import State
 from fat2thin.data import Dataset
+from fat2thin.data.coverage import Coverage, summarise_states
 from fat2thin.engine.devices import JobScheduler
-from fat2thin.engine.pack import jobs_of, make_program, shapes_of
+from fat2thin.engine.pack import LoadedLog, jobs_of, make_program, shapes_of
 from fat2thin.engine.program import Jobs, Program
 from fat2thin.engine.selection import acting
 from fat2thin.evaluation import returns
 from fat2thin.evaluation.held_out import PREFIX as HELD_OUT
 from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference
 from fat2thin.evaluation.table import make_table, metrics_table
+from fat2thin.policies.decision import Referral
 from fat2thin.policies.ensemble import ensemble_of
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError, NoRunError, refuse_too_large
 from fat2thin.runs.folder import RUN, RUNNING, STATE, MetricsRow, RunFolder
-from fat2thin.runs.identity import RunColumns, columns_of, identity_of
+from fat2thin.runs.identity import RunColumns, columns_of, identity_of, read_logs
 from fat2thin.settings.config import whole_number
 from fat2thin.settings.spec import RunSpec
 from fat2thin.tables import Table, listed
@@ -129,23 +132,52 @@ class Run:
         yield "folder", "none" if self.folder is None else str(self.folder)
 
     def policy(
-        self, seed: int | None = None, step: int | None = None, ensemble: str = "median"
+        self, seed: int | None = None, step: int | None = None, ensemble: str | None = None
     ) -> Policy:
         """Return the policy that acts, in the environment's units.
 
         Without a seed it is one policy made of all seeds that did not stop, combined by the rule
         `ensemble` ("median" or "consensus", see `fat2thin.policies.ensemble`). They must have
-        learned from the same log. `step` is the last, or one of `spec.snapshots`.
+        learned from the same log. `step` is the last, or one of `spec.snapshots`. The policy can
+        `decide`, if there is a summary of the log.
         """
         if seed is not None or len(self.spec.seeds) == 1:
-            return self._policy("actor", seed, step)
+            return self._with_referral(self._policy("actor", seed, step))
         self._refuse_different_logs()
         stopped = self.about.get("stopped", {})
         going = [place for place, one in enumerate(self.spec.seeds) if str(one) not in stopped]
         places = np.asarray(going or range(len(self.spec.seeds)))
         stacked = self._policies(self.step if step is None else step)["actor"]
         members = jax.tree.map(lambda leaf: jnp.asarray(leaf)[places], stacked)
-        return self._with_columns(ensemble_of(members, ensemble))
+        return self._with_referral(self._with_columns(ensemble_of(members, ensemble)))
+
+    def _with_referral(self, policy: Policy) -> Policy:
+        try:
+            referral = Referral(self.coverage)
+        except (OSError, ValueError) as error:
+            referral = Referral(None, without=str(error))
+        return dataclasses.replace(policy, referral=referral)
+
+    @functools.cached_property
+    def coverage(self) -> Coverage:
+        """The summary of the states of the log, from the folder, or of the log itself.
+
+        It is that of the part which updates saw. There is none, and a ValueError, if the seeds
+        learned from different logs or the log is too short.
+        """
+        self._refuse_different_logs()
+        if self.folder is not None:
+            found = RunFolder(self.folder).log_summary(self.program.problem)
+        else:
+            (logs,) = read_logs([self.spec])
+            found = summary_of(logs)
+        if found is None:
+            raise ValueError(
+                "this run has no summary of its log's states: the log is too short or too wide for "
+                "one, or an earlier version wrote the run. `fat2thin.data.coverage."
+                "summarise_states` makes one of a log"
+            )
+        return found
 
     def _refuse_different_logs(self) -> None:
         """Refuse to combine seeds whose logs differ: they are different experiments."""
@@ -331,6 +363,23 @@ def _spread(values: np.ndarray) -> str:
         return f"{known[0]:.4g}" if known.size else "unknown"
     spread = f"{known.std(ddof=1):.3g} (standard deviation of {known.size} seeds)"
     return f"{known.mean():.4g} ± {spread}"
+
+
+def summary_of(logs: Sequence[LoadedLog]) -> Coverage | None:
+    """Return the summary of what was learned from; None of several logs, or if there is none."""
+    if len(logs) != 1:
+        return None
+    learned = logs[0].learned
+    if learned not in _SUMMARIES:
+        try:
+            _SUMMARIES[learned] = summarise_states(learned)
+        except ValueError:
+            _SUMMARIES[learned] = None
+    return _SUMMARIES[learned]
+
+
+_SUMMARIES: weakref.WeakKeyDictionary[Dataset, Coverage | None] = weakref.WeakKeyDictionary()
+"""Summaries of logs that are in memory: the runs of a sweep share one."""
 
 
 class MetricColumns:

@@ -30,7 +30,7 @@ from fat2thin.runs.folder import (
     RunFolder,
     evaluations_contents,
 )
-from fat2thin.runs.result import Evaluations, MetricColumns, Run
+from fat2thin.runs.result import Evaluations, MetricColumns, Run, summary_of
 from fat2thin.settings.spec import RunSpec, plain
 from fat2thin.training import run_warnings
 
@@ -230,6 +230,8 @@ class RunWriter:
             self.folder.write_state(self._states)
         self._advise()
         if self.folder:
+            if (summary := summary_of(self.logs)) is not None:
+                self.folder.write_log_summary(summary)
             self.about["files"] = self.folder.stamps()
             self.folder.write_about(self.about)
             checkpoints.keep_newest(self.folder.path, 1)
