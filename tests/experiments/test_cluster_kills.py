@@ -1,12 +1,10 @@
-"""A Ray cluster of three machines whose nodes are killed at random moments (point by point)."""
+"""A Ray cluster of three machines whose nodes are killed at random moments."""
 
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from fat2thin.training import load, make_spec
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.filterwarnings("default")]
 
-RUNS, NODES, KILLS, STEPS = 24, 3, 20, int(os.environ.get("KILL_STEPS", "40000"))
+RUNS, NODES, KILLS, STEPS = 24, 3, 20, 40_000
 SAME = ("metrics.jsonl", "evaluations.npz", "state.safetensors")
 
 
@@ -52,11 +50,6 @@ def cluster():
     made.shutdown()
 
 
-def options(cluster, **others):
-    chosen = {"cluster": f"ray:{cluster.address}", "retries": 200, "checkpoint_seconds": 0.5}
-    return ClusterOptions(**chosen | others)
-
-
 def newest(folder):
     """Return how often a run was resumed, and the step of its newest checkpoint (-1: none)."""
     try:
@@ -73,29 +66,53 @@ def resumed_at(folder):
     return [int(place.split()[-1].replace(",", "")) for place in places]
 
 
-class Killer(threading.Thread):
-    """Kills a random node at a random moment and adds another, again and again."""
+DRIVER = """
+import sys
+sys.path.insert(0, {tests!r})
+from experiments import test_cluster_kills as kills
+from fat2thin.experiments.clusters import driver
+from fat2thin.experiments.clusters.options import ClusterOptions
+driver.carry_out(kills.plan({runs}, {steps}), {root!r}, options=ClusterOptions(**{chosen!r}))
+"""
 
-    def __init__(self, cluster, nodes, root, packs):
-        super().__init__(daemon=True)
-        self.cluster, self.nodes, self.root, self.packs = cluster, nodes, root, packs
+
+def start_driver(root, runs, steps, **chosen):
+    """Start a driver as a process of its own."""
+    chosen |= {"checkpoint_seconds": 0.5}
+    tests = str(Path(__file__).parents[1])
+    script = DRIVER.format(tests=tests, runs=runs, steps=steps, root=str(root), chosen=chosen)
+    return subprocess.Popen([sys.executable, "-c", script])
+
+
+class Killer:
+    """Kills a random node and adds another, and notes the checkpoints that there were."""
+
+    def __init__(self, cluster, root, packs):
+        self.cluster, self.root, self.packs = cluster, root, packs
+        self.nodes = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
         self.kills, self.seen, self.random = 0, [], random.Random(0)
-        self.over = threading.Event()
 
-    def run(self):
-        while self.kills < KILLS and not self.over.wait(self.random.uniform(2.0, 7.0)):
-            for pack in self.packs:
-                before = [newest(self.root / one.name) for one in pack.runs]
-                common = min(step for _, step in before)
-                names = [one.name for one in pack.runs]
-                self.seen += [
-                    (name, count, common) for name, (count, _) in zip(names, before, strict=True)
-                ]
-            node = self.nodes.pop(self.random.randrange(len(self.nodes)))
-            # Kills the processes of this node with SIGKILL, by their numbers.
-            self.cluster.remove_node(node, allow_graceful=False)
-            self.nodes.append(self.cluster.add_node(num_cpus=1))
-            self.kills += 1
+    def wait(self):
+        time.sleep(self.random.uniform(1.0, 6.0))
+
+    def kill(self):
+        for pack in self.packs:
+            before = [newest(self.root / one.name) for one in pack.runs]
+            common = min(step for _, step in before)
+            for one, (resumes, _) in zip(pack.runs, before, strict=True):
+                self.seen.append((one.name, resumes, common))
+        node = self.nodes.pop(self.random.randrange(NODES))
+        # Kills the processes of this node with SIGKILL, by their numbers.
+        self.cluster.remove_node(node, allow_graceful=False)
+        self.kills += 1
+        self.nodes.append(self.cluster.add_node(num_cpus=1))
+
+
+def assert_same_bytes(planned, one_root, other_root):
+    for one in planned:
+        for name in SAME:
+            there = Path(one.name) / name
+            assert (one_root / there).read_bytes() == (other_root / there).read_bytes(), there
 
 
 def test_runs_on_killed_nodes_have_the_bits_of_a_plain_run(cluster, tmp_path):
@@ -103,22 +120,20 @@ def test_runs_on_killed_nodes_have_the_bits_of_a_plain_run(cluster, tmp_path):
     began = time.monotonic()
     carry_out_here(planned, plain, PlanProgress())
     print(f"plain: {time.monotonic() - began:.0f} s")
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
-    killer = Killer(cluster, nodes, root, cut(missing_packs(planned, root)[0], NODES))
-    killer.start()
+    killer = Killer(cluster, root, cut(missing_packs(planned, root)[0], NODES))
     began = time.monotonic()
+    process = start_driver(root, RUNS, STEPS, cluster=f"ray:{cluster.address}", retries=200)
     try:
-        driver.carry_out(planned, root, options=options(cluster))
+        while process.poll() is None and killer.kills < KILLS:
+            killer.wait()
+            killer.kill()
+        assert process.wait(timeout=600) == 0
     finally:
-        killer.over.set()
-        killer.join()
+        process.kill()
     print(f"cluster: {time.monotonic() - began:.0f} s, {killer.kills} nodes killed")
-    for one in planned:
-        for name in SAME:
-            same = (root / one.name / name).read_bytes() == (plain / one.name / name).read_bytes()
-            assert same, f"{one.name}/{name}"
+    assert_same_bytes(planned, root, plain)
     resumed = {one.name: resumed_at(root / one.name) for one in planned}
-    print(f"{sum(map(len, resumed.values()))} resumed runs")
+    print(f"runs resumed {sum(map(len, resumed.values()))} times in all")
     assert killer.kills == KILLS
     checked = 0
     for name, count, common in killer.seen:
@@ -126,25 +141,14 @@ def test_runs_on_killed_nodes_have_the_bits_of_a_plain_run(cluster, tmp_path):
         if common >= 0 and count < len(resumed[name]):
             assert resumed[name][count] >= common, (name, count, common, resumed[name])
             checked += 1
+    print(f"{checked} pairs of a kill and the next resume of a run compared")
     assert checked > KILLS
-
-
-DRIVER = """
-import sys
-sys.path.insert(0, {tests!r})
-from experiments import test_cluster_kills as kills
-from fat2thin.experiments.clusters import driver
-from fat2thin.experiments.clusters.options import ClusterOptions
-chosen = ClusterOptions(cluster="ray", workers=2, checkpoint_seconds=0.5)
-driver.carry_out(kills.plan(4, 20000), {root!r}, options=chosen)
-"""
 
 
 def test_a_killed_driver_resumes(tmp_path):
     """The first driver is killed once two runs have a checkpoint."""
     root, planned = tmp_path / "cluster", plan(4, 20000)
-    script = DRIVER.format(tests=str(Path(__file__).parents[1]), root=str(root))
-    first = subprocess.Popen([sys.executable, "-c", script])
+    first = start_driver(root, 4, 20000, cluster="ray", workers=2)
     until = time.monotonic() + 120
     while sum(newest(root / one.name)[1] > 0 for one in planned) < 2:
         assert first.poll() is None and time.monotonic() < until
@@ -152,13 +156,10 @@ def test_a_killed_driver_resumes(tmp_path):
     first.send_signal(signal.SIGKILL)
     first.wait()
     left = [one for one in planned if newest(root / one.name)[1] > 0]
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert start_driver(root, 4, 20000, cluster="ray", workers=2).wait(timeout=300) == 0
     assert any(resumed_at(root / one.name) for one in left)
     carry_out_here(planned, tmp_path / "plain", PlanProgress())
-    for one in planned:
-        for name in SAME:
-            there = Path(one.name) / name
-            assert (root / there).read_bytes() == (tmp_path / "plain" / there).read_bytes(), there
+    assert_same_bytes(planned, root, tmp_path / "plain")
 
 
 def test_a_node_with_another_version_is_named(cluster, tmp_path):
@@ -169,6 +170,7 @@ def test_a_node_with_another_version_is_named(cluster, tmp_path):
     file.write_text(text.replace(fat2thin.__version__, "0.0.1"))
     assert file.read_text() != text
     cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path / "other")})
+    options = ClusterOptions(cluster=f"ray:{cluster.address}")
     with pytest.raises(driver.ClusterError, match=r"other versions: fat2thin .* 0\.0\.1 on"):
-        driver.carry_out(plan(1, 10), tmp_path / "root", options=options(cluster))
+        driver.carry_out(plan(1, 10), tmp_path / "root", options=options)
     assert not (tmp_path / "root" / "run_0").exists()

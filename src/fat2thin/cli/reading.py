@@ -222,7 +222,7 @@ _METAVARS = {
     "centre_values": "| --no-centre-values",
     "cluster": "ray|ray:HOST:PORT|slurm",
     "workers": "INT",
-    "gpus_per_worker": "NUMBER",
+    "gpus_per_worker": "INT",
     "slurm": "NAME=VALUE ...",
 }
 

@@ -21,8 +21,9 @@ from fat2thin.experiments.clusters.options import (
 )
 from fat2thin.experiments.clusters.shared_folder import Session, mark, open_session
 from fat2thin.experiments.clusters.tasks import (
-    AGAIN,
     DONE,
+    IN_USE,
+    INTERRUPTED,
     REFUSED,
     TaskResult,
     WorkerReport,
@@ -221,8 +222,11 @@ class _Driver:
     def _take(self, number: int, result: TaskResult) -> None:
         """Drop a pack that is done, submit a lost one again, and note one that failed."""
         pack = self._packs[number]
-        if result.status in AGAIN and self._tries[number] < self._options.retries:
-            self._tries[number] += 1
+        # A folder that another process uses costs no try: that process computes the run.
+        if result.status == IN_USE or (
+            result.status == INTERRUPTED and self._tries[number] < self._options.retries
+        ):
+            self._tries[number] += result.status == INTERRUPTED
             _log.warning("%s: %s. It is tried again.", pack.title, result.why)
             self._submit([number])
             return

@@ -20,7 +20,7 @@ class ClusterOptions:
     CPUs if it has none; 8 for SLURM."""
     cpus_per_worker: int = 1
     """CPUs of each worker."""
-    gpus_per_worker: float | None = None
+    gpus_per_worker: int | None = None
     """GPUs of each worker. Default: 1 if the Ray cluster has GPUs, else 0; 0 for SLURM."""
     retries: int = 10
     """How often a pack is tried again after its worker was lost. It resumes from its checkpoint."""
@@ -74,11 +74,12 @@ def check(options: ClusterOptions) -> None:
         value = getattr(options, name)
         if value is not None and not value >= lowest:
             raise ValueError(f"--{name.replace('_', '-')} must be at least {lowest}, got {value}")
-    if options.cluster is None:
+    cluster = None if options.cluster is None else parse_cluster(options.cluster)
+    if cluster is None:
         default = ClusterOptions(dry_run=options.dry_run)
         for field in dataclasses.fields(options):
             if getattr(options, field.name) != getattr(default, field.name):
                 option = field.name.replace("_", "-")
                 raise ValueError(f"--{option} needs --cluster ray, ray:HOST:PORT or slurm")
-    elif options.slurm and parse_cluster(options.cluster).kind != SLURM:
+    elif options.slurm and cluster.kind != SLURM:
         raise ValueError("--slurm needs --cluster slurm")

@@ -102,7 +102,11 @@ def find_problem(session: Session) -> str:
         return _not_shared(session, f"{here} cannot read what {session.host} wrote there ({error})")
     if seen != session.token:
         return _not_shared(session, f"{here} reads another file there than {session.host} wrote")
-    if not in_use(session.folder):
+    try:
+        lock_is_seen = in_use(session.folder)
+    except OSError as error:
+        return _not_shared(session, f"{here} cannot use locks there ({error})")
+    if not lock_is_seen:
         return _not_shared(
             session,
             f"{here} does not see the lock that {session.host} holds there, so two machines could "

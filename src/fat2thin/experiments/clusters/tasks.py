@@ -24,8 +24,6 @@ from fat2thin.training.progress import Silent
 from fat2thin.training.runner import execute_together
 
 DONE, REFUSED, FAILED, IN_USE, INTERRUPTED = "done", "refused", "failed", "in use", "interrupted"
-AGAIN = (IN_USE, INTERRUPTED)
-"""Results after which a pack is tried again."""
 _LOCK_SECONDS = 120.0  # a killed worker may hold its locks for a moment
 _PAUSE = 1.0
 

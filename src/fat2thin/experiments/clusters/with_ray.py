@@ -45,7 +45,7 @@ class RayWorkers:
             self.close()
             raise ValueError(
                 f"no machine of the Ray cluster at {address} has {options.cpus_per_worker} CPUs "
-                f"and {gpus:g} GPUs for a worker: ask for fewer"
+                f"and {gpus} GPUs for a worker: ask for fewer"
             )
 
     def _places(self, resources: dict[str, float]) -> int:
@@ -61,7 +61,7 @@ class RayWorkers:
         return min(places, self._options.workers or places)
 
     def reports(self, session: Session) -> list[WorkerReport]:
-        """Return the report of one worker of every machine."""
+        """Return the report of one worker of every machine, without machines lost meanwhile."""
         strategies = load_extra("ray.util.scheduling_strategies", "ray")
         asked, text = {}, json.dumps(session._asdict())
         for node in self._nodes:
@@ -69,21 +69,20 @@ class RayWorkers:
             examine = self._ray.remote(scheduling_strategy=there, **self._needs)(tasks.examine)
             asked[examine.remote(text)] = node
         ready, late = self._ray.wait([*asked], num_returns=len(asked), timeout=_PROBE_SECONDS)
-        found = []
+        found, silent = [], {asked[one]: f"no answer in {_PROBE_SECONDS:g} seconds" for one in late}
         for one in ready:
             try:
                 found.append(WorkerReport(*json.loads(self._ray.get(one))))
             except self._ray.exceptions.RayError as error:
-                problem = f"it cannot run this version of fat2thin ({last_line(error)})"
-                found.append(WorkerReport(asked[one], self._named(asked[one], problem), None))
-        for one in late:
-            problem = f"it did not answer within {_PROBE_SECONDS:g} seconds"
-            found.append(WorkerReport(asked[one], self._named(asked[one], problem), None))
+                silent[asked[one]] = f"it cannot run this version of fat2thin ({last_line(error)})"
+        alive = {
+            one["NodeID"]: one["NodeManagerHostname"] for one in self._ray.nodes() if one["Alive"]
+        }
+        for node, problem in silent.items():
+            if host := alive.get(node):
+                named = f"{host} (node {node[:8]}): {problem}"
+                found.append(WorkerReport(host, named, None))
         return found
-
-    def _named(self, node: str, problem: str) -> str:
-        hosts = {known["NodeID"]: known["NodeManagerHostname"] for known in self._ray.nodes()}
-        return f"{hosts.get(node, 'a machine')} (node {node[:8]}): {problem}"
 
     def submit(self, texts: Sequence[tuple[int, str]]) -> None:
         """Start tasks, given by number and text: all, or as many as `workers` of the options."""

@@ -102,9 +102,7 @@ def parameters(options: ClusterOptions) -> dict[str, Any]:
         "array_parallelism": options.workers or WORKERS,
     }
     if options.gpus_per_worker:
-        if options.gpus_per_worker != int(options.gpus_per_worker):
-            raise ValueError("--gpus-per-worker must be a whole number for SLURM")
-        found["gpus_per_node"] = int(options.gpus_per_worker)
+        found["gpus_per_node"] = options.gpus_per_worker
     for text in options.slurm:
         name, equals, value = text.partition("=")
         if not equals:
