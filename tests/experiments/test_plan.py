@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +67,17 @@ def test_finished_runs_are_reused(three, done, monkeypatch):
     assert progress.words == "0 programs to run, 3 runs reused"
 
 
+def test_a_resumed_plan_computes_the_same_bits(three, done, tmp_path):
+    """What is left of a program keeps the arguments of the whole; the last run is alone here."""
+    for name in ("a", "b"):
+        shutil.copytree(done / name, tmp_path / name)
+    carry_out(three, tmp_path, PlanProgress())
+    for name in ("metrics.jsonl", "evaluations.npz", "state.safetensors"):
+        there = Path("deeper/c") / name
+        assert (tmp_path / there).read_bytes() == (done / there).read_bytes(), name
+    assert load(tmp_path / "deeper/c").about["traced"] == ["learning_rate"]
+
+
 def test_another_run_in_a_folder_is_an_error_before_anything_is_computed(three, done, monkeypatch):
     monkeypatch.setattr(plan, "execute_together", None)
     with pytest.raises(OtherRunError, match="learning_rate"):
@@ -80,7 +93,7 @@ def test_a_program_that_another_process_computes_is_left_to_it(tmp_path, monkeyp
     """The program in use is tried again once the others are done."""
     wanted, order = [tiny("mine"), tiny("theirs", hidden=(5,))], []
 
-    def compute(specs, outs, progress):
+    def compute(specs, outs, progress, traced):
         order.append(outs[0].name)
         if outs[0].name == "theirs" and order.count("theirs") < 3:
             raise FolderInUseError("in use")
@@ -95,7 +108,7 @@ def test_a_program_that_another_process_computes_is_left_to_it(tmp_path, monkeyp
 
 
 def test_an_interruption_ends_the_plan(tmp_path, monkeypatch):
-    def compute(specs, outs, progress):
+    def compute(specs, outs, progress, traced):
         raise Interrupted("stopped", 2)
 
     monkeypatch.setattr(plan, "execute_together", compute)

@@ -12,13 +12,16 @@ import tyro
 
 from fat2thin.atomic_files import open_regular, write
 from fat2thin.cli.reading import command_options, read_options, read_settings, read_value
+from fat2thin.experiments.clusters.options import ClusterOptions
 from fat2thin.settings.options import AUTO, SweepOptions
 from fat2thin.terminal_text import counted, plain_errors, printable
 
 if TYPE_CHECKING:
     CommandOptions = Any
+    ClusterArguments = Any
 else:
     CommandOptions = command_options(SweepOptions)
+    ClusterArguments = command_options(ClusterOptions)
 
 _Text = Annotated[str, tyro.conf.Positional]
 RunFolders = Annotated[
@@ -39,6 +42,7 @@ def sweep(
     /,
     grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,VALUE ...")],
     options: Annotated[CommandOptions, tyro.conf.arg(name="")],
+    cluster: Annotated[ClusterArguments, tyro.conf.arg(name="")],
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE ...")] = (),
 ) -> None:
@@ -58,12 +62,14 @@ def sweep(
         settings: Settings of the algorithm that are the same in all runs.
     """
     from fat2thin import data
+    from fat2thin.experiments.clusters import driver
     from fat2thin.experiments.sweep import Sweep, parse_grid, run_sweeps
     from fat2thin.settings.automatic import enough_steps, is_centred, resolve
     from fat2thin.settings.spec import describe_settings, expand_seeds
     from fat2thin.training import make_spec
 
     with _plain_messages():
+        compute = driver.on(ClusterOptions(**vars(cluster)))
         load = functools.cache(data.load)
         given, asked = read_settings(settings), read_options(options)
         select, reporting = asked.pop("select"), asked.pop("report_seeds")
@@ -87,7 +93,7 @@ def sweep(
         if described := describe_settings(specs, [*given, *values, *asked], automatic, load):
             print(printable(described))
         root = out or Path("sweeps") / f"{algorithm}-{dataset.strip('/').replace('/', '-')}"
-        (result,) = run_sweeps({".": wanted}, root).values()
+        (result,) = run_sweeps({".": wanted}, root, None, compute).values()
         print(result.table())
         if result.run.evaluations.policies:
             print(f"\n{result.run.table()}")
@@ -98,6 +104,7 @@ def sweep(
 def reproduce(
     preset: Annotated[Preset, tyro.conf.Positional],
     /,
+    cluster: Annotated[ClusterArguments, tyro.conf.arg(name="")],
     scale: ScaleName = "small",
     data: Literal["regenerated", "d4rl", "minari"] = "regenerated",
     seeds: int | None = None,
@@ -122,13 +129,15 @@ def reproduce(
         steps: Updates of learning curves; overrides the scale.
         out: Folder for runs, tables and figures; reproduction/SCALE by default.
     """
+    from fat2thin.experiments.clusters import driver
     from fat2thin.paper import reproduction
     from fat2thin.paper.presets import Reproduction, scale_of
 
     with _plain_messages():
         asked = Reproduction(scale_of(scale), data, seeds, steps)
         root = out or ROOT / scale
-        outcome = reproduction.reproduce(preset, asked, root)
+        compute = driver.on(ClusterOptions(**vars(cluster)))
+        outcome = reproduction.reproduce(preset, asked, root, compute=compute)
     for table in outcome.tables:
         print(f"\n{table}")
     print("", *map(printable, outcome.pictures), "", f"saved in {printable(root)}", sep="\n")
@@ -219,11 +228,14 @@ def run_folders(folder: Path) -> list[Path]:
 def _plain_messages() -> Iterator[None]:
     """End a command with a one-line message after a user error or Ctrl-C."""
     from fat2thin.envs import TaskFailed
+    from fat2thin.experiments.clusters.driver import NothingComputed
     from fat2thin.training import TrainingDiverged
 
     with plain_errors(ValueError, TaskFailed, TrainingDiverged):
         try:
             yield
+        except NothingComputed:
+            sys.exit(0)
         except KeyboardInterrupt as stopped:
             what = str(stopped) or "Interrupted. Run the same command again to resume."
             print(f"fat2thin: {printable(what)}", file=sys.stderr)

@@ -139,13 +139,14 @@ def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
 def show(folders: RunFolders, /, follow: bool = False) -> None:
     """Show the progress, last evaluation and metrics of a run.
 
-    Several runs get one line each.
+    Several runs get one line each. The folder of a sweep or of another plan shows how many of its
+    runs are done. Only files are read, so this works on any machine that sees the folder.
 
     Args:
-        folders: Run folders.
-        follow: Keep showing the progress of one run until it ends.
+        folders: Run folders, or the folder of a plan.
+        follow: Keep showing the progress of a run or of a plan until it ends.
     """
-    from fat2thin.report import run_status
+    from fat2thin.report import plan_status, run_status
     from fat2thin.runs.status import StatusReader
     from fat2thin.training import load
 
@@ -156,6 +157,9 @@ def show(folders: RunFolders, /, follow: bool = False) -> None:
             print(run_status.overview(folders))
             return
         (folder,) = folders
+        if plan_status.has_many_runs(folder):
+            plan_status.show_plan(folder, follow)
+            return
         if follow and not run_status.follow(folder):
             return
         status = StatusReader(folder).read()

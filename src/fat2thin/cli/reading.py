@@ -20,7 +20,7 @@ from fat2thin.settings.options import CHOICES, explain
 from fat2thin.terminal_text import closest_first, did_you_mean
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
-LISTS = ("formats", "grid", "set", "snapshots")  # options that take several values
+LISTS = ("formats", "grid", "set", "slurm", "snapshots")  # options that take several values
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:
@@ -220,6 +220,10 @@ _METAVARS = {
     "standardise": "| --no-standardise",
     "reward_scale": "NUMBER|return_range|deviation",
     "centre_values": "| --no-centre-values",
+    "cluster": "ray|ray:HOST:PORT|slurm",
+    "workers": "INT",
+    "gpus_per_worker": "INT",
+    "slurm": "NAME=VALUE ...",
 }
 
 

@@ -191,7 +191,7 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
 
     The limit is `FAT2THIN_MEMORY`, or the free memory of the devices.
     """
-    asked, free, needed = _asked_for(), _offered(), chunk_size(program, jobs, 1)
+    asked, free, needed = memory_limit(), free_memory(), chunk_size(program, jobs, 1)
     # On a CPU, the memory of the machine; `default_limit` is half of it.
     available = free or 2 * default_limit()
     if needed > available:
@@ -202,15 +202,21 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
     offered = asked or free
     if offered is None:
         return None
-    return max(1, math.floor((offered - data_size) / needed))
+    return jobs_that_fit(program, jobs, data_size, offered)
 
 
 def share_of_logs() -> float:
     """Return how many bytes of logs a device holds at most: half of the memory that it offers."""
-    return 0.5 * (_asked_for() or _offered() or 2 * default_limit())
+    return 0.5 * (memory_limit() or _offered() or 2 * default_limit())
 
 
-def _asked_for() -> float | None:
+def jobs_that_fit(program: Program, jobs: Jobs, data_size: int, memory: float) -> int:
+    """Return how many jobs fit into `memory` bytes of a device, along with the logs; at least 1."""
+    return max(1, math.floor((memory - data_size) / chunk_size(program, jobs, 1)))
+
+
+def memory_limit() -> float | None:
+    """Return the limit that `FAT2THIN_MEMORY` sets, in bytes; None if it is not set."""
     if not (given := os.environ.get(LIMIT, "")):
         return None
     try:
@@ -222,7 +228,7 @@ def _asked_for() -> float | None:
     return size * 2**30
 
 
-def _offered() -> float | None:
+def free_memory() -> float | None:
     """Return the smallest free memory of the devices; None on a CPU, which reports no limit."""
     known = [device.memory_stats() or {} for device in jax.devices()]
     limited = [stats for stats in known if "bytes_limit" in stats]

@@ -5,7 +5,7 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +16,19 @@ from rich.progress import Progress as RichProgress
 
 from fat2thin import algorithms, data
 from fat2thin.algorithms.base import Problem, shapes_program
-from fat2thin.engine.pack import OWN
+from fat2thin.engine.pack import OWN, traced_settings
 from fat2thin.envs import treatment
 from fat2thin.evaluation.batches import problem_of
-from fat2thin.runs.folder import DIVERGED, FINISHED, RunFolder
+from fat2thin.runs.folder import DIVERGED, FINISHED, RUN, RunFolder
 from fat2thin.runs.lock import in_use
+from fat2thin.runs.plan_file import PlanFile, read_plan
 from fat2thin.terminal_text import counted
 from fat2thin.training import FolderInUseError, Run, RunSpec, TrainingDiverged, load
 from fat2thin.training.progress import Silent
 from fat2thin.training.runner import execute_together
+
+CarryOut = Callable[..., None]
+"""`carry_out`, or the same elsewhere: called with the runs, their root and a progress or None."""
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 2.0  # seconds between checks for folders that other processes use
@@ -45,6 +49,30 @@ class PlannedRun(NamedTuple):
         preparation = algorithms.get(self.spec.algorithm).preparation
         before = preparation.steps(self.spec.config) if preparation else 0
         return len(self.spec.seeds) * (self.spec.steps + before)
+
+
+class Pack(NamedTuple):
+    """Runs of a plan that are computed together, in one program."""
+
+    runs: tuple[PlannedRun, ...]
+    """The runs that are not over yet."""
+    traced: tuple[str, ...]
+    """Settings that differ between all runs of the program, including those that are over. They are
+    arguments of the program: a compiled-in number rounds differently."""
+
+    @property
+    def updates(self) -> int:
+        """Number of updates of all runs."""
+        return sum(one.updates for one in self.runs)
+
+    @property
+    def title(self) -> str:
+        """Algorithm and data sets, for progress and messages."""
+        spec = self.runs[0].spec
+        datasets = list(dict.fromkeys(one.spec.dataset for one in self.runs))
+        published = ", as published" if getattr(spec.config, "published", False) else ""
+        where = datasets[0] if len(datasets) == 1 else f"{len(datasets)} data sets"
+        return f"{spec.algorithm}{published} on {where}"
 
 
 class PlanProgress(Silent):
@@ -164,18 +192,13 @@ def carry_out(
     Errors in names, settings and data sets are raised before anything is computed. An interrupted
     plan resumes. Several processes may share a plan: each skips programs that another has started.
     """
-    root, specs = Path(root), dict[str, RunSpec]()
-    for name, spec in planned:
-        if specs.setdefault(name, spec) != spec:
-            raise ValueError(f"the plan has two different runs for the folder {name}")
-    distinct = [PlannedRun(*one) for one in specs.items()]
-    missing = [one for one in distinct if not is_over(one, root)]
-    packs = programs(missing)
-    updates = [sum(one.updates for one in pack) for pack in packs]
+    root = Path(root)
+    packs, reused = missing_packs(planned, root)
+    write_file(planned, root)
     left = dict(enumerate(packs))
     shown = progress or (PlanBar() if sys.stderr.isatty() else PlanLines())
     with shown:
-        shown.plan(updates, len(distinct) - len(missing))
+        shown.plan([pack.updates for pack in packs], reused)
         while left:
             before = len(left)
             for number, pack in [*left.items()]:
@@ -185,20 +208,48 @@ def carry_out(
                 time.sleep(_PATIENCE)
 
 
-def _computed(number: int, pack: Sequence[PlannedRun], root: Path, shown: PlanProgress) -> bool:
+def missing_packs(planned: Sequence[PlannedRun], root: Path) -> tuple[list[Pack], int]:
+    """Return the runs that are not over yet, by program, and the number of those that are.
+
+    The settings that are arguments of a program depend on the whole plan, so that a run has the
+    same bits whenever and with whichever other runs it is computed.
+    """
+    specs = dict[str, RunSpec]()
+    for name, spec in planned:
+        if specs.setdefault(name, spec) != spec:
+            raise ValueError(f"the plan has two different runs for the folder {name}")
+    distinct = [PlannedRun(*one) for one in specs.items()]
+    missing = {one.name for one in distinct if not is_over(one, root)}
+    packs = []
+    for runs in programs(distinct):
+        if left := tuple(one for one in runs if one.name in missing):
+            packs.append(Pack(left, tuple(traced_settings([one.spec for one in runs]))))
+    return packs, len(distinct) - len(missing)
+
+
+def write_file(planned: Sequence[PlannedRun], root: Path) -> None:
+    """Write plan.json, so that `fat2thin show ROOT --follow` knows all runs of the plan."""
+    before = read_plan(root) or PlanFile({})
+    # The first part of a sweep still counts while its second part is computed.
+    kept = {name: count for name, count in before.updates.items() if (root / name / RUN).exists()}
+    PlanFile(kept | {one.name: one.updates for one in planned}).write(root)
+
+
+def _computed(number: int, pack: Pack, root: Path, shown: PlanProgress) -> bool:
     """Compute a program if needed; return False if another process is computing it."""
-    if not all(is_over(one, root) for one in pack):
-        folders = [root / one.name for one in pack]
+    if not all(is_over(one, root) for one in pack.runs):
+        folders = [root / one.name for one in pack.runs]
         if any(map(in_use, folders)):
             return False
-        shown.next_program(number, _title(pack))
+        shown.next_program(number, pack.title)
         try:
-            execute_together([one.spec for one in pack], folders, shown)
+            specs = [one.spec for one in pack.runs]
+            execute_together(specs, folders, shown, traced=pack.traced)
         except FolderInUseError:
             return False
         except TrainingDiverged as diverged:
             # The run has ended and tables will show it; continue with the other programs.
-            _log.warning("%s: %s", _title(pack), diverged)
+            _log.warning("%s: %s", pack.title, diverged)
     shown.program_is_done(number)
     return True
 
@@ -244,14 +295,6 @@ def _program(spec: RunSpec) -> tuple:
 def _problem(dataset: str, seed: int) -> Problem:
     """Return the sizes, action box and discount of a data set."""
     return problem_of(data.load(dataset, seed))
-
-
-def _title(pack: Sequence[PlannedRun]) -> str:
-    spec = pack[0].spec
-    datasets = list(dict.fromkeys(one.spec.dataset for one in pack))
-    published = ", as published" if getattr(spec.config, "published", False) else ""
-    where = datasets[0] if len(datasets) == 1 else f"{len(datasets)} data sets"
-    return f"{spec.algorithm}{published} on {where}"
 
 
 def environment_steps(runs: Iterable[Run], policy: str | None = None) -> int | None:

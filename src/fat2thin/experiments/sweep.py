@@ -170,11 +170,13 @@ def budget(choice: SweepChoice) -> str:
 
 
 def run_sweeps(
-    sweeps: Mapping[str, Sweep], root: str | Path, progress: PlanProgress | None = None
-) -> dict[str, SweepResult]:
+    sweeps: Mapping[str, Sweep], root: str | Path, progress: PlanProgress | None = None,
+    carry_out: plan.CarryOut = plan.carry_out,
+) -> dict[str, SweepResult]:  # fmt: skip
     """Run sweeps, each in a folder of its name below `root`; they share compiled programs.
 
-    All selections run first, then all reports. Finished runs are reused.
+    All selections run first, then all reports. Finished runs are reused. `carry_out` computes the
+    runs; `experiments.clusters.driver.on(options)` does so on a cluster.
     """
     root = Path(root)
     for sweep in sweeps.values():
@@ -185,14 +187,14 @@ def run_sweeps(
                 f"log, with select={' or '.join(map(repr, BY_LOG))}"
             )
     selections = {name: sweep.selection(name) for name, sweep in sweeps.items()}
-    plan.carry_out([one for several in selections.values() for one in several], root, progress)
+    carry_out([one for several in selections.values() for one in several], root, progress)
     choices = {}
     for name, sweep in sweeps.items():
         runs = plan.load_runs(selections[name], root)
         _refuse_changed_log(sweep.base, runs)
         choices[name] = _choose(sweep, runs)
     reports = {name: sweep.report(name, choices[name].setting) for name, sweep in sweeps.items()}
-    plan.carry_out([*reports.values()], root, progress)
+    carry_out([*reports.values()], root, progress)
     final = plan.load_runs([*reports.values()], root)
     results = {}
     for name, sweep in sweeps.items():

@@ -16,7 +16,7 @@ from fat2thin.envs import regenerate
 from fat2thin.evaluation.returns import evaluator
 from fat2thin.evaluation.statistics import Interval, ratio
 from fat2thin.experiments import comparison
-from fat2thin.experiments.plan import PlanProgress, carry_out, is_over, load_runs
+from fat2thin.experiments.plan import CarryOut, PlanProgress, carry_out, is_over, load_runs
 from fat2thin.experiments.sweep import SweepResult, run_sweeps
 from fat2thin.paper import policy_figures, studies
 from fat2thin.paper.claims import Mode
@@ -55,9 +55,14 @@ class PresetOutput(NamedTuple):
 
 
 def reproduce(
-    name: str, asked: Reproduction, root: str | Path, progress: PlanProgress | None = None
-) -> PresetOutput:
-    """Run a preset below `root`, reusing finished runs, and write its tables and figures there."""
+    name: str, asked: Reproduction, root: str | Path, progress: PlanProgress | None = None,
+    compute: CarryOut | None = None,
+) -> PresetOutput:  # fmt: skip
+    """Run a preset below `root`, reusing finished runs, and write its tables and figures there.
+
+    `compute` computes the runs, here by default; times are always measured here.
+    """
+    compute = compute or carry_out
     root = Path(root)
     if name not in NAMES:
         raise ValueError(f"no preset is called {name!r}; there are {', '.join(NAMES)}")
@@ -66,14 +71,14 @@ def reproduce(
     if name in SWEEPS:
         wanted_sweeps = sweeps(asked, robots=SWEEPS[name])
         provide_data([sweep.base for sweep in wanted_sweeps.values()])
-        results = run_sweeps(wanted_sweeps, root, progress)
+        results = run_sweeps(wanted_sweeps, root, progress, compute)
         return _keep(name, root, _sweep_tables(results), {})
     wanted = [*PRESETS] if name == ALL else [name]
     planned = {one: {**PRESETS, **STUDIES}[one](asked) for one in wanted}
     every = [run for several in planned.values() for run in several]
     provide_data([run.spec for run in every if not is_over(run, root)])
     asked.write(root)
-    carry_out(every, root, progress)
+    compute(every, root, progress)
     shown = [_keep(one, root, *_show(one, load_runs(planned[one], root))) for one in wanted]
     if name == ALL:
         shown.append(reproduce(TIME, asked, root, progress))

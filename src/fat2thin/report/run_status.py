@@ -133,10 +133,10 @@ def _news(status: RunStatus) -> list[str]:
 
 
 class Pace:
-    """Steps per second over the last metrics rows that arrived."""
+    """Steps per second over the last `rows` metrics rows that arrived."""
 
-    def __init__(self) -> None:
-        self._seen: collections.deque[tuple[float, int]] = collections.deque(maxlen=_ROWS)
+    def __init__(self, rows: int = _ROWS) -> None:
+        self._seen: collections.deque[tuple[float, int]] = collections.deque(maxlen=rows)
         self._step: int | None = None
 
     def see(self, step: int, now: float) -> None:

@@ -127,7 +127,7 @@ def execute(
 def execute_together(
     specs: Sequence[RunSpec], outs: Sequence[str | Path | None] | None = None,
     progress: Silent | None = None, checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    load: Load = data_sets.load,
+    load: Load = data_sets.load, traced: Sequence[str] = (),
 ) -> list[Run]:  # fmt: skip
     """Compute several runs in one program, each into its own folder, or load the finished ones.
 
@@ -135,6 +135,9 @@ def execute_together(
     real numbers. Where one of several diverges, the others continue; its `about` says so.
     Interrupted runs resume together from the newest step that most of them have a checkpoint of;
     one without such a checkpoint resumes alone.
+
+    Settings that differ are arguments of the program, and so are those named in `traced`: part of
+    a program's runs has the same bits as all of them if given the settings that differ there.
     """
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
     places = [folder.path.resolve() for folder in folders if folder is not None]
@@ -159,12 +162,12 @@ def execute_together(
     def training_of(numbers: Sequence[int]) -> _Training:
         return _Training(
             [specs[i] for i in numbers], [logs[i] for i in numbers], [folders[i] for i in numbers],
-            traced, checkpoint_seconds,
+            arguments, checkpoint_seconds,
         )  # fmt: skip
 
     computed: dict[int, Run] = {}
     # The unfinished runs of a pack keep the settings that its program takes as arguments.
-    traced = traced_settings(specs)
+    arguments = sorted({*traced_settings(specs), *traced})
     if wanted := missing():
         # Built before anything is written: specifications that cannot be trained are refused here.
         prepared = {tuple(wanted): training_of(wanted)}
