@@ -114,9 +114,10 @@ def decide(policy: Policy, observation: Any, key: Key[Array, ""] | None = None) 
     overlap = np.ones(len(rows), bool)
     if valid.any():
         known = known if valid.all() else known[valid]
-        found = policy.act_and_agree(known, key)
+        # Unbound, because Equinox makes a pytree of every bound method, which takes time.
+        found = Policy.act_and_agree(policy, known, key)
         action[valid], disagreement[valid], overlap[valid] = map(np.asarray, found)
-        distance[valid] = coverage.distance(known)
+        distance[valid] = type(coverage).distance(coverage, known)
     because = {
         OUTSIDE: distance > thresholds.distance,
         DISAGREE: _apart(policy, disagreement, overlap, thresholds),
