@@ -17,7 +17,8 @@ from report.browser import open_browser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MOST_LINES, MOST_LINES_OF_A_GUIDE = 2500, 149
+MOST_LINES, MOST_LINES_OF_A_GUIDE = 2500 + 100, 149
+"""2,500 lines, and the pages of ReBRAC, EDAC and quasi-optimal learning, which came later."""
 PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5Erk"
     "Jggg=="

@@ -160,6 +160,9 @@ def test_another_size_is_part_of_the_name():
     (one,) = regenerate.robot_sets(["regenerated/walker2d-medium"], 2000)
     assert one == regenerate.robot_sets(["regenerated/walker2d-medium@2000"])[0]
     assert (one.name, one.rows) == ("regenerated/walker2d-medium@2000", 2000)
+    # `load` looks for the name that was asked for, also where its number of rows is the usual one.
+    (usual,) = regenerate.robot_sets(["regenerated/walker2d-medium@200000"])
+    assert usual.name == "regenerated/walker2d-medium@200000"
     assert regenerate.robot_sets(["regenerated/walker2d-medium"], 200_000)[0].name == (
         "regenerated/walker2d-medium"
     )

@@ -26,6 +26,7 @@ SQUASHED_BOUNDS = (math.exp(-20.0), math.exp(2.0))
 WEIGHT_BOUNDS = (1e-8, 1e4)
 WEIGHT_INDEX = 0.0
 LOG_DENSITY_FLOOR = -30.0
+NO_LIMITS = "published=True computes what the authors' code does, which has no limits; leave it out"
 
 
 def added_to(corrected: Algorithm, **published: Callable[..., Any]) -> Algorithm:
@@ -75,6 +76,10 @@ class AuthorsSparseFamily(Family):
         centre, half_width = ellipsoid.mean, ellipsoid.half_width
         return jnp.clip(centre - half_width, low, high), jnp.clip(centre + half_width, low, high)
 
+    def check_limits(self) -> None:
+        """Raise a ValueError: the ellipsoid is clipped, not placed."""
+        raise ValueError(NO_LIMITS)
+
 
 @dataclasses.dataclass(frozen=True)
 class AuthorsHeavyFamily(Family):
@@ -84,6 +89,10 @@ class AuthorsHeavyFamily(Family):
         """Return the authors' version of a heavy-tailed density, in the environment's units."""
         squared_scale = ((high - low) / 2.0) ** 2 * jnp.exp(head.log_scale)
         return AuthorsProposal(self.centre(head, low, high), squared_scale, validate_args=False)
+
+    def check_limits(self) -> None:
+        """Raise a ValueError: the density is improper."""
+        raise ValueError(NO_LIMITS)
 
 
 def sparse_policy(network: PolicyNetwork) -> Policy:

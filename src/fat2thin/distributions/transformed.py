@@ -67,8 +67,17 @@ class TransformedColumns(Distribution):
         middle = jnp.where(bounded, (jnp.where(bounded, low, 0.0) + high) / 2.0, 0.0)
         y = jnp.where(inside, jnp.clip(jnp.where(inside, y, middle), low, high), middle)
         slopes = jnp.stack([*map(_log_slope, jnp.moveaxis(y, -1, 0), self.transforms)], axis=-1)
+        # The density of a point mass is a probability: units do not change it.
+        slopes = jnp.where(raw_low < raw_high, slopes, 0.0)
         density = self.base.log_prob(y) + jnp.sum(slopes, axis=-1)
         return jnp.where(jnp.all(inside, axis=-1), density, -jnp.inf)
+
+    def entropy(self) -> Float[Array, "..."]:
+        """Return the entropy in nats per raw unit; a column that is a point mass adds 0."""
+        mean = self.base.base_dist.mean
+        slopes = jnp.stack([*map(_log_slope, jnp.moveaxis(mean, -1, 0), self.transforms)], axis=-1)
+        spread = self.raw_ends[0] < self.raw_ends[1]
+        return self.base.entropy() - jnp.sum(jnp.where(spread, slopes, 0.0), axis=-1)
 
 
 def _log_slope(y: Array, one: Any) -> Array:

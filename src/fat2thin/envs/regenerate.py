@@ -82,6 +82,8 @@ def robot_sets(names: Iterable[str], rows: int | None = None) -> list[RobotSet]:
             raise ValueError(f"{given} has {int(number):,} rows: leave out the {rows:,}")
         for name in NAMES if whole == ALL else (whole,):
             one = _robot_set(name, int(number) if at else rows)
+            # A name with a number of rows is loaded by that name, whatever the usual size is.
+            one = one._replace(name=f"{name}@{one.rows}") if at else one
             found[one.name] = one
     if not found:
         raise ValueError(f"name a data set to make: {closest_first('', (*NAMES, ALL))}")

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from numpy import ndarray
 
 from fat2thin.columns import transform, transforms_of
-from fat2thin.policies.policy import Policy, Sampled
+from fat2thin.policies.policy import NOT_GIVEN, Policy, Sampled
 
 OUTSIDE, DISAGREE, INVALID = "outside the log", "seeds disagree", "invalid input"
 REASONS = (OUTSIDE, DISAGREE, INVALID)
@@ -93,7 +93,9 @@ class Decision:
         return {name: float(np.mean(mask)) if mask.size else 0.0 for name, mask in masks.items()}
 
 
-def decide(policy: Policy, observation: Any, key: Key[Array, ""] | None = None) -> Decision:
+def decide(
+    policy: Policy, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+) -> Decision:
     """Return an action or a referral for each state, shape (*rows, observation).
 
     The action is the centre of the policy, or a sample if a key is given. A wrong number of columns
@@ -115,7 +117,7 @@ def decide(policy: Policy, observation: Any, key: Key[Array, ""] | None = None) 
     if valid.any():
         known = known if valid.all() else known[valid]
         # Unbound, because Equinox makes a pytree of every bound method, which takes time.
-        found = Policy.act_and_agree(policy, known, key)
+        found = Policy.act_and_agree(policy, known, key, last)
         action[valid], disagreement[valid], overlap[valid] = map(np.asarray, found)
         distance[valid] = type(coverage).distance(coverage, known)
     because = {

@@ -10,6 +10,9 @@ Two rules fit the support of a sparse policy to the box:
 * `clip` (as published): the band may leave the box, and actions are clipped to the box, which puts
   an atom on its edge.
 
+Limits narrow the box of a state to an interval (`Family.limited`). A band slides into it, then
+shrinks; every other law is truncated to it and renormalised; an interval of width zero is a point.
+
 `register_family` adds a family.
 """
 
@@ -27,6 +30,15 @@ from fat2thin import plugins
 from fat2thin.columns import Transforms, inverse_transform, transform
 from fat2thin.distributions import BoxBeta, QGaussian, SquashedGaussian
 from fat2thin.distributions.transformed import TransformedColumns
+from fat2thin.distributions.truncated import (
+    BetaKernel,
+    Bounded,
+    DensityKernel,
+    Kernel,
+    SquashedKernel,
+    TailKernel,
+    Truncated,
+)
 
 BOX_RULES = ("inside", "clip")
 
@@ -86,6 +98,42 @@ def _slide_backward(sides: tuple[Array, Array], gradient: Array) -> tuple[Array,
 slide_inside.defvjp(_slide_forward, _slide_backward)
 
 
+@jax.custom_vjp
+def slide_between(
+    centre: Float[Array, "..."], half_width: Array, low: Array, high: Array
+) -> Float[Array, "..."]:
+    """Return `slide_inside` for fixed ends `low` and `high`, with the same gradients."""
+    return jnp.clip(centre, low + half_width, high - half_width)
+
+
+def _between_forward(
+    centre: Array, half_width: Array, low: Array, high: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    sides = (centre > high - half_width, centre < low + half_width)
+    return slide_between(centre, half_width, low, high), sides
+
+
+def _between_backward(
+    sides: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array, None, None]:
+    return (*_slide_backward(sides, gradient), None, None)
+
+
+slide_between.defvjp(_between_forward, _between_backward)
+
+
+class Placed(NamedTuple):
+    """A law in the allowed interval of each state."""
+
+    law: Distribution
+    """The distribution over actions, with event shape (action,)."""
+    centre: Float[Array, "*rows action"]
+    low: Float[Array, "*rows action"]
+    """Lowest possible action."""
+    high: Float[Array, "*rows action"]
+    """Highest possible action."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A rule that turns a head into a distribution over actions in a box from `low` to `high`.
@@ -115,6 +163,32 @@ class Family:
         low, high = (jnp.broadcast_to(end, head.centre.shape) for end in ends)
         return low.astype(head.centre.dtype), high.astype(head.centre.dtype)
 
+    def limited(self, head: Head, low: Array, high: Array, bottom: Array, top: Array) -> Placed:
+        """Return the law in the intervals from `bottom` to `top`, which lie in the box.
+
+        Where the ends are nan, no action has a density, and samples are nan.
+        """
+        self.check_limits()
+        bottom, top = (jnp.broadcast_to(end, head.centre.shape) for end in (bottom, top))
+        centre = clip_inward(self.centre(head, low, high), bottom, top)
+        if self.reach == "point":
+            return Placed(Delta(centre, event_dim=1), centre, centre, centre)
+        law = Truncated(self.kernel(head, low, high), bottom, top).to_event(1)
+        return Placed(law, centre, bottom, jnp.maximum(bottom, top))
+
+    def kernel(self, head: Head, low: Array, high: Array) -> Kernel:
+        """Return the density of each coordinate, up to a constant, for `limited`."""
+        law = self.distribution(head, low, high)
+        return DensityKernel(law.base_dist, self.centre(head, low, high))
+
+    def check_limits(self) -> None:
+        """Raise a ValueError that says why, if limits cannot be put around this family."""
+        if self.reach not in ("line", "box", "point"):
+            raise ValueError(
+                f"the family {type(self).__name__} has a band and cannot be limited: define its "
+                "`limited` and `check_limits`"
+            )
+
 
 def _place(head: Head, low: Array, high: Array) -> tuple[Array, Array]:
     """Return centre and scale of a head in the environment's units."""
@@ -134,6 +208,10 @@ class HeavyTailed(Family):
         """Return a product of q-Gaussians."""
         centre, scale = _place(head, low, high)
         return QGaussian(centre, scale, self.entropic_index, validate_args=False).to_event(1)
+
+    def kernel(self, head: Head, low: Array, high: Array) -> Kernel:
+        """Return the kernel of a q-Gaussian."""
+        return TailKernel(*_place(head, low, high), self.entropic_index)
 
 
 class _StudentT(StudentT):
@@ -161,6 +239,13 @@ class HeavyStudent(Family):
         centre, scale = _place(head, low, high)
         return _StudentT(self.degrees_of_freedom, centre, scale, validate_args=False).to_event(1)
 
+    def kernel(self, head: Head, low: Array, high: Array) -> Kernel:
+        """Return the q-Gaussian that is this Student-t: q = (n + 3) / (n + 1)."""
+        centre, scale = _place(head, low, high)
+        freedom = self.degrees_of_freedom
+        factor = (freedom / (freedom + 1.0)) ** 0.5
+        return TailKernel(centre, scale * factor, (freedom + 3.0) / (freedom + 1.0))
+
 
 @dataclasses.dataclass(frozen=True)
 class Squashed(Family):
@@ -178,6 +263,10 @@ class Squashed(Family):
     def centre(self, head: Head, low: Array, high: Array) -> Array:
         """Return the median."""
         return (low + high) / 2.0 + (high - low) / 2.0 * jnp.tanh(head.centre)
+
+    def kernel(self, head: Head, low: Array, high: Array) -> Kernel:
+        """Return the Gaussian before squashing."""
+        return SquashedKernel(head.centre, jnp.exp(head.log_scale), 1.0, low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,6 +307,29 @@ class Sparse(Family):
         centre, half_width = self._placed_band(head, low, high)
         return jnp.clip(centre - half_width, low, high), jnp.clip(centre + half_width, low, high)
 
+    def limited(self, head: Head, low: Array, high: Array, bottom: Array, top: Array) -> Placed:
+        """Return the band, moved into the intervals and, where they are too short, shortened."""
+        self.check_limits()
+        bottom, top = (jnp.broadcast_to(end, head.centre.shape) for end in (bottom, top))
+        centre, half_width = self._placed_band(head, low, high)
+        half_width = jnp.minimum(half_width, (top - bottom) / 2.0)
+        centre = slide_between(centre, half_width, bottom, top)
+        centre = clip_inward(centre, bottom, jnp.maximum(bottom, top))
+        ends = (jnp.clip(centre + side * half_width, bottom, top) for side in (-1.0, 1.0))
+        least, most = map(jax.lax.stop_gradient, ends)
+        # A point has no density: the law beneath it gets any width, and is not used.
+        width = jnp.where(most > least, half_width, 1.0)
+        scale = width * ((1.0 - self.entropic_index) / 2.0) ** 0.5
+        band = QGaussian(centre, scale, self.entropic_index, validate_args=False)
+        return Placed(Bounded(band, least, most).to_event(1), centre, least, most)
+
+    def check_limits(self) -> None:
+        """Raise a ValueError if the band may leave the box."""
+        if self.box == "clip":
+            raise ValueError(
+                "box='clip' lets the band leave the box, so limits cannot hold; use box='inside'"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class Beta(Family):
@@ -237,6 +349,11 @@ class Beta(Family):
         place, strength = (1.0 + head.centre) / 2.0, jnp.exp(-2.0 * head.log_scale)
         above, below = 1.0 + place * strength, 1.0 + (1.0 - place) * strength
         return BoxBeta(above, below, low, high, validate_args=False).to_event(1)
+
+    def kernel(self, head: Head, low: Array, high: Array) -> Kernel:
+        """Return the Beta's kernel."""
+        law = self.distribution(head, low, high).base_dist
+        return BetaKernel(law.concentration1, law.concentration0, low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,6 +410,25 @@ class Transformed(Family):
         if self.reach != "line":
             ends = [jnp.clip(end, low, high) for end in ends]
         return jnp.where(least == bottom, low, ends[0]), jnp.where(most == top, high, ends[1])
+
+    def limited(self, head: Head, low: Array, high: Array, bottom: Array, top: Array) -> Placed:
+        """Return the limited law of transformed actions, in raw units."""
+        bottom, top = (jnp.broadcast_to(end, head.centre.shape) for end in (bottom, top))
+        ends = [transform(end, self.transforms, jnp) for end in (low, high, bottom, top)]
+        law, centre, least, most = self.family.limited(head, *ends)
+        raw = [inverse_transform(part, self.transforms, jnp) for part in (centre, least, most)]
+        # An end of the interval is kept unrounded, and rounding carries nothing over it.
+        below = jnp.where(least == ends[2], bottom, jnp.clip(raw[1], bottom, top))
+        above = jnp.where(most == ends[3], top, jnp.clip(raw[2], bottom, top))
+        centre = clip_inward(raw[0], below, jnp.maximum(below, above))
+        if self.reach == "point":
+            return Placed(Delta(centre, event_dim=1), centre, centre, centre)
+        made = TransformedColumns(law, self.transforms, (least, most), (below, above))
+        return Placed(made, centre, below, above)
+
+    def check_limits(self) -> None:
+        """Raise a ValueError if the transformed law cannot be limited."""
+        self.family.check_limits()
 
 
 class KnownFamily(NamedTuple):

@@ -325,6 +325,23 @@ class Limits(eqx.Module):
             in_conflict,
         )  # fmt: skip
 
+    def ends(
+        self, observation: Float[Array, "*rows observation"],
+        last_action: Float[Array, "*rows action"] | None = None,
+    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows action"]]:  # fmt: skip
+        """Return the ends that a law is placed between, in raw units.
+
+        In a state without an allowed action both are the fallback, or nan if there is none.
+        """
+        found = self.interval(observation, last_action)
+        shape = found.low.shape
+        instead = self.fallback or (float("nan"),) * shape[-1]
+        only = jnp.broadcast_to(
+            expand_to_rank(jnp.asarray(instead, found.low.dtype), len(shape)), shape
+        )
+        acts = found.acts[..., None]
+        return jnp.where(acts, found.low, only), jnp.where(acts, found.high, only)
+
     def _ends(
         self, action: int, holds: Sequence[Array], state: Array
     ) -> tuple[Array, Array, Array, Array]:
@@ -336,6 +353,7 @@ class Limits(eqx.Module):
             box = jnp.full(shape, jnp.asarray(ends[action], dtype))
             inner[upper], outer[upper] = [box], [box]
         owners: dict[bool, list[int]] = {False: [-1], True: [-1]}
+        fixed: dict[bool, list[bool]] = {False: [True], True: [True]}
         for number, limit in enumerate(self.parsed):
             for bound in limit.bounds:
                 if bound.action != action:
@@ -352,9 +370,21 @@ class Limits(eqx.Module):
                 inner[bound.upper].append(jnp.where(holds[number], inward, free))
                 outer[bound.upper].append(jnp.where(holds[number], outward, free))
                 owners[bound.upper].append(number)
+                fixed[bound.upper].append(not bound.end.terms)
         low, high = jnp.stack(inner[False]).max(axis=0), jnp.stack(inner[True]).min(axis=0)
         lowest, highest = jnp.stack(outer[False]).max(axis=0), jnp.stack(outer[True]).min(axis=0)
-        empty = lowest > highest
+        # Which limit sets each end, and whether the end is a number: in rounded ends that cross,
+        # only an equation and two numbers still mean one action. All else could break a limit.
+        setters = [
+            (jnp.asarray(owners[upper])[place], jnp.asarray(fixed[upper])[place])
+            for upper, place in (
+                (False, jnp.stack(inner[False]).argmax(axis=0)),
+                (True, jnp.stack(inner[True]).argmin(axis=0)),
+            )
+        ]
+        (of_low, low_fixed), (of_high, high_fixed) = setters
+        meet = (of_low == of_high) | (low_fixed & high_fixed)
+        empty = (lowest > highest) | ((low > high) & ~meet)
         # Ends that agree up to rounding leave one action, even if no number lies between them.
         middle = lowest + (highest - lowest) / 2.0
         point = jnp.clip(middle, inner[False][0], inner[True][0])

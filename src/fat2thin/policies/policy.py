@@ -17,8 +17,12 @@ from numpyro.distributions import Distribution
 
 from fat2thin.columns import Column, Transforms, transform, transforms_of
 from fat2thin.distributions.base import expand_to_rank
-from fat2thin.policies.families import Family, Head, Transformed, clip_inward
+from fat2thin.policies.families import Family, Head, Placed, Transformed, clip_inward
+from fat2thin.policies.limits import Interval, LimitRules, Limits
 from fat2thin.policies.networks import ActionRows, ObservationRows, PolicyNetwork
+
+NOT_GIVEN: Any = object()
+"""The last action of a caller that handed in none."""
 
 
 class BoundedNetwork(eqx.Module):
@@ -82,6 +86,11 @@ class Policy(eqx.Module):
     observation raises a `ValueError` that names its column and row, except inside `jit`, `vmap` or
     `scan`, where values are not known.
 
+    With `limits`, every law is placed in the allowed interval of its state. A state without an
+    allowed action has the fallback of the limits as its only action. Without a fallback, `act`
+    raises a `ValueError` that names the limits, and inside `jit` the action is nan. Limits that
+    depend on the last action need `last`, shape (*rows, action), nan or None at the first step.
+
     Examples:
         >>> import jax
         >>> from fat2thin.policies.families import Sparse
@@ -110,6 +119,8 @@ class Policy(eqx.Module):
     """Names, units and transforms of the observation's columns; empty if unknown."""
     action_columns: tuple[Column, ...] = eqx.field(static=True, default=())
     """Names, units and transforms of the action dimensions; empty if unknown."""
+    limits: Limits | None = None
+    """Limits on the actions, in raw units; None if only the box bounds them."""
     referral: Any = None
     """What `decide` refers by: a `fat2thin.policies.decision.Referral`, or None if unknown."""
 
@@ -119,33 +130,106 @@ class Policy(eqx.Module):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def __call__(self, observation: Any) -> Distribution:
+    def __call__(self, observation: Any, last: Any = NOT_GIVEN) -> Distribution:
         """Return the distribution over actions, with event shape (action,)."""
-        return self.family.distribution(
-            *self._head_and_box(_checked(observation, self.low.dtype, self.observation_columns))
+        observation, last = self._checked(observation, last)
+        if self.limits is not None:
+            return self._placed(observation, last).law
+        return self.family.distribution(*self._head_and_box(observation))
+
+    def support(self, observation: Any, last: Any = NOT_GIVEN) -> tuple[ActionRows, ActionRows]:
+        """Return the lowest and the highest possible action, per coordinate."""
+        observation, last = self._checked(observation, last)
+        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+            return self._support(observation, last)
+        programs, arrays = _compiled(self)
+        return programs.support(arrays, observation, last)
+
+    def act(
+        self, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+    ) -> ActionRows:
+        """Return an action in the box: a sample if a key is given, else the centre."""
+        observation, last = self._checked(observation, last)
+        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+            return self._act(observation, key, last)
+        programs, arrays = _compiled(self)
+        action = programs.act(arrays, observation, key, last)
+        if self.limits is not None and self.limits.fallback is None:
+            self._refuse_without_action(observation, last, np.asarray(action))
+        return action
+
+    def with_limits(self, limits: Any) -> "Policy":
+        """Return this policy inside limits: a TOML file, a mapping of texts, or `Limits`.
+
+        They replace limits that it has. None removes them.
+        """
+        if limits is None:
+            return dataclasses.replace(self, limits=None)
+        self.family.check_limits()
+        rules = LimitRules.read(limits)
+        columns: Any = self.observation_columns, self.action_columns
+        if not all(columns):
+            if not isinstance(limits, Limits):
+                raise ValueError(
+                    "limits name columns, and this policy does not know its own: give `Limits`, or "
+                    "take the policy from a run"
+                )
+            columns = limits.columns
+        box = (np.asarray(end, np.float64).tolist() for end in (self.low, self.high))
+        return dataclasses.replace(self, limits=rules.bind(*columns, *box))
+
+    def interval(self, observation: Any, last: Any = NOT_GIVEN) -> Interval:
+        """Return the allowed actions of raw observations, with the limits that set them."""
+        if self.limits is None:
+            raise ValueError("this policy has no limits; with_limits puts some around it")
+        observation, last = self._checked(observation, last)
+        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+            return self.limits.interval(observation, last)
+        return _intervals(self.limits)(observation, last)
+
+    def _checked(self, observation: Any, last: Any) -> tuple[Any, Any]:
+        """Return observation and last action in the policy's type; refuse unusable ones."""
+        observation = _checked(observation, self.low.dtype, self.observation_columns)
+        if self.limits is None or not self.limits.needs_last_action:
+            return observation, None
+        if last is NOT_GIVEN:
+            raise ValueError(
+                "limits depend on the last action: give last=..., or last=None at the first step "
+                "of an episode"
+            )
+        shape = (*observation.shape[:-1], self.low.size)
+        if last is None:
+            return observation, jnp.full(shape, jnp.nan, self.low.dtype)
+        last = jnp.asarray(last, self.low.dtype)
+        if last.shape not in (shape, shape[-1:]):
+            raise ValueError(
+                f"the last action must have the shape {shape} of the actions, got {last.shape}"
+            )
+        return observation, jnp.broadcast_to(expand_to_rank(last, len(shape)), shape)
+
+    def _refuse_without_action(self, observation: Any, last: Any, action: np.ndarray) -> None:
+        """Raise for the first state without an allowed action, with the limits that are why."""
+        missing = np.isnan(action).any(axis=-1)
+        if not missing.any():
+            return
+        found = self.interval(observation, last)
+        row = tuple(np.argwhere(missing)[0].tolist())
+        assert self.limits is not None
+        why = self.limits.reasons(jax.tree.map(lambda part: part[row], found))
+        where = f"row {', '.join(map(str, row))}" if row else "this state"
+        more = f" ({int(missing.sum()):,} states)" if missing.sum() > 1 else ""
+        raise ValueError(
+            f"no action is allowed in {where}{more}: {'; '.join(why)}. Ask `interval` before "
+            "acting, or add a fallback to the limits"
         )
 
-    def support(self, observation: Any) -> tuple[ActionRows, ActionRows]:
-        """Return the lowest and the highest possible action, per coordinate."""
-        observation = _checked(observation, self.low.dtype, self.observation_columns)
-        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
-            return self._support(observation)
-        programs, arrays = _compiled(self)
-        return programs.support(arrays, observation)
-
-    def act(self, observation: Any, key: Key[Array, ""] | None = None) -> ActionRows:
-        """Return an action in the box: a sample if a key is given, else the centre."""
-        observation = _checked(observation, self.low.dtype, self.observation_columns)
-        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
-            return self._act(observation, key)
-        programs, arrays = _compiled(self)
-        return programs.act(arrays, observation, key)
-
-    def agreement(self, observation: Any) -> Agreement:
+    def agreement(self, observation: Any, last: Any = NOT_GIVEN) -> Agreement:
         """Return how far the seeds agree in each state; one seed agrees with itself."""
-        return Agreement(*self.act_and_agree(observation)[1:])
+        return Agreement(*self.act_and_agree(observation, last=last)[1:])
 
-    def decide(self, observation: Any, key: Key[Array, ""] | None = None) -> Any:
+    def decide(
+        self, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+    ) -> Any:
         """Return an action, or a referral with its reasons, for each state.
 
         The result is a `fat2thin.policies.decision.Decision`. Nothing is raised for the values of a
@@ -154,17 +238,17 @@ class Policy(eqx.Module):
         """
         from fat2thin.policies.decision import decide  # it needs this class
 
-        return decide(self, observation, key)
+        return decide(self, observation, key, last)
 
     def act_and_agree(
-        self, observation: Any, key: Key[Array, ""] | None = None
+        self, observation: Any, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
     ) -> tuple[Array, Array, Array]:
         """Return the action, the disagreement and the overlap of each state, in one program."""
-        observation = _checked(observation, self.low.dtype, self.observation_columns)
+        observation, last = self._checked(observation, last)
         if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
-            return self._act_and_agree(observation, key)
+            return self._act_and_agree(observation, key, last)
         programs, arrays = _compiled(self)
-        return programs.act_and_agree(arrays, observation, key)
+        return programs.act_and_agree(arrays, observation, key, last)
 
     def in_box(self, low: tuple[float, ...], high: tuple[float, ...]) -> "Policy":
         """Return the same policy for another action box, in that box's units."""
@@ -182,10 +266,17 @@ class Policy(eqx.Module):
         family = Transformed(self.family, action_transforms) if action_transforms else self.family
         return dataclasses.replace(self, network=network, family=family)
 
-    def _support(self, observation: Any) -> tuple[Array, Array]:
+    def _support(self, observation: Any, last: Any = None) -> tuple[Array, Array]:
+        if self.limits is not None:
+            placed = self._placed(observation, last)
+            return placed.low, placed.high
         return self.family.support(*self._head_and_box(observation))
 
-    def _act(self, observation: Any, key: Array | None) -> Array:
+    def _act(self, observation: Any, key: Array | None, last: Any = None) -> Array:
+        if self.limits is not None:
+            placed = self._placed(observation, last)
+            action = placed.centre if key is None else placed.law.sample(key)
+            return jnp.clip(action, placed.low, placed.high)
         head, *box = self._head_and_box(observation)
         if key is None:
             action = self.family.centre(head, *box)
@@ -194,12 +285,20 @@ class Policy(eqx.Module):
         # The box comes last, because the support of some families is wider than the box.
         return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
 
-    def _act_and_agree(self, observation: Any, key: Array | None) -> tuple[Array, Array, Array]:
+    def _placed(self, observation: Any, last: Any) -> Placed:
+        """Return the law in the allowed intervals."""
+        assert self.limits is not None
+        ends = self.limits.ends(jnp.asarray(observation), last)
+        return self.family.limited(*self._head_and_box(observation), *ends)
+
+    def _act_and_agree(
+        self, observation: Any, key: Array | None, last: Any
+    ) -> tuple[Array, Array, Array]:
         agreement = getattr(self.network, "agreement", None)
         rows = observation.shape[:-1]
         alone = Agreement(jnp.zeros(rows, self.low.dtype), jnp.ones(rows, bool))
         found = alone if agreement is None else agreement(jnp.asarray(observation))
-        return self._act(observation, key), *found
+        return self._act(observation, key, last), *found
 
     def _head_and_box(self, observation: Any) -> tuple[Head, Array, Array]:
         """Return the head, and the box expanded to the rank of the observation."""
@@ -225,7 +324,7 @@ def _compiled(policy: Policy) -> tuple[_Programs, list[Array]]:
     found = _COMPILED.get(policy)
     if found is None:
         # Without names, units and referral: they must not cause a compilation.
-        plain = Policy(policy.network, policy.low, policy.high, policy.family)
+        plain = Policy(policy.network, policy.low, policy.high, policy.family, limits=policy.limits)
         leaves, structure = jax.tree.flatten(plain)
         fixed = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
         arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
@@ -242,16 +341,23 @@ def _programs(structure: Any, fixed: tuple[Any, ...]) -> _Programs:
         leaves = [next(left) if leaf is None else leaf for leaf in fixed]
         return jax.tree.unflatten(structure, leaves)
 
-    def act(arrays: list[Array], seen: Any, key: Array | None) -> Array:
-        return rebuilt(arrays)._act(seen, key)
+    def act(arrays: list[Array], seen: Any, key: Array | None, last: Array | None) -> Array:
+        return rebuilt(arrays)._act(seen, key, last)
 
-    def support(arrays: list[Array], seen: Any) -> tuple[Array, Array]:
-        return rebuilt(arrays)._support(seen)
+    def support(arrays: list[Array], seen: Any, last: Array | None) -> tuple[Array, Array]:
+        return rebuilt(arrays)._support(seen, last)
 
-    def act_and_agree(arrays: list[Array], seen: Any, key: Array | None) -> tuple:
-        return rebuilt(arrays)._act_and_agree(seen, key)
+    def act_and_agree(
+        arrays: list[Array], seen: Any, key: Array | None, last: Array | None
+    ) -> tuple[Array, Array, Array]:
+        return rebuilt(arrays)._act_and_agree(seen, key, last)
 
     return _Programs(jax.jit(act), jax.jit(support), jax.jit(act_and_agree))
+
+
+@functools.lru_cache(maxsize=64)
+def _intervals(limits: Limits) -> Callable[..., Interval]:
+    return jax.jit(limits.interval)
 
 
 def _checked(observation: Any, dtype: Any, columns: Sequence[Column]) -> Any:
