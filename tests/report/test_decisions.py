@@ -118,3 +118,29 @@ def test_ordinal_texts_need_the_toml(folder):
     assert all(read_states(file, plain).faults)
     file.write_text("level\n")
     assert read_states(file, plain).observation.shape == (0, 1)
+
+
+def test_limits_are_obeyed_and_named(folder, capsys):
+    limits, out = folder / "limits.toml", folder / "limited.csv"
+    limits.write_text(
+        '[limits]\ncap = "dose <= 0.02 * weight"\nrate = "abs(dose - last_dose) <= 0.05"\n'
+        'heavy = "no action when weight > 79"\nfloor = "dose >= 1.9 when weight < 61"\n'
+    )
+    states = folder / "rated.csv"
+    states.write_text(
+        "weight,sex,level,last_dose\n70,f,1,\n70,f,1,0.3\n80,f,1,0.3\n60,m,1,0.3\n70,f,1,much\n"
+    )
+    words = [str(folder / "run"), str(states), "--limits", str(limits), "--distance", "1e6"]
+    main(["decide", *words, "--disagreement", "1e6", "--out", str(out)])
+    found = arrow_csv.read_csv(out).to_pydict()
+    assert found["decision"] == ["act", "act", "refer", "refer", "refer"]
+    assert found["dose"][1] == pytest.approx(0.3, abs=0.0501)
+    assert 0.25 <= found["dose_low"][1] <= found["dose_high"][1] <= 0.35
+    assert found["reasons"][2] == "limits forbid acting: heavy: no action when weight > 79"
+    assert found["reasons"][3].startswith("limits conflict: ")
+    assert "floor: dose >= 1.9 when weight < 61" in found["reasons"][3]
+    assert found["reasons"][4] == "invalid input: last_dose is 'much', which cannot be used"
+    assert "row 5 (line 6): last_dose is 'much'" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"states.csv.*'last_dose'.*is missing, and limits depend"):
+        decide(folder, "--limits", str(limits), "--out", str(folder / "never.csv"))
+    assert not (folder / "never.csv").exists()

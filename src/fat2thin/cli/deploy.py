@@ -16,6 +16,7 @@ def decide(
     seed: int | None = None,
     keep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN ...")] = (),
     columns: Annotated[Path | None, tyro.conf.arg(metavar="TOML")] = None,
+    limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     distance: float = 1.0,
     disagreement: float = 0.25,
     overwrite: bool = False,
@@ -34,12 +35,15 @@ def decide(
         seed: Decide by one seed instead of all.
         keep: Columns of the table to copy, for example: --keep patient day.
         columns: TOML of the log, whose categories encode columns of texts.
+        limits: TOML file with a table [limits]. If a limit depends on the last action, the table of
+            states needs its column, such as last_dose, empty at the first step of an episode.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
         overwrite: Replace an existing file.
     """
     from fat2thin.data.states import read_states
     from fat2thin.policies.decision import Thresholds, with_referral
+    from fat2thin.policies.limit_language import LAST
     from fat2thin.report import decisions
     from fat2thin.training import load
 
@@ -50,7 +54,10 @@ def decide(
             raise ValueError(f"{out} exists; --overwrite replaces it")
         policy = load(folder).policy(seed)
         policy = with_referral(policy, thresholds=Thresholds(distance, disagreement))
-        found = read_states(states, policy.observation_columns, columns, keep)
+        policy = policy if limits is None else policy.with_limits(limits)
+        rates = policy.limits is not None and policy.limits.needs_last_action
+        last = [f"{LAST}{column.name}" for column in policy.action_columns if rates]
+        found = read_states(states, policy.observation_columns, columns, keep, last)
         table, summary = decisions.decisions_table(policy, found)
         decisions.save_decisions(table, out)
     print(summary)

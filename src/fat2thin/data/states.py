@@ -37,6 +37,8 @@ class States:
     kept: dict[str, pa.ChunkedArray]
     """Columns that were asked for, unchanged."""
     table: CsvFile | ParquetFile
+    last: Float[ndarray, "rows action"] | None = None
+    """The last actions, if they were asked for: nan where there is none, inf where invalid."""
 
     def named_faults(self) -> list[str]:
         """Return the first invalid rows as sentences that name the file, the line and the cell."""
@@ -51,28 +53,37 @@ class States:
 
 
 def read_states(
-    path: Path, columns: Sequence[Column], schema: Path | None = None, keep: Sequence[str] = ()
-) -> States:
+    path: Path, columns: Sequence[Column], schema: Path | None = None, keep: Sequence[str] = (),
+    last: Sequence[str] = (),
+) -> States:  # fmt: skip
     """Return the states of a CSV or Parquet file for a policy with these observation columns.
 
-    `schema` is the TOML of the log: its categories encode columns of texts. A missing column is an
-    error; an invalid cell is a fault of its row.
+    `schema` is the TOML of the log: its categories encode columns of texts. `last` are the columns
+    of last actions, empty at the first step of an episode. A missing column is an error; an invalid
+    cell is a fault of its row.
     """
     table = open_table(path)
     details = {} if schema is None else read_schema(schema).columns
     sources = _sources(table, columns, details)
+    for name in last:
+        if name not in table.columns:
+            raise file_error(
+                path, "is missing, and limits depend on the last action",
+                "Add this column, with empty cells at the first step of an episode.", name,
+            )  # fmt: skip
     for name in keep:
         if name not in table.columns:
             hint = did_you_mean(name, table.columns)
             raise file_error(path, f"has no such column{hint}", "Correct --keep.", name)
     if isinstance(table, ParquetFile):
         # A small Parquet file may declare more equal rows than fit in memory.
-        size = table.row_bound * (8 * len(columns) + 64)
+        size = table.row_bound * (8 * (len(columns) + len(last)) + 64)
         if size > default_limit():
             complaint = f"has {table.row_bound:,} rows, which would take {size:,} bytes"
             raise file_error(path, complaint, "Split it into several files.")
-    wanted = tuple(dict.fromkeys((*(source.name for source in sources), *keep)))
+    wanted = tuple(dict.fromkeys((*(source.name for source in sources), *last, *keep)))
     blocks, faults = [np.zeros((0, len(columns)))], list[str]()
+    before = [np.zeros((0, len(last)))]
     kept: dict[str, list[pa.Array]] = {name: [] for name in keep}
     try:
         for batch in table.batches(wanted):
@@ -81,6 +92,9 @@ def read_states(
             for source in sources:
                 block[:, source.places] = source.read(batch[source.name], notes)
             blocks.append(block)
+            before.append(np.empty((rows, len(last))))
+            for place, name in enumerate(last):
+                before[-1][:, place] = _last_actions(batch[name], name, notes)
             faults += ["; ".join(of_row) for of_row in notes]
             for name in keep:
                 kept[name].append(batch[name])
@@ -90,7 +104,8 @@ def read_states(
         name: pa.chunked_array(parts) if parts else pa.chunked_array([], pa.string())
         for name, parts in kept.items()
     }
-    return States(np.concatenate(blocks), tuple(faults), whole, table)
+    handed_in = np.concatenate(before) if last else None
+    return States(np.concatenate(blocks), tuple(faults), whole, table, handed_in)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +139,17 @@ class _Source:
         return values
 
 
+def _last_actions(cells: pa.Array, name: str, notes: list[list[str]]) -> ndarray:
+    """Return last actions: nan for an empty cell, inf with a note for an invalid one."""
+    known = np.asarray([not _is_empty(cell.as_py()) for cell in cells], bool)
+    values, of_known = np.full(len(cells), np.nan), [notes[row] for row in np.flatnonzero(known)]
+    read, good = _good_cells(cells.filter(pa.array(known)), numbers, name, of_known)
+    found = np.full(len(of_known), np.inf)
+    found[good] = read
+    values[known] = found
+    return values
+
+
 def _good_cells(
     cells: pa.Array, convert: Callable[[pa.Array], ndarray], name: str, notes: list[list[str]]
 ) -> tuple[ndarray, ndarray]:
@@ -144,10 +170,14 @@ def _good_cells(
     return np.zeros(0), good
 
 
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def _what(cell: Any, otherwise: str) -> str:
     """Return what is wrong with one cell: errors about a column quote only its first."""
     value = cell.as_py()
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if _is_empty(value):
         return "is missing"
     if isinstance(value, str):
         shown = value if len(value) <= 40 else f"{value[:40]}…"

@@ -12,7 +12,7 @@ import pyarrow.parquet as arrow_parquet
 
 from fat2thin.atomic_files import write
 from fat2thin.data.states import States
-from fat2thin.policies.decision import INVALID, Decision
+from fat2thin.policies.decision import CONFLICT, FORBIDDEN, INVALID, Decision
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
 
@@ -63,11 +63,13 @@ def save_decisions(table: pa.Table, out: Path) -> None:
 def _columns(policy: Policy, states: States, rows: slice) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the columns of some rows, and the number of referrals by reason."""
     seen, faults = states.observation[rows], states.faults[rows]
-    found = policy.decide(seen)
+    last = None if states.last is None else states.last[rows]
+    found = policy.decide(seen, last=last)
     low, high = (np.full(found.action.shape, np.nan) for _ in range(2))
     acts = ~found.referred
     if acts.any():
-        low[acts], high[acts] = policy.support(seen[acts])
+        before = None if last is None else last[acts]
+        low[acts], high[acts] = policy.support(seen[acts], before)
     columns: dict[str, Any] = {"decision": np.where(found.referred, REFER, ACT)}
     for place, column in enumerate(policy.action_columns):
         columns[column.name] = found.action[:, place]
@@ -82,8 +84,10 @@ def _columns(policy: Policy, states: States, rows: slice) -> tuple[dict[str, Any
 
 
 def _reasons(found: Decision, row: int, fault: str) -> str:
-    names = found.reasons(row)
-    return "; ".join(f"{name}: {fault}" if name == INVALID and fault else name for name in names)
+    limits = ", ".join(found.blocked_by(row))
+    details = {INVALID: fault, CONFLICT: limits, FORBIDDEN: limits}
+    names = ((name, details.get(name)) for name in found.reasons(row))
+    return "; ".join(f"{name}: {detail}" if detail else name for name, detail in names)
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
