@@ -1,5 +1,7 @@
 """One policy from several seeds, and decisions with referrals."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,11 @@ import numpy as np
 import pytest
 from scipy import integrate
 
+from fat2thin.columns import Column
 from fat2thin.policies.decision import (
+    CONFLICT,
     DISAGREE,
+    FORBIDDEN,
     INVALID,
     OUTSIDE,
     PRACTICE,
@@ -150,9 +155,9 @@ def test_a_cautious_policy_does_what_decide_says():
     found = policy.decide(SEEN)
     assert 0 < found.referred.sum() < len(SEEN)
     for fallback, expected in ((PRACTICE, [1.5, 1.5]), ([9.0, -1.0], [9.0, -1.0])):
-        act = Cautious(Centred(policy), fallback_of(fallback, policy))
+        act = Cautious(policy, fallback_of(fallback, policy))
         np.testing.assert_array_equal(act.refers(jnp.asarray(SEEN)), found.referred)
-        given = np.asarray(eqx.filter_jit(act)(jax.random.key(0), jnp.asarray(SEEN)))
+        given = np.asarray(eqx.filter_jit(Centred(act))(jax.random.key(0), jnp.asarray(SEEN)))
         wanted = np.where(found.referred[:, None], expected, policy.act(SEEN))
         np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-6)
     assert found.shares()["referred"] == found.referred.mean()
@@ -160,6 +165,36 @@ def test_a_cautious_policy_does_what_decide_says():
     for wrong in ("mean", [11.0, 0.0], [1.0], [np.nan, 0.0], "x"):
         with pytest.raises(ValueError, match="a fallback is 'practice', or one number"):
             fallback_of(wrong, policy)
+
+
+def test_limits_that_leave_no_action_are_a_referral():
+    policy = dataclasses.replace(
+        with_referral(ensemble_of(members()[1], "median"), Far(), Thresholds(1e9, 1e9)),
+        observation_columns=(Column("x"), Column("y"), Column("z")),
+        action_columns=(Column("a"), Column("b")),
+    )  # fmt: skip
+    middle = float(np.median(SEEN[:, 0]))
+    rules = {
+        "cap": f"a <= 1 when x > {middle}", "floor": "a >= 2",
+        "stop": f"no action when y > {middle}", "rate": "abs(b - last_b) <= 0.5",
+    }  # fmt: skip
+    limited = policy.with_limits(rules)
+    last = np.full((len(SEEN), 2), np.nan)
+    last[1], last[2] = [0.0, np.inf], [0.0, 1.0]
+    found = limited.decide(SEEN, last=last)
+    usable = np.arange(len(SEEN)) != 1
+    np.testing.assert_array_equal(found.because[CONFLICT], (SEEN[:, 0] > middle) & usable)
+    np.testing.assert_array_equal(found.because[FORBIDDEN], (SEEN[:, 1] > middle) & usable)
+    assert found.reasons(1) == (INVALID,)
+    row = int(np.flatnonzero(found.because[CONFLICT] & ~found.because[FORBIDDEN])[0])
+    assert found.blocked_by(row) == (f"cap: a <= 1 when x > {middle}", "floor: a >= 2")
+    acts = ~found.referred
+    assert acts.any() and (found.action[acts, 0] >= 2).all()
+    assert abs(limited.decide(np.full(3, middle), last=last[2]).action[1] - 1.0) <= 0.5
+    refers = Cautious(limited, fallback_of(1.0, limited)).refers(jnp.asarray(SEEN), last)
+    np.testing.assert_array_equal(np.asarray(refers)[usable], found.referred[usable])
+    with pytest.raises(ValueError, match=r"limits depend on the last action: give last="):
+        limited.decide(SEEN)
 
 
 def test_a_policy_without_a_summary_says_so():

@@ -17,6 +17,7 @@ import tyro
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
+from fat2thin.cli.deploy import decide
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
 from fat2thin.cli.reading import (
     check_arguments,
@@ -321,6 +322,7 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
 command("Train")(sweep)
 command("Train")(track)
 command("Judge")(report)
+command("Deploy")(decide)
 command("Paper")(reproduce)
 command("Paper")(claims)
 

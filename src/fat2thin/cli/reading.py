@@ -20,7 +20,7 @@ from fat2thin.settings.options import CHOICES, explain
 from fat2thin.terminal_text import closest_first, did_you_mean
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
-LISTS = ("formats", "grid", "set", "slurm", "snapshots")  # options that take several values
+LISTS = ("formats", "grid", "keep", "set", "slurm", "snapshots")  # options that take several values
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:

@@ -85,7 +85,7 @@ class Coverage(eqx.Module):
 
         `xp` is `numpy` or `jax.numpy`. Not a number becomes infinite.
         """
-        return self._nearest(observation, xp)[0] / self.threshold
+        return Coverage._nearest(self, observation, xp)[0] / self.threshold
 
     def practice(self, observation: Any, xp: Any = np) -> Any:
         """Return the mean logged action of the nearest centroid, shape (*rows, action)."""
@@ -109,7 +109,9 @@ class Coverage(eqx.Module):
         return xp.clip(xp.matmul(centred, self.whitening, **precise), -_FARTHEST, _FARTHEST)
 
     def _nearest(self, observation: Any, xp: Any) -> tuple[Any, Any]:
-        placed = self.place(observation, xp)
+        # Not self.place: Equinox makes a pytree of every bound method, which takes longer than
+        # the distances of one state.
+        placed = Coverage.place(self, observation, xp)
         flat = xp.reshape(placed, (-1, placed.shape[-1]))
         squares = _squared_distances(flat, self.centroids, xp)
         scaled = squares / xp.square(xp.asarray(self.radius))[None]

@@ -5,6 +5,7 @@ referred as well.
 """
 
 import dataclasses
+import itertools
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -14,10 +15,11 @@ from jaxtyping import Array, Bool, Float, Key
 from numpy import ndarray
 
 from fat2thin.columns import transform, transforms_of
-from fat2thin.policies.policy import NOT_GIVEN, Policy, Sampled
+from fat2thin.policies.policy import NOT_GIVEN, Policy
 
 OUTSIDE, DISAGREE, INVALID = "outside the log", "seeds disagree", "invalid input"
-REASONS = (OUTSIDE, DISAGREE, INVALID)
+CONFLICT, FORBIDDEN = "limits conflict", "limits forbid acting"
+REASONS = (OUTSIDE, DISAGREE, CONFLICT, FORBIDDEN, INVALID)
 PRACTICE = "practice"
 """The fallback that does what was logged in similar states."""
 
@@ -82,10 +84,18 @@ class Decision:
     """Distance from the log, in thresholds; nan for invalid input."""
     disagreement: Float[ndarray, "*rows"]
     """Disagreement of the seeds, as a share of the action box; nan for invalid input."""
+    blocking: Bool[ndarray, "*rows limits"]
+    """The limits that leave no action in a state."""
+    limits: tuple[str, ...] = ()
+    """Name and text of each limit of the policy."""
 
     def reasons(self, *row: int) -> tuple[str, ...]:
         """Return the reasons of one state, given by its index; none if it was not referred."""
         return tuple(name for name, mask in self.because.items() if mask[row])
+
+    def blocked_by(self, *row: int) -> tuple[str, ...]:
+        """Return name and text of the limits that leave no action in one state."""
+        return tuple(itertools.compress(self.limits, self.blocking[row]))
 
     def shares(self) -> dict[str, float]:
         """Return the share of states that are referred, and the share of each reason."""
@@ -98,8 +108,9 @@ def decide(
 ) -> Decision:
     """Return an action or a referral for each state, shape (*rows, observation).
 
-    The action is the centre of the policy, or a sample if a key is given. A wrong number of columns
-    raises a ValueError.
+    The action is the centre of the policy, or a sample if a key is given. `last` is the last
+    action for limits that depend on it, shape (*rows, action), nan at the first step of an episode.
+    A wrong number of columns raises a ValueError.
     """
     coverage, thresholds = _referral(policy)
     seen = np.asarray(observation, np.float64)
@@ -111,56 +122,79 @@ def decide(
         )
     shape, rows = seen.shape[:-1], seen.reshape(-1, seen.shape[-1])
     known, valid = _usable(rows, policy)
+    limits = () if policy.limits is None else policy.limits.parsed
+    last = _last_rows(policy, last, shape)
+    if last is not None:
+        valid &= ~np.isinf(last).any(axis=1)
     action = np.full((len(rows), policy.low.size), np.nan)
     distance, disagreement = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    overlap = np.ones(len(rows), bool)
+    overlap, blocking = np.ones(len(rows), bool), np.zeros((len(rows), len(limits)), bool)
+    conflict, forbidden = np.zeros((2, len(rows)), bool)
     if valid.any():
         known = known if valid.all() else known[valid]
-        found = policy.act_and_agree(known, key, last)
+        before = last if last is None or valid.all() else last[valid]
+        # Unbound, because Equinox makes a pytree of every bound method, which takes time.
+        found = Policy.act_and_agree(policy, known, key, before)
         action[valid], disagreement[valid], overlap[valid] = map(np.asarray, found)
-        distance[valid] = coverage.distance(known)
+        distance[valid] = type(coverage).distance(coverage, known)
+        if policy.limits is not None:
+            interval = Policy.interval(policy, known, before)
+            conflict[valid], forbidden[valid] = interval.conflict, interval.forbidden
+            forbids = np.asarray([limit.forbids_acting for limit in limits])
+            binds, conflicting = map(np.asarray, (interval.binds, interval.conflicting))
+            blocking[valid] = conflicting | (binds & forbids)
     because = {
         OUTSIDE: distance > thresholds.distance,
         DISAGREE: _apart(policy, disagreement, overlap, thresholds),
+        CONFLICT: conflict,
+        FORBIDDEN: forbidden,
         INVALID: ~valid,
     }
-    referred = because[OUTSIDE] | because[DISAGREE] | because[INVALID]
+    referred = np.any([*because.values()], axis=0)
     action[referred] = np.nan
     return Decision(
         action.reshape(*shape, -1), referred.reshape(shape),
         {name: mask.reshape(shape) for name, mask in because.items()},
         distance.reshape(shape), disagreement.reshape(shape),
+        blocking.reshape(*shape, len(limits)),
+        tuple(f"{limit.name}: {limit.text}" for limit in limits),
     )  # fmt: skip
 
 
 class Cautious(eqx.Module):
     """Acts like a policy where it would decide, and by a fallback where it would refer.
 
-    It works inside compiled programs, so that tasks can evaluate it.
+    It takes the place of a `Policy` in `Sampled` and `Centred` and works inside compiled programs,
+    so that tasks can evaluate it.
     """
 
-    way: Sampled
-    """How the policy acts where the state is not referred."""
+    policy: Policy
     fallback: Any
     """An action of shape (action,), or `PRACTICE`: the mean logged action of similar states."""
 
-    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
-        """Return the action, or that of the fallback."""
-        policy = self.way.policy
+    def act(
+        self, observation: Array, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
+    ) -> Array:
+        """Return the policy's action, or that of the fallback."""
+        policy = self.policy
         if isinstance(self.fallback, str):
             other = _referral(policy)[0].practice(observation, jnp)
         else:
             other = jnp.asarray(self.fallback, policy.low.dtype)
             other = jnp.broadcast_to(other, (*observation.shape[:-1], policy.low.size))
-        return jnp.where(self.refers(observation)[..., None], other, self.way(key, observation))
+        refers = self.refers(observation, last)[..., None]
+        return jnp.where(refers, other, policy.act(observation, key, last))
 
-    def refers(self, observation: Array) -> Bool[Array, "*rows"]:
+    def refers(self, observation: Array, last: Any = NOT_GIVEN) -> Bool[Array, "*rows"]:
         """Return which of these states are referred."""
-        policy = self.way.policy
+        policy = self.policy
         coverage, thresholds = _referral(policy)
-        _, disagreement, overlap = policy.act_and_agree(observation)
+        _, disagreement, overlap = policy.act_and_agree(observation, last=last)
         outside = coverage.distance(observation, jnp) > thresholds.distance
-        return outside | _apart(policy, disagreement, overlap, thresholds)
+        refers = outside | _apart(policy, disagreement, overlap, thresholds)
+        return (
+            refers if policy.limits is None else refers | ~policy.interval(observation, last).acts
+        )
 
 
 def fallback_of(given: Literal["practice"] | Any, policy: Policy) -> Any:
@@ -199,6 +233,22 @@ def _apart(policy: Policy, disagreement: Any, overlap: Any, thresholds: Threshol
     """Return where seeds disagree: also without a common action, if only that may be taken."""
     apart = disagreement > thresholds.disagreement
     return apart | ~overlap if getattr(policy.network, "rule", None) == "consensus" else apart
+
+
+def _last_rows(policy: Policy, last: Any, shape: tuple[int, ...]) -> Any:
+    """Return the last actions, shape (rows, action); None if no limit needs them."""
+    if policy.limits is None or not policy.limits.needs_last_action:
+        return None
+    if last is NOT_GIVEN:
+        raise ValueError(
+            "limits depend on the last action: give last=..., or last=None at the first step of an "
+            "episode"
+        )
+    wide = (*shape, policy.low.size)
+    given = np.full(wide, np.nan) if last is None else np.asarray(last, policy.low.dtype)
+    if given.shape not in (wide, wide[-1:]):
+        raise ValueError(f"the last action must have the shape {wide}, got {given.shape}")
+    return np.broadcast_to(given, wide).reshape(-1, wide[-1])
 
 
 def _usable(rows: ndarray, policy: Policy) -> tuple[ndarray, Bool[ndarray, " rows"]]:

@@ -403,7 +403,8 @@ def _refuse_unusable(observation: np.ndarray, columns: Sequence[Column]) -> None
 class Sampled(eqx.Module):
     """Acts by sampling a policy."""
 
-    policy: Policy
+    policy: Any
+    """A `Policy`, or one with a fallback (`fat2thin.policies.decision.Cautious`)."""
 
     def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
         """Return a sampled action."""
