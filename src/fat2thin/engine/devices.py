@@ -207,7 +207,7 @@ def jobs_at_a_time(program: Program, jobs: Jobs, data_size: int) -> int | None:
 
 def share_of_logs() -> float:
     """Return how many bytes of logs a device holds at most: half of the memory that it offers."""
-    return 0.5 * (memory_limit() or _offered() or 2 * default_limit())
+    return 0.5 * (memory_limit() or free_memory() or 2 * default_limit())
 
 
 def jobs_that_fit(program: Program, jobs: Jobs, data_size: int, memory: float) -> int:
