@@ -117,7 +117,7 @@ def train(folder: str, seeds: int, window: int, updates: int) -> None:
     peak.start()
     began = time.perf_counter()
     spec = make_spec(
-        "fttpo", folder, steps=10**8, seeds=seeds, settings={"hidden": (256, 256)}, window=window,
+        "fttpo", folder, steps=10**7, seeds=seeds, settings={"hidden": (256, 256)}, window=window,
         standardise=True, reward_scale="deviation", log_every=CHUNK, evaluate_every=10**6,
         task="none",
     )  # fmt: skip

@@ -172,7 +172,7 @@ def starts(folder):
         (outdated, "has format 99, this version reads 1"),
         (starts, "has no usable log: .*episode_start"),
     ],
-    ids=str,
+    ids=range(13),
 )  # fmt: skip
 def test_a_damaged_folder_is_refused_by_the_name_of_the_file(damage, message, folder, tmp_path):
     place = copied(folder, tmp_path)
