@@ -13,6 +13,7 @@ from fat2thin.cli.main import TrainOptions, main
 from fat2thin.cli.reading import read_options, read_setting, read_value
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments import sweep
+from fat2thin.experiments.clusters.options import ClusterOptions
 from fat2thin.paper import claims_table, reproduction
 from fat2thin.paper.claims import Claim, Evidence, Verdict
 from fat2thin.paper.claims_table import to_json
@@ -147,7 +148,7 @@ def test_a_grid_drops_settings_that_have_no_effect(monkeypatch, capsys, tmp_path
     """Settings for small, noisy logs have kept_mass=0.3, which only one of the two losses uses."""
     seen = []
     monkeypatch.setattr(
-        sweep, "run_sweeps", lambda sweeps, root: seen.append(sweeps["."]) or sys.exit(0)
+        sweep, "run_sweeps", lambda sweeps, *_: seen.append(sweeps["."]) or sys.exit(0)
     )
     grid = ["--grid", "actor_loss=exact,closed_form", "--grid", "temperature=1,2"]
     with pytest.raises(SystemExit):
@@ -269,17 +270,19 @@ def test_unknown_presets_scales_and_sources_are_errors(wrong, message):
 def test_a_preset_runs_with_the_given_options(tmp_path, capsys, monkeypatch):
     seen = []
 
-    def carry_out(name, asked, root):
-        seen.append((name, asked, root))
+    def carry_out(name, asked, root, compute):
+        seen.append((name, asked, root, compute))
         return SimpleNamespace(
             tables=[Table("a title", ({"method": "fttpo", "mean": 1.0},))], pictures=["a.png"]
         )
 
     monkeypatch.setattr(reproduction, "reproduce", carry_out)
     options = ["--scale", "smoke", "--data", "d4rl", "--seeds", "3", "--steps", "7"]
+    options += ["--cluster", "ray", "--workers", "3", "--retries", "2"]
     text = output(["reproduce", "fig3", *options, "--out", tmp_path], capsys)
-    ((name, asked, root),) = seen
+    ((name, asked, root, compute),) = seen
     assert (name, root) == ("fig3", tmp_path)
+    assert compute.keywords["options"] == ClusterOptions(cluster="ray", workers=3, retries=2)
     assert (asked.scale, asked.source, asked.seeds, asked.steps) == (SCALES["smoke"], "d4rl", 3, 7)
     assert "a title" in text and "\na.png\n" in text
     assert text.endswith(f"saved in {tmp_path}\n")
@@ -288,7 +291,9 @@ def test_a_preset_runs_with_the_given_options(tmp_path, capsys, monkeypatch):
 def test_the_default_folder_of_a_preset_is_named_after_its_scale(capsys, monkeypatch):
     seen = []
     nothing = SimpleNamespace(tables=[], pictures=[])
-    monkeypatch.setattr(reproduction, "reproduce", lambda *given: seen.append(given) or nothing)
+    monkeypatch.setattr(
+        reproduction, "reproduce", lambda *given, compute: seen.append(given) or nothing
+    )
     assert output(["reproduce", "fig1"], capsys).endswith("saved in reproduction/small\n")
     assert seen[0][2].as_posix() == "reproduction/small"
 

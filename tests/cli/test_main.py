@@ -10,7 +10,7 @@ from tyro.extras import SubcommandApp
 import fat2thin
 from fat2thin import data, training
 from fat2thin.cli.commands import app
-from fat2thin.cli.experiments import CommandOptions
+from fat2thin.cli.experiments import ClusterArguments, CommandOptions
 from fat2thin.cli.main import TrainOptions, main
 from fat2thin.cli.reading import LISTS, merge_repeated
 from fat2thin.settings import published as published_settings
@@ -149,14 +149,17 @@ def every_command(registered):
         yield from every_command(target) if isinstance(target, SubcommandApp) else [target]
 
 
+GROUPS = ("options", "cluster")  # parameters that stand for several options
+
+
 def test_exactly_the_options_with_several_values_are_merged():
     """The parser knows these options by type, `merge_repeated` by name."""
     several, one = set(), set()
-    for command in [*every_command(app), TrainOptions, CommandOptions]:
+    for command in [*every_command(app), TrainOptions, CommandOptions, ClusterArguments]:
         kinds = typing.get_type_hints(command)
         marked = typing.get_type_hints(command, include_extras=True)
         for name, parameter in inspect.signature(command).parameters.items():
-            if parameter.kind is not parameter.POSITIONAL_ONLY and name != "options":
+            if parameter.kind is not parameter.POSITIONAL_ONLY and name not in GROUPS:
                 marks = getattr(marked[name], "__metadata__", ())
                 renamed = [mark.name for mark in marks if getattr(mark, "name", None)]
                 option = (*renamed, name.replace("_", "-"))[0]

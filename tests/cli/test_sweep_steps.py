@@ -20,7 +20,7 @@ from fat2thin.experiments import sweep
 def test_a_sweep_makes_the_updates_of_a_run(dataset, options, steps, monkeypatch):
     seen = []
 
-    def stop(sweeps, root):
+    def stop(sweeps, *_):
         seen.extend(one.base.steps for one in sweeps.values())
         raise ValueError("seen")
 

@@ -61,7 +61,7 @@ def test_runs_below_a_folder_without_a_plan_are_counted(root):
 
 
 def test_following_ends_with_the_processes(root):
-    """While a process trains, the view goes on; the lock is released in the third reading."""
+    """While a process trains, the view stays; the lock is released in the third reading."""
     held = locked(root / "half")
     held.__enter__()
     readings = []

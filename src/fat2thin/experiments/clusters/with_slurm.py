@@ -1,6 +1,7 @@
 """Tasks as an array of SLURM jobs, through submitit."""
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from fat2thin.experiments.clusters.with_ray import last_line
 
 WORKERS = 8  # packs at a time by default
 _LOGS = "slurm"
+_LOGGING = "SUBMITIT_LOG_LEVEL"  # read when submitit is imported
 _PAUSE = 1.0
 
 
@@ -78,9 +80,23 @@ def _result(job: Any) -> TaskResult:
         return TaskResult(INTERRUPTED, f"SLURM job {job.job_id} was lost ({job.state.lower()})")
 
 
+def _submitit() -> Any:
+    """Return submitit, imported without its logging setup, which closes the handlers of others."""
+    before = os.environ.get(_LOGGING)
+    os.environ[_LOGGING] = "NOCONFIG"
+    try:
+        return load_extra("submitit", SLURM)
+    finally:
+        # Jobs inherit the environment and keep their logs.
+        if before is None:
+            del os.environ[_LOGGING]
+        else:
+            os.environ[_LOGGING] = before
+
+
 def executor(options: ClusterOptions, folder: Path, readable: bool) -> Any:
     """Return submitit's executor; a `readable` one only writes text and needs no SLURM."""
-    kind = load_extra("submitit", SLURM).SlurmExecutor
+    kind = _submitit().SlurmExecutor
     if readable:
         kind = type("Readable", (kind,), {"affinity": classmethod(lambda cls: 1)})
     elif kind.affinity() < 0:
