@@ -1,11 +1,13 @@
 """The summary of a log's states, its calibration, and the exact nearest logged cases."""
 
+import dataclasses
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate, stats
 
 from fat2thin import data
 from fat2thin.columns import Column, Transform
@@ -126,6 +128,46 @@ def test_the_summary_is_plain_arrays():
     ):
         with pytest.raises(ValueError):
             coverage_from_arrays({**arrays, name: wrong}, COVERAGE.episodes)
+
+
+def test_the_mixture_of_one_centroid_is_a_gaussian_with_its_conditional_means():
+    """Against SciPy, and the formula for the conditional mean of a Gaussian."""
+    log = normal_log(3, scale=(1.0, 50.0, 1.0))
+    seen = log.observation.astype(np.float64) @ np.array([[1, 0.2, 0], [0, 1, 0.01], [0.5, 0, 1]])
+    coverage = summarise_states(dataclasses.replace(log, observation=seen, next_observation=seen))
+    one = dataclasses.replace(
+        coverage, centroids=np.zeros((1, 3)), radius=np.array([3.0**0.5]), rows=np.array([1000]),
+        action=np.zeros((1, 1)),
+    )  # fmt: skip
+    covariance = np.cov(seen.T, bias=True)
+    points = np.array([[0.3, 20.0], [-2.0, 90.0]])
+    mixture, mean = one.mixture([0, 1]), seen.mean(axis=0)
+    part = covariance[:2, :2]
+    exact = stats.multivariate_normal(mean[:2], part).logpdf(points)
+    np.testing.assert_allclose(mixture.log_density(points), exact, rtol=1e-4)
+    found = mixture.typical(points)
+    rest = mean[2] + (points - mean[:2]) @ np.linalg.solve(part, covariance[:2, 2])
+    np.testing.assert_allclose(found, np.column_stack([points, rest]), rtol=1e-4, atol=1e-4)
+
+
+def test_a_mixture_integrates_to_one_and_blends_conditional_means():
+    columns = (Column("dose", transform=Transform("log", 1.0)), Column("age"))
+    draw = np.random.default_rng(0)
+    group = np.repeat(draw.integers(2, size=60), 20)
+    seen = np.exp(
+        np.stack([2.0 * group, np.zeros(1200)], axis=1) + 0.1 * draw.normal(size=(1200, 2))
+    )
+    seen[:, 1] = 30.0 * group + draw.normal(size=1200)
+    log = data.Dataset.from_arrays(
+        seen, np.zeros(1200), np.zeros(1200), episode=np.arange(1200) // 20, next_observation=seen,
+        action_low=-1, action_high=1, observation_names=columns,
+    )  # fmt: skip
+    mixture = summarise_states(log).mixture([0])
+    scale = np.linspace(-1.0, 5.0, 4001)
+    density = np.exp(mixture.log_density(np.expm1(scale)[:, None]))
+    assert integrate.simpson(density, x=scale) == pytest.approx(1.0, abs=1e-3)
+    found = mixture.typical(np.array([[1.0], [np.exp(2.0)]]))
+    np.testing.assert_allclose(found[:, 1], [0.0, 30.0], atol=1.5)
 
 
 def test_a_log_of_few_rows_is_refused_and_one_episode_works():

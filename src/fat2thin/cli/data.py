@@ -42,14 +42,17 @@ def info(
         seed: Seed of the log, for data sets that are generated per seed.
     """
     from fat2thin import data
+    from fat2thin.cli.working import working
     from fat2thin.data.summary import summarise
 
     if source is None:
         print(*data.names(), sep="\n")
         return
     with plain_errors(ValueError):
-        dataset = data.load(source, seed)
-    print(summarise(dataset))
+        dataset = _load(source, seed)
+        with working(f"summarising {source}"):
+            summary = summarise(dataset)
+    print(summary)
 
 
 @app.command
@@ -60,11 +63,13 @@ def check(source: _Source, /, seed: int = 0) -> None:
         source: Name of a data set, for example treatment/cubic, or the path of a file.
         seed: Seed of the log, for data sets that are generated per seed.
     """
-    from fat2thin import data
+    from fat2thin.cli.working import working
     from fat2thin.data.checks import check as check_log
 
     with plain_errors(ValueError):
-        report = check_log(data.load(source, seed))
+        dataset = _load(source, seed)
+        with working(f"checking {source}"):
+            report = check_log(dataset)
     print(report)
     if report.errors:
         sys.exit(1)
@@ -167,12 +172,13 @@ def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
         out: Path to write to, or minari/ followed by an id.
         overwrite: Replace existing files.
     """
-    from fat2thin import data
+    from fat2thin.data import long_work
     from fat2thin.data.writers import refuse
 
     with plain_errors(ValueError):
         refuse(out, overwrite, source)
-        _write(data.load(source), out, _specification(source))
+        with long_work.arrays_on_disk(_folder_of(out)):
+            _write(_load(source), out, _specification(source))
 
 
 @app.command
@@ -380,13 +386,28 @@ def _specification(name: str) -> Any:
     return dataclasses.replace(gymnasium.spec("fat2thin/Treatment-v0"), kwargs={"task": name})
 
 
-def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") -> None:
-    from fat2thin.data.writers import write
-    from fat2thin.training.progress import recording
+def _load(source: str, seed: int = 0) -> "Dataset":
+    from fat2thin import data
+    from fat2thin.cli.working import working
 
-    # Only logs that are read in parts take long: a pass that writes, and one for the hash.
-    with recording(str(out), 2 * dataset.rows) as progress:
-        paths = write(dataset, out, specification, progress)
+    with working(f"reading {source}"):
+        return data.load(source, seed)
+
+
+def _folder_of(out: Path) -> Path:
+    """Return the folder on whose disk a data set will be written."""
+    from fat2thin.data.writers import destinations
+
+    (place, *_) = destinations(out)
+    return next(folder for folder in place.absolute().parents if folder.is_dir())
+
+
+def _write(dataset: "Dataset", out: Path, specification: Any, pace: str = "") -> None:
+    from fat2thin.cli.working import working
+    from fat2thin.data.writers import write
+
+    with working(f"writing {out}"):
+        paths = write(dataset, out, specification)
     for path in paths:
         print(printable(path))
     episodes = counted(dataset.episode_start.size, "episode")

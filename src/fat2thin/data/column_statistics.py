@@ -43,7 +43,7 @@ def quantiles(table: Rows, shares: Sequence[float]) -> np.ndarray:
         )
     place = np.asarray(shares) * (len(table) - 1)
     ranks = np.unique([np.floor(place), np.ceil(place)]).astype(np.int64)
-    found = _ranked(table, ranks)
+    found = ranked(table, ranks)
     low, high = (
         found[:, np.searchsorted(ranks, end.astype(np.int64))].astype(np.float64)
         for end in (np.floor(place), np.ceil(place))
@@ -51,8 +51,11 @@ def quantiles(table: Rows, shares: Sequence[float]) -> np.ndarray:
     return low + (high - low) * (place - np.floor(place))
 
 
-def _ranked(table: Rows, ranks: np.ndarray) -> np.ndarray:
+def ranked(table: Rows, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return the cells of each column that have these ranks, shape (columns, ranks)."""
+    if table.dtype != np.float32:
+        return np.sort(np.asarray(table).reshape(len(table), -1), axis=0)[ranks].T
+    ranks = np.asarray(ranks)
     width = table.size // len(table)
     upper = np.zeros((width, 2**_HALF), np.int64)
     for rows in blocks(table):

@@ -13,15 +13,16 @@ those of the log, and counts as one of n + 1 of which nothing is known (Lee, Bar
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
-from scipy import sparse
+from scipy import sparse, special
 
-from fat2thin.columns import Transforms, transform
+from fat2thin.columns import Transforms, inverse_transform, transform
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 
@@ -91,6 +92,17 @@ class Coverage(eqx.Module):
         """Return the mean logged action of the nearest centroid, shape (*rows, action)."""
         return xp.take(self.action, self._nearest(observation, xp)[1], axis=0)
 
+    def mixture(self, columns: Sequence[int]) -> "Mixture":
+        """Return the log's states as a mixture of Gaussians, one per centroid, seen by columns."""
+        back = np.linalg.pinv(np.asarray(self.whitening, np.float64))
+        centres = np.asarray(self.mean) + np.asarray(self.centroids, np.float64) @ back
+        # A centroid's rows are spread equally in all whitened directions.
+        variance = np.square(np.asarray(self.radius, np.float64)) / len(back)
+        weight = np.asarray(self.rows) / np.sum(self.rows)
+        return Mixture(
+            np.asarray(columns), centres, variance, back.T @ back, weight, self.transforms
+        )
+
     def at(self, share: float) -> "Coverage":
         """Return the same summary with the threshold for another share, by interpolation."""
         low, high = float(self.levels[0]), float(self.levels[-1])
@@ -124,6 +136,61 @@ class Coverage(eqx.Module):
         """Return the arrays by name."""
         fields = (field.name for field in dataclasses.fields(self))
         return {name: np.asarray(getattr(self, name)) for name in fields if name not in _STATIC}
+
+
+class Mixture(NamedTuple):
+    """A smooth density of logged states, made from a summary alone; all columns are transformed."""
+
+    columns: ndarray
+    """The columns that the density is asked about."""
+    centres: Float[ndarray, "centroids observation"]
+    variance: Float[ndarray, " centroids"]
+    covariance: Float[ndarray, "observation observation"]
+    """That of a centroid with variance 1."""
+    weight: Float[ndarray, " centroids"]
+    transforms: Transforms
+
+    def log_density(self, values: Float[ndarray, "*points columns"]) -> Float[ndarray, "*points"]:
+        """Return the log density of the columns alone, in raw values, per unit of transformed ones.
+
+        Examples:
+            >>> from fat2thin import data
+            >>> log = data.load("treatment/quadratic")
+            >>> mixture = summarise_states(log).mixture([0, 1])
+            >>> middle, far = mixture.log_density(np.array([[0.0, 0.0], [9.0, 9.0]]))
+            >>> bool(middle > far)
+            True
+        """
+        return special.logsumexp(self._log_parts(self._on_scale(values)), axis=-1)
+
+    def typical(
+        self, values: Float[ndarray, "*points columns"]
+    ) -> Float[ndarray, "*points observation"]:
+        """Return raw states with these values and, in the other columns, their conditional mean."""
+        placed = self._on_scale(values)
+        parts = self._log_parts(placed)
+        share = np.exp(parts - special.logsumexp(parts, axis=-1, keepdims=True))
+        within = self.covariance[np.ix_(self.columns, self.columns)]
+        slope = np.linalg.pinv(within) @ self.covariance[self.columns]
+        away = placed - share @ self.centres[:, self.columns]
+        found = share @ self.centres + away @ slope
+        found[..., self.columns] = placed
+        return inverse_transform(found, self.transforms)
+
+    def _on_scale(self, values: ndarray) -> ndarray:
+        if not self.transforms:
+            return np.asarray(values, np.float64)
+        chosen = tuple(self.transforms[column] for column in self.columns)
+        return transform(np.asarray(values, np.float64), chosen)
+
+    def _log_parts(self, placed: ndarray) -> Float[ndarray, "*points centroids"]:
+        """Return log(weight · density) of every centroid."""
+        within, size = self.covariance[np.ix_(self.columns, self.columns)], self.columns.size
+        factor = np.linalg.cholesky(within)
+        away = placed[..., None, :] - self.centres[:, self.columns]
+        squares = np.square(away @ np.linalg.inv(factor).T).sum(axis=-1) / self.variance
+        volume = size * np.log(2 * np.pi * self.variance) / 2 + np.log(np.diag(factor)).sum()
+        return np.log(self.weight) - squares / 2 - volume
 
 
 _STATIC = ("episodes", "transforms")

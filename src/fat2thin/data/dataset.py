@@ -17,6 +17,7 @@ from fat2thin.data.row_arrays import (
     RowArray,
     Rows,
     blocks,
+    find_rows,
     following_rows,
     is_lazy,
     mapped,
@@ -126,6 +127,8 @@ class Dataset:
     recorded: Recorded | None = dataclasses.field(default=None, repr=False)
     """The hash of arrays that were checked before, and are not read again for that. It is dropped
     where a field differs."""
+    allowed: Rows | None = dataclasses.field(default=None, repr=False)
+    """What limits allow in each row (`evaluation.limited.with_limits`); not part of the hash."""
 
     @classmethod
     def from_arrays(
@@ -340,15 +343,15 @@ class Dataset:
             array = getattr(self, field)
             if array.dtype.kind not in "fiub":
                 raise self._wrong(field, f"must hold numbers, not {array.dtype}")
-            wrong = rows_where(not_finite, array)
-            if wrong.any():
-                count, row = int(not_finite(array[wrong]).sum()), int(wrong.argmax())
-                raise self._wrong(
-                    field, f"is not finite in {count} cell{'s' * (count != 1)}, first in row {row}"
-                )
+            wrong = find_rows(array, not_finite)
+            if wrong.number:
+                cells = f"{wrong.cells} cell{'s' * (wrong.cells != 1)}"
+                first = f"first in row {wrong.first[0]}"
+                raise self._wrong(field, f"is not finite in {cells}, {first}")
         if self.continuation.min() < 0 or self.continuation.max() > 1:
             raise self._wrong("continuation", "must lie between 0 and 1")
-        if self.propensity is not None and rows_where(not_a_probability, self.propensity).any():
+        known = self.propensity
+        if known is not None and find_rows(known, not_a_probability).number:
             raise self._wrong("propensity", "must be above 0 and at most 1")
 
     def _check_box(self) -> None:
@@ -369,10 +372,9 @@ class Dataset:
     def check_actions(self) -> None:
         """Raise a `ValueError` if an action leaves the box, or a transform does not allow it."""
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
-        outside = rows_where(lambda action: (action < low) | (action > high), self.action)
-        if outside.any():
-            count, row = int(outside.sum()), int(outside.argmax())
-            in_rows = f"in {count} row{'s' * (count != 1)}, first in row {row}"
+        outside = find_rows(self.action, lambda part: outside_box(part, low, high))
+        if count := outside.number:
+            in_rows = f"in {count} row{'s' * (count != 1)}, first in row {outside.first[0]}"
             raise self._wrong("action", f"leaves the box {in_rows}")
         self._check_transforms()
 
@@ -487,20 +489,6 @@ class Extremes(NamedTuple):
     high: np.ndarray
 
 
-def rows_where(holds: Callable[..., np.ndarray], *arrays: Rows) -> np.ndarray:
-    """Return a bool per row, shape (rows,): whether `holds` is true in any cell of that row.
-
-    `holds` is called with blocks of rows.
-    """
-    found = np.zeros(len(arrays[0]), bool)
-    for rows in blocks(arrays[0]):
-        cells = holds(*(array[rows] for array in arrays))
-        # Usually false everywhere, and one `any` over all cells is much faster than one per row.
-        if cells.any():
-            found[rows] = cells.reshape(len(cells), -1).any(axis=1)
-    return found
-
-
 def extremes(array: Rows) -> Extremes:
     """Return the range of each column of an array with shape (rows, columns) or (rows,)."""
     ends = (
@@ -512,6 +500,16 @@ def extremes(array: Rows) -> Extremes:
 def not_finite(array: np.ndarray) -> np.ndarray:
     """Return a mask of the cells that are NaN or infinite."""
     return ~np.isfinite(array)
+
+
+def outside_box(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return a mask of the cells outside the action box."""
+    return (action < low) | (action > high)
+
+
+def not_a_flag(array: np.ndarray) -> np.ndarray:
+    """Return a mask of the cells that are neither 0 nor 1."""
+    return (array != 0) & (array != 1)
 
 
 def not_a_probability(propensity: np.ndarray) -> np.ndarray:

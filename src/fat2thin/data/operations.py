@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fat2thin.columns import Column
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, Origin
-from fat2thin.data.row_arrays import FollowingRows, SelectedRows, blocks, is_lazy
+from fat2thin.data.row_arrays import FollowingRows, SelectedRows, blocks, is_lazy, row_numbers
 
 
 class RawLog(NamedTuple):
@@ -64,49 +65,70 @@ def assemble(
     of `Origin`.
     """
     terminal = np.asarray(raw.terminal, bool)
-    last = terminal | np.asarray(raw.cut, bool)
+    count = len(terminal)
+    last = np.logical_or(terminal, np.asarray(raw.cut, bool), out=long_work.empty((count,), bool))
     last[-1] = True
-    kept = terminal | ~last if raw.next_observation is None else np.ones(len(last), bool)
-    if not kept.any():
+    kept = long_work.empty((count,), bool)
+    kept[:] = True
+    if raw.next_observation is None:
+        np.logical_or(terminal, np.logical_not(last, out=kept), out=kept)
+    rows = int(np.count_nonzero(kept))
+    if not rows:
         raise ValueError(
             f"data set {name!r}: no row has a next observation; a log needs episodes of at least "
             "two rows, or a column of next observations"
         )
+    observation = np.asarray(raw.observation, np.float32)
+    if raw.next_observation is None:
+        following = _rows_below(observation, last, kept, rows)
+    else:
+        following = np.asarray(raw.next_observation, np.float32)
+    continuation = np.logical_not(terminal, out=long_work.empty((count,), np.float32))
+    dropped = row_numbers(kept, np.logical_not)
+    # An episode of one row that is dropped has none left.
+    first = np.append(0, row_numbers(last[:-1], np.asarray) + 1)
+    starts = np.unique(first - np.searchsorted(dropped, first))
+    copies = _copies(raw, last, dropped)
 
-    def rows(array: np.ndarray) -> np.ndarray:
+    def left(array: np.ndarray, reuse: bool = reuse) -> np.ndarray:
         array = np.asarray(array, np.float32)
-        if kept.all():
+        if rows == count:
             return array
         return _close_up(array, kept) if reuse else array[kept]
 
-    observation = np.asarray(raw.observation, np.float32)
-    if raw.next_observation is None:
-        following = observation[np.flatnonzero(kept) + ~last[kept]]
-    else:
-        following = np.asarray(raw.next_observation, np.float32)
-    episode = np.cumsum(np.append(True, last[:-1]))[kept]
-    origin = Origin(kept, _copies(raw, last, kept), raw.next_observation is None, places)
     return Dataset(
         name=name,
-        observation=rows(observation),
-        action=rows(raw.action),
-        reward=rows(raw.reward),
+        observation=left(observation),
+        action=left(raw.action),
+        reward=left(raw.reward),
         next_observation=following,
-        continuation=(~terminal[kept]).astype(np.float32),
-        episode_start=np.flatnonzero(np.diff(episode, prepend=0)),
+        continuation=left(continuation, reuse=True),
+        episode_start=starts[starts < rows],
         action_low=box.low,
         action_high=box.high,
         discount=box.discount,
-        propensity=None if raw.propensity is None else rows(raw.propensity),
+        propensity=None if raw.propensity is None else left(raw.propensity),
         observation_columns=raw.observation_columns,
         action_columns=raw.action_columns,
-        origin=origin,
+        origin=Origin(kept, copies, raw.next_observation is None, places),
     )
 
 
-def _copies(raw: RawLog, last: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _rows_below(
+    observation: np.ndarray, last: np.ndarray, kept: np.ndarray, count: int
+) -> np.ndarray:
+    """Return the next observations of the kept rows: their own one where an episode truly ends."""
+    following = long_work.empty((count, observation.shape[1]), np.float32)
+    stop = 0
+    for part in blocks(observation):
+        places = np.flatnonzero(kept[part]) + part.start
+        following[stop : stop + places.size] = observation[places + ~last[places]]
+        stop += places.size
+    return following
+
+
+def _copies(raw: RawLog, last: np.ndarray, dropped: np.ndarray) -> np.ndarray:
     """Return the numbers of the dropped rows that repeat the row above them in their episode."""
-    dropped = np.flatnonzero(~kept)
     dropped = dropped[(dropped > 0) & ~last[dropped - 1]]
     for array in (raw.observation, raw.action, raw.reward, raw.propensity):
         if array is not None:
@@ -309,7 +331,7 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     arrays["episode_start"] += np.repeat(rows_above, episodes)
     name = " + ".join(dataset.name for dataset in datasets)
     origin = first.origin if len(datasets) == 1 else None
-    return dataclasses.replace(first, name=name, origin=origin, **arrays)
+    return dataclasses.replace(first, name=name, origin=origin, allowed=None, **arrays)
 
 
 def _draw(dataset: Dataset, share: float, seed: int, most: int) -> np.ndarray:
@@ -329,6 +351,7 @@ def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
     chosen = np.isin(np.arange(lengths.size), episodes)
     start = np.cumsum(lengths[chosen]) - lengths[chosen]
     changes: dict[str, Any] = {"name": f"{dataset.name}[{what}]", "episode_start": start}
+    changes["allowed"] = None  # last actions may be those of other episodes
     if is_lazy(dataset.observation):
         changes |= _lazily_kept(dataset, dataset.episode_start[chosen], lengths[chosen])
         return dataclasses.replace(dataset, **changes)

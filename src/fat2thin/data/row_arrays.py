@@ -2,17 +2,19 @@
 
 A `RowArray` has the shape and type of a NumPy array and is indexed like one. `FollowingRows` are
 next observations that are stored only where they are not the observation of the row below,
-`StoredRows` those of a file, `SelectedRows` some rows of another array, and `MappedRows` a function
-of them. NumPy functions work too; they take the whole array into memory, and so do methods other
-than `min` and `max`.
+`StoredRows` those of a file, `SelectedRows` some rows of another array, `MappedRows` a function of
+them, and `MarkedRows` are true at given rows. NumPy functions work too; they take the whole array
+into memory, and so do methods other than `min` and `max`.
 """
 
 import abc
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from fat2thin.data import long_work
 
 BLOCK_CELLS = 2**19
 """Array cells per block of rows: 4 MiB in float64, about the size of a CPU cache."""
@@ -116,16 +118,66 @@ def _simple(key: Any) -> bool:
 
 def blocks(array: Rows) -> Iterator[slice]:
     """Yield slices that cover the rows of an array in order, `BLOCK_CELLS` cells at a time."""
-    rows = len(array)
-    step = max(1, BLOCK_CELLS * rows // max(1, array.size))
+    rows, width = len(array), array.size // max(1, len(array))
+    step = max(1, BLOCK_CELLS // max(1, width))
     for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
+        stop = min(start + step, rows)
+        yield slice(start, stop)
+        long_work.did((stop - start) * width)
+
+
+class FoundRows(NamedTuple):
+    """The rows of an array in which something holds."""
+
+    number: int
+    """How many they are."""
+    cells: int
+    """How many cells it holds in."""
+    columns: np.ndarray
+    """Numbers of the columns in which it holds in any row."""
+    first: np.ndarray
+    """Numbers of the first `FIRST_ROWS` rows."""
+
+
+FIRST_ROWS = 5
+
+
+def find_rows(array: Rows, holds: Callable[[np.ndarray], np.ndarray]) -> FoundRows:
+    """Return the rows with a cell for which `holds` is true; it is called with blocks of rows."""
+    return find_places(array, lambda rows: holds(array[rows]))
+
+
+def find_places(array: Rows, holds: Callable[[slice], np.ndarray]) -> FoundRows:
+    """Return the rows of an array for which `holds` has a true cell; it is called with slices."""
+    number, cells, columns, first = 0, 0, None, np.zeros(0, np.int64)
+    for rows in blocks(array):
+        mask = holds(rows)
+        # Usually false everywhere, and one `any` over all cells is much faster than one per row.
+        if not mask.any():
+            continue
+        table = mask.reshape(len(mask), -1)
+        found = np.flatnonzero(table.any(axis=1))
+        number, cells = number + found.size, cells + int(table.sum())
+        columns = table.any(axis=0) if columns is None else columns | table.any(axis=0)
+        first = np.append(first, found[: FIRST_ROWS - first.size] + rows.start)
+    where = np.zeros(0, np.int64) if columns is None else np.flatnonzero(columns)
+    return FoundRows(number, cells, where, first)
+
+
+def row_numbers(array: Rows, holds: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the numbers of all rows with a cell for which `holds` is true; see `find_rows`."""
+    found = [np.zeros(0, np.int64)]
+    for rows in blocks(array):
+        mask = holds(array[rows])
+        if mask.any():
+            found.append(np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1)) + rows.start)
+    return np.concatenate(found)
 
 
 class FollowingRows(RowArray):
     """The rows below those of an array, except where other ones are given."""
 
-    def __init__(self, array: Rows, apart: np.ndarray, values: np.ndarray) -> None:
+    def __init__(self, array: Rows, apart: np.ndarray, values: Rows) -> None:
         """`apart` are increasing row numbers, the last row among them; `values` their rows."""
         self.array, self.apart, self.values = array, apart, values
         self.shape, self.dtype = array.shape, array.dtype
@@ -147,7 +199,9 @@ class FollowingRows(RowArray):
 
     def mapped(self, array: Rows, function: Callable[[np.ndarray], np.ndarray]) -> "FollowingRows":
         """Return a function of these rows, given that of the array that they follow in."""
-        return FollowingRows(array, self.apart, function(self.values))
+        return FollowingRows(
+            array, self.apart, mapped(function, self.values, lazy=is_lazy(self.array))
+        )
 
 
 def following_rows(array: Rows, following: Rows) -> Rows:
@@ -160,18 +214,21 @@ def following_rows(array: Rows, following: Rows) -> Rows:
     # A file was compared when it was written.
     if is_lazy(following) or array.dtype != following.dtype:
         return following
-    apart, values, count = [], [], 0
+    apart, count = [], 0
     for rows in blocks(array):
         part = following[rows]
         below = array[rows.start + 1 : rows.stop + 1]
         other = np.ones(len(part), bool)
         other[: len(below)] = (_bits(part[: len(below)]) != _bits(below)).any(axis=1)
         apart.append(np.flatnonzero(other) + rows.start)
-        values.append(part[other])
-        count += len(values[-1])
+        count += apart[-1].size
         if count > max(1, MOST_APART * len(array)):
             return following
-    return FollowingRows(array, np.concatenate(apart), np.concatenate(values))
+    numbers = np.concatenate(apart)
+    values = long_work.empty((numbers.size, *array.shape[1:]), array.dtype)
+    for rows in blocks(values):
+        values[rows] = following[numbers[rows]]
+    return FollowingRows(array, numbers, values)
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
@@ -188,6 +245,25 @@ class StoredRows(RowArray):
     def read(self, rows: slice | np.ndarray) -> np.ndarray:
         """Return rows; see `RowArray`."""
         return np.array(self._array[rows])
+
+
+class MarkedRows(RowArray):
+    """True at some row numbers, False elsewhere."""
+
+    def __init__(self, rows: int, marked: np.ndarray) -> None:
+        """`marked` are increasing row numbers."""
+        self.shape, self.dtype, self._marked = (rows,), np.dtype(bool), marked
+
+    def read(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return rows; see `RowArray`."""
+        if isinstance(rows, slice):
+            found = np.zeros(rows.stop - rows.start, bool)
+            first, last = np.searchsorted(self._marked, (rows.start, rows.stop))
+            found[self._marked[first:last] - rows.start] = True
+            return found
+        place = np.searchsorted(self._marked, rows)
+        found = np.append(self._marked, -1)[place] == rows
+        return found
 
 
 class SelectedRows(RowArray):
@@ -234,8 +310,9 @@ def is_lazy(*arrays: Any) -> bool:
 
 
 def mapped(
-    function: Callable[..., np.ndarray], *arrays: Rows, dtype: np.dtype | None = None
-) -> Rows:
+    function: Callable[..., np.ndarray], *arrays: Rows, dtype: np.dtype | None = None,
+    lazy: bool = False,
+) -> Rows:  # fmt: skip
     """Return a function of rows: in blocks now, or when they are read if an array is lazy."""
-    lazy = MappedRows(function, *arrays, dtype=dtype)
-    return lazy if is_lazy(*arrays) else np.asarray(lazy)
+    rows = MappedRows(function, *arrays, dtype=dtype)
+    return rows if lazy or is_lazy(*arrays) else np.asarray(rows)

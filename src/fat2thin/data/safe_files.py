@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fat2thin.atomic_files import NotRegularFileError, open_regular, path_of_open
+from fat2thin.data import long_work
 from fat2thin.terminal_text import printable, printable_lines
 
 MOST_COLUMNS = 2**15  # per table, observation or action: each column costs time and memory
@@ -65,17 +66,25 @@ def several(errors: Sequence[DataFileError]) -> DataFileError:
 
 
 class MemoryBudget:
-    """A limit on the total size of the arrays of one file; by default half of the memory."""
+    """A limit on the total size of the arrays of one file; by default half of the memory.
+
+    Arrays on disk (`long_work.arrays_on_disk`) are limited by the space that is free there.
+    """
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self._path, self._taken = path, 0
         self._limit = default_limit() if limit is None else limit
+        self._disk = long_work.free_on_disk() if limit is None else None
 
     def take(self, field: str, shape: tuple[int, ...], itemsize: int) -> None:
         """Reserve memory for an array; raise an error above the limit."""
         size = math.prod(shape) * itemsize
-        self.check(field, size, f"with shape {shape}")
-        self._taken += size
+        if self._disk is None:
+            self.check(field, size, f"with shape {shape}")
+            self._taken += size
+        elif size > self._disk:
+            complaint = f"with shape {shape} takes {size:,} bytes, and the disk has {self._disk:,}"
+            raise file_error(self._path, complaint, "Free some space on it.", field)
 
     def check(self, field: str, size: int, reason: str) -> None:
         """Raise an error if `size` more bytes would exceed the limit; reserve nothing."""
@@ -84,7 +93,8 @@ class MemoryBudget:
                 self._path,
                 f"{reason} would bring memory use to {self._taken + size:,} bytes; the limit is "
                 f"{self._limit:,}",
-                "Raise memory_limit if you trust the file, or keep fewer rows.",
+                "If you trust the file, convert it with `fat2thin data convert FILE log.npy`, or "
+                "raise memory_limit.",
                 field,
             )
 

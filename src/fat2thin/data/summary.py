@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from fat2thin.columns import have_names
+from fat2thin.data import long_work
 from fat2thin.data.checks.box import EDGE_WIDTH
 from fat2thin.data.checks.log import never_changes
 from fat2thin.data.column_statistics import quantiles
@@ -142,6 +143,8 @@ def summarise(dataset: Dataset) -> Summary:
         >>> summary.rows, summary.episodes, summary.lengths
         (48, 2, (24, 24.0, 24))
     """
+    # Ranges and quantiles take two passes each, a histogram one.
+    long_work.expect(4 * dataset.observation.size + 3 * dataset.action.size)
     lengths, returns, known = episode_lengths(dataset), episode_returns(dataset), dataset.propensity
     last_rows = dataset.episode_start + lengths - 1
     low, high = dataset.action_low, dataset.action_high

@@ -21,35 +21,32 @@ from gymnasium.envs.registration import EnvSpec
 
 from fat2thin.atomic_files import creating, sync, writing, writing_folder
 from fat2thin.columns import Column
-from fat2thin.data.dataset import Dataset
+from fat2thin.data import long_work
+from fat2thin.data.dataset import Dataset, not_a_flag
 from fat2thin.data.formats import d4rl, mapped, minari
 from fat2thin.data.formats.array_log import COLUMNS, columns_bytes, columns_to_json
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.formats.table_columns import columns_lines, toml_value
 from fat2thin.data.operations import episode_lengths
+from fat2thin.data.row_arrays import MarkedRows, Rows, blocks, find_places
 
 ROWS_AT_ONCE = 2**20  # rows per write of a table, and per Parquet row group
+_OF_MINARI = ("observation", "action", "reward")
 _MINARI_VERSION = "0.5.0"
 """The first version with this layout; Minari also reads what older versions wrote."""
 
 
-def write(
-    dataset: Dataset, out: Path, specification: EnvSpec | None = None,
-    progress: Callable[[int], None] = lambda rows: None,
-) -> tuple[Path, ...]:  # fmt: skip
+def write(dataset: Dataset, out: Path, specification: EnvSpec | None = None) -> tuple[Path, ...]:
     """Write a data set and return the paths written.
 
     `out` is a file, whose suffix sets the format, or "minari/ID". `specification` is Gymnasium's
-    specification of the task, if known; only Minari stores it. `progress` is that of `save_mapped`.
+    specification of the task, if known; only Minari stores it.
     """
     identifier = minari_id(out)
     if identifier is not None:
         return (save_minari(dataset, minari.root(), identifier, specification, overwrite=True),)
     paths = places(out)
-    if out.suffix.lower() == mapped.SUFFIX:
-        mapped.save_mapped(dataset, out, progress)
-    else:
-        FORMATS[out.suffix.lower()](dataset, out)
+    FORMATS[out.suffix.lower()](dataset, out)
     return paths
 
 
@@ -111,11 +108,15 @@ def write_hdf5(dataset: Dataset, path: Path) -> None:
     """Write an HDF5 file in D4RL's layout, with the action box and the discount as attributes."""
     flags = dict(zip(("terminal", "cut"), last_rows(dataset), strict=True))
     kept = ("observation", "action", "reward", "next_observation", *flags, "propensity")
+    arrays = {field: flags.get(field, getattr(dataset, field, None)) for field in kept}
+    long_work.expect(sum(array.size for array in arrays.values() if array is not None))
     with writing(path) as stream, h5py.File(stream, "w") as file:
-        for field in kept:
-            array = flags[field] if field in flags else getattr(dataset, field)
+        for field, array in arrays.items():
             if array is not None:
-                file.create_dataset(getattr(d4rl.LAYOUT, field), data=array)
+                name = getattr(d4rl.LAYOUT, field)
+                stored = file.create_dataset(name, array.shape, array.dtype)
+                for rows in blocks(array):
+                    stored[rows] = array[rows]
         if (named := columns_bytes(dataset)) is not None:
             file.create_dataset(COLUMNS, data=named)
         for name in ("action_low", "action_high", "discount"):
@@ -125,6 +126,8 @@ def write_hdf5(dataset: Dataset, path: Path) -> None:
 def write_table(dataset: Dataset, path: Path) -> None:
     """Write a CSV or Parquet file, and next to it a TOML that describes its columns."""
     columns, roles, details = _columns(dataset)
+    flags = dict(zip(("end", "cut"), last_rows(dataset), strict=True))
+    long_work.expect(dataset.rows * len(columns))
     about = {
         "files": [path.name],
         **roles,
@@ -138,12 +141,11 @@ def write_table(dataset: Dataset, path: Path) -> None:
     table_writer = arrow_csv.CSVWriter if csv else arrow_parquet.ParquetWriter
     with writing(path.with_suffix(".toml")) as toml, writing(path) as table:
         toml.write("".join(f"{line}\n" for line in lines).encode())
-        # Arrow copies the columns, so rows are written in parts.
-        schema = pa.table({name: column[:1] for name, column in columns.items()}).schema
-        with table_writer(table, schema) as file:
+        with table_writer(table, _batch(dataset, flags, columns, slice(0, 1)).schema) as file:
             for start in range(0, dataset.rows, ROWS_AT_ONCE):
-                rows = slice(start, start + ROWS_AT_ONCE)
-                file.write_table(pa.table({name: part[rows] for name, part in columns.items()}))
+                rows = slice(start, min(start + ROWS_AT_ONCE, dataset.rows))
+                file.write_table(_batch(dataset, flags, columns, rows))
+                long_work.did((rows.stop - rows.start) * len(columns))
 
 
 FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
@@ -156,26 +158,28 @@ FORMATS: dict[str, Callable[[Dataset, Path], None]] = {
 """Writer of each suffix; only .npz and .npy keep everything that the content hash covers."""
 
 
+_Place = tuple[str, int]
+"""An array of the data set and a column of it, or one of the columns "episode", "time", …"""
+
+
 def _columns(
     dataset: Dataset,
-) -> tuple[dict[str, np.ndarray], dict[str, str | list[str]], list[Column]]:
-    """Return the columns of a table, the names of each key of the TOML, and units and transforms.
+) -> tuple[dict[str, _Place], dict[str, str | list[str]], list[Column]]:
+    """Return where each column of a table comes from, its names by key, units and transforms.
 
     The names are those of the data set. Where two would be the same, the later one gets a `_`.
     """
-    end, cut = last_rows(dataset)
-    lengths = episode_lengths(dataset)
     seen, done = dataset.observation_columns, dataset.action_columns
-    columns: dict[str, np.ndarray] = {}
+    columns: dict[str, _Place] = {}
     roles: dict[str, str | list[str]] = {}
     details = []
 
-    def added(name: str, values: np.ndarray) -> str:
+    def added(name: str, place: _Place) -> str:
         # The reader removes spaces around names.
         name = name.strip() or "_"
         while name in columns:
             name += "_"
-        columns[name] = values
+        columns[name] = place
         return name
 
     for field, named, before in (
@@ -183,44 +187,54 @@ def _columns(
         ("action", done, ""),
         ("next_observation", seen, "next_"),
     ):
-        array = getattr(dataset, field)
-        headers = [added(before + one.name, part) for one, part in zip(named, array.T, strict=True)]
+        headers = [added(before + one.name, (field, at)) for at, one in enumerate(named)]
         roles[field] = headers
         if not before:
             details += [
                 dataclasses.replace(one, name=header)
                 for one, header in zip(named, headers, strict=True)
             ]
-    single = {
-        "episode": np.repeat(np.arange(lengths.size), lengths),
-        "time": np.arange(dataset.rows) - np.repeat(dataset.episode_start, lengths),
-        "reward": dataset.reward,
-        "end": end,
-        "cut": cut,
-        "propensity": dataset.propensity,
-    }
-    named_once = {key: added(key, array) for key, array in single.items() if array is not None}
+    single = ["episode", "time", "reward", "end", "cut"]
+    single += ["propensity"] * (dataset.propensity is not None)
+    named_once = {key: added(key, (key, 0)) for key in single}
     first = (named_once["episode"], named_once["time"])
     columns = {name: columns[name] for name in (*first, *columns)}
     return columns, {**named_once, **roles}, details
 
 
-def last_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _batch(
+    dataset: Dataset, flags: dict[str, Rows], columns: dict[str, _Place], rows: slice
+) -> pa.Table:
+    """Return some rows as a table."""
+    number = np.arange(rows.start, rows.stop)
+    episode = np.searchsorted(dataset.episode_start, number, side="right") - 1
+    parts = {field: getattr(dataset, field)[rows] for field in dataset.row_arrays}
+    parts |= {"episode": episode, "time": number - dataset.episode_start[episode]}
+    parts |= {name: mask[rows] for name, mask in flags.items()}
+    return pa.table(
+        {
+            name: parts[field][:, at] if parts[field].ndim == 2 else parts[field]
+            for name, (field, at) in columns.items()
+        }
+    )
+
+
+def last_rows(dataset: Dataset) -> tuple[Rows, Rows]:
     """Return two masks of shape (rows,): true ends, and rows after which an episode was cut."""
-    last = np.zeros(dataset.rows, bool)
-    last[dataset.episode_start + episode_lengths(dataset) - 1] = True
-    end = dataset.continuation == 0
-    between = (dataset.continuation > 0) & (dataset.continuation < 1)
+    lasts, continuation = dataset.episode_start + episode_lengths(dataset) - 1, dataset.continuation
+    last = MarkedRows(dataset.rows, lasts)
     for wrong, what in (
-        (between, "a continuation between 0 and 1"),
-        (end & ~last, "a true end inside an episode"),
+        (lambda rows: not_a_flag(continuation[rows]), "a continuation between 0 and 1"),
+        (lambda rows: (continuation[rows] == 0) & ~last[rows], "a true end inside an episode"),
     ):
-        if wrong.any():
+        found = find_places(continuation, wrong)
+        if found.number:
             raise ValueError(
-                f"data set {dataset.name!r} has {what}, in row {int(wrong.argmax())}; this format "
+                f"data set {dataset.name!r} has {what}, in row {found.first[0]}; this format "
                 "cannot store that"
             )
-    return end, last & ~end
+    true_end = continuation[lasts] == 0
+    return MarkedRows(dataset.rows, lasts[true_end]), MarkedRows(dataset.rows, lasts[~true_end])
 
 
 def save_minari(
@@ -247,12 +261,19 @@ def save_minari(
     if place.exists() and not overwrite:
         raise FileExistsError(f"{place} exists: remove it, or choose another version")
     end, cut = last_rows(dataset)
+    observation, following = dataset.observation, dataset.next_observation
+
+    def broken(rows: slice) -> np.ndarray:
+        below = observation[rows.start + 1 : rows.stop + 1]
+        inside = slice(rows.start, rows.start + len(below))
+        wrong = (following[inside] != below).any(axis=1) & ~(end[inside] | cut[inside])
+        return np.append(wrong, np.zeros(rows.stop - inside.stop, bool))
+
     # Minari stores the observation between two steps once.
-    joined = (dataset.next_observation[:-1] == dataset.observation[1:]).all(axis=1)
-    broken = ~joined & ~(end | cut)[:-1]
-    if broken.any():
+    long_work.expect(observation.size + sum(getattr(dataset, name).size for name in _OF_MINARI))
+    if (found := find_places(observation, broken)).number:
         raise ValueError(
-            f"data set {dataset.name!r}: the next_observation of row {int(broken.argmax())} is not "
+            f"data set {dataset.name!r}: the next_observation of row {found.first[0]} is not "
             "the observation of the row below; Minari stores the two as one"
         )
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +301,7 @@ def check_id(dataset_id: str) -> None:
         )
 
 
-def _write_episodes(file: h5py.File, dataset: Dataset, end: np.ndarray, cut: np.ndarray) -> None:
+def _write_episodes(file: h5py.File, dataset: Dataset, end: Rows, cut: Rows) -> None:
     ends = np.append(dataset.episode_start[1:], dataset.rows)
     for number, bounds in enumerate(zip(dataset.episode_start, ends, strict=True)):
         rows = slice(*bounds)
@@ -297,6 +318,7 @@ def _write_episodes(file: h5py.File, dataset: Dataset, end: np.ndarray, cut: np.
         ):
             # Minari writes resizable arrays, and relies on that when it extends an episode.
             group.create_dataset(name, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
+            long_work.did(array.size)
 
 
 def _metadata(dataset: Dataset, dataset_id: str, env_spec: EnvSpec | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ threshold is a constant with its reason.
 import numpy as np
 
 from fat2thin.columns import Column
+from fat2thin.data import long_work
 from fat2thin.data.checks import form
 from fat2thin.data.checks.box import edges, few_values, narrow, outside_box, wide_box
 from fat2thin.data.checks.columns import (
@@ -19,10 +20,11 @@ from fat2thin.data.checks.columns import (
 )
 from fat2thin.data.checks.findings import Finding, Names, Report
 from fat2thin.data.checks.form import Arrays, Order
-from fat2thin.data.checks.log import prepare
+from fat2thin.data.checks.log import prepare, unusable_rows
 from fat2thin.data.checks.rows import chain, duplicates, no_end, one_episode, short_episodes
 from fat2thin.data.dataset import Dataset, Origin
 from fat2thin.data.operations import Box, RawLog
+from fat2thin.data.row_arrays import MappedRows, MarkedRows
 
 __all__ = ["Finding", "Order", "Report", "check"]
 
@@ -60,9 +62,14 @@ def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = N
 
 
 def _findings(arrays: Arrays, names: Names, box: Box | None, origin: Origin | None) -> Report:
-    errors = tuple(form.wrong_values(arrays, names))
-    log = prepare(arrays, names, box, origin)
-    if not log.row.size:
+    cells = sum(arrays[name].size for name in form.number_arrays(arrays))
+    # What the checks below read of a log in which they find nothing.
+    wide = 5 * arrays["observation"].size + 4 * arrays["action"].size
+    long_work.expect(cells + wide + 10 * len(arrays["reward"]))
+    unusable = unusable_rows(arrays)
+    errors = tuple(form.wrong_values(arrays, names, finite=not unusable.size))
+    log = prepare(arrays, unusable, names, box, origin)
+    if not log.rows:
         return Report(errors, note=names.note(errors))
     outside = outside_box(log) if box else ()
     checks = (constant, *(_OF_BOX if box else ()), *_OF_ALL)
@@ -75,13 +82,12 @@ def _arrays(log: Dataset | RawLog) -> tuple[Arrays, dict[str, tuple[Column, ...]
     """Return the arrays of a log, and its columns by array."""
     columns = {"observation": log.observation_columns, "action": log.action_columns}
     if isinstance(log, Dataset):
-        cut = np.zeros(log.rows, bool)
-        cut[np.append(log.episode_start[1:], log.rows) - 1] = True
-        terminal = log.continuation == 0
-        log = RawLog(
-            log.observation, log.action, log.reward, terminal, cut, log.next_observation,
-            log.propensity,
-        )  # fmt: skip
+        ends = np.append(log.episode_start[1:], log.rows) - 1
+        present = {name: getattr(log, name) for name in log.row_arrays}
+        continuation = present.pop("continuation")
+        present["terminal"] = MappedRows(lambda part: part == 0, continuation, dtype=np.dtype(bool))
+        present["cut"] = MarkedRows(log.rows, ends)
+        return present, columns
     present = {
         name: np.asarray(array)
         for name, array in log._asdict().items()

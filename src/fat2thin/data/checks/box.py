@@ -1,5 +1,6 @@
 """Checks of the actions against the action box, and of the values that they take."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,9 +8,9 @@ import numpy as np
 from fat2thin.columns import LOG, have_names
 from fat2thin.data.checks.findings import NAMED_COLUMNS, Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog, never_changes
-from fat2thin.data.dataset import rows_where
+from fat2thin.data.dataset import outside_box as outside_ends
 from fat2thin.data.formats.table_columns import column_line
-from fat2thin.data.row_arrays import blocks
+from fat2thin.data.row_arrays import Rows, blocks
 
 OTHER_UNIT = 1.0
 """Excess over the box, in box widths, above which actions seem to be in another unit; noise leaves
@@ -50,16 +51,16 @@ def outside_box(log: CheckedLog) -> Iterator[Finding]:
     for code, columns, way_out in (("other_unit", far, unit), ("outside_box", near, mistake)):
         if not columns.size:
             continue
-        wrong = rows_where(
-            lambda rows, at=columns: (rows[:, at] < low[at]) | (rows[:, at] > high[at]),
-            log.arrays["action"],
-        )
+        ends = [np.full(low.size, end) for end in (-np.inf, np.inf)]
+        for end, of_box in zip(ends, (low, high), strict=True):
+            end[columns] = of_box[columns]
+        wrong = log.find("action", functools.partial(outside_ends, low=ends[0], high=ends[1]))
         yield from in_rows(
             code, log.names.text("action", columns), wrong,
-            f"leaves the box in {{count}} of {log.row.size} rows: logged from "
+            f"leaves the box in {{count}} of {log.rows} rows: logged from "
             f"{logged.low[columns].min():g} to {logged.high[columns].max():g}, box from "
             f"{low[columns].min():g} to {high[columns].max():g}",
-            way_out, log.row,
+            way_out, log.in_file,
         )  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def _pile(
 ) -> Iterator[Finding]:  # fmt: skip
     action = log.arrays["action"]
     share = _count_beyond(action, limit, edge)[columns].max() / len(action)
-    wrong = rows_where(lambda rows: _beyond(rows[:, columns], limit[columns], edge), action)
+    wrong = log.find("action", lambda part: _beyond(part[:, columns], limit[columns], edge))
     place = f"the {edge} edge of the box" if box_edge else f"its {edge}est logged value"
     widen = " If actions were clipped to the box, widen it." if box_edge else ""
     only_low = columns[~piles["high"][columns]] if edge == "low" else columns[:0]
@@ -141,18 +142,18 @@ def _pile(
         "at_edge", log.names.text("action", columns), wrong,
         f"lies at {place} in {100 * share:.3g} % of the rows",
         "Say so with your results: a policy whose support lies inside the box puts a band there, "
-        f"not a point.{widen}{_offer(log, only_low)}", log.row,
+        f"not a point.{widen}{_offer(log, only_low)}", log.in_file,
     )  # fmt: skip
 
 
-def _piled_up(action: np.ndarray, limit: np.ndarray, edge: str, at_box: np.ndarray) -> np.ndarray:
+def _piled_up(action: Rows, limit: np.ndarray, edge: str, at_box: np.ndarray) -> np.ndarray:
     """Return a mask of the columns with many actions beyond the limit."""
     count = _count_beyond(action, limit, edge)
     # There is always one action at an end of the logged range.
     return (count >= EDGE_SHARE * len(action)) & (at_box | (count >= EDGE_ROWS))
 
 
-def _count_beyond(action: np.ndarray, limit: np.ndarray, edge: str) -> np.ndarray:
+def _count_beyond(action: Rows, limit: np.ndarray, edge: str) -> np.ndarray:
     """Return the number of rows at or beyond the limit, shape (columns,)."""
     count = np.zeros(action.shape[1], int)
     for rows in blocks(action):
@@ -221,7 +222,10 @@ def _few(log: CheckedLog) -> dict[int, np.ndarray]:
     }
     for rows in blocks(action):
         found = {at: values for at, values in found.items() if values.size <= FEW_VALUES}
+        if not found:
+            break
+        part = action[rows]
         for at, values in found.items():
-            new = action[rows, at]
+            new = part[:, at]
             found[at] = np.union1d(values, new[~np.isin(new, values)])
     return {at: values for at, values in found.items() if values.size <= FEW_VALUES}

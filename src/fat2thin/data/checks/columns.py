@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fat2thin.columns import transform, transforms_of
-from fat2thin.data.checks.findings import FIRST_ROWS, NAMED_COLUMNS, Finding, in_rows
+from fat2thin.data.checks.findings import NAMED_COLUMNS, Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog, never_changes, size_of
+from fat2thin.data.column_statistics import ranked
 from fat2thin.data.dataset import Extremes
-from fat2thin.data.row_arrays import blocks
+from fat2thin.data.row_arrays import FIRST_ROWS, MappedRows, blocks
 
 REWARD_RATIO = 1000.0
 """Largest |reward| over the median of those that are not 0: above it, squared errors differ by a
@@ -57,25 +58,28 @@ def constant(log: CheckedLog) -> Iterator[Finding]:
     }
     for name, way_out in ways_out.items():
         columns = np.flatnonzero(never_changes(log.extremes[name]))
-        if not columns.size or log.row.size == 1:
+        if not columns.size or log.rows == 1:
             continue
         label = "reward" if name == "reward" else log.names.text(name, columns)
-        first = log.arrays[name].reshape(log.row.size, -1)[0, columns[0]]
+        first = log.arrays[name][:1].reshape(-1)[columns[0]]
         value = f"is {first:g} in every row" if columns.size == 1 else "never change"
         yield Finding("constant", label, columns.size, (), f"{value}, to six digits", way_out)
 
 
 def reward_scale(log: CheckedLog) -> Iterator[Finding]:
     """Yield a warning about a few rewards that are much larger than the others."""
-    size = np.abs(log.arrays["reward"].astype(np.float64))
-    if not size.any():
+    largest, reward = float(size_of(log.extremes["reward"])[0]), log.arrays["reward"]
+    if not largest:
         return
-    median = float(np.median(size[size > 0]))
+    zeros = sum(int((reward[rows] == 0).sum()) for rows in blocks(reward))
+    middle = [zeros + (log.rows - zeros - 1) // 2, zeros + (log.rows - zeros) // 2]
+    median = float(ranked(MappedRows(np.abs, reward), middle).mean())
     yield from in_rows(
-        "reward_scale", "reward", size > REWARD_RATIO * median,
-        f"is up to {size.max() / median:.3g} times as large as its median size {median:.3g}",
+        "reward_scale", "reward",
+        log.find("reward", lambda part: np.abs(part.astype(np.float64)) > REWARD_RATIO * median),
+        f"is up to {largest / median:.3g} times as large as its median size {median:.3g}",
         "Check whether units were mixed or a code marks missing values; otherwise scale or clip "
-        "rewards, and state the rule.", log.row,
+        "rewards, and state the rule.", log.in_file,
     )  # fmt: skip
 
 
@@ -108,13 +112,13 @@ def leaks(log: CheckedLog) -> Iterator[Finding]:
     sample = _sample(len(observation), observation.shape[1])
     varied = ~never_changes(log.extremes["observation"])
     for name in ("action", "reward"):
-        target = log.arrays[name].reshape(len(observation), -1)
+        sampled = log.arrays[name][sample].reshape(sample.size, -1)
         changes = np.flatnonzero(~never_changes(log.extremes[name]))
         pairs = []
         for column in changes.tolist():
-            likely = _same(observation[sample], target[sample, column, None]).mean(axis=0)
+            likely = _same(observation[sample], sampled[:, column, None]).mean(axis=0)
             seen = np.flatnonzero(varied & (likely >= LEAK_INFORMATIVE_SHARE)).tolist()
-            pairs += [(at, column) for at in seen if _leaks(log, at, target[:, column])]
+            pairs += [(at, column) for at in seen if _leaks(log, at, name, column)]
         if pairs:
             columns, equal = (np.array(part) for part in zip(*pairs, strict=True))
             which = f" ({log.names.text('action', equal)})" if name == "action" else ""
@@ -126,22 +130,26 @@ def leaks(log: CheckedLog) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _leaks(log: CheckedLog, at: int, target: np.ndarray) -> bool:
-    """Return whether an observation column equals `target`, and not the target of the row above."""
-    column = log.arrays["observation"][:, at]
-    values, times = np.unique(column[_sample(len(column), 1)], return_counts=True)
+def _leaks(log: CheckedLog, at: int, name: str, column: int) -> bool:
+    """Return whether an observation equals a column of `name`, and not that of the row above."""
+    observation, target = log.arrays["observation"], log.arrays[name]
+    sample = observation[_sample(log.rows, 1)][:, at]
+    values, times = np.unique(sample, return_counts=True)
     common = float(values[times.argmax()])
     counts = np.zeros(5, int)
-    for rows in blocks(column):
-        same = _same(column[rows], target[rows])
-        odd = ~(_same(column[rows], common) & _same(target[rows], common))
-        # The rows below a row of the same episode, which could hold the target of that row.
-        below = np.flatnonzero(log.follows[rows]) + rows.start + 1
-        of_row, of_above = (_same(column[below], target[at]) for at in (below, below - 1))
+    for rows in blocks(observation):
+        # With the row below, which could hold the target of a row.
+        seen = observation[rows.start : rows.stop + 1][:, at]
+        other = target[rows.start : rows.stop + 1].reshape(len(seen), -1)[:, column]
+        count = rows.stop - rows.start
+        same = _same(seen[:count], other[:count])
+        odd = ~(_same(seen[:count], common) & _same(other[:count], common))
+        below = np.flatnonzero(log.follows(rows)) + 1
+        of_row, of_above = _same(seen[below], other[below]), _same(seen[below], other[below - 1])
         counts += [np.count_nonzero(mask) for mask in (same, odd, same & odd, of_row, of_above)]
     equal, informative, informative_equal, follows_same, follows_above = counts.tolist()
     return (
-        equal >= LEAK_SHARE * len(column)
+        equal >= LEAK_SHARE * log.rows
         and informative >= LEAK_LEAST_ROWS
         and informative_equal >= LEAK_INFORMATIVE_SHARE * informative
         and follows_same >= follows_above
@@ -173,9 +181,9 @@ def unit_changes(log: CheckedLog) -> Iterator[Finding]:
     """Yield a warning about columns whose scale jumps between two parts of the log."""
     found = []
     for array in ("observation", "action", "reward"):
-        table = log.arrays[array].reshape(log.row.size, -1)
-        sample = _sample(*table.shape)
-        values = np.abs(table[sample].astype(np.float64))
+        table = log.arrays[array]
+        sample = _sample(log.rows, table.size // log.rows)
+        values = np.abs(table[sample].reshape(sample.size, -1).astype(np.float64))
         for at in np.flatnonzero(~never_changes(log.extremes[array])).tolist():
             jump = _jump(values[:, at])
             if jump is None:
@@ -183,7 +191,8 @@ def unit_changes(log: CheckedLog) -> Iterator[Finding]:
             last, first, above, below = jump
             between = np.arange(sample[last] + 1, sample[first] + 1)
             # The middle on a log scale divides the values of both parts.
-            beyond = np.abs(table[between, at]) > np.sqrt(above * below)
+            around = table[between].reshape(between.size, -1)[:, at]
+            beyond = np.abs(around) > np.sqrt(above * below)
             row = int(between[np.argmax(beyond == (below > above))])
             if _not_between_few_episodes(log, row):
                 found.append(_Jump(log.names.each(array, [at])[0], row, above, below))
@@ -194,7 +203,8 @@ def unit_changes(log: CheckedLog) -> Iterator[Finding]:
         ]
         yield Finding(
             "unit_change", ", ".join(names) + (f" and {left} more" if left > 0 else ""),
-            len(found), tuple(int(log.row[jump.row]) for jump in found[:FIRST_ROWS]),
+            len(found),
+            tuple(log.in_file(np.array([jump.row for jump in found[:FIRST_ROWS]])).tolist()),
             f"changes its scale midway: the median size is {'; '.join(sizes)} the jump",
             "If the unit changed, convert one part to the unit of the other. (scale, under "
             "[columns] of the TOML, converts a whole column only.)",
@@ -235,7 +245,7 @@ def _jump(size: np.ndarray) -> tuple[int, int, float, float] | None:
 
 def _not_between_few_episodes(log: CheckedLog, row: int) -> bool:
     """Return whether a jump lies inside an episode, or between parts of several episodes."""
-    ends = np.flatnonzero(~log.follows) + 1
+    ends = log.breaks + 1
     above = int(np.searchsorted(ends, row, side="right"))
     start = ends[above - 1] if above else 0
     inside = min(row - start, ends[above] - row) >= SCALE_JUMP_WINDOW

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fat2thin.columns import Column, default_columns, have_names
+from fat2thin.data.row_arrays import FoundRows, Rows
 from fat2thin.terminal_text import printable
 
-FIRST_ROWS = 5  # most rows that a finding lists
 NAMED_COLUMNS = 4  # most columns that a finding names
 _WIDE = ("observation", "action")
 
@@ -95,7 +95,7 @@ class Names(NamedTuple):
     action: tuple[Column, ...]
 
     @classmethod
-    def of(cls, arrays: dict[str, np.ndarray], given: dict[str, tuple[Column, ...]]) -> "Names":
+    def of(cls, arrays: dict[str, Rows], given: dict[str, tuple[Column, ...]]) -> "Names":
         """Return the columns of a log; numbered names if those given do not fit."""
         sizes = {kind: arrays[kind].shape[1] if arrays[kind].ndim == 2 else 0 for kind in _WIDE}
         return cls(*(
@@ -130,15 +130,14 @@ class Names(NamedTuple):
 
 
 def in_rows(
-    code: str, column: str, wrong: np.ndarray, sentence: str, way_out: str,
-    numbers: np.ndarray | None = None,
+    code: str, column: str, found: FoundRows, sentence: str, way_out: str,
+    in_file: Callable[[np.ndarray], np.ndarray] = lambda rows: rows,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield a finding if the mask `wrong` has any row; the sentence may contain {count}.
+    """Yield a finding if any row was found; the sentence may contain {count}.
 
-    `numbers` are the row numbers in the file; by default 0, 1, 2, …
+    `in_file` returns the numbers of rows in the file; by default they are the same.
     """
-    found = np.flatnonzero(wrong)
-    if found.size:
-        first = found[:FIRST_ROWS] if numbers is None else numbers[found[:FIRST_ROWS]]
-        sentence = sentence.format(count=found.size)
-        yield Finding(code, column, found.size, tuple(first.tolist()), sentence, way_out)
+    if found.number:
+        first = tuple(in_file(found.first).tolist())
+        sentence = sentence.format(count=found.number)
+        yield Finding(code, column, found.number, first, sentence, way_out)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fat2thin.data.checks.findings import Finding, Names, in_rows
-from fat2thin.data.dataset import is_box, not_a_probability, not_finite, rows_where
+from fat2thin.data.dataset import is_box, not_a_flag, not_a_probability, not_finite
 from fat2thin.data.operations import Box
+from fat2thin.data.row_arrays import FoundRows, Rows, find_rows
 
 FLOAT32_LARGEST = float(np.finfo(np.float32).max)
 
@@ -21,7 +22,7 @@ class Order(NamedTuple):
     """Shape (rows,): numbers or dates that increase within an episode."""
 
 
-Arrays = dict[str, np.ndarray]  # the arrays of a log by name
+Arrays = dict[str, Rows]  # the arrays of a log by name
 
 
 def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterator[Finding]:
@@ -38,21 +39,24 @@ def wrong_forms(arrays: Arrays, box: Box | None, order: Order | None) -> Iterato
         yield from _order(order)
 
 
-def wrong_values(arrays: Arrays, names: Names) -> Iterator[Finding]:
-    """Yield the errors in cells: invalid flags, numbers and propensities."""
+def wrong_values(arrays: Arrays, names: Names, finite: bool) -> Iterator[Finding]:
+    """Yield the errors in cells: invalid flags, numbers and propensities.
+
+    `finite` says that all numbers are known to be finite in float32.
+    """
     for name in ("terminal", "cut"):
         yield from in_rows(
-            "flag", name, ~np.isin(arrays[name], (0, 1)),
+            "flag", name, find_rows(arrays[name], not_a_flag),
             f"is neither 0 nor 1 in {{count}} of {len(arrays[name])} rows",
             "Write flags as 0 and 1, or as false and true.",
         )  # fmt: skip
-    for name in number_arrays(arrays):
+    for name in () if finite else number_arrays(arrays):
         yield from _in_cells(
             "not_finite", name, arrays[name], names, not_finite, "is NaN or infinite",
             "Fill the gaps by a rule that you can justify, or leave the episodes out; a column "
             "that marks missing values can be useful.",
         )  # fmt: skip
-    for name in number_arrays(arrays):
+    for name in () if finite else number_arrays(arrays):
         yield from _in_cells(
             "too_large", name, arrays[name], names,
             lambda array: np.isfinite(array) & not_in_float32(array),
@@ -70,6 +74,8 @@ def wrong_values(arrays: Arrays, names: Names) -> Iterator[Finding]:
 
 def not_in_float32(array: np.ndarray) -> np.ndarray:
     """Return a mask of the numbers that are NaN, infinite or too large for float32."""
+    if array.dtype == np.float32:
+        return ~np.isfinite(array)
     return ~(np.abs(array.astype(np.float64)) <= FLOAT32_LARGEST)
 
 
@@ -127,30 +133,35 @@ def _order(order: Order) -> Iterator[Finding]:
     starts = np.flatnonzero(begins)
     returns[starts[np.unique(label[starts], return_index=True)[1]]] = False
     yield from in_rows(
-        "episode_order", "episode", returns,
+        "episode_order", "episode", _marked(returns),
         f"comes back after another episode has begun in {{count}} of {label.size} rows",
         "Sort the rows by episode, then by time.",
     )  # fmt: skip
     time = np.asarray(order.time)
     within = np.append(False, ~begins[1:])
     yield from in_rows(
-        "time_order", "time", within & np.append(False, time[1:] < time[:-1]),
+        "time_order", "time", _marked(within & np.append(False, time[1:] < time[:-1])),
         f"falls within its episode in {{count}} of {time.size} rows",
         "Sort the rows of an episode by time.",
     )  # fmt: skip
     yield from in_rows(
-        "repeated_time", "time", within & np.append(False, time[1:] == time[:-1]),
+        "repeated_time", "time", _marked(within & np.append(False, time[1:] == time[:-1])),
         f"repeats that of the row above in {{count}} of {time.size} rows",
         "Drop the duplicates: keep one row per time.",
     )  # fmt: skip
 
 
+def _marked(mask: np.ndarray) -> FoundRows:
+    return find_rows(mask, lambda part: part)
+
+
 def _in_cells(
-    code: str, name: str, array: np.ndarray, names: Names,
+    code: str, name: str, array: Rows, names: Names,
     wrong: Callable[[np.ndarray], np.ndarray], complaint: str, way_out: str,
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield one finding for all columns of an array with a wrong cell."""
-    rows = rows_where(wrong, array)
-    if array.ndim == 2 and rows.any():
-        name = names.text(name, np.flatnonzero(wrong(array[rows]).any(axis=0)))
-    yield from in_rows(code, name, rows, f"{complaint} in {{count}} of {len(array)} rows", way_out)
+    found = find_rows(array, wrong)
+    if array.ndim == 2 and found.number:
+        name = names.text(name, found.columns)
+    sentence = f"{complaint} in {{count}} of {len(array)} rows"
+    yield from in_rows(code, name, found, sentence, way_out)

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fat2thin.data.checks.findings import FIRST_ROWS, Finding, in_rows
+from fat2thin.data.checks.findings import Finding, in_rows
 from fat2thin.data.checks.log import CheckedLog
-from fat2thin.data.dataset import rows_where
-from fat2thin.data.row_arrays import blocks
+from fat2thin.data.row_arrays import FIRST_ROWS, FoundRows, Rows, blocks, find_places
 
 DUPLICATE_SHARE = 0.01
 """Share of repeated rows that suggests a file joined to itself: none repeat by chance."""
+MOST_COMPARED = 2**23
+"""Rows among which repeated ones are looked for, about: 200 MB. Of longer logs it is a sample."""
 CHAIN_TOLERANCE = 1e-4
 """Allowed difference of a next observation from the row below, as a share of the column's range:
 rounding."""
@@ -25,46 +26,66 @@ def chain(log: CheckedLog) -> Iterator[Finding]:
     observation, following = log.arrays["observation"], log.arrays["next_observation"]
     seen = log.extremes["observation"]
     allowed = CHAIN_TOLERANCE * (seen.high - seen.low)
-    broken = np.zeros(log.row.size, bool)
-    broken[:-1] = log.follows[:-1] & rows_where(
-        lambda one, other: np.abs(one.astype(np.float64) - other) > allowed,
-        following[:-1],
-        observation[1:],
-    )
+
+    def broken(rows: slice) -> np.ndarray:
+        below = observation[rows.start + 1 : rows.stop + 1]
+        far = np.zeros((rows.stop - rows.start, *allowed.shape), bool)
+        far[: len(below)] = (
+            np.abs(following[rows][: len(below)].astype(np.float64) - below) > allowed
+        )
+        return far & log.follows(rows)[:, None]
+
     yield from in_rows(
-        "broken_chain", "next_observation", broken,
+        "broken_chain", "next_observation", find_places(observation, broken),
         "is not the observation of the row below in {count} of "
-        f"{int(log.follows.sum())} steps inside episodes",
+        f"{log.rows - log.breaks.size} steps inside episodes",
         "Rows may be out of order, steps missing, or episodes joined without a mark; sort the "
-        "rows, or mark where an episode is cut.", log.row,
+        "rows, or mark where an episode is cut.", log.in_file,
     )  # fmt: skip
 
 
 def duplicates(log: CheckedLog) -> Iterator[Finding]:
     """Yield warnings about rows that repeat the row above, and about many other repeated rows."""
-    above = _repeats_above(log)
-    repeated = repeated_rows(tuple(log.arrays.values())) & ~above
-    rows = np.union1d(log.row[above], log.copies)
-    if rows.size:
+    above = find_places(log.arrays["observation"], lambda rows: _repeats_above(log, rows))
+    count = above.number + log.copies.size
+    if count:
+        first = np.union1d(log.in_file(above.first), log.copies)[:FIRST_ROWS]
         yield Finding(
-            "repeats_above", "observation, action and reward", rows.size,
-            tuple(rows[:FIRST_ROWS].tolist()),
-            f"repeat those of the row above in {rows.size} of {log.row.size + log.copies.size} "
-            "rows",
+            "repeats_above", "observation, action and reward", count, tuple(first.tolist()),
+            f"repeat those of the row above in {count} of {log.rows + log.copies.size} rows",
             "Drop the rows that were entered twice: they count twice in every mean, and as steps "
             "on which nothing changed. Rows of different times may be equal if values are carried "
             "forward.",
         )  # fmt: skip
-    if repeated.mean() >= DUPLICATE_SHARE:
+    one_in = -(-log.rows // MOST_COMPARED)
+    repeated, compared = repeated_rows(tuple(log.arrays.values()), one_in)
+    if above.number:
+        repeated = repeated[~_among(log, repeated)]
+    share = repeated.size / max(compared, 1)
+    if share >= DUPLICATE_SHARE:
+        about = "" if one_in == 1 else "about "
+        sample = "" if one_in == 1 else f" (of a sample of {compared:,})"
+        count = round(share * log.rows)
+        found = FoundRows(count, count, np.zeros(0, int), repeated[:FIRST_ROWS])
         yield from in_rows(
-            "duplicates", "all columns", repeated,
-            f"repeat an earlier row in {100 * repeated.mean():.3g} % of the rows",
+            "duplicates", "all columns", found,
+            f"repeat an earlier row in {about}{100 * share:.3g} % of the rows{sample}",
             "Check whether a file was joined to itself, and drop the copies: they count twice in "
-            "every mean.", log.row,
+            "every mean.", log.in_file,
         )  # fmt: skip
 
 
-def _repeats_above(log: CheckedLog) -> np.ndarray:
+def _among(log: CheckedLog, numbers: np.ndarray) -> np.ndarray:
+    """Return whether each of these rows, in increasing order, repeats the row above."""
+    found = np.zeros(numbers.size, bool)
+    for rows in blocks(log.arrays["observation"]):
+        first, last = np.searchsorted(numbers, (rows.start, rows.stop))
+        if first < last:
+            found[first:last] = _repeats_above(log, rows)[numbers[first:last] - rows.start]
+    return found
+
+
+def _repeats_above(log: CheckedLog, rows: slice) -> np.ndarray:
     """Return a mask of the rows equal to the row above in their episode, compared in float32.
 
     Next observations taken from the row below are not compared: those of a row and of its copy
@@ -72,18 +93,25 @@ def _repeats_above(log: CheckedLog) -> np.ndarray:
     """
     arrays = dict(log.arrays)
     following = arrays.pop("next_observation", None)
-    repeats = np.append(False, log.follows[:-1])
+    first = max(rows.start - 1, 0)
+    repeats = np.ones(rows.stop - first, bool)
+    repeats[0] = False
+    repeats[1:] = log.follows(slice(first, rows.stop - 1))
     if following is not None and not log.shifted:
         arrays["next_observation"] = following
-        repeats &= _differ(following, arrays["observation"])
+        repeats &= _differ(following[first : rows.stop], arrays["observation"][first : rows.stop])
     for array in arrays.values():
-        repeats[1:] &= ~_differ(array[1:], array[:-1])
-    return repeats
+        if not repeats.any():
+            break
+        part = array[first : rows.stop]
+        repeats[1:] &= ~_differ(part[1:], part[:-1])
+    return repeats[rows.start - first :]
 
 
 def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return a mask of the rows that differ in float32."""
-    return rows_where(lambda x, y: x.astype(np.float32) != y.astype(np.float32), one, other)
+    cells = one.astype(np.float32, copy=False) != other.astype(np.float32, copy=False)
+    return cells.reshape(len(cells), -1).any(axis=1)
 
 
 def no_end(log: CheckedLog) -> Iterator[Finding]:
@@ -128,46 +156,52 @@ def short_episodes(log: CheckedLog) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def repeated_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a mask of the rows that repeat an earlier row in all arrays, compared in float32.
+def repeated_rows(arrays: Sequence[Rows], one_in: int = 1) -> tuple[np.ndarray, int]:
+    """Return the numbers of the rows that repeat an earlier row, and how many were compared.
 
-    The arrays must be finite. Rows with equal 64-bit hashes are compared cell by cell, so the
-    result is exact.
+    The arrays must be finite; they are compared in float32. Rows with equal 64-bit hashes are
+    compared cell by cell. Of one hash in `one_in`, all rows are compared, and no other ones.
     """
-    tables = [array.reshape(len(array), -1) for array in arrays]
-    hashes = _hashes(tables)
-    repeated = np.zeros(len(hashes), bool)
-    left = np.arange(len(hashes))
+    row, hashes = _hashes(arrays, one_in)
+    repeated, left = [np.zeros(0, np.int64)], np.arange(row.size)
     while left.size:
         order = left[np.argsort(hashes[left], stable=True)]
         begins = np.append(True, np.diff(hashes[order]) != 0)
         first = order[begins][np.cumsum(begins) - 1]
-        row, first = order[~begins], first[~begins]
-        equal = _equal(tables, row, first)
-        repeated[row[equal]] = True
-        left = np.sort(row[~equal])
-    return repeated
+        later, first = order[~begins], first[~begins]
+        equal = _equal(arrays, row[later], row[first])
+        repeated.append(row[later[equal]])
+        left = np.sort(later[~equal])
+    return np.sort(np.concatenate(repeated)), row.size
 
 
-def _hashes(tables: list[np.ndarray]) -> np.ndarray:
-    """Return a 64-bit hash per row: its 32-bit words times random odd numbers, summed."""
+def _hashes(arrays: Sequence[Rows], one_in: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of rows and their 64-bit hashes, those of one hash in `one_in`.
+
+    A hash is the sum of the row's 32-bit words times random odd numbers.
+    """
     # Collisions only cost time, so any seed will do.
     draw = np.random.default_rng(0)
-    hashes = np.zeros(len(tables[0]), np.uint64)
-    for table in tables:
-        factors = draw.integers(2**63, size=table.shape[1], dtype=np.uint64) * 2 + 1
-        for rows in blocks(table):
+    widths = [array.size // len(array) for array in arrays]
+    factors = [draw.integers(2**63, size=width, dtype=np.uint64) * 2 + 1 for width in widths]
+    found, most = [], np.uint64((2**64 - 1) // one_in)
+    for rows in blocks(arrays[0]):
+        hashes = np.zeros(rows.stop - rows.start, np.uint64)
+        for array, factor in zip(arrays, factors, strict=True):
             # Adding 0 turns −0 into 0: equal numbers with different bytes.
-            words = (table[rows].astype(np.float32) + 0.0).view(np.uint32)
-            hashes[rows] += words.astype(np.uint64) @ factors
-    return hashes
+            table = array[rows].reshape(len(hashes), -1).astype(np.float32) + np.float32(0)
+            hashes += table.view(np.uint32).astype(np.uint64) @ factor
+        chosen = np.flatnonzero(hashes <= most)
+        found.append((chosen + rows.start, hashes[chosen]))
+    numbers, kept = zip(*found, strict=True)
+    return np.concatenate(numbers), np.concatenate(kept)
 
 
-def _equal(tables: list[np.ndarray], row: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _equal(arrays: Sequence[Rows], row: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return, per pair of row numbers, whether the two rows are equal."""
     equal = np.ones(len(row), bool)
-    for table in tables:
-        for pairs in blocks(np.broadcast_to(row[:, None], (len(row), table.shape[1]))):
-            one, two = (table[numbers[pairs]].astype(np.float32) for numbers in (row, other))
-            equal[pairs] &= (one == two).all(axis=1)
+    for array in arrays:
+        width = array.size // len(array)
+        for pairs in blocks(np.broadcast_to(row[:, None], (len(row), width))):
+            equal[pairs] &= ~_differ(array[row[pairs]], array[other[pairs]])
     return equal

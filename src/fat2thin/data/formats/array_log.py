@@ -4,14 +4,24 @@ import abc
 import json
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fat2thin.columns import Column, default_columns
-from fat2thin.data.dataset import Dataset, extremes, not_a_probability, not_finite, rows_where
+from fat2thin.data import long_work
+from fat2thin.data.dataset import (
+    Dataset,
+    extremes,
+    not_a_flag,
+    not_a_probability,
+    not_finite,
+    outside_box,
+)
 from fat2thin.data.operations import Box, RawLog, assemble
+from fat2thin.data.row_arrays import Rows, blocks, find_rows
 from fat2thin.data.safe_files import DataFileError, file_error, refuse_too_many_columns, several
 from fat2thin.terminal_text import printable
 
@@ -20,6 +30,7 @@ PROPENSITY = "A propensity is a probability above 0 and at most 1."
 COLUMNS = "fat2thin_columns"
 """The array of bytes (JSON in UTF-8) that holds names, units and transforms of the columns."""
 _LARGEST_SETTING = 4096
+_PASSES = 4  # about how often each cell is read, from the file and in checks
 _LONGEST_COLUMNS = 2**24  # bytes
 _KINDS = ("observation", "action")
 
@@ -41,6 +52,10 @@ class ArrayFile(abc.ABC):
     @abc.abstractmethod
     def read(self, field: str, dtype: type[np.floating] = np.float32) -> np.ndarray:
         """Return an array, converted to this type."""
+
+    @abc.abstractmethod
+    def shape(self, field: str) -> tuple[int, ...]:
+        """Return the shape that an array declares."""
 
     @abc.abstractmethod
     def setting(self, name: str) -> np.ndarray | None:
@@ -73,6 +88,16 @@ class ArrayFile(abc.ABC):
         """Raise an error if a setting has more numbers than an action can have dimensions."""
         if math.prod(shape) > _LARGEST_SETTING:
             raise self.wrong(name, f"has shape {shape}", "It has one number per dimension.")
+
+
+def write_npy(stream: Any, array: Rows) -> None:
+    """Write an array in NumPy's format, in parts and with the low byte first."""
+    dtype = array.dtype.newbyteorder("<")
+    header = {"descr": dtype.str, "fortran_order": False, "shape": tuple(array.shape)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    table = array if array.ndim else np.reshape(array, 1)
+    for rows in blocks(table):
+        stream.write(np.ascontiguousarray(table[rows], dtype).reshape(-1).data)
 
 
 def columns_to_json(dataset: Dataset) -> dict[str, list[dict[str, Any]]] | None:
@@ -148,6 +173,8 @@ def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
     for field in needed:
         if not file.has(field):
             raise file.wrong(field, "is missing", f"A log needs the arrays {', '.join(needed)}.")
+    present = [field for field in dict.fromkeys(layout) if field and file.has(field)]
+    long_work.expect(_PASSES * sum(math.prod(file.shape(field)) for field in present))
     observation = _table(file, layout.observation)
     rows, observation_size = observation.shape
     action = _table(file, layout.action, rows)
@@ -162,8 +189,8 @@ def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
     fields = (*layout[:3], layout.next_observation, layout.propensity)
     _check_finite(file, dict(zip(fields, numbers, strict=True)))
     if propensity is not None:
-        wrong = not_a_probability(propensity)
-        _check_cells(file, layout.propensity, propensity, wrong, "has {:g}", PROPENSITY)
+        args = (not_a_probability, "has {:g}", PROPENSITY)
+        _check_column(file, layout.propensity, propensity, *args)
     cut = _cuts(file, layout, observation, following)
     return RawLog(
         observation, action, reward, terminal, cut, following, propensity, *file.columns()
@@ -175,11 +202,15 @@ def _cuts(
 ) -> np.ndarray:
     rows = len(observation)
     marked = file.has(layout.cut)
-    cut = _flags(file, layout.cut, rows) if marked else np.zeros(rows, bool)
+    cut = _flags(file, layout.cut, rows) if marked else long_work.empty((rows,), bool)
+    if not marked:
+        cut[:] = False
     if layout.episode_start and file.has(layout.episode_start):
         cut[_starts(file, layout.episode_start, rows)[1:] - 1] = True
     elif not marked and following is not None:
-        cut[:-1] = rows_where(np.not_equal, following[:-1], observation[1:])
+        for part in blocks(following[:-1]):
+            below = observation[part.start + 1 : part.stop + 1]
+            cut[part] = (following[part] != below).any(axis=1)
     elif not marked:
         warnings.warn(
             f"{printable(file.path)} has neither {layout.cut!r} nor {layout.next_observation!r}: "
@@ -212,18 +243,20 @@ def _column(file: ArrayFile, field: str, rows: int) -> np.ndarray:
 def _flags(file: ArrayFile, field: str, rows: int) -> np.ndarray:
     column = _column(file, field, rows)
     _check_finite(file, {field: column})
-    wrong = (column != 0) & (column != 1)
     complaint = "must hold 0 or 1 (no or yes), not {}"
-    _check_cells(file, field, column, wrong, complaint, "Write the flags as booleans.")
-    return column.astype(bool)
+    args = (not_a_flag, complaint, "Write the flags as booleans.")
+    _check_column(file, field, column, *args)
+    return np.equal(column, 1, out=long_work.empty((rows,), bool))
 
 
-def _check_cells(
-    file: ArrayFile, field: str, column: np.ndarray, wrong: np.ndarray, complaint: str, remedy: str
-) -> None:
+def _check_column(
+    file: ArrayFile, field: str, column: np.ndarray, wrong: Callable[[np.ndarray], np.ndarray],
+    complaint: str, remedy: str,
+) -> None:  # fmt: skip
     """Raise an error if a column has a wrong cell; `complaint` shows the first one."""
-    if wrong.any():
-        row = int(wrong.argmax())
+    found = find_rows(column, wrong)
+    if found.number:
+        row = int(found.first[0])
         raise file.wrong(field, complaint.format(column[row]), remedy, row)
 
 
@@ -243,12 +276,14 @@ def _check_finite(file: ArrayFile, arrays: dict[str, np.ndarray | None]) -> None
     """Raise one error for all arrays with numbers that are not finite."""
     errors = []
     for field, array in arrays.items():
-        if array is not None and (wrong := rows_where(not_finite, array)).any():
-            count = int(not_finite(array[wrong]).sum())
-            cells = f"{count} cell{'s' * (count != 1)}"
+        if array is None:
+            continue
+        wrong = find_rows(array, not_finite)
+        if wrong.number:
+            cells = f"{wrong.cells} cell{'s' * (wrong.cells != 1)}"
             complaint = f"is NaN, infinite or beyond float32 in {cells}"
             remedy = "Remove the episodes with these rows, or fill in the values."
-            errors.append(file.wrong(field, complaint, remedy, int(wrong.argmax())))
+            errors.append(file.wrong(field, complaint, remedy, int(wrong.first[0])))
     if errors:
         raise several(errors)
 
@@ -312,14 +347,14 @@ def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
     low, high = np.array(box.low), np.array(box.high)
     slack = np.finfo(np.float32).eps * np.maximum(abs(low), abs(high))
     with np.errstate(over="ignore"):
-        outside = rows_where(lambda rows: (rows < low - slack) | (rows > high + slack), action)
-    if outside.any():
+        outside = find_rows(action, lambda part: outside_box(part, low - slack, high + slack))
+    if outside.number:
         raise file.wrong(
             field,
-            f"leaves the action box {low.tolist()} to {high.tolist()} in {int(outside.sum())} "
+            f"leaves the action box {low.tolist()} to {high.tolist()} in {outside.number} "
             f"rows, ranging from {action.min(axis=0).tolist()} to {action.max(axis=0).tolist()}",
             "Pass the box that the actions were made for, or store it as action_low and "
             "action_high.",
-            int(outside.argmax()),
+            int(outside.first[0]),
         )
     np.clip(action, *float32_box(low, high), out=action)

@@ -87,6 +87,10 @@ class _Arrays(ArrayFile):
             made = np.array(array, dtype, subok=False)
         return made[:, None] if made.ndim == 1 and field in tables else made
 
+    def shape(self, field: str) -> tuple[int, ...]:
+        """Return the shape of an array."""
+        return self.array(field).shape
+
     def setting(self, name: str) -> np.ndarray | None:
         """Return an end of the action box or the discount, or None."""
         if name not in self._arrays:

@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from fat2thin.data import long_work
 from fat2thin.data.formats.array_log import DAMAGED, ArrayFile
 from fat2thin.data.safe_files import DataFileError, MemoryBudget, file_error, opened_path
 
@@ -80,11 +81,12 @@ class Hdf5File(ArrayFile):
             if not shape:
                 raise self.refused(field, "is a single number, not an array")
             self._budget.take(field, shape, max(kept_as.itemsize, np.dtype(dtype).itemsize))
-            array = np.empty(shape, dtype)
+            array = long_work.empty(shape, dtype)
             for place, block in self._blocks(field, stored, shape, kept_as):
                 # Numbers too large for the type become infinite and are refused later.
                 with np.errstate(over="ignore", invalid="ignore"):
                     array[place] = block
+                long_work.did(block.size)
             return array
 
     def setting(self, name: str) -> np.ndarray | None:

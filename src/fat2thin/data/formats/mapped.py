@@ -6,8 +6,7 @@ written; reading it trusts the content hash in log.json.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,16 @@ import numpy as np
 
 from fat2thin.atomic_files import creating, writing_folder
 from fat2thin.columns import default_columns
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, Recorded
-from fat2thin.data.formats.array_log import DAMAGED, columns_from_json, columns_to_json
+from fat2thin.data.formats.array_log import (
+    DAMAGED,
+    columns_from_json,
+    columns_to_json,
+    write_npy,
+)
 from fat2thin.data.readers import register_suffix
-from fat2thin.data.row_arrays import FollowingRows, Rows, StoredRows, blocks
+from fat2thin.data.row_arrays import FollowingRows, Rows, StoredRows, find_places
 from fat2thin.data.safe_files import DataFileError, file_error, open_file, read_small
 
 SUFFIX = ".npy"
@@ -31,37 +36,27 @@ _FIELDS = {"format", "action_low", "action_high", "discount", "columns", "sha256
 _OPTIONAL = ("propensity", "next_observation", _APART, _VALUES)
 
 
-def save_mapped(
-    dataset: Dataset, path: Path, progress: Callable[[int], None] = lambda rows: None
-) -> None:
-    """Write a data set atomically to a folder, in parts; `read_mapped` returns the same hash.
-
-    `progress` is called with the number of rows so far, of twice the rows: the second pass is that
-    of the content hash.
-    """
+def save_mapped(dataset: Dataset, path: Path) -> None:
+    """Write a data set atomically to a folder, in parts; `read_mapped` returns the same hash."""
     arrays = {name: getattr(dataset, name) for name in dataset.arrays}
     for field in dataset.row_arrays:
         if arrays[field].dtype != np.float32:
             reason = f"{field} is {arrays[field].dtype}, but files store float32: convert it"
             raise ValueError(f"data set {dataset.name!r}: {reason}")
-    dataset.check_cells()
-    dataset.check_actions()
+    cells = sum(array.size for array in arrays.values())
     following = arrays["next_observation"]
     if isinstance(following, FollowingRows):
         del arrays["next_observation"]
         arrays |= {_APART: following.apart, _VALUES: following.values}
-    # Each file is a share of the first pass, by its size.
-    total, done = sum(array.size for array in arrays.values()), 0
+    # Two checks, the files, and the hash if it is not known.
+    written = sum(array.size for array in arrays.values())
+    long_work.expect(cells * (1 + (dataset.recorded is None)) + dataset.action.size + written)
+    dataset.check_cells()
+    dataset.check_actions()
     with writing_folder(path) as folder:
         for name, array in arrays.items():
-            dtype = array.dtype.newbyteorder("<")
-            header = {"descr": dtype.str, "fortran_order": False, "shape": tuple(array.shape)}
             with creating(folder / f"{name}.npy") as stream:
-                np.lib.format.write_array_header_1_0(stream, header)
-                for rows in blocks(array):
-                    stream.write(np.ascontiguousarray(array[rows], dtype).reshape(-1).data)
-                    done += math.prod(array[rows].shape)
-                    progress(dataset.rows * done // total)
+                write_npy(stream, array)
         about = {
             "format": FORMAT,
             "action_low": dataset.action_low,
@@ -70,7 +65,6 @@ def save_mapped(
             "columns": columns_to_json(dataset),
             "sha256": dataset.sha256,
         }
-        progress(2 * dataset.rows)
         with creating(folder / ABOUT) as stream:
             stream.write(json.dumps(about, indent=1).encode())
 
@@ -155,7 +149,9 @@ def _following(folder: Path, observation: Rows, arrays: Mapping[str, np.ndarray]
         raise file_error(folder / f"{missing}.npy", "is missing", DAMAGED)
     apart, values = np.asarray(arrays[_APART]), arrays[_VALUES]
     last = len(observation) - 1
-    rising = apart.ndim == 1 and apart.size and apart[0] >= 0 and (np.diff(apart) > 0).all()
+    rising = apart.ndim == 1 and apart.size and apart[0] >= 0
+    if rising:
+        rising = not find_places(apart[1:], lambda rows: apart[1:][rows] <= apart[rows]).number
     if not rising or apart[-1] != last or values.shape != (apart.size, *observation.shape[1:]):
         complaint = f"must be increasing row numbers up to {last}, with one next observation each"
         raise file_error(folder / f"{_APART}.npy", complaint, DAMAGED)

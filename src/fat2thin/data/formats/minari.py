@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fat2thin.columns import Column
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.formats.array_log import (
     COLUMNS,
@@ -171,8 +172,39 @@ class _MinariLog(ArrayFile):
         """Return an array over all episodes, concatenated."""
         if field == LAYOUT.episode_start:
             return np.cumsum([0, *self._steps.values()])[:-1].astype(dtype)
-        parts = [self._part(field, group, steps) for group, steps in self._steps.items()]
-        return np.concatenate(parts).astype(dtype, copy=False)
+        whole: np.ndarray | None = None
+        stop = 0
+        for group, steps in self._steps.items():
+            part = self._part(field, group, steps)
+            if whole is None:
+                whole = long_work.empty((self._rows_in_all, *part.shape[1:]), dtype)
+            if part.shape[1:] != whole.shape[1:]:
+                complaint = f"has rows of shape {part.shape[1:]}, not {whole.shape[1:]} as before"
+                raise self.wrong(f"{group}/{field}", complaint, _AGAIN)
+            whole[stop : stop + steps] = part
+            stop += steps
+        assert whole is not None
+        return whole
+
+    def shape(self, field: str) -> tuple[int, ...]:
+        """Return the shape of an array over all episodes, as the first one declares it."""
+        if field == LAYOUT.episode_start:
+            return (len(self._steps),)
+        if field == LAYOUT.action:
+            return (self._rows_in_all, self._width(self._metadata.action))
+        if field not in (LAYOUT.observation, LAYOUT.next_observation):
+            return (self._rows_in_all,)
+        return (self._rows_in_all, sum(map(self._width, self._metadata.observation)))
+
+    @property
+    def _rows_in_all(self) -> int:
+        return sum(self._steps.values())
+
+    def _width(self, part: _Part) -> int:
+        """Return the numbers in a row of a part."""
+        first = next(iter(self._steps))
+        shape = part.shape or _shape(self._file, f"{first}/{part.field}")[1:]
+        return math.prod(shape)
 
     def setting(self, name: str) -> np.ndarray | None:
         """Return an end of the action space, or the discount in the metadata."""

@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from fat2thin.atomic_files import writing
-from fat2thin.data.dataset import Dataset
+from fat2thin.data import long_work
+from fat2thin.data.dataset import Dataset, not_a_flag
 from fat2thin.data.formats.array_log import (
     COLUMNS,
     DAMAGED,
@@ -27,9 +28,11 @@ from fat2thin.data.formats.array_log import (
     Layout,
     columns_bytes,
     read_dataset,
+    write_npy,
 )
 from fat2thin.data.operations import Box
 from fat2thin.data.readers import register_suffix
+from fat2thin.data.row_arrays import MarkedRows, Rows, find_rows, row_numbers
 from fat2thin.data.safe_files import DataFileError, MemoryBudget, file_error, open_file
 
 NEORL2 = Layout(
@@ -87,22 +90,23 @@ def read_npz(
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
     """Write a data set atomically to an .npz file; `read_npz` returns it with the same hash."""
-    what, terminal = f"data set {dataset.name!r}", dataset.continuation == 0
+    what, continuation = f"data set {dataset.name!r}", dataset.continuation
     for field in dataset.row_arrays:
         dtype = getattr(dataset, field).dtype
         if dtype != np.float32:
             raise ValueError(f"{what}: {field} is {dtype}, but files store float32: convert it")
-    if not (terminal | (dataset.continuation == 1)).all():
+    if find_rows(continuation, not_a_flag).number:
         reason = "some continuations lie between 0 and 1, but files store only true ends"
         raise ValueError(f"{what}: {reason}")
-    if not np.isin(np.flatnonzero(terminal[:-1]) + 1, dataset.episode_start).all():
+    ends = row_numbers(continuation, lambda part: part == 0)
+    if not np.isin(ends + 1, np.append(dataset.episode_start, dataset.rows)).all():
         raise ValueError(f"{what}: an episode continues after a true end; start a new one there")
-    arrays = {
+    arrays: dict[str, Rows] = {
         "observation": dataset.observation,
         "action": dataset.action,
         "reward": dataset.reward,
         "next_observation": dataset.next_observation,
-        "terminal": terminal,
+        "terminal": MarkedRows(dataset.rows, ends),
         "episode_start": dataset.episode_start,
         "action_low": np.array(dataset.action_low),
         "action_high": np.array(dataset.action_high),
@@ -112,8 +116,14 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
         arrays["propensity"] = dataset.propensity
     if (named := columns_bytes(dataset)) is not None:
         arrays[COLUMNS] = named
-    with writing(Path(path)) as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+    long_work.expect(sum(array.size for array in arrays.values()))
+    with (
+        writing(Path(path)) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                write_npy(stream, array)
 
 
 @contextlib.contextmanager
@@ -158,6 +168,11 @@ class NpzFile(ArrayFile):
             wanted = header.dtype if dtype is None else np.dtype(dtype)
             self._budget.take(field, header.shape, max(header.dtype.itemsize, wanted.itemsize))
             return self._numbers(field, stream, header, wanted)
+
+    def shape(self, field: str) -> tuple[int, ...]:
+        """Return the shape that an array declares."""
+        with self._member(field) as (_, header):
+            return header.shape
 
     def setting(self, name: str) -> np.ndarray | None:
         """Return a small array in float64, or None if the file has none."""
@@ -218,7 +233,7 @@ class NpzFile(ArrayFile):
     ) -> np.ndarray:
         """Read and convert the numbers in blocks, so that the array is never in memory twice."""
         order: Literal["F", "C"] = "F" if header.fortran_order else "C"
-        array = np.empty(header.shape, dtype, order)
+        array = long_work.empty(header.shape, dtype, order)
         flat = array.reshape(-1, order=order)
         per_block = _BLOCK // header.dtype.itemsize
         for first in range(0, flat.size, per_block):
@@ -229,6 +244,7 @@ class NpzFile(ArrayFile):
             # Numbers too large for the type become infinite and are refused later.
             with np.errstate(over="ignore", invalid="ignore"):
                 part[:] = np.frombuffer(data, header.dtype)
+            long_work.did(part.size)
         if stream.read(1):
             raise self.wrong(field, "is longer than it declares", DAMAGED)
         return array

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
 from fat2thin.data.formats.table_columns import ColumnDetails
@@ -124,11 +125,16 @@ def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog
     # A small Parquet file may declare more equal rows than fit in memory.
     packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
     width = sum(slots[key][-1].stop for key in slots)
-    size = packed * (4 * width + 2)
-    if size > default_limit():
+    size, limit = packed * (4 * width + 2), long_work.free_on_disk() or default_limit()
+    if size > limit:
         needed = f"its files have {packed} rows, which would take {size:,} bytes"
-        limit = f"the limit is {default_limit():,}"
-        raise schema.wrong(f"{needed}; {limit}", "Use fewer files or fewer columns.")
+        raise schema.wrong(
+            f"{needed}; the limit is {limit:,}",
+            "Convert them with `fat2thin data convert`, or use fewer files or fewer columns.",
+        )
+    bound = sum(file.row_bound for file in files)
+    # The columns of the files, and the numbers in checks.
+    long_work.expect(bound * (len(_columns_of(columns, columns)) + 2 * width))
     log = _Filling(sum(file.row_bound for file in files), columns, slots, schema)
     order = _RowOrder(schema.episode, schema.time)
     rows, first_rows = 0, []
@@ -411,10 +417,10 @@ class _Filling:
         self._columns, self._slots, self._schema = columns, slots, schema
         try:
             self._numbers = {
-                key: np.empty((room, places[-1].stop), np.float32) for key, places in slots.items()
+                key: long_work.empty((room, places[-1].stop), np.float32)
+                for key, places in slots.items()
             }
-            self._terminal = np.zeros(room, bool)
-            self._cut = np.zeros(room, bool)
+            self._terminal, self._cut = (long_work.zeros((room,), bool) for _ in range(2))
         except (MemoryError, ValueError):
             complaint = f"its files declare {room} rows, more than fit in memory"
             remedy = "Use fewer files, or write the damaged one again."
@@ -430,6 +436,7 @@ class _Filling:
             for batch in file.batches(columns):
                 piece = _Piece(file, batch, stop - start, len(batch[columns[0]]))
                 if piece.rows:
+                    long_work.did(piece.rows * len(columns))
                     self._write_numbers(piece, stop, box)
                     if columns[0] in together:
                         self._write_order(piece, stop, order)
