@@ -2,6 +2,7 @@
 
     python benchmarks/one_setting.py                          print the tables of what was measured
     python benchmarks/one_setting.py --run fttpo iql          train on robots, on a large GPU
+    python benchmarks/one_setting.py --try "fttpo, five critics"    train on the sets that chose
     python benchmarks/one_setting.py --treatment fttpo iql    train on treatment logs
 
 The robot data sets are looked for in the folder that FAT2THIN_DATA names; `fat2thin data make
@@ -26,7 +27,7 @@ from fat2thin import data
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.settings.spec import choose_spec
 from fat2thin.tables import Table
-from fat2thin.training import Run, RunSpec, execute_together, make_spec
+from fat2thin.training import Run, execute_together, make_spec
 
 RESULTS = Path("docs/results/one_setting.json")
 GROUPS = (("halfcheetah", "walker2d"), ("hopper",))
@@ -55,6 +56,7 @@ class Method(NamedTuple):
     settings_from: str = "large"
     settings: tuple[tuple[str, Any], ...] = ()
     note: str = "our scales, one setting"
+    batch_size: int | None = None
 
 
 METHODS = {
@@ -77,26 +79,37 @@ METHODS = {
     "inac, deep": Method("inac", settings=DEEP, note="our scales, FtTPO's networks"),
     "fttpo-spot, deep": Method("fttpo-spot", settings=DEEP, note="our scales, FtTPO's networks"),
     "edac": Method("edac", "own", note="own, per set"),
+    "edac, ten critics": Method(
+        "edac", "own", (("critic_count", 10), ("diversity", 1.0)), note="own, one setting"
+    ),
+    "fttpo, five critics": Method("fttpo", settings=(("critic_count", 5),), note="one setting"),
+    "fttpo, ten critics": Method("fttpo", settings=(("critic_count", 10),), note="one setting"),
+    "fttpo, batches of 1,024": Method("fttpo", batch_size=1024, note="one setting"),
+    "fttpo, bootstrapped from the centre": Method(
+        "fttpo", settings=(("critic_under", "centre"),), note="one setting"
+    ),
+    "fttpo, learned band": Method(
+        "fttpo", settings=(("actor_loss", "exact"), ("kept_mass", None)), note="one setting"
+    ),
 }
+TRIED_SEEDS = [0, 1, 2, 3, 4]
+"""Seeds on which settings are chosen; all others are reported."""
 
 
-def specs(method: Method, robots: tuple[str, ...], steps: int, seeds: list[int]) -> list[RunSpec]:
-    return [
-        make_spec(
-            method.algorithm, f"regenerated/{robot}-{level}", steps=steps, seeds=seeds,
-            settings=dict(method.settings), settings_from=method.settings_from,
-            evaluate_every=max(1, steps // 5), episodes=5, log_every=2500,
-        )
-        for robot in robots
-        for level in SETS
-    ]  # fmt: skip
-
-
-def measure(name: str, steps: int, seeds: list[int], robots: str | None) -> Iterator[dict]:
+def measure(name: str, steps: int, seeds: list[int], wanted: list[str]) -> Iterator[dict]:
+    method = METHODS[name]
     for group in GROUPS:
-        if robots and robots not in group:
-            continue
-        for run in execute_together(specs(METHODS[name], group, steps, seeds)):
+        chosen = [
+            make_spec(
+                method.algorithm, f"regenerated/{place}", steps=steps, seeds=seeds,
+                settings=dict(method.settings), settings_from=method.settings_from,
+                evaluate_every=max(1, steps // 5), episodes=5, log_every=2500,
+                batch_size=method.batch_size,
+            )
+            for place in wanted
+            if place.startswith(group)
+        ]  # fmt: skip
+        for run in execute_together(chosen) if chosen else ():
             found = run.evaluations.policies
             yield about(name, run, "regenerated/") | {
                 way: np.round(found[f"actor_{way}"].measures["score"], 2).tolist()
@@ -136,7 +149,9 @@ def last(row: dict, way: str) -> np.ndarray:
 
 def table(rows: list[dict], way: str) -> Table:
     """Return one row per method and number of updates, with the means over all and unseen sets."""
-    on_robots = [row for row in rows if row["dataset"] in NAMES]
+    on_robots = [
+        row for row in rows if row["dataset"] in NAMES and row["seeds"] != TRIED_SEEDS
+    ]  # fmt: skip
     lines = []
     for name, method in METHODS.items():
         for steps in sorted({row["steps"] for row in on_robots if row["method"] == name}):
@@ -146,11 +161,7 @@ def table(rows: list[dict], way: str) -> Table:
                 if (row["method"], row["steps"]) == (name, steps)
             }
             line = {"method": name, "settings": method.note, "updates": f"{steps:,}"}
-            for place in NAMES:
-                robot, level = place.split("-", 1)
-                label = f"{SHORT[robot]}-{''.join(word[0] for word in level.split('-'))}"
-                label += "*" * (place in CHOSEN_ON)
-                line[label] = _cell(found[place]) if place in found else "not run"
+            line |= {_short(place): _found(found, place) for place in NAMES}
             for label, wanted in (("mean", NAMES), ("unseen", set(NAMES) - set(CHOSEN_ON))):
                 known = [found[one].mean() for one in wanted if one in found]
                 complete = len(known) == len(wanted)
@@ -161,6 +172,20 @@ def table(rows: list[dict], way: str) -> Table:
         "the column of unseen sets.",
     )
     return Table(f"Scores {_how(way)}, nine regenerated data sets", tuple(lines), notes=notes)
+
+
+def tried_table(rows: list[dict], way: str) -> Table:
+    """Return one row per setting of FtTPO that was tried on the sets that chose, seeds 0 to 4."""
+    tried = [row for row in rows if row["dataset"] in CHOSEN_ON and row["seeds"] == TRIED_SEEDS]
+    lines = []
+    for name in dict.fromkeys(row["method"] for row in tried):
+        found = {row["dataset"]: last(row, way) for row in tried if row["method"] == name}
+        means = [found[place].mean() for place in CHOSEN_ON if place in found]
+        lines.append(
+            {"method": name, **{_short(place): _found(found, place) for place in CHOSEN_ON}}
+            | {"mean": f"{np.mean(means):.1f}" if len(means) == len(CHOSEN_ON) else "-"}
+        )
+    return Table(f"Tried on the sets that chose, {_how(way)}", tuple(lines))
 
 
 def treatment_table(rows: list[dict], way: str) -> Table:
@@ -186,6 +211,16 @@ def treatment_table(rows: list[dict], way: str) -> Table:
     return Table(f"Returns {_how(way)}, treatment logs", tuple(lines), notes=notes)
 
 
+def _short(place: str) -> str:
+    robot, level = place.split("-", 1)
+    label = f"{SHORT[robot]}-{''.join(word[0] for word in level.split('-'))}"
+    return label + "*" * (place in CHOSEN_ON)
+
+
+def _found(found: dict[str, np.ndarray], place: str) -> str:
+    return _cell(found[place]) if place in found else "not run"
+
+
 def _how(way: str) -> str:
     return "as it acts" if way == "sampled" else "at its centre"
 
@@ -206,25 +241,30 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=100_000, help="updates per seed, robots")
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
-    parser.add_argument("--robots", help="train only on this robot and those of its program")
+    parser.add_argument(
+        "--try", nargs="+", default=[], choices=[*METHODS], dest="tried",
+        help="train these on the sets that chose, with seeds 0 to 4",
+    )  # fmt: skip
+    parser.add_argument("--sets", nargs="+", default=NAMES, choices=NAMES, help="for --run")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
     parser.add_argument("--add", type=Path, nargs="+", default=[], help="take over these files")
     asked = parser.parse_args()
     rows = json.loads(asked.results.read_text()) if asked.results.exists() else []
     new: Iterator[dict] = itertools.chain(
         *(json.loads(path.read_text()) for path in asked.add),
-        *(measure(name, asked.steps, asked.seeds, asked.robots) for name in asked.run),
+        *(measure(name, asked.steps, asked.seeds, asked.sets) for name in asked.run),
+        *(measure(name, asked.steps, TRIED_SEEDS, [*CHOSEN_ON]) for name in asked.tried),
         *(measure_treatment(name, [*range(100, 110)]) for name in asked.treatment),
     )
     for one in new:
         rows = [row for row in rows if _key(row) != _key(one)] + [one]
         asked.results.write_text(json.dumps(rows, separators=(",", ":")))
     for way in ("sampled", "centre"):
-        print(table(rows, way), treatment_table(rows, way), sep="\n")
+        print(table(rows, way), tried_table(rows, way), treatment_table(rows, way), sep="\n")
 
 
-def _key(row: dict) -> tuple[str, str, int]:
-    return row["method"], row["dataset"], row["steps"]
+def _key(row: dict) -> tuple[Any, ...]:
+    return row["method"], row["dataset"], row["steps"], row["seeds"] == TRIED_SEEDS
 
 
 if __name__ == "__main__":

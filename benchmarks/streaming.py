@@ -9,12 +9,15 @@ Makes a robot log (17 observations, 6 actions) in --folder if it is not there, i
 Then two processes train FtTPO from the same memory-mapped files, one with all rows on the device,
 one with a window of --window rows (a tenth by default). They take turns, so both see the same load
 of the machine. The peak is that of anonymous memory (RssAnon), sampled every 20 ms: pages of the
-files are not part of it, arrays on a CPU device are. The last lines extrapolate to a billion rows.
+files are not part of it, arrays on a CPU device are. "Between chunks" is the share of the time in
+which the device waits for rows. The last lines extrapolate to a billion rows.
 
-`--sampling` compares returns: FtTPO with automatic settings on three treatment logs, ten seeds from
-all rows and from a window of a tenth of them, each on 2,000 fresh patients, the same for all. The
-last column is the mean difference of a seed, with a 95 % bootstrap interval over seeds. Its data go
-to docs/results/streaming_sampling.json.
+`--sampling` compares returns: FtTPO with automatic settings on three logs, ten seeds from all rows
+and from a window of a tenth of them; on the robot, 10,000 updates of 64 × 64 networks. Policies are
+evaluated on 2,000 fresh patients, the same for all, or on 20 episodes. The last column is the mean
+difference of a seed, with a 95 % bootstrap interval over seeds. It needs the extra mujoco and
+`fat2thin data make regenerated/hopper-medium@100000`, and its data go to
+docs/results/streaming_sampling.json.
 """
 
 import argparse
@@ -39,6 +42,7 @@ from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import make_pack
 from fat2thin.engine.window import StreamedLog
 from fat2thin.envs import treatment
+from fat2thin.evaluation.returns import SCORE
 from fat2thin.evaluation.statistics import seed_interval
 from fat2thin.policies.policy import Sampled
 from fat2thin.runs.identity import read_logs
@@ -48,8 +52,9 @@ from fat2thin.tables import Table
 OBSERVATIONS, ACTIONS, EPISODE = 17, 6, 1000
 DIFFERENT, CHUNK, WARM_UP = 2**18, 250, 2
 MODES = ("whole log", "window")
-LOGS = ("treatment/cubic", "treatment/quadratic", "treatment/quadratic@500")
+LOGS = ("treatment/cubic@500", "treatment/quadratic@500", "regenerated/hopper-medium@100000")
 SEEDS, PATIENTS = 10, 2000
+ROBOT = {"steps": 10_000, "evaluate_every": 10_000, "episodes": 20, "hidden": (64, 64)}
 RESULTS = Path("docs/results/streaming_sampling.json")
 
 
@@ -125,11 +130,14 @@ def train(folder: str, seeds: int, window: int, updates: int) -> None:
     pack = make_pack([spec], logs)
     scheduler = JobScheduler(pack.program, pack.jobs, pack.data_size)
     source = pack.data(scheduler.replicated)
-    states, step = scheduler.init(), 0
+    states, step, waited = scheduler.init(), 0, 0.0
 
     def advance() -> None:
-        nonlocal states, step
-        states, report = scheduler.chunk(states, source.at(step, CHUNK), step, CHUNK)
+        nonlocal states, step, waited
+        timed = time.perf_counter()
+        rows = source.at(step, CHUNK)
+        waited += time.perf_counter() - timed
+        states, report = scheduler.chunk(states, rows, step, CHUNK)
         jax.block_until_ready(report)
         step += CHUNK
 
@@ -138,17 +146,19 @@ def train(folder: str, seeds: int, window: int, updates: int) -> None:
     about: dict[str, Any] = {"bytes": pack.data_size, "ready": time.perf_counter() - began}
     if window:
         (log,) = logs[0]
-        streamed = StreamedLog(log.scales.apply(log.learned), log.dataset.sha256, window)
+        scaled = log.scales.apply(log.learned)
+        streamed = StreamedLog(scaled, log.dataset.sha256, window, spec.batch_size, CHUNK)
         timed = time.perf_counter()
         streamed.read(streamed.order[-1])
         about["rows_read_a_second"] = streamed.blocks.size / (time.perf_counter() - timed)
     print(json.dumps(about), flush=True)
     for _ in sys.stdin:
-        timed = time.perf_counter()
+        timed, waited = time.perf_counter(), 0.0
         for _ in range(updates // CHUNK):
             advance()
-        rate = updates / (time.perf_counter() - timed)
-        print(json.dumps({"rate": rate, "peak": peak.bytes}), flush=True)
+        took = time.perf_counter() - timed
+        found = {"rate": updates / took, "waited": waited / took, "peak": peak.bytes}
+        print(json.dumps(found), flush=True)
     source.close()
 
 
@@ -156,15 +166,9 @@ def sampling() -> Table:
     """Return mean returns after training from all rows, and from a tenth of them at a time."""
     rows, results = [], {}
     for name in LOGS:
-        log, task = data.load(name, 0), treatment.by_name(name)
-        returns = []
-        for window in (0, log.rows // 10):
-            run = fat2thin.train("fttpo", log, seeds=SEEDS, task="none", window=window)
-            found = [
-                treatment.rollout(jax.random.key(1), Sampled(run.policy(one)), task, PATIENTS)
-                for one in run.spec.seeds
-            ]
-            returns.append([float(one.returns.mean()) for one in found])
+        log = data.load(name, 0)
+        learn = _on_patients if treatment.is_name(name) else _on_robot
+        returns = [learn(name, log, window) for window in (0, log.rows // 10)]
         whole, streamed = np.asarray(returns)
         results[name] = {"rows": log.rows, "whole log": returns[0], "window": returns[1]}
         rows.append(
@@ -181,6 +185,21 @@ def sampling() -> Table:
     return Table(title, tuple(rows))
 
 
+def _on_patients(name: str, log: Dataset, window: int) -> list[float]:
+    run = fat2thin.train("fttpo", log, seeds=SEEDS, task="none", window=window)
+    task = treatment.by_name(name)
+    found = [
+        treatment.rollout(jax.random.key(1), Sampled(run.policy(one)), task, PATIENTS)
+        for one in run.spec.seeds
+    ]
+    return [float(one.returns.mean()) for one in found]
+
+
+def _on_robot(name: str, log: Dataset, window: int) -> list[float]:
+    run = fat2thin.train("fttpo", name, seeds=SEEDS, window=window, **ROBOT)
+    return run.evaluations[SCORE].returns[-1].tolist()
+
+
 def _interval(values: np.ndarray) -> str:
     found = seed_interval(values[:, None])
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
@@ -194,6 +213,7 @@ class Child:
         environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         self.mode, self.peak = mode, 0
         self.rates: list[float] = []
+        self.waited: list[float] = []
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -210,6 +230,7 @@ class Child:
         print(file=self._process.stdin, flush=True)
         found = self._answer()
         self.rates.append(found["rate"])
+        self.waited.append(found["waited"])
         self.peak = max(self.peak, int(found["peak"]))
 
     def end(self) -> None:
@@ -259,6 +280,7 @@ def main() -> None:
             "updates/s": f"{statistics.median(child.rates):,.0f}",
             "of the whole log's": f"{statistics.median(of_whole):.3f} "
             f"({min(of_whole):.3f} to {max(of_whole):.3f})",
+            "between chunks": f"{100 * statistics.median(child.waited):.1f} %",
             "peak anonymous GiB": f"{child.peak / 2**30:.2f}",
         }
         for child, count, of_whole in (

@@ -3,6 +3,7 @@
     python benchmarks/update.py                              all algorithms, as a table
     python benchmarks/update.py --algorithms fttpo iql --seeds 1 10 --out update.json
     python benchmarks/update.py --beside ../before           compare with another checkout
+    python benchmarks/update.py --algorithms iql "iql, bfloat16"     with products in bfloat16
 
 Sizes are those of a MuJoCo robot: 17 observations, 6 actions, networks of 256 × 256, batches of
 256. An update is timed inside the compiled training loop, including drawing and gathering rows,
@@ -50,6 +51,7 @@ ROUNDS = 2
 """How often each of two checkouts is timed."""
 CLOSED_FORM = "fttpo, closed form"
 OURS = "fttpo, interleaved"
+BFLOAT16 = ", bfloat16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +92,17 @@ def log(rows: int = ROWS) -> Dataset:
 
 
 def methods(asked: Sequence[str]) -> dict[str, Any]:
-    """Return the config of every algorithm, and of FtTPO with the closed-form actor."""
+    """Return the config of every algorithm, and of FtTPO with the closed-form actor.
+
+    With ", bfloat16" at the end of a name that is asked for, products are in bfloat16.
+    """
     made = {name: algorithms.get(name).config() for name in algorithms.names()}
     made[CLOSED_FORM] = algorithms.get("fttpo").config(actor_loss="closed_form")
+    made |= {
+        name: made[name.removesuffix(BFLOAT16)]
+        for name in asked
+        if name.endswith(BFLOAT16) and name.removesuffix(BFLOAT16) in made
+    }
     if unknown := set(asked) - set(made):
         raise SystemExit(f"unknown algorithms {sorted(unknown)}; choose from {sorted(made)}")
     return {name: made[name] for name in sorted(made) if not asked or name in asked}
@@ -100,7 +110,8 @@ def methods(asked: Sequence[str]) -> dict[str, Any]:
 
 def make_program(name: str, config: Any, problem: Problem) -> Program:
     algorithm = algorithms.get(name.partition(",")[0])
-    return Program(algorithm, problem, config, 256, sequential_here())
+    precision = "bfloat16" if name.endswith(BFLOAT16) else "float32"
+    return Program(algorithm, problem, config, 256, sequential_here(), precision=precision)
 
 
 def make_jobs(seeds: int) -> Jobs:
