@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms import Batch, Problem
+from fat2thin.algorithms.base import RowLimits
 
 CLUSTERS, PEAK, FORK, LAST = range(4)
 PROBLEM = Problem(observation_size=4, action_low=(-1.0,), action_high=(1.0,), discount=0.9)
@@ -52,9 +53,22 @@ def log(rows=1_000):
     )
 
 
-def solve(algorithm, config, steps, batch_size=128):
+def log_within(intervals):
+    """Return the log with limits: the allowed interval of each state, by state; others are free."""
+    logged, ends = log(), np.tile(np.array([[-1.0], [1.0]]), 4)
+    for state, interval in intervals.items():
+        ends[:, state] = interval
+    here = ends[:, np.argmax(logged.observation, axis=1)].astype(np.float32)
+    following = ends[:, np.argmax(logged.next_observation, axis=1)].astype(np.float32)
+    action = np.asarray(logged.action)[:, 0]
+    allows = (here[0] <= action) & (action <= here[1]) & (here[0] < here[1])
+    columns = (jnp.asarray(end)[:, None] for end in (*here, *following))
+    return logged._replace(limits=RowLimits(*columns, jnp.asarray(allows, jnp.float32)))
+
+
+def solve(algorithm, config, steps, batch_size=128, logged=None):
     """Run the preparation and the updates in a plain loop; return the policy that acts."""
-    logged = log()
+    logged = log() if logged is None else logged
 
     def phase(update):
         def step(state, count):

@@ -14,7 +14,7 @@ import pytest
 
 from fat2thin import algorithms
 from fat2thin.algorithms import Batch, Problem
-from fat2thin.algorithms.base import shapes_program, with_numbers
+from fat2thin.algorithms.base import RowLimits, shapes_program, with_numbers
 from fat2thin.policies.families import families
 from fat2thin.settings.options import explain
 
@@ -213,6 +213,59 @@ def test_an_update_is_the_same_alone_and_batched_with_another_seed(name):
     packed = jax.jit(jax.vmap(step))(stacked, keys)
     for leaf, pair in zip(jax.tree.leaves(alone), jax.tree.leaves(packed), strict=True):
         np.testing.assert_allclose(leaf, pair[0], rtol=1e-3, atol=1e-5)
+
+
+def limited(logged, key):
+    """Return a batch within random limits: intervals, single actions, and excluded rows."""
+    ends = jnp.sort(jax.random.uniform(key, (2, 2, *logged.action.shape), minval=-1.0), axis=1)
+    (low, high), (next_low, next_high) = ends
+    single = jnp.arange(len(low))[:, None] % 4 == 0
+    high, next_high = (jnp.where(single, *pair) for pair in ((low, high), (next_low, next_high)))
+    allows = jnp.all((low <= logged.action) & (logged.action <= high), axis=1) & ~single[:, 0]
+    return logged._replace(limits=RowLimits(low, high, next_low, next_high, allows.astype(float)))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        pytest.param(
+            name, settings, id=f"{name}-{settings}",
+            marks=[] if name in ("sql", "quasi_optimal") else pytest.mark.slow,
+        )
+        for name in algorithms.names()
+        for settings in VARIANTS.get(name, [{}])
+        if not settings.get("published") and settings.get("box") != "clip"
+    ],
+)  # fmt: skip
+def test_every_algorithm_learns_within_limits(name, settings):
+    algorithm, config, state = prepare(name, settings)
+    assert algorithm.learns_limits
+    logged = limited(batch(jax.random.key(1)), jax.random.key(3))
+    update = jax.jit(algorithm.update, static_argnums=(3, 4))
+    for key in jax.random.split(jax.random.key(2), 3):
+        state, metrics = update(state, logged, key, PROBLEM, config)
+        assert all(np.all(np.isfinite(value)) for value in metrics.values())
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+    unit = dataclasses.replace(PROBLEM, action_low=(-1.0,) * 2, action_high=(1.0,) * 2)
+    policy = algorithm.policy(state, unit, config).within(logged.allowed)
+    action = policy.act(logged.observation, jax.random.key(4))
+    assert np.all((logged.limits.low <= action) & (action <= logged.limits.high))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bc", "td3_bc"])
+def test_excluded_actions_are_not_imitated(name):
+    """TD3+BC is pulled to the nearest allowed action: any further one gives the same update."""
+    algorithm, config, state = prepare(name, {"q_weight": 0.0} if name == "td3_bc" else {})
+    logged = limited(batch(jax.random.key(1)), jax.random.key(3))
+    excluded = logged.limits.allows_logged[:, None] == 0.0
+    nearest = jnp.clip(logged.action, logged.limits.low, logged.limits.high)
+    other = logged.action if name == "bc" else nearest
+    moved = logged._replace(action=jnp.where(excluded, -other if name == "bc" else other, other))
+    key = jax.random.key(2)
+    one, two = (algorithm.update(state, rows, key, PROBLEM, config)[0] for rows in (logged, moved))
+    for leaf, same in zip(jax.tree.leaves(one.actor), jax.tree.leaves(two.actor), strict=True):
+        np.testing.assert_array_equal(leaf, same)
 
 
 @pytest.mark.slow

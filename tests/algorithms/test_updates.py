@@ -223,6 +223,8 @@ class FtTPO:
     def sample(self, policy, observation, key):
         """Return a sample of the actor or the heavy-tailed proposal before the update."""
         proposal, width = self.done.before.proposal.network, self.done.before.width.network
+        if policy == "centre":
+            return self.band(proposal, width, observation)[0]
         if policy == "actor":
             return sparse_sample(*self.band(proposal, width, observation), key)
         centre, scale = heads(proposal, observation)
@@ -282,8 +284,9 @@ class FtTPO:
         assert_policy(done, actor_rows, "width")
 
 
-def test_fttpo_value_and_critics_evaluate_the_configured_policies():
-    under = {"value_under": "proposal", "critic_under": "actor"}
+@pytest.mark.parametrize(("value", "critic"), [("proposal", "actor"), ("actor", "centre")])
+def test_fttpo_value_and_critics_evaluate_the_configured_policies(value, critic):
+    under = {"value_under": value, "critic_under": critic}
     method = FtTPO(**under)
     method.assert_update(method.divergence, **under)
 

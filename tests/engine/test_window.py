@@ -1,21 +1,23 @@
 """The window of rows on the device: its blocks, their order, and the rows in it."""
 
 import dataclasses
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fat2thin.engine.pack import on_device
-from fat2thin.engine.window import HELD, StreamedLog, Window, block_order, blocks_of
+from fat2thin.engine.program import WindowPlace
+from fat2thin.engine.window import HELD, Stay, StreamedLog, Window, block_order, blocks_of
 
 ROWS, BATCH, LONGEST = 530, 8, 10
 
 
-def batch_rows(data, log=0):
-    """Return all rows of a log as one table, as updates see them."""
+def batch_rows(data, log=0, number=0):
+    """Return all rows that an update may draw as one table, as it sees them."""
     count = int(data.row_count[log])
-    batch = data.rows.batch(jnp.int32(log), jnp.arange(count), count)
+    batch = data.batch(jnp.int32(log), jnp.arange(count), jnp.int32(number))
     columns = [np.asarray(column).reshape(count, -1) for column in batch if column is not None]
     return np.concatenate(columns, axis=1)
 
@@ -31,8 +33,8 @@ def log_of(tiny_world, rows=ROWS, seed=0):
 
 
 def window_on(*datasets, window, next_action=False):
-    streamed = [StreamedLog(one, one.sha256, window) for one in datasets]
-    return Window(streamed, BATCH, LONGEST, None, next_action, lambda data: data), streamed
+    streamed = [StreamedLog(one, one.sha256, window, BATCH, LONGEST) for one in datasets]
+    return Window(streamed, None, next_action, lambda data: data), streamed
 
 
 def test_the_order_depends_on_the_hash_and_the_number_of_a_block_alone():
@@ -63,47 +65,61 @@ def test_a_log_that_fits_is_one_block_in_its_own_order(tiny_world):
     window.close()
 
 
-@pytest.mark.parametrize("next_action", [False, True])
-def test_rows_of_the_window_are_rows_of_the_log(next_action, tiny_world):
+@pytest.mark.parametrize(("window", "next_action"), [(96, False), (96, True), (320, True)])
+def test_every_update_draws_from_the_rows_of_its_window(window, next_action, tiny_world):
     """Two logs of different lengths; next actions are unknown at the ends of blocks only."""
     datasets = [log_of(tiny_world), log_of(tiny_world, rows=400, seed=1)]
     whole = on_device(datasets, next_action=next_action)
-    window, logs = window_on(*datasets, window=96, next_action=next_action)
-    for step in (0, 10, 20, 300, 20):
-        data = window.at(step, LONGEST)
-        for number, log in enumerate(logs):
-            first = log.blocks.first(step, LONGEST, BATCH)
-            there, size = log.numbers(first), log.blocks.size
-            rows = np.concatenate(
-                [log.blocks.start(there[slot]) + np.arange(size) for slot in sorted(there)]
-            )
-            expected, found = batch_rows(whole, number)[rows], batch_rows(data, number)
+    there, logs = window_on(*datasets, window=window, next_action=next_action)
+    for start in (0, 10, 20, 300, 20):
+        data = there.at(start, LONGEST)
+        for number, log in itertools.product(range(start, start + LONGEST, 3), (0, 1)):
+            blocks, first = logs[log].blocks, logs[log].stay.first(number)
+            order = [logs[log].order[one % blocks.number] for one in range(first, first + HELD)]
+            starts = [blocks.start(one) for one in order]
+            rows = np.concatenate([start + np.arange(blocks.size) for start in starts])
+            expected = batch_rows(whole, log)[rows]
+            found = batch_rows(data, log, number)
             if next_action:
-                ends = np.arange(size - 1, rows.size, size)
+                ends = np.arange(blocks.size - 1, rows.size, blocks.size)
                 assert (found[ends, -1] == 0).all()
                 expected, found = np.delete(expected, ends, 0), np.delete(found, ends, 0)
             np.testing.assert_array_equal(found, expected)
-    window.close()
+    there.close()
 
 
-def test_every_block_is_there_equally_long_and_rows_are_drawn_once_a_stay():
-    blocks = blocks_of(10_000, 1600)
+@pytest.mark.parametrize(("rows", "window"), [(10_000, 1600), (530, 53)])
+def test_every_block_is_there_equally_long_and_rows_are_drawn_once_a_stay(rows, window):
+    blocks = blocks_of(rows, window)
+    stay = Stay.of(blocks, BATCH, LONGEST)
     seen = np.zeros(blocks.number, int)
-    firsts = [blocks.first(step, LONGEST, BATCH) for step in range(0, 200_000, LONGEST)]
-    for first in firsts[: firsts.index(10 * blocks.number)]:
+    updates = 11 * blocks.number * stay.updates // HELD
+    firsts = np.asarray([stay.first(number) for number in range(updates)])
+    for first in firsts[: np.searchsorted(firsts, 10 * blocks.number)]:
         seen[np.arange(first, first + HELD) % blocks.number] += 1
     assert seen.max() - seen.min() <= 0.05 * seen.mean()
-    stay = next(step for step, first in enumerate(firsts) if first == HELD) * LONGEST
-    assert stay * BATCH == pytest.approx(blocks.held * blocks.size, rel=0.1)
+    of_block = np.searchsorted(firsts, HELD) * BATCH
+    assert of_block == pytest.approx(HELD * blocks.size, rel=0.15)
+
+
+def test_the_place_of_the_window_is_exact_beyond_32_bits():
+    stay = Stay.of(blocks_of(10**9, 10**8), 256, 250)
+    place = WindowPlace(*(jnp.asarray([one]) for one in (stay.blocks.size, HELD, stay.updates,
+                                                         stay.slots)))  # fmt: skip
+    for number in (0, 3, 10**6, 2**31 - 1):
+        rows, count = place.rows(jnp.int32(0), jnp.arange(2), jnp.int32(number))
+        first = number * HELD // stay.updates % stay.slots * stay.blocks.size
+        assert rows.tolist() == [first, first + 1] and int(count) == stay.slots * stay.blocks.size
 
 
 def test_the_place_of_the_window_is_a_function_of_the_step(tiny_world):
     dataset = log_of(tiny_world)
     window, _ = window_on(dataset, window=64)
-    moved = [batch_rows(window.at(step, LONGEST)) for step in range(0, 100, LONGEST)]
+    moved = [batch_rows(window.at(step, LONGEST), 0, step) for step in range(0, 100, LONGEST)]
     assert any(not np.array_equal(moved[0], other) for other in moved[1:])
     for number in (9, 3):
         fresh, _ = window_on(dataset, window=64)
-        np.testing.assert_array_equal(batch_rows(fresh.at(10 * number, 5)), moved[number])
+        place = 10 * number
+        np.testing.assert_array_equal(batch_rows(fresh.at(place, 5), 0, place), moved[number])
         fresh.close()
     window.close()

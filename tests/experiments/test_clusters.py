@@ -1,5 +1,6 @@
 """Plans on clusters: options, packs, the check of the shared folder, tasks and the driver."""
 
+import dataclasses
 import errno
 import importlib.util
 import itertools
@@ -27,7 +28,9 @@ from fat2thin.experiments.clusters.tasks import (
     WorkerReport,
 )
 from fat2thin.experiments.plan import Pack, PlannedRun, PlanProgress, carry_out
+from fat2thin.runs import checkpoints
 from fat2thin.runs import folder as run_folder
+from fat2thin.runs.lock import in_use
 from fat2thin.runs.plan_file import read_plan
 from fat2thin.training import make_spec
 
@@ -271,10 +274,25 @@ def test_a_dry_run_prints_the_text_for_sbatch_and_writes_nothing(planned, tmp_pa
     assert [*tmp_path.iterdir()] == []
 
 
+def test_an_address_at_which_nothing_listens_is_refused_at_once(planned, tmp_path):
+    pytest.importorskip("ray")
+    options = ClusterOptions(cluster="ray:127.0.0.1:1")
+    with pytest.raises(
+        ValueError, match=r"no Ray cluster could be used at 127\.0\.0\.1:1: .* head"
+    ):
+        driver.carry_out(planned, tmp_path, options=options)
+
+
 @pytest.mark.slow
 @pytest.mark.long
-def test_submitit_computes_a_plan_and_a_killed_job_resumes(planned, plain, tmp_path, monkeypatch):
+def test_submitit_computes_a_plan_and_a_killed_job_resumes(tmp_path, monkeypatch):
     """With submitit's local executor, which starts the same jobs without SLURM."""
+    longer = {"steps": 1600, "evaluate_every": 1600, "log_every": 20}
+    planned, plain = (
+        [one._replace(spec=dataclasses.replace(one.spec, **longer)) for one in map(tiny, "abc")],
+        tmp_path / "plain",
+    )
+    carry_out(planned, plain, PlanProgress())
     if importlib.util.find_spec("submitit") is None:
         pytest.skip("needs the extra slurm")
     submitit = with_slurm._submitit()
@@ -292,8 +310,8 @@ def test_submitit_computes_a_plan_and_a_killed_job_resumes(planned, plain, tmp_p
     ended = with_slurm.SlurmWorkers.ended
 
     def kill_one(self, wait):
-        if not killed and (found := holder(root / "a")):
-            os.kill(found, signal.SIGKILL)
+        if not killed and in_use(root / "a") and checkpoints.intact(root / "a"):
+            os.kill(holder(root / "a"), signal.SIGKILL)
         return ended(self, 0.05)
 
     monkeypatch.setattr(with_slurm.SlurmWorkers, "ended", kill_one)
@@ -305,10 +323,7 @@ def test_submitit_computes_a_plan_and_a_killed_job_resumes(planned, plain, tmp_p
 
 def holder(folder):
     """Return the process that holds the lock of a folder."""
-    try:
-        return json.loads((folder / ".lock").read_text())["pid"]
-    except (OSError, ValueError):
-        return None
+    return json.loads((folder / ".lock").read_text())["pid"]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from fat2thin.policies.networks import (
     ValueAndCritics,
     polyak,
     rectify,
+    with_precision,
 )
 
 
@@ -116,3 +117,36 @@ def test_the_rectifier_and_its_gradient():
     x = jnp.array([-2.0, -0.0, 0.0, 1e-30, 3.0])
     np.testing.assert_array_equal(rectify(x), np.maximum(x, 0.0))
     np.testing.assert_array_equal(jax.vmap(jax.grad(rectify))(x), [0.0, 0.0, 0.0, 1.0, 1.0])
+
+
+def rounded(x):
+    return np.asarray(x, jnp.bfloat16).astype(np.float64)
+
+
+def test_bfloat16_layers_multiply_rounded_factors_and_sum_in_float32():
+    layer = learned(with_precision(Linear(jax.random.key(0), 24, 16), "bfloat16"))
+    rng = np.random.default_rng(0)
+    x, slope = (rng.normal(size=(2, 5, size)).astype(np.float32) for size in (24, 16))
+    value, pull = jax.vjp(lambda layer, x: layer(x), layer, jnp.asarray(x))
+    of_layer, of_x = pull(jnp.asarray(slope))
+    assert {value.dtype, of_layer.weight.dtype, of_x.dtype} == {np.dtype(np.float32)}
+    weight = rounded(layer.weight)
+    products = rounded(x) @ weight.T
+    np.testing.assert_allclose(value, products + np.asarray(layer.bias), rtol=1e-5, atol=1e-5)
+    expected = np.einsum("ijo,ijk->ok", rounded(slope), rounded(x))
+    np.testing.assert_allclose(of_layer.weight, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_layer.bias, slope.sum(axis=(0, 1)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_x, rounded(rounded(slope) @ weight), rtol=5e-3, atol=5e-3)
+
+
+def test_bfloat16_networks_are_near_float32_ones_and_store_float32_weights():
+    exact = learned(Critics(jax.random.key(0), 3, 2, (16, 16), 2, layer_norm=True))
+    rough = with_precision(exact, "bfloat16")
+    rng = np.random.default_rng(0)
+    inputs = jnp.asarray(rng.normal(size=(8, 3))), jnp.asarray(rng.normal(size=(8, 2)))
+    assert {leaf.dtype for leaf in jax.tree.leaves(rough)} == {np.dtype(np.float32)}
+    values, other = exact(*inputs), rough(*inputs)
+    assert not np.array_equal(values, other)
+    np.testing.assert_allclose(other, values, atol=0.05 * np.abs(values).max())
+    back = with_precision(rough, "float32")
+    np.testing.assert_array_equal(back(*inputs), values)

@@ -205,6 +205,52 @@ def test_a_typed_state_gives_the_outputs_of_the_run(opened, run):
     np.testing.assert_allclose(values, np.min(by_hand, axis=0), atol=1e-3)
 
 
+def test_limits_are_those_of_the_run(browser, tmp_path):
+    """Bands, cut densities, single actions and states without an action, in typed states."""
+    rules = {
+        "cap": "noradrenaline <= 0.5 when lactate > 2", "least": "noradrenaline >= 0.05",
+        "linear": "fluids <= 0.8 * weight - 10", "rate": "abs(fluids - last_fluids) <= 5",
+        "exact": "fluids == 30 when not (lactate < 6 or weight > 90)",
+        "stop": "no action when `heart rate` > 150", "clash": "fluids >= 100 when weight < 60",
+    }  # fmt: skip
+    limited = hospital_run().with_limits(rules)
+    browser.open(save_page([limited], tmp_path / "limits.html"))
+    actor, proposal = limited.policy(0), limited.proposal(0)
+    for state in ([1.0, 90, 80], [4.0, 70, 70], [7.0, 90, 85], [3.0, 160, 80], [1.5, 90, 55]):
+        type_state(browser, state)
+        seen = jnp.asarray(state, jnp.float32)
+        acts = bool(actor.interval(seen, None).acts)
+        text = browser.find("#explorer-sentence").text
+        assert ("No action is allowed here" in text) != acts
+        if not acts:
+            assert ("stop (no action" in text) == (state[1] > 150)
+            continue
+        assert "are left out, since no last action is known" in text
+        low, high = actor.support(seen, None)
+        for place in (0, 1):
+            places, curves = answers(browser, place)
+            reach = float(actor.high[place] - actor.low[place])
+            found = [places[f"support {end}"][0] for end in ("low", "high")]
+            expected = [float(low[place]), float(high[place])]
+            assert found == pytest.approx(expected, abs=2e-3 * reach), (state, place)
+            if "proposal density" not in curves:
+                assert state[0] == 7.0 and place == 1 and found == [30, 30]
+                continue
+            actions, density = curves["proposal density"]
+            other = 1 - place
+            rows = np.full((len(actions), 2), float(proposal.act(seen, None, None)[other]))
+            rows[:, place] = np.clip(
+                actions, *(float(e[place]) for e in proposal.support(seen, None))
+            )
+            parts = proposal(seen, None).base.base_dist.log_prob(
+                jnp.asarray(rows) if place else jnp.log(jnp.asarray(rows) + 0.005)
+            )[:, place]
+            exact = np.exp(np.asarray(parts)) / (1.0 if place else rows[:, 0] + 0.005)
+            np.testing.assert_allclose(density, exact, rtol=0.05, atol=0.01 * exact.max())
+    assert "The 2 seeds differ by" in browser.find("#explorer-sentence").text
+    assert not browser.complaints()
+
+
 def test_a_typed_component_that_is_not_a_number_is_an_error_that_names_it(opened, run):
     """Once, an empty field counted as 0 as soon as another field was edited."""
     type_state(opened, TYPED)

@@ -1,5 +1,6 @@
 """An interrupted run resumes to the same bits, and logs checkpoints that it cannot use."""
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -96,6 +97,21 @@ def test_a_run_interrupted_several_times_ends_with_the_same_bits(tmp_path, refer
     run = resume(spec_of(), tmp_path / "run")
     assert run.about["resumed"] == ["step 3", "step 6", "step 6", "step 9"]
     assert_same_files(tmp_path / "run", reference)
+
+
+def test_a_run_in_bfloat16_resumes_and_acts_in_float32(tmp_path):
+    spec = spec_of("fttpo", settings={"hidden": (8, 8), "layer_norm": True}, precision="bfloat16")
+    whole = execute(spec, tmp_path / "whole", Silent())
+    interrupt(spec, tmp_path / "run", 6)
+    resume(spec, tmp_path / "run")
+    assert_same_files(tmp_path / "run", tmp_path / "whole")
+    assert verify(tmp_path / "run").passed
+    exact = execute(dataclasses.replace(spec, precision="float32"), None, Silent())
+    assert not np.array_equal(whole.metrics["critic_loss"], exact.metrics["critic_loss"])
+    # The shape of a policy says how it computes: both compute alike.
+    policies = (run.policy(seed=3) for run in (whole, load(tmp_path / "run"), exact))
+    first, *others = (jax.tree.structure(policy.network) for policy in policies)
+    assert all(other == first for other in others)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

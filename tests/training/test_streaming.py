@@ -13,7 +13,7 @@ from fat2thin.training import execute, make_spec
 from fat2thin.training.progress import Silent
 from side_by_side import assert_same_bits
 
-OPTIONS = {"steps": 24, "seeds": [3, 5], "evaluate_every": 12, "log_every": 3, "batch_size": 8,
+OPTIONS = {"steps": 24, "seeds": [3, 5], "evaluate_every": 12, "log_every": 3, "batch_size": 4,
            "task": "none"}  # fmt: skip
 RESULTS = ("metrics.jsonl", "state.safetensors")
 
@@ -45,6 +45,8 @@ def test_a_window_that_holds_the_whole_log_changes_nothing(tiny_world):
     assert_same_bits(windowed.states, whole.states)
     smaller = execute(spec_of(window=20))
     assert not np.array_equal(smaller.metrics["loss"], whole.metrics["loss"])
+    with pytest.raises(ValueError, match="window=15 is less than 4 batches of 4 rows"):
+        spec_of(window=15)
 
 
 @pytest.mark.parametrize("holdout", [0.0, 0.3])

@@ -74,20 +74,23 @@ def update(
     policy = steps.learned_policy(state.actor.network, config)
 
     # Critics: one logged step, then the policy.
-    next_action = steps.sample_action(policy, batch.next_observation, critic_key)
+    following = policy.within(batch.next_allowed)
+    next_action = steps.sample_action(following, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with exponential weights.
     keys = jax.random.split(value_key, config.value_samples)
-    actions = jax.vmap(functools.partial(steps.sample_action, policy, batch.observation))(keys)
+    here = policy.within(batch.allowed)
+    actions = jax.vmap(functools.partial(steps.sample_action, here, batch.observation))(keys)
     values = jax.vmap(functools.partial(critic.network.minimum, batch.observation))(actions)
     value = jnp.mean(values, axis=0)
     advantage = critic.network.minimum(batch.observation, batch.action) - value
     if config.weights == "exponential":
         weight = q_exponential_weight(advantage, config.temperature, 1.0, config.weight_limit)
     else:
-        weight = advantage.size * jax.nn.softmax(advantage / config.temperature)
+        kept = batch.where_allowed(advantage / config.temperature, -jnp.inf)
+        weight = advantage.size * jax.nn.softmax(kept)
     actor, actor_metrics = steps.fit_policy(state.actor, batch, weight, actor_key, config)
 
     target_critic = polyak(state.target_critic, critic.network, config.polyak_rate)
@@ -110,5 +113,6 @@ ALGORITHM = Algorithm(
         **steps.REGRESSION_METRICS,
     },
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.05}),
 )

@@ -5,15 +5,35 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fat2thin.columns import Transforms
+from fat2thin.policies.limits import Limits
 from fat2thin.policies.networks import Critics, ScalarNetwork
 from fat2thin.policies.policy import Policy
 
 Observations = Float[Array, "batch observation"]
 Actions = Float[Array, "batch action"]
 Values = Float[Array, " batch"]
+
+
+class RowLimits(NamedTuple):
+    """What limits allow in logged steps. Actions are in half-ranges of the box.
+
+    Where limits leave no action, both ends are the fallback.
+    """
+
+    low: Actions
+    """Lowest allowed action in each state."""
+    high: Actions
+    """Highest allowed action in each state."""
+    next_low: Actions
+    """Lowest allowed action in the next state, after the logged action."""
+    next_high: Actions
+    """Highest allowed action in the next state, after the logged action."""
+    allows_logged: Values
+    """1 where the logged action is allowed, else 0."""
 
 
 class Batch(NamedTuple):
@@ -31,6 +51,24 @@ class Batch(NamedTuple):
     (`Algorithm.next_action`)."""
     next_logged: Values | None = None
     """1 where `next_action` is known, 0 at the last row of an episode."""
+    limits: RowLimits | None = None
+    """What limits allow, if the policy learns within limits."""
+
+    @property
+    def allowed(self) -> tuple[Actions, Actions] | None:
+        """Lowest and highest allowed action in each state, for `Policy.within`; None without."""
+        return None if self.limits is None else (self.limits.low, self.limits.high)
+
+    @property
+    def next_allowed(self) -> tuple[Actions, Actions] | None:
+        """Lowest and highest allowed action in each next state; None without limits."""
+        return None if self.limits is None else (self.limits.next_low, self.limits.next_high)
+
+    def where_allowed(self, values: Values, otherwise: float = 0.0) -> Values:
+        """Return values of the rows; `otherwise` where the logged action breaks a limit."""
+        if self.limits is None:
+            return values
+        return jnp.where(self.limits.allows_logged > 0.0, values, otherwise)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +89,9 @@ class Problem:
     value_level: Any = None
     """The constant that Q and V of the algorithm are lower by than discounted returns, where values
     are centred. Each job has its own, so it is traced."""
+    limits: Limits | None = None
+    """Limits that policies learn and act within, in raw units. Updates find what they allow in
+    `Batch.limits`."""
 
     @property
     def action_size(self) -> int:
@@ -171,6 +212,9 @@ class Algorithm(NamedTuple):
     """Tested settings by the kind of log."""
     next_action: bool = False
     """Whether updates need the logged action of the next step (`Batch.next_action`)."""
+    learns_limits: bool = False
+    """Whether updates obey `Batch.limits`: values are those of the limited policy, and no logged
+    action that breaks a limit is imitated. Without it, training with limits is refused."""
     variant_of: str | None = None
     """Name of the algorithm that this one copies with other defaults."""
 

@@ -50,5 +50,6 @@ ALGORITHM = Algorithm(
     policy=steps.acting_policy,
     metrics=steps.REGRESSION_METRICS,
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={}),
 )

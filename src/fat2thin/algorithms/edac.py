@@ -8,9 +8,9 @@ minus the number of action coordinates, one update minimises
     Q       (Q(s, a) - r - gamma (min target Q(s', a') - alpha log policy(a' | s')))^2 / 2
             + eta / 2 * mean over pairs i != j of cos(dQ_i/da, dQ_j/da)           a' ~ policy
 
-at logged actions a, with n action coordinates and densities per half-range of the box. SAC-N is
-eta = 0. The factor of 1/2 belongs to that of the squared error: the authors sum the squared errors
-of the critics, and divide the sum of the cosines by N - 1.
+at logged actions a, with n action coordinates and densities per half-range of the box (with limits:
+of the allowed interval). SAC-N is eta = 0. The factor of 1/2 belongs to that of the squared error:
+the authors sum the squared errors of the critics, and divide the sum of the cosines by N - 1.
 """
 
 import dataclasses
@@ -87,10 +87,12 @@ def update(
     """Update temperature, policy and critics, in this order, then the targets."""
     temperature_key, actor_key, critic_key = jax.random.split(key, 3)
     before = steps.learned_policy(state.actor.network, config)
+    allowed = batch.allowed
 
     # Temperature: more weight for the entropy if it is below its goal.
-    _, log_density = sample(before, batch.observation, temperature_key)
-    missing = jnp.mean(log_density) - problem.action_size
+    _, log_density = sample(before.within(allowed), batch.observation, temperature_key)
+    goal = problem.action_size if allowed is None else jnp.sum(allowed[0] < allowed[1], axis=-1)
+    missing = jnp.mean(log_density - goal)
 
     def temperature_loss(temperature: Temperature) -> tuple[Array, Metrics]:
         error = -temperature.log * missing
@@ -102,7 +104,7 @@ def update(
 
     # Policy: maximise the smallest critic and the entropy.
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        policy = steps.learned_policy(network, config)
+        policy = steps.learned_policy(network, config).within(allowed)
         action, log_density = sample(policy, batch.observation, actor_key)
         value = state.critic.network.minimum(batch.observation, action)
         errors = alpha * log_density - value
@@ -112,8 +114,8 @@ def update(
     actor, actor_metrics = steps.descend(state.actor, loss, config, rate)
 
     # Critics: one logged step, then the policy; their gradients should differ.
-    policy = steps.learned_policy(actor.network, config)
-    next_action, log_density = sample(policy, batch.next_observation, critic_key)
+    following = steps.learned_policy(actor.network, config).within(batch.next_allowed)
+    next_action, log_density = sample(following, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     next_value = lax.stop_gradient(next_value - alpha * log_density)
 
@@ -140,7 +142,7 @@ def sample(
 ) -> tuple[Actions, Values]:
     """Return actions in the box, with a gradient, and their log densities."""
     action, log_density = sample_with_log_prob(policy(observation), key)
-    return jnp.clip(action, -1.0, 1.0), log_density
+    return jnp.clip(action, -1.0, 1.0), steps.relative_density(log_density, policy.allowed)
 
 
 def gradient_similarity(critic: Critics, observation: Observations, action: Actions) -> Values:
@@ -192,5 +194,6 @@ ALGORITHM = base.Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
+    learns_limits=True,
     automatic=base.Automatic(noisy={}),
 )

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Key
 
 from fat2thin.algorithms import steps
 from fat2thin.algorithms.base import (
+    Actions,
     Algorithm,
     Automatic,
     Batch,
@@ -56,7 +57,7 @@ METRICS = {
     ),
     **steps.WEIGHT_METRICS,
     "half_width": Meaning(
-        "half-width of the actor's band, after fitting to the action box",
+        "half-width of the actor's band, after fitting to the action box and limits",
         "shrinks; a constant value at one of its bounds means that the bound limits it",
     ),
     "proposal_scale": Meaning(
@@ -69,7 +70,7 @@ METRICS = {
         "if high, the best actions may lie outside the box",
     ),
     "box_binds_share": Meaning(
-        "share of states where the box moves or clips the band",
+        "share of states where the box, or a limit, moves or cuts the band",
         "in these states the width is not the unconstrained optimum",
     ),
 }
@@ -153,12 +154,21 @@ def update(
     value_key, critic_key, actor_key = jax.random.split(key, 3)
     fat = proposal_policy(state.proposal.network, config)
     thin = actor_policy(state.proposal.network, state.width.network, config)
-    policies = {"actor": thin, "proposal": fat}
+
+    def choose(
+        name: str, observation: Array, key: Array, allowed: tuple[Actions, Actions] | None
+    ) -> Actions:
+        """Return actions of the evaluated policy, without a gradient."""
+        policy = (fat if name == "proposal" else thin).within(allowed)
+        if name == "centre":
+            return lax.stop_gradient(policy.act(observation))
+        return steps.sample_action(policy, observation, key)
 
     # Value and critics: slow Q of the evaluated policies, in this state and the next.
-    action = steps.sample_action(policies[config.value_under], batch.observation, value_key)
-    evaluated = policies[config.critic_under]
-    next_action = steps.sample_action(evaluated, batch.next_observation, critic_key)
+    action = choose(config.value_under, batch.observation, value_key, batch.allowed)
+    next_action = choose(
+        config.critic_under, batch.next_observation, critic_key, batch.next_allowed
+    )
     value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
     values, values_metrics = steps.fit_value_and_critics(
         state.values, batch, value_target, next_value, problem, config
@@ -170,6 +180,7 @@ def update(
     weight = q_exponential_weight(
         advantage, config.temperature, config.weight_index, config.weight_limit
     )
+    weight = batch.where_allowed(weight)
 
     def proposal_loss(network: networks.PolicyNetwork) -> tuple[Array, Metrics]:
         log_density = proposal_policy(network, config)(batch.observation).log_prob(batch.action)
@@ -179,7 +190,7 @@ def update(
     proposal, proposal_metrics = steps.descend(state.proposal, proposal_loss, config)
 
     # Actor: the proposal's new centre, and a step of the width.
-    inputs = critic, batch.observation, actor_key, problem
+    inputs = critic, batch.observation, actor_key, problem, batch.allowed
     moved = proposal_policy(proposal.network, config)
 
     def actor_loss(width: networks.Linear) -> tuple[Array, Metrics]:
@@ -210,6 +221,9 @@ class Scene(NamedTuple):
     observation: Float[Array, "batch observation"]
     key: Key[Array, ""]
     problem: Problem
+    allowed: tuple[Actions, Actions] | None = None
+    """Ends of the allowed actions, if there are limits. Actions whose Q counts are inside them; the
+    divergence is that of the whole band, which keeps its gradient where limits cut it."""
 
 
 def exact_loss(scene: Scene, config: FtTPOConfig) -> Values:
@@ -237,7 +251,7 @@ def sampled_loss(scene: Scene, config: FtTPOConfig) -> Values:
 
 def spot_loss(scene: Scene, config: FtTPOConfig) -> Values:
     """Return -Q / mean |Q| - tau log proposal at samples of the actor, with both gradients."""
-    action = scene.thin(scene.observation).sample(scene.key)
+    action = scene.thin.within(scene.allowed)(scene.observation).sample(scene.key)
     values = scene.critic.minimum(scene.observation, jnp.clip(action, -1.0, 1.0))
     scale = lax.stop_gradient(jnp.mean(jnp.abs(from_level(values, scene.problem))))
     log_density = scene.fat(scene.observation).log_prob(action)
@@ -250,7 +264,7 @@ def greedy_loss(scene: Scene, config: FtTPOConfig) -> Values:
     Of `greedy_samples` actions per state, the share `greedy_share` with the largest Q is kept.
     Without the divergence the band would shrink without end.
     """
-    band = scene.thin(scene.observation)
+    band = scene.thin.within(scene.allowed)(scene.observation)
     actions = lax.stop_gradient(band.sample(scene.key, (config.greedy_samples,)))
     in_box = jnp.clip(actions, -1.0, 1.0)
     values = jax.vmap(lambda action: scene.critic.minimum(scene.observation, action))(in_box)
@@ -333,8 +347,11 @@ def _watch(thin: Policy, fat: Policy, batch: Batch, action: Array, config: FtTPO
     head = thin.network(batch.observation)
     _, half_width = Sparse(config.actor_index, config.box).band(head)
     unfitted = jnp.exp(head.log_scale)
-    binds = (head.centre - unfitted < -1.0) | (head.centre + unfitted > 1.0)
-    inside = steps.inside_support(thin, batch.observation, batch.action)
+    low, high = batch.allowed or (-1.0, 1.0)
+    binds = (head.centre - unfitted < low) | (head.centre + unfitted > high)
+    if batch.allowed is not None:
+        half_width = jnp.minimum(half_width, (high - low) / 2.0)
+    inside = steps.inside_support(thin.within(batch.allowed), batch.observation, batch.action)
     return {
         "half_width": jnp.mean(half_width, axis=-1),
         "proposal_scale": jnp.mean(jnp.exp(fat.network(batch.observation).log_scale), axis=-1),
@@ -357,6 +374,7 @@ ALGORITHM = Algorithm(
     value=value,
     metrics=METRICS,
     weighted_loss="proposal_loss",
+    learns_limits=True,
     automatic=Automatic(
         noisy=NARROW_BAND,
         predictable=NARROW_BAND,

@@ -7,7 +7,7 @@ from fat2thin.algorithms import configs
 from fat2thin.algorithms.base import shaping
 from fat2thin.policies.families import BOX_RULES, covering_families, known_family
 
-EVALUATED = ("actor", "proposal")
+EVALUATED = ("actor", "proposal", "centre")
 LOCATION_SCALE = ("q_gaussian", "clipped_gaussian", "student_t")
 """Families whose optimal half-width is a constant times their scale."""
 FIXED_BY_PUBLISHED = (
@@ -60,11 +60,11 @@ class FtTPOConfig(configs.CriticConfig):
     """Degrees of freedom of a "student_t" proposal; None is 1."""
 
     value_under: str = configs.choice("actor", EVALUATED)
-    """Policy that V evaluates: "actor" or "proposal"."""
+    """Policy that V evaluates: "actor", "proposal" or "centre" (the middle of the actor's band)."""
 
     critic_under: str = configs.choice("actor", EVALUATED)
-    """Policy that Q evaluates: "actor" or "proposal"; the authors use the proposal here and the
-    actor for V."""
+    """Policy that Q evaluates: "actor", "proposal" or "centre"; the authors use the proposal here
+    and the actor for V."""
 
     box: str = configs.choice("inside", BOX_RULES)
     """How the band is fitted to the action box: "inside" (shifted until it lies in the box) or

@@ -10,7 +10,8 @@ ones. With slow targets of Q and temperature tau, one update minimises
     policy     -exp((min Q(s, a) - V(s)) / tau - log behaviour(a | s)) log policy(a | s)
                                                                                    a from the log
 
-Densities are per half-range of the action box.
+Densities are per half-range of the action box; with limits, that of the policy is per half-range of
+the allowed interval.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ from fat2thin.algorithms.base import Algorithm, Automatic, Batch, Metrics, Probl
 from fat2thin.algorithms.steps import BehaviourState
 from fat2thin.distributions import sample_with_log_prob
 from fat2thin.policies.networks import polyak
+from fat2thin.policies.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +58,22 @@ def update(
     # Behaviour model: maximum likelihood of logged actions.
     behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
-    def soft_value(observation: Float[Array, "batch observation"], key: Key[Array, ""]) -> Values:
+    def soft_value(
+        policy: Policy, observation: Float[Array, "batch observation"], key: Key[Array, ""]
+    ) -> Values:
         """Return min Q(s, a) - tau log policy(a | s) at a sample of the policy."""
         action, log_density = sample_with_log_prob(policy(observation), key)
         value = state.target_critic.minimum(observation, jnp.clip(action, -1.0, 1.0))
-        return value - config.temperature * log_density
+        relative = steps.relative_density(log_density, policy.allowed)
+        return value - config.temperature * relative
 
     # Value: slow Q of the policy in this state, plus entropy.
-    value_target = soft_value(batch.observation, value_key)
+    value_target = soft_value(policy.within(batch.allowed), batch.observation, value_key)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: one logged step, then the policy, plus entropy.
-    next_value = soft_value(batch.next_observation, critic_key)
+    following = policy.within(batch.next_allowed)
+    next_value = soft_value(following, batch.next_observation, critic_key)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with weights divided by the behaviour's density.
@@ -95,5 +101,6 @@ ALGORITHM = Algorithm(
     value=steps.learned_value,
     metrics={**steps.BEHAVIOUR_METRICS, **steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.01}),
 )

@@ -49,11 +49,14 @@ def update(
     # Value: an upper expectile of Q over the logged actions.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = steps.fit_value(
-        state.value, batch, lambda v: expectile_loss(logged_value - v, config.expectile), config
+        state.value,
+        batch,
+        lambda v: batch.where_allowed(expectile_loss(logged_value - v, config.expectile)),
+        config,
     )
 
     # Critics: one logged step, then that value.
-    next_value = value.network(batch.next_observation)
+    next_value = steps.only_logged_value(value.network, state.target_critic, batch)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with exponential weights.
@@ -78,5 +81,6 @@ ALGORITHM = Algorithm(
     value=steps.learned_value,
     metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.025}),
 )

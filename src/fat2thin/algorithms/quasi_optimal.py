@@ -113,7 +113,7 @@ def update(
 
     def loss(network: QuadraticCritic) -> tuple[Array, Metrics]:
         # The gradient flows through the target, too: pairs of rows make its estimate unbiased.
-        target = steps.critic_target(batch, network.value(batch.next_observation), problem, config)
+        target = steps.critic_target(batch, next_value(network, batch, config), problem, config)
         value = network.value(batch.observation)
         band = band_network(network.parabola, config.temperature)
         centre, log_width = BoundedNetwork(band, HALF_WIDTHS, False)(batch.observation)
@@ -125,6 +125,25 @@ def update(
     before = band_policy(state.critic.network.parabola, config.temperature)
     critic, metrics = steps.descend(state.critic, loss, config)
     return QuasiOptimalState(critic), {**metrics, **steps.watch_policy(before, batch)}
+
+
+def next_value(network: QuadraticCritic, batch: Batch, config: QuasiOptimalConfig) -> Values:
+    """Return V(s'). With limits, it changes as the mean of Q does where they move the policy.
+
+    A band with centre c and half-width u has the mean Q = peak - k ((c - m)^2 + u^2 / 5), with
+    k = 1.5 mu / w^3. The term of V that regularises stays that of the best density: it has no
+    finite value for a single action.
+    """
+    value = network.value(batch.next_observation)
+    if batch.next_allowed is None:
+        return value
+    band = band_network(network.parabola, config.temperature)
+    centre, log_width = BoundedNetwork(band, HALF_WIDTHS, False)(batch.next_observation)
+    policy = band_policy(network.parabola, config.temperature).within(batch.next_allowed)
+    low, high = policy.support(batch.next_observation)
+    width, moved = jnp.exp(log_width), (low + high) / 2.0 - centre
+    spread = (((high - low) / 2.0) ** 2 - width**2) / 5.0
+    return value - SLOPE * config.temperature * jnp.sum((moved**2 + spread) / width**3, axis=-1)
 
 
 def advantage(
@@ -201,5 +220,6 @@ ALGORITHM = Algorithm(
         "policy_scale": steps.POLICY_METRICS["policy_scale"],
         "logged_inside_support": steps.POLICY_METRICS["logged_inside_support"],
     },
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.001}),
 )

@@ -75,13 +75,17 @@ def update(
     critic_key, actor_key = jax.random.split(key)
 
     # Critics: next actions far from the logged ones are worth less.
+    next_action = steps.nearest_allowed(next_action, batch.next_allowed)
+
     def penalty(action: Actions) -> Values:
         return config.critic_penalty * next_logged * squared_distance(action, next_action)
 
     # Policy: maximise the smallest critic, close to logged actions.
     def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
-        action = steps.learned_policy(network, config).act(batch.observation, actor_key)
-        distance = squared_distance(action, batch.action)
+        policy = steps.learned_policy(network, config).within(batch.allowed)
+        action = policy.act(batch.observation, actor_key)
+        logged = steps.nearest_allowed(batch.action, batch.allowed)
+        distance = squared_distance(action, logged)
         value = td3_bc.scaled_value(critic.minimum(batch.observation, action), problem)
         error = config.actor_penalty * jnp.mean(distance) - value
         return error, {"actor_loss": error, "logged_distance": distance}
@@ -112,6 +116,7 @@ ALGORITHM = Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
+    learns_limits=True,
     automatic=Automatic(noisy={}),
     next_action=True,
 )

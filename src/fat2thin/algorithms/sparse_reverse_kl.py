@@ -94,12 +94,13 @@ def update(
     behaviour, behaviour_metrics = steps.fit_behaviour(state.behaviour, batch, config)
 
     # Value: slow Q of the policy in this state.
-    action = steps.sample_action(policy, batch.observation, value_key)
+    here, following = policy.within(batch.allowed), policy.within(batch.next_allowed)
+    action = steps.sample_action(here, batch.observation, value_key)
     value_target = state.target_critic.minimum(batch.observation, action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
 
     # Critics: one logged step, then the policy.
-    next_action = steps.sample_action(policy, batch.next_observation, critic_key)
+    next_action = steps.sample_action(following, batch.next_observation, critic_key)
     next_value = state.target_critic.minimum(batch.next_observation, next_action)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
@@ -108,7 +109,7 @@ def update(
     baseline = value.network(batch.observation)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
-        density = steps.learned_policy(network, config)(batch.observation)
+        density = steps.learned_policy(network, config).within(batch.allowed)(batch.observation)
         action, log_density = sample_with_log_prob(density, actor_key)
         in_box = jnp.clip(action, -1.0, 1.0)
         advantage = critic.network.minimum(batch.observation, in_box) - baseline
@@ -202,6 +203,7 @@ CORRECTED = Algorithm(
             "falls; near 1 means that most of the policy's samples are bad actions",
         ),
     },
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.1}),
 )
 ALGORITHM = published.added_to(CORRECTED, update=published_update, policy=published.acting_policy)

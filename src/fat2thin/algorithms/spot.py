@@ -194,7 +194,8 @@ def update(
         if config.actor_dropout > 0.0:
             dropped = DroppedOut(network.trunk, dropout_key, config.actor_dropout)
             network = eqx.tree_at(lambda whole: whole.trunk, network, dropped)
-        action = steps.learned_policy(network, config).act(batch.observation, actor_key)
+        policy = steps.learned_policy(network, config).within(batch.allowed)
+        action = policy.act(batch.observation, actor_key)
         bound = state.density.network.bound(batch.observation, action, model_key)
         outside = jnp.mean(model_loss(bound, config))
         value = td3_bc.scaled_value(critic(batch.observation, action)[0], problem)
@@ -263,6 +264,7 @@ CORRECTED = base.Algorithm(
         **steps.CRITIC_METRICS,
         **steps.POLICY_METRICS,
     },
+    learns_limits=True,
     automatic=base.Automatic(
         noisy={"support_weight": 1.0, "vae_steps": 6_000, "vae_hidden": (32, 32)}
     ),

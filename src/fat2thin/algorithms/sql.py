@@ -49,11 +49,14 @@ def update(
     # Value: such that the mean sparse weight of logged actions is 1.
     logged_value = state.target_critic.minimum(batch.observation, batch.action)
     value, value_metrics = steps.fit_value(
-        state.value, batch, lambda v: sparse_value_loss(logged_value, v, config.temperature), config
+        state.value,
+        batch,
+        lambda v: batch.where_allowed(sparse_value_loss(logged_value, v, config.temperature)),
+        config,
     )
 
     # Critics: one logged step, then that value.
-    next_value = value.network(batch.next_observation)
+    next_value = steps.only_logged_value(value.network, state.target_critic, batch)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
 
     # Policy: regression with sparse weights.
@@ -81,5 +84,6 @@ ALGORITHM = Algorithm(
     value=steps.learned_value,
     metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.025}),
 )

@@ -232,6 +232,16 @@ def values_of_both(
     return here, following
 
 
+def only_logged_value(value: ScalarNetwork, critic: Critics, batch: Batch) -> Values:
+    """Return V(s') for a V of logged actions; Q(s', a') where limits leave only one action a'."""
+    next_value = value(batch.next_observation)
+    if batch.next_allowed is None:
+        return next_value
+    low, high = batch.next_allowed
+    single = jnp.all(low == high, axis=-1)
+    return jnp.where(single, critic.minimum(batch.next_observation, low), next_value)
+
+
 def fit_value(
     learner: Learner, batch: Batch, row_loss: Callable[[Values], Values], config: LearningConfig
 ) -> tuple[Learner, Metrics]:
@@ -323,8 +333,11 @@ def fit_value_and_critics(
 def fit_policy(
     learner: Learner, batch: Batch, weight: Values, key: Key[Array, ""], config: ActorConfig
 ) -> tuple[Learner, Metrics]:
-    """Take one step of weighted regression on logged actions."""
-    before = learned_policy(learner.network, config)
+    """Take one step of weighted regression on logged actions; those beyond limits do not count.
+
+    The density is that without limits. Theirs would be infinite at a single allowed action.
+    """
+    before, weight = learned_policy(learner.network, config), batch.where_allowed(weight)
     action = regressed_action(before, batch.observation, batch.action, config.outside_support, key)
 
     def loss(network: PolicyNetwork) -> tuple[Array, Metrics]:
@@ -385,18 +398,41 @@ def fit_behaviour(
     return descend(learner, loss, config)
 
 
+def nearest_allowed(action: Actions, allowed: tuple[Actions, Actions] | None) -> Actions:
+    """Return the nearest actions in the box, and inside limits where there are any."""
+    return jnp.clip(action, *(allowed or (-1.0, 1.0)))
+
+
+def relative_density(log_density: Values, allowed: tuple[Actions, Actions] | None) -> Values:
+    """Return log densities per half-range of the allowed interval instead of the box.
+
+    So the entropy of a policy does not depend on how much limits leave; a single action has none.
+    """
+    if allowed is None:
+        return log_density
+    share = (allowed[1] - allowed[0]) / 2.0
+    return log_density + jnp.sum(jnp.log(jnp.where(share > 0.0, share, 1.0)), axis=-1)
+
+
 def watched_actions(
-    action: Actions, key: Key[Array, ""], random_actions: int, noise: losses.Setting
+    batch: Batch, key: Key[Array, ""], random_actions: int, noise: losses.Setting
 ) -> Float[Array, "actions batch action"]:
     """Return the logged action and `random_actions` uniform ones per state, with noise, in the box.
 
-    The noise is Gaussian with standard deviation `noise`, clipped at 0.5.
+    The noise is Gaussian with standard deviation `noise`, clipped at 0.5. With limits, the uniform
+    actions and those with noise are allowed ones.
     """
     random_key, noise_key = jax.random.split(key)
-    uniform = jax.random.uniform(random_key, (random_actions, *action.shape), minval=-1.0)
-    actions = jnp.concatenate([action[None], uniform])
+    shape = (random_actions, *batch.action.shape)
+    if batch.allowed is None:
+        low, high = -jnp.ones(()), jnp.ones(())
+        uniform = jax.random.uniform(random_key, shape, minval=-1.0)
+    else:
+        low, high = (end[None] for end in batch.allowed)
+        uniform = low + (high - low) * jax.random.uniform(random_key, shape)
+    actions = jnp.concatenate([batch.action[None], uniform])
     shift = jnp.clip(noise * jax.random.normal(noise_key, actions.shape), -0.5, 0.5)
-    return jnp.clip(actions + shift, -1.0, 1.0)
+    return jnp.clip(actions + shift, low, high)
 
 
 def inside_support(
@@ -423,7 +459,7 @@ def watch_policy(policy: Policy, batch: Batch) -> Metrics:
     """Return the scale of the policy and the share of logged actions in its support."""
     if policy.family.reach == "point":
         return {}
-    inside = inside_support(policy, batch.observation, batch.action)
+    inside = inside_support(policy.within(batch.allowed), batch.observation, batch.action)
     scale = jnp.exp(policy.network(batch.observation).log_scale)
     return {
         "policy_scale": jnp.mean(scale, axis=-1),

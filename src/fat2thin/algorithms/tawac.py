@@ -77,8 +77,9 @@ def update(
     policy = steps.learned_policy(state.actor.network, config)
 
     # Value and critics: slow Q of the policy, in this state and the next.
-    action = steps.sample_action(policy, batch.observation, value_key)
-    next_action = steps.sample_action(policy, batch.next_observation, critic_key)
+    here, following = policy.within(batch.allowed), policy.within(batch.next_allowed)
+    action = steps.sample_action(here, batch.observation, value_key)
+    next_action = steps.sample_action(following, batch.next_observation, critic_key)
     value_target, next_value = steps.values_of_both(state.target_critic, batch, action, next_action)
     value, value_metrics = steps.regress_value(state.value, batch, value_target, config)
     critic, critic_metrics = steps.fit_critic(state.critic, batch, next_value, problem, config)
@@ -149,6 +150,7 @@ CORRECTED = Algorithm(
     value=steps.learned_value,
     metrics={**steps.VALUE_METRICS, **steps.REGRESSION_METRICS},
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.1}),
 )
 ALGORITHM = published.added_to(CORRECTED, update=published_update, policy=published.acting_policy)

@@ -107,8 +107,10 @@ def update(
 
     # Policy: maximise the first critic, close to logged actions.
     def loss(network: PolicyNetwork, critic: Critics) -> tuple[Array, Metrics]:
-        action = steps.learned_policy(network, config).act(batch.observation, actor_key)
-        distance = jnp.mean((action - batch.action) ** 2)
+        policy = steps.learned_policy(network, config).within(batch.allowed)
+        action = policy.act(batch.observation, actor_key)
+        logged = steps.nearest_allowed(batch.action, batch.allowed)
+        distance = jnp.mean((action - logged) ** 2)
         value = scaled_value(critic(batch.observation, action)[0], problem)
         error = distance - config.q_weight * value
         return error, {"actor_loss": error}
@@ -131,7 +133,7 @@ def delayed_update(
     their values.
     """
     # Critics: one logged step, then the target policy with noise.
-    target_policy = steps.learned_policy(state.target_actor, config)
+    target_policy = steps.learned_policy(state.target_actor, config).within(batch.next_allowed)
     next_value = smoothed_next_value(
         target_policy, state.target_critic, batch.next_observation, key, config, penalty
     )
@@ -161,7 +163,7 @@ def smoothed_next_value(
     config: SmoothedTargetConfig,
     penalty: Callable[[Actions], Values] | None = None,
 ) -> Values:
-    """Return min Q(s', a') at an action of the target policy with clipped noise, in the box.
+    """Return min Q(s', a') at an action of the target policy with clipped noise, inside limits.
 
     With a penalty it is min Q(s', a') - penalty(a').
     """
@@ -169,7 +171,7 @@ def smoothed_next_value(
     action = policy.act(observation, action_key)
     noise = config.target_noise * jax.random.normal(noise_key, action.shape)
     noise = jnp.clip(noise, -config.noise_clip, config.noise_clip)
-    action = jnp.clip(action + noise, -1.0, 1.0)
+    action = steps.nearest_allowed(action + noise, policy.allowed)
     value = critic.minimum(observation, action)
     return value if penalty is None else value - penalty(action)
 
@@ -190,5 +192,6 @@ ALGORITHM = Algorithm(
     policy=steps.acting_policy,
     critics=steps.learned_critics,
     metrics={**steps.CRITIC_METRICS, **steps.POLICY_METRICS},
+    learns_limits=True,
     automatic=Automatic(noisy={"q_weight": 1.0}),
 )

@@ -85,15 +85,18 @@ def update(
     row_loss = expectile_rows if config.published else soft_maximum_loss
     actions = config.random_actions, config.action_noise
     actions = (RANDOM_ACTIONS, ACTION_NOISE) if config.published else actions
-    watched = steps.watched_actions(batch.action, value_key, *actions)
+    watched = steps.watched_actions(batch, value_key, *actions)
     evaluate = functools.partial(state.target_critic.minimum, batch.observation)
     watched_value = jax.vmap(evaluate)(watched)
     value, value_metrics = steps.fit_value(
-        state.value, batch, lambda v: row_loss(watched_value, v, config), config
+        state.value,
+        batch,
+        lambda v: batch.where_allowed(row_loss(watched_value, v, config)),
+        config,
     )
 
     # Critics: one logged step, then that value.
-    next_value = value.network(batch.next_observation)
+    next_value = steps.only_logged_value(value.network, state.target_critic, batch)
     huber = functools.partial(losses.critics_huber_loss, limit=config.huber_limit)
     critic, critic_metrics = steps.fit_critic(
         state.critic, batch, next_value, problem, config, huber
@@ -146,5 +149,6 @@ ALGORITHM = Algorithm(
         **steps.REGRESSION_METRICS,
     },
     weighted_loss="actor_loss",
+    learns_limits=True,
     automatic=Automatic(noisy={"temperature": 0.025, "value_temperature": 1.0}),
 )

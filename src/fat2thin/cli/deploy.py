@@ -5,7 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from fat2thin.terminal_text import plain_errors, printable
+from fat2thin.cli.reading import read_settings
+from fat2thin.terminal_text import did_you_mean, plain_errors, printable
 
 
 def decide(
@@ -19,6 +20,9 @@ def decide(
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     distance: float = 1.0,
     disagreement: float = 0.25,
+    log: Annotated[str | None, tyro.conf.arg(metavar="DATASET")] = None,
+    cases: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    nearest: int = 10,
     overwrite: bool = False,
 ) -> None:
     """Decide on every row of a table of states: an action or a referral.
@@ -39,28 +43,111 @@ def decide(
             states needs its column, such as last_dose, empty at the first step of an episode.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
+        log: Name or path of the log, to compare every state with what was done in similar ones: the
+            result has means over the nearest logged steps.
+        cases: CSV or Parquet file to write with the nearest logged steps of every state. They are
+            rows of single episodes of the log.
+        nearest: Number of nearest logged steps.
         overwrite: Replace an existing file.
     """
+    from fat2thin import data
+    from fat2thin.data.nearest_cases import LoggedCases
     from fat2thin.data.states import read_states
+    from fat2thin.evaluation.held_out import check_fits
     from fat2thin.policies.decision import Thresholds, with_referral
     from fat2thin.policies.limit_language import LAST
     from fat2thin.report import decisions
     from fat2thin.training import load
 
     with plain_errors(ValueError):
-        if out.suffix.lower() not in decisions.SUFFIXES:
-            raise ValueError(f"{out}: decisions are written as {' or '.join(decisions.SUFFIXES)}")
-        if out.exists() and not overwrite:
-            raise ValueError(f"{out} exists; --overwrite replaces it")
-        policy = load(folder).policy(seed)
+        for file in filter(None, (out, cases)):
+            if file.suffix.lower() not in decisions.SUFFIXES:
+                suffixes = " or ".join(decisions.SUFFIXES)
+                raise ValueError(f"{file}: tables are written as {suffixes}")
+            if file.exists() and not overwrite:
+                raise ValueError(f"{file} exists; --overwrite replaces it")
+        if cases is not None and log is None:
+            raise ValueError("--cases needs the log: give its name or path with --log")
+        run = load(folder)
+        policy = run.policy(seed)
         policy = with_referral(policy, thresholds=Thresholds(distance, disagreement))
         policy = policy if limits is None else policy.with_limits(limits)
         rates = policy.limits is not None and policy.limits.needs_last_action
         last = [f"{LAST}{column.name}" for column in policy.action_columns if rates]
         found = read_states(states, policy.observation_columns, columns, keep, last)
-        table, summary = decisions.decisions_table(policy, found)
+        logged = None
+        if log is not None:
+            dataset = data.load(log)
+            check_fits(run, dataset)
+            logged = LoggedCases(dataset, run.coverage)
+        table, summary = decisions.decisions_table(policy, found, logged, nearest)
+        if cases is not None and logged is not None:
+            decisions.save_decisions(decisions.cases_table(policy, found, logged, nearest), cases)
         decisions.save_decisions(table, out)
     print(summary)
     if lines := found.named_faults():
         print("", *map(printable, lines), sep="\n")
     print(f"\n{printable(out)}: one row per state")
+    if cases is not None:
+        print(f"{printable(cases)}: {nearest} logged steps per state, rows of single episodes")
+
+
+def map_states(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
+    x: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="X")],
+    y: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="Y")],
+    /,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("map.png"),
+    at: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = (),
+    action: str | None = None,
+    seed: int | None = None,
+    limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    distance: float = 1.0,
+    disagreement: float = 0.25,
+    overwrite: bool = False,
+) -> None:
+    """Draw what a policy does over two columns, and where it refers.
+
+    The picture has the density of the log with the referrals, the middle and the width of the band,
+    and the limits that bind. The other columns have their typical values for these two.
+
+    Example: fat2thin map runs/x severity weight --out map.png --at sex=1
+
+    Args:
+        folder: Run folder. All seeds decide together.
+        x: Column of the horizontal axis.
+        y: Column of the vertical axis.
+        out: PNG or PDF file to write.
+        at: Fixed values of other columns, for example: --at weight=70.
+        action: Action that is shown; the first by default.
+        seed: Decide by one seed instead of all.
+        limits: TOML file with a table [limits]. Limits on changes do not apply on a map.
+        distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
+        disagreement: Largest distance between the centres of two seeds, as a share of the box.
+        overwrite: Replace an existing file.
+    """
+    from fat2thin.policies.decision import Thresholds, with_referral
+    from fat2thin.report import state_map
+    from fat2thin.training import load
+
+    with plain_errors(ValueError):
+        if out.suffix.lower() not in (".png", ".pdf"):
+            raise ValueError(f"{out}: a map is written as .png or .pdf")
+        if out.exists() and not overwrite:
+            raise ValueError(f"{out} exists; --overwrite replaces it")
+        run = load(folder)
+        policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
+        policy = policy if limits is None else policy.with_limits(limits)
+        if "observation" not in run.columns.ranges:
+            raise ValueError(f"{folder} was written by an earlier version: train again for a map")
+        fixed = {name: float(value) for name, value in read_settings(at).items()}
+        names = [column.name for column in policy.action_columns]
+        if action is not None and action not in names:
+            hint = did_you_mean(action, names)
+            raise ValueError(f"there is no action {action!r}{hint}; there are {', '.join(names)}")
+        ranges = run.columns.ranges["observation"]
+        found = state_map.map_states(policy, x, y, ranges, fixed)
+        title = f"{run.spec.algorithm} on {Path(run.spec.dataset).name}"
+        place = 0 if action is None else names.index(action)
+        state_map.save_state_map(found, policy, ranges, title, out, place)
+    print(printable(out))

@@ -17,7 +17,7 @@ import tyro
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
-from fat2thin.cli.deploy import decide
+from fat2thin.cli.deploy import decide, map_states
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
 from fat2thin.cli.reading import (
     check_arguments,
@@ -25,6 +25,7 @@ from fat2thin.cli.reading import (
     merge_repeated,
     read_options,
     read_settings,
+    read_value,
 )
 from fat2thin.cli.track import track
 from fat2thin.engine import compilation_cache
@@ -119,21 +120,48 @@ def train(
 
 
 @command("Judge")
-def evaluate(folder: _RunFolder, /, episodes: int = 100, draw: int = 0) -> None:
+def evaluate(
+    folder: _RunFolder,
+    /,
+    episodes: int = 100,
+    draw: int = 0,
+    limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    fallback: Annotated[str | None, tyro.conf.arg(metavar="practice|NUMBER,...")] = None,
+    distance: float = 1.0,
+    disagreement: float = 0.25,
+    seed: int | None = None,
+) -> None:
     """Evaluate the final policies of a run on fresh episodes.
 
-    They are compared with reference policies.
+    They are compared with reference policies or, with --fallback, with leaving referred states to
+    the fallback.
 
     Args:
         folder: Run folder.
         episodes: Episodes per seed and policy.
         draw: Number of the set of fresh episodes; another number gives other episodes.
+        limits: TOML file with a table [limits] to put around the policies.
+        fallback: Show the price of caution: all seeds decide together, and a state that they refer
+            gets this action, one number per action, or "practice", the mean logged action of
+            similar states.
+        distance: With --fallback: largest distance from the log that is not referred.
+        disagreement: With --fallback: largest distance between the centres of two seeds, as a share
+            of the action box.
+        seed: With --fallback: decide by one seed instead of all.
     """
     from fat2thin.envs import TaskFailed
+    from fat2thin.policies.decision import PRACTICE, Thresholds
     from fat2thin.training import load
 
     with plain_errors(ValueError, TaskFailed):
-        print(load(folder).evaluate(episodes, draw))
+        run = load(folder)
+        run = run if limits is None else run.with_limits(limits)
+        if fallback is None:
+            print(run.evaluate(episodes, draw))
+            return
+        action = fallback if fallback == PRACTICE else read_value(fallback)
+        thresholds = Thresholds(distance, disagreement)
+        print(run.price_of_caution(action, episodes, draw, thresholds, seed))
 
 
 @command("Judge")
@@ -270,10 +298,12 @@ def validate(
     /,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     seed: int | None = None,
+    limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
     """Evaluate a run on held-out logged steps.
 
-    It reports coverage, TD error and likelihood.
+    It reports coverage, TD error and likelihood, how often limits bind, and the share of states
+    that are referred.
 
     Example: fat2thin validate runs/x held_out.csv --out pictures
 
@@ -283,6 +313,8 @@ def validate(
             training data.
         out: Folder for pictures of the policy and the log; none are drawn by default.
         seed: Seed whose policy is drawn; the first seed by default.
+        limits: TOML file with a table [limits] to put around the policies, instead of those that
+            the run learned within.
     """
     from fat2thin import data
     from fat2thin.evaluation.held_out import training_log
@@ -291,7 +323,11 @@ def validate(
 
     with plain_errors(ValueError):
         run, log = load(folder), data.load(dataset)
+        run = run if limits is None else run.with_limits(limits)
         print(compare(run, log, training_log(run)))
+        if run.program.problem.limits is not None:
+            print("", run.limits_on([log]).table(f"limits on {log.name}"), sep="\n")
+        print("", run.referrals_on(log), sep="\n")
         if out is not None:
             from fat2thin.report.log_figures import save_log_figures
 
@@ -323,6 +359,7 @@ command("Train")(sweep)
 command("Train")(track)
 command("Judge")(report)
 command("Deploy")(decide)
+command("Deploy", "map")(map_states)
 command("Paper")(reproduce)
 command("Paper")(claims)
 
@@ -335,6 +372,8 @@ def _print(run: "Run") -> None:
         print(run.table(), end="\n\n")
     if len(run.metrics["step"]):
         print(run.last_metrics())
+    if (limits := run.limit_report) is not None:
+        print("", limits.table("limits on the training log"), sep="\n")
     if lines := [*remarks(outline(run.about))]:
         print("", *lines, sep="\n")
     if "rollouts" in run.about:

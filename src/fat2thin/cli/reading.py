@@ -20,7 +20,15 @@ from fat2thin.settings.options import CHOICES, explain
 from fat2thin.terminal_text import closest_first, did_you_mean
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
-LISTS = ("formats", "grid", "keep", "set", "slurm", "snapshots")  # options that take several values
+LISTS = (
+    "at",
+    "formats",
+    "grid",
+    "keep",
+    "set",
+    "slurm",
+    "snapshots",
+)  # options that take several values
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:
@@ -209,7 +217,7 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 _TEXTS = ("seeds", "report_seeds", "reward_scale")
 """Options that accept several types, such as a number or a list: parsed as text first."""
-_KINDS: dict[str, Any] = {"snapshots": tuple[int, ...]}
+_KINDS: dict[str, Any] = {"snapshots": tuple[int, ...], "limits": str | None}
 """Options whose type on the command line differs from the type in Python."""
 _METAVARS = {
     "steps": "INT",
@@ -217,6 +225,7 @@ _METAVARS = {
     "report_seeds": "COUNT|LIST",
     "batch_size": "INT",
     "task": "TASK",
+    "limits": "FILE",
     "standardise": "| --no-standardise",
     "reward_scale": "NUMBER|return_range|deviation",
     "centre_values": "| --no-centre-values",

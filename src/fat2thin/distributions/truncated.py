@@ -81,8 +81,8 @@ class TailKernel(Kernel):
 class SquashedKernel(TailKernel):
     """A Gaussian of artanh of the action's position in the box."""
 
-    low: Float[Array, "*batch"]
-    high: Float[Array, "*batch"]
+    low: Float[Array, "*#batch"]
+    high: Float[Array, "*#batch"]
 
     def to_line(self, value: Array) -> Array:
         """Return artanh of the position in the box."""
@@ -102,8 +102,8 @@ class BetaKernel(Kernel):
 
     concentration1: Float[Array, "*batch"]
     concentration0: Float[Array, "*batch"]
-    low: Float[Array, "*batch"]
-    high: Float[Array, "*batch"]
+    low: Float[Array, "*#batch"]
+    high: Float[Array, "*#batch"]
 
     def peak(self) -> Array:
         """Return the logit of the mean, where the density of the logit is largest."""
@@ -254,6 +254,10 @@ class Bounded(_OnInterval):
     def log_prob(self, value: ArrayLike) -> Array:
         """Return the log density, -inf outside the interval."""
         return self._masked(value, self.base.log_prob)
+
+    def icdf(self, q: ArrayLike) -> Array:
+        """Return the quantile at probability `q`."""
+        return self._placed(self.base.icdf(q))
 
     def entropy(self) -> Array:
         """Return the entropy in nats; 0 for a point mass."""

@@ -87,8 +87,8 @@ class JobScheduler:
         """Bring a tree of all jobs back to one place."""
         return tree if self._plain or self.count > 1 else _on_host([tree], self._all.size)
 
-    def replicated(self, data: Data) -> Data:
-        """Put the logs on every device."""
+    def replicated(self, data: Any) -> Any:
+        """Put logs, or parts of them, on every device."""
         return data if self._program.devices == 1 else jax.device_put(data, self._sharding())
 
     def init(self) -> State:

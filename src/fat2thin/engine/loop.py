@@ -40,6 +40,7 @@ from fat2thin.engine.selection import acting, choose, start_selection
 from fat2thin.evaluation.held_out import preference, signals
 from fat2thin.evaluation.returns import Evaluation, Evaluator, evaluate_policies
 from fat2thin.policies import Policy
+from fat2thin.policies.networks import with_precision
 from fat2thin.random_streams import Stream, fold, seed_key, stream_key
 from fat2thin.settings.config import whole_number
 
@@ -53,22 +54,26 @@ def initial_state(key: Key[Array, ""], program: Program) -> State:
     """Return the state that one job starts in."""
     init = program.algorithm.init
     state = init(fold(key, Stream.INITIAL_STATE), program.problem, program.config)
+    state = with_precision(state, program.precision)
     # Python numbers and arrays must compile to the same program.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)
 
 
 def updates(
-    state: State, key: Key[Array, ""], rows: Callable[[Int[Array, " batch"]], Batch],
+    state: State, key: Key[Array, ""], rows: Callable[[Int[Array, " batch"], Array], Batch],
     row_count: Int[Array, ""] | int, start: Int[Array, ""] | int,
     *, program: Program, length: int, preparing: bool = False,
 ) -> tuple[State, ChunkReport]:  # fmt: skip
-    """Run updates `start` to `start + length - 1` of one job, on batches of `rows(places)`."""
+    """Run updates `start` to `start + length - 1` of one job.
+
+    Their batches are `rows(places, number)`, for places below `row_count`.
+    """
     step, own_draws, row_draws = _phase(program.algorithm, preparing)
     batch_size = program.batch_size
 
     def draw(number: Int[Array, ""]) -> tuple[Batch, Key[Array, ""]]:
         places = jax.random.randint(fold(key, row_draws, number), (batch_size,), 0, row_count)
-        return rows(places), fold(key, own_draws, number)
+        return rows(places, number), fold(key, own_draws, number)
 
     def update(state: State, drawn: tuple[Batch, Array]) -> tuple[State, UpdateMetrics]:
         state, metrics = step(state, *drawn, program.problem, program.config)
@@ -98,6 +103,7 @@ def batch_bytes(program: Program) -> int:
     problem = program.problem
     columns = 2 * problem.observation_size + problem.action_size + 2
     columns += program.algorithm.next_action * (problem.action_size + 1)
+    columns += (problem.limits is not None) * (4 * problem.action_size + 1)
     return program.batch_size * 4 * columns
 
 
@@ -126,7 +132,11 @@ def train(
     config = algorithm.config() if config is None else config
     program = Program(algorithm, problem, config, batch_size, sequential=True)
     data = jax.tree.map(jnp.asarray, data)
-    rows, count = functools.partial(take, data), len(data.reward)
+    count = len(data.reward)
+
+    def rows(places: Int[Array, " batch"], number: Array) -> Batch:
+        return take(data, places)
+
     advance = functools.partial(updates, key=key, rows=rows, row_count=count, program=program)
     state = initial_state(key, program)
     if algorithm.preparation is not None:
@@ -173,13 +183,13 @@ def chunk(
         own = _of_job(program, job)
         learning, report = updates(
             state.learning if program.select else state, seed_key(job.seed),
-            lambda places: data.rows.batch(job.log, places, data.row_count[job.log]),
-            data.row_count[job.log], start, program=own, length=length, preparing=preparing,
+            functools.partial(data.batch, job.log), data.row_count[job.log], start,
+            program=own, length=length, preparing=preparing,
         )  # fmt: skip
         if data.watched is not None and not preparing:
             end, rows = start + length, take(data.watched, job.log)
             key = stream_key(job.seed, Stream.SIGNALS, end)
-            seen = signals(own.algorithm, learning, rows, key, own.problem, own.config)
+            seen = signals(own.algorithm, acting(learning), rows, key, own.problem, own.config)
             report = report._replace(signals=seen)
             if program.select:
                 sound = report.bad_update < 0
@@ -216,13 +226,13 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
         if make is not None
     }
     transforms = program.problem.observation_transforms, program.problem.action_transforms
-    scale = job.observation_scale
-    if scale is None and not any(transforms):
-        return made
-    if scale is None:
+    scale, limits = job.observation_scale, program.problem.limits
+    if scale is None and any(transforms):
         size = program.problem.observation_size
         scale = ObservationScale(jnp.zeros(size), jnp.ones(size))
-    return {name: policy.on_raw(*scale, *transforms) for name, policy in made.items()}
+    if scale is not None:
+        made = {name: policy.on_raw(*scale, *transforms) for name, policy in made.items()}
+    return {name: dataclasses.replace(policy, limits=limits) for name, policy in made.items()}
 
 
 @functools.partial(jax.jit, static_argnames="program")

@@ -32,9 +32,10 @@ from fat2thin.engine.program import (
     Program,
     sequential_here,
 )
-from fat2thin.engine.window import StreamedLog, WholeLogs, Window
+from fat2thin.engine.window import StreamedLog, WholeLogs, Window, rows_there, window_that_fits
 from fat2thin.evaluation.batches import logged_rows, next_logged, problem_of, scaled_actions
 from fat2thin.evaluation.held_out import Watched
+from fat2thin.evaluation.limited import bind_limits
 from fat2thin.policies import in_half_ranges
 from fat2thin.policies.policy import Policy
 from fat2thin.settings.options import OFFLINE
@@ -66,18 +67,24 @@ class Pack(NamedTuple):
     logs: tuple[LoadedLog, ...]
     """All different logs; `Jobs.log` is an index into them."""
     window: int = 0
-    """Rows of each log that are on the device at a time; 0 is all of them."""
+    """Rows of each log that updates draw from at a time; 0 is all of them."""
     longest: int = 1
-    """The most updates between two moves of the window."""
+    """The most updates of a chunk."""
 
     @property
     def data_size(self) -> int:
         """Bytes that the logs take on a device; shorter ones are padded to the longest."""
-        next_action = self.program.algorithm.next_action
-        sizes = [data_size(log.dataset, next_action, self.window) for log in self.logs]
+        next_action, batch_size = self.program.algorithm.next_action, self.program.batch_size
+        sizes = [
+            data_size(
+                log.dataset, next_action,
+                rows_there(log.dataset.rows, self.window, batch_size, self.longest),
+            )
+            for log in self.logs
+        ]  # fmt: skip
         return len(self.logs) * max(sizes)
 
-    def data(self, place: Callable[[Data], Data]) -> WholeLogs | Window:
+    def data(self, place: Callable[[Any], Any]) -> WholeLogs | Window:
         """Return the scaled logs, to be put on the device by `place`: all rows, or a window."""
         learned = [log.scales.apply(log.learned) for log in self.logs]
         held_out = [log.scales.apply(log.held_out) for log in self.logs if log.held_out is not None]
@@ -86,12 +93,12 @@ class Pack(NamedTuple):
         if not self.window:
             return WholeLogs(place(on_device(learned, held_out, levels, next_action)))
         watched = watched_rows(learned, held_out, levels, next_action) if held_out else None
+        sizes = self.window, self.program.batch_size, self.longest
         streamed = [
-            StreamedLog(centred(scaled, log.scales.level), log.dataset.sha256, self.window)
+            StreamedLog(centred(scaled, log.scales.level), log.dataset.sha256, *sizes)
             for scaled, log in zip(learned, self.logs, strict=True)
         ]
-        size = self.program.batch_size
-        return Window(streamed, size, self.longest, watched, next_action, place)
+        return Window(streamed, watched, next_action, place)
 
 
 class Shapes(NamedTuple):
@@ -109,6 +116,7 @@ def make_program(spec: RunSpec, problem: Problem) -> Program:
         problem=problem,
         config=spec.config,
         batch_size=spec.batch_size,
+        precision=spec.precision,
         select=spec.select == OFFLINE,
         sequential=sequential_here(),
     )
@@ -160,7 +168,7 @@ def make_pack(
 
     Settings that differ are arguments of the program, and so are those named in `traced`.
     """
-    problems = [problem_of(several[0].dataset) for several in logs]
+    problems = [_problem(*run) for run in zip(specs, logs, strict=True)]
     _refuse_different(specs, problems)
     varying = sorted({*traced_settings(specs), *traced})
     different = {id(log): log for several in logs for log in several}
@@ -189,6 +197,15 @@ def make_pack(
     )
 
 
+def _problem(spec: RunSpec, logs: tuple[LoadedLog, ...]) -> Problem:
+    """Return the problem of a run, with its limits, which must leave something to learn."""
+    problem = problem_of(logs[0].dataset)
+    if spec.limits is None:
+        return problem
+    limits = [bind_limits(spec.limits, log.dataset) for log in logs]
+    return dataclasses.replace(problem, limits=limits[0])
+
+
 def with_window(
     specs: Sequence[RunSpec], logs: Sequence[tuple[LoadedLog, ...]], share: float
 ) -> list[RunSpec]:
@@ -205,8 +222,9 @@ def with_window(
     if size <= share:
         return [*specs]
     rows = max(log.dataset.rows for log, _ in needing)
+    window = window_that_fits(int(rows * share / size), specs[0].batch_size, specs[0].log_every)
     # Two digits, so that the number is the same on similar machines.
-    window = max(1, int(float(f"{rows * share / size:.1e}")))
+    window = int(float(f"{window:.1e}"))
     return [
         spec if spec.window is not None else dataclasses.replace(spec, window=window)
         for spec in specs
@@ -262,12 +280,13 @@ def traced_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name for name, _, traceable in _different_settings(specs) if traceable]
 
 
-def data_size(dataset: Dataset, next_action: bool = False, window: int = 0) -> int:
-    """Return the number of bytes that a log, or a window of it, takes on a device."""
+def data_size(dataset: Dataset, next_action: bool = False, rows: int | None = None) -> int:
+    """Return the number of bytes that a log, or some rows of it, take on a device."""
     columns = dataset.observation_size + dataset.action_size + 3 + next_action
+    columns += 0 if dataset.allowed is None else dataset.allowed.shape[1]
     apart = dataset.observation_size * len(_apart(dataset))
     size = (columns * dataset.rows + apart) * jnp.dtype(jnp.float32).itemsize
-    return math.ceil(size * min(1.0, window / dataset.rows)) if window else size
+    return size if rows is None else math.ceil(size * rows / dataset.rows)
 
 
 def _apart(dataset: Dataset) -> np.ndarray:
@@ -297,6 +316,8 @@ def _logged_rows(datasets: Sequence[Dataset], next_action: bool) -> LoggedRows:
     rows = max(dataset.rows for dataset in datasets)
     states = max(dataset.rows + len(_apart(dataset)) for dataset in datasets)
     widths = {"observation": (datasets[0].observation_size,), "action": (datasets[0].action_size,)}
+    if (limited := datasets[0].allowed) is not None:
+        widths["allowed"] = (limited.shape[1],)
 
     def padded(field: str) -> np.ndarray:
         length = states if field == "observation" else rows
@@ -325,6 +346,7 @@ def _logged_rows(datasets: Sequence[Dataset], next_action: bool) -> LoggedRows:
         continuation=jnp.asarray(padded("continuation")),
         following=jnp.asarray(following),
         next_logged=jnp.asarray(known) if next_action else None,
+        allowed=None if limited is None else jnp.asarray(padded("allowed")),
     )
 
 

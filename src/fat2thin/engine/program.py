@@ -12,7 +12,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem
+from fat2thin.evaluation.batches import row_limits
 from fat2thin.evaluation.held_out import Watched
+from fat2thin.policies.networks import PRECISIONS
 
 JOBS = "jobs"  # the device axis that jobs are sharded over
 
@@ -29,6 +31,8 @@ class Program:
     """Whether jobs run one after the other (CPU) or in parallel."""
     devices: int = 1
     """Number of devices that share the jobs; it must divide the number of jobs."""
+    precision: str = PRECISIONS[0]
+    """Type of the factors of the networks' products."""
     select: bool = False
     """Whether to keep the state that scores best on held-out rows, and let it act."""
 
@@ -69,6 +73,8 @@ class LoggedRows(NamedTuple):
     """The place of each next observation among the observations."""
     next_logged: Float[Array, "logs rows"] | None = None
     """`Batch.next_logged`, for algorithms that need the next logged action."""
+    allowed: Float[Array, "logs rows allowed"] | None = None
+    """`Dataset.allowed`, for policies that learn within limits."""
 
     def batch(
         self, log: Int[Array, ""], places: Int[Array, " batch"], count: Int[Array, ""] | int
@@ -81,6 +87,8 @@ class LoggedRows(NamedTuple):
             next_observation=self.observation[log, self.following[log, places]],
             continuation=self.continuation[log, places],
         )
+        if self.allowed is not None:
+            rows = rows._replace(limits=row_limits(self.allowed[log, places]))
         if self.next_logged is None:
             return rows
         below = (places + 1) % count
@@ -89,14 +97,47 @@ class LoggedRows(NamedTuple):
         )
 
 
+class WindowPlace(NamedTuple):
+    """Where the window of each log is at an update, in slots of one block; see `engine.window`."""
+
+    size: Int[Array, " logs"]
+    """Rows of a block."""
+    held: Int[Array, " logs"]
+    """Blocks in a window."""
+    updates: Int[Array, " logs"]
+    """Updates that a block stays in the window."""
+    slots: Int[Array, " logs"]
+    """Blocks on the device. The window continues with the first slot below the last one."""
+
+    def rows(
+        self, log: Int[Array, ""], places: Int[Array, " batch"], number: Int[Array, ""]
+    ) -> tuple[Int[Array, " batch"], Int[Array, ""]]:
+        """Return the rows on the device that are at some places of the window, and their number."""
+        size, held, updates, slots = (one[log] for one in self)
+        # number * held // updates, which may be too large for 32 bits.
+        first = number // updates * held % slots + number % updates * held // updates
+        return (first % slots * size + places) % (slots * size), slots * size
+
+
 class Data(NamedTuple):
     """The logs of all jobs on the device."""
 
     rows: LoggedRows
     row_count: Int[Array, " logs"]
-    """Number of rows of each log; the rows after them are padding."""
+    """Number of rows of each log that updates draw from; the rows after them are padding."""
     watched: Watched | None = None
     """Rows that signals are computed from, with a leading axis of logs, if rows are held out."""
+    window: WindowPlace | None = None
+    """Where the rows are that updates draw from, if the logs have more than fit on the device."""
+
+    def batch(
+        self, log: Int[Array, ""], places: Int[Array, " batch"], number: Int[Array, ""]
+    ) -> Batch:
+        """Return the rows at some places of a log, or of its window, for an update."""
+        count = self.row_count[log]
+        if self.window is not None:
+            places, count = self.window.rows(log, places, number)
+        return self.rows.batch(log, places, count)
 
 
 def take(tree: Any, places: int | slice | np.ndarray | Array | tuple[Array, ...]) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fat2thin.algorithms.base import State
+from fat2thin.policies.networks import PRECISIONS, with_precision
 
 NO_SCORE = float(np.finfo(np.float32).min)
 """Score before any signal; finite, because every number of a state must be."""
@@ -49,5 +50,9 @@ def choose(
 
 
 def acting(state: State) -> State:
-    """Return the state whose policy acts: the best one if selection is on, else the newest."""
-    return state.best if isinstance(state, SelectedState) else state
+    """Return the state whose policy acts: the best one if selection is on, else the newest.
+
+    It computes in float32, whatever it was trained in.
+    """
+    state = state.best if isinstance(state, SelectedState) else state
+    return with_precision(state, PRECISIONS[0])

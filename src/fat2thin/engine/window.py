@@ -1,12 +1,13 @@
 """Streaming: a window of rows on the device, refilled with blocks of a log that does not fit.
 
 A log is cut into blocks of equal size, in an order that depends on its hash and the number of the
-block alone. The window holds `HELD` neighbours of that order, and all jobs draw from it. Its place
-is a function of the step, so a resumed run sees the same rows. It moves between chunks of updates,
-by so many blocks that a row is drawn once on average while it is there, or more often where a chunk
-draws more rows than the window has. Over one cycle, all blocks are there for the same time. Rows of
-one batch are from the same window, so they are less varied than those of the whole log where blocks
-differ; `HELD` blocks from all over the log keep that small.
+block alone. The window is `HELD` neighbours of that order, and all jobs draw from it. Its place is
+a function of the update alone: it moves with every update, so that a row is drawn once on average
+while it is there, and a resumed run sees the same rows. The device holds the blocks of all updates
+of a chunk, and those of the next chunk are read while this one is computed. Over one cycle, all
+blocks are there for the same time. Rows of one batch are from the same window, so they are less
+varied than those of the whole log where blocks differ; `HELD` blocks from all over the log keep
+that small.
 """
 
 import concurrent.futures
@@ -14,26 +15,27 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from fat2thin.data import Dataset
 from fat2thin.data.row_arrays import FollowingRows
-from fat2thin.engine.program import Data, LoggedRows
+from fat2thin.engine.program import Data, LoggedRows, WindowPlace
 from fat2thin.evaluation.held_out import Watched
 from fat2thin.policies import in_half_ranges
+from fat2thin.settings.spec import WINDOW_BATCHES
 
 HELD = 16
-"""Blocks in a window: it is refilled by a sixteenth of it."""
+"""Blocks in a window."""
 
 
 class Blocks(NamedTuple):
-    """The blocks of a log: `number` of them with `size` rows each, of which `held` are there.
+    """The blocks of a log: `number` of them with `size` rows each, of which a window has `held`.
 
     Blocks have equal sizes, so up to `number` - 1 rows belong to two neighbouring blocks.
     """
@@ -47,15 +49,34 @@ class Blocks(NamedTuple):
         """Return the first row of a block."""
         return 0 if self.number == 1 else place * (self.rows - self.size) // (self.number - 1)
 
-    def first(self, step: int, longest: int, batch_size: int) -> int:
-        """Return the place, in the order of blocks, of the window's first block at a step.
 
-        A block stays for a multiple of `longest` updates, the most that a chunk may have.
-        """
-        if self.number == self.held:
-            return 0
-        chunks = max(1, round(self.held * self.size / (batch_size * longest)))
-        return step * self.held // (chunks * longest)
+class Stay(NamedTuple):
+    """Where the window of a log is at an update, and the slots of the device that blocks take."""
+
+    blocks: Blocks
+    updates: int
+    """Number of updates that a block stays in the window."""
+    moved: int
+    """The most blocks by which the window moves during a chunk."""
+
+    @classmethod
+    def of(cls, blocks: Blocks, batch_size: int, longest: int) -> "Stay":
+        """Return the stay of blocks whose rows are drawn once; a chunk has at most `longest`."""
+        updates = max(1, round(blocks.held * blocks.size / batch_size))
+        return cls(blocks, updates, math.ceil(longest * blocks.held / updates))
+
+    @property
+    def slots(self) -> int:
+        """Blocks on the device: those of all windows of a chunk."""
+        return min(self.blocks.number, self.blocks.held + self.moved)
+
+    def first(self, number: int) -> int:
+        """Return the place, in the order of blocks, of the window's first block at an update."""
+        return 0 if self.blocks.number == 1 else number * self.blocks.held // self.updates
+
+    def places(self, start: int, length: int) -> range:
+        """Return the places, in the order of blocks, that a chunk of updates draws from."""
+        return range(self.first(start), self.first(start + length - 1) + self.blocks.held)
 
 
 def blocks_of(rows: int, window: int) -> Blocks:
@@ -64,6 +85,21 @@ def blocks_of(rows: int, window: int) -> Blocks:
         return Blocks(rows, rows, 1, 1)
     count = math.ceil(rows / max(1, window // HELD))
     return Blocks(rows, math.ceil(rows / count), count, HELD)
+
+
+def rows_there(rows: int, window: int, batch_size: int, longest: int) -> int:
+    """Return how many rows of a log a device holds at most for a window; 0 is the whole log."""
+    if not window or window >= rows:
+        return rows
+    stay = Stay.of(blocks_of(rows, window), batch_size, longest)
+    # The blocks that the next chunk needs are there too, next to the slots.
+    return min(rows, (stay.slots + stay.moved) * stay.blocks.size)
+
+
+def window_that_fits(rows: int, batch_size: int, longest: int) -> int:
+    """Return the largest window for which a device holds at most this number of rows, about."""
+    fit = int((rows - 2 * batch_size * longest) / (1 + 2 / HELD))
+    return max(WINDOW_BATCHES * batch_size, fit)
 
 
 def block_order(sha256: str, count: int) -> list[int]:
@@ -76,23 +112,33 @@ def block_order(sha256: str, count: int) -> list[int]:
 
 
 class _Block(NamedTuple):
-    """The rows of a block in host memory; `following` and `values` as if it were in slot 0."""
+    """The rows of a block, on the host or the device; places in it as if it were in slot 0."""
 
-    observation: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-    continuation: np.ndarray
-    following: np.ndarray
-    values: np.ndarray
-    next_logged: np.ndarray
+    observation: Any
+    action: Any
+    reward: Any
+    continuation: Any
+    following: Any
+    """The place of each next observation."""
+    values: Any
+    """Next observations that are not the row below in this block."""
+    next_logged: Any
+    allowed: Any
+    """`Dataset.allowed`, or None."""
 
 
 class StreamedLog:
     """One log: its blocks, their order, and how to read them."""
 
-    def __init__(self, dataset: Dataset, sha256: str, window: int) -> None:
-        """`dataset` has the rows to learn from, scaled; `sha256` is the hash of the whole log."""
+    def __init__(
+        self, dataset: Dataset, sha256: str, window: int, batch_size: int, longest: int
+    ) -> None:
+        """`dataset` has the rows to learn from, scaled; `sha256` is the hash of the whole log.
+
+        `longest` is the most updates of a chunk.
+        """
         self.dataset, self.blocks = dataset, blocks_of(dataset.rows, window)
+        self.stay = Stay.of(self.blocks, batch_size, longest)
         self.order = block_order(sha256, self.blocks.number)
         following, size = dataset.next_observation, self.blocks.size
         self._apart = following.apart if isinstance(following, FollowingRows) else None
@@ -102,10 +148,10 @@ class StreamedLog:
             ends = (np.searchsorted(self._apart, place) for place in (starts, starts + size))
             self.apart = min(size, int(np.max(-np.subtract(*ends))) + 1)
 
-    def numbers(self, first: int) -> dict[int, int]:
-        """Return the blocks of the window that starts at a place of the order, by slot."""
-        held, count = self.blocks.held, self.blocks.number
-        return {place % held: self.order[place % count] for place in range(first, first + held)}
+    def by_slot(self, places: range) -> dict[int, int]:
+        """Return the blocks at some places of the order, by slot of the device."""
+        slots, count = self.stay.slots, self.blocks.number
+        return {place % slots: self.order[place % count] for place in places}
 
     def read(self, number: int) -> _Block:
         """Read a block into host memory."""
@@ -120,7 +166,7 @@ class StreamedLog:
         values = np.zeros((self.apart, dataset.observation_size), np.float32)
         values[: apart.size] = dataset.next_observation[start + apart]
         following = np.arange(1, size + 1, dtype=np.int32)
-        following[apart] = self.blocks.held * size + np.arange(apart.size)
+        following[apart] = self.stay.slots * size + np.arange(apart.size)
         # 1 where the row below has the next logged action, and is in the block.
         known = np.ones(size, np.float32)
         first, last = np.searchsorted(dataset.episode_start, (start + 1, start + size))
@@ -130,7 +176,8 @@ class StreamedLog:
         observation, action, reward, continuation = (
             np.asarray(one[rows], np.float32) for one in columns
         )
-        return _Block(observation, action, reward, continuation, following, values, known)
+        allowed = None if dataset.allowed is None else np.asarray(dataset.allowed[rows], np.float32)
+        return _Block(observation, action, reward, continuation, following, values, known, allowed)
 
 
 class WholeLogs(NamedTuple):
@@ -147,22 +194,27 @@ class WholeLogs(NamedTuple):
 
 
 class Window:
-    """The rows of all logs that are on the device at a step; `at` moves it there."""
+    """The rows of all logs that are on the device for a chunk of updates; `at` puts them there.
+
+    A thread reads the next blocks and copies them to the device while a chunk is computed. Between
+    chunks, they only have to be copied to their slots there.
+    """
 
     def __init__(
-        self, logs: Sequence[StreamedLog], batch_size: int, longest: int,
-        watched: Watched | None, next_action: bool, place: Callable[[Data], Data],
+        self, logs: Sequence[StreamedLog], watched: Watched | None, next_action: bool,
+        place: Callable[[Any], Any],
     ) -> None:  # fmt: skip
-        """`longest` is the most updates of a chunk; `place` puts the data on all devices."""
-        self._logs, self._batch_size, self._longest = logs, batch_size, longest
+        """`place` puts arrays on all devices."""
+        self._logs, self._place = logs, place
         self._there: list[dict[int, int]] = [{} for _ in logs]
         self._reader = concurrent.futures.ThreadPoolExecutor(1, "fat2thin-reader")
         self._coming: dict[tuple[int, int], concurrent.futures.Future[_Block]] = {}
-        first = logs[0].dataset
+        first, stays = logs[0].dataset, [log.stay for log in logs]
         self._box = jnp.asarray(first.action_low), jnp.asarray(first.action_high)
-        every = [log.blocks for log in logs]
-        rows = (len(logs), max(one.held * one.size for one in every))
-        states = max(log.blocks.held * (log.blocks.size + log.apart) for log in logs)
+        rows = (len(logs), max(stay.slots * stay.blocks.size for stay in stays))
+        states = max(log.stay.slots * (log.blocks.size + log.apart) for log in logs)
+        numbers = ([getattr(stay.blocks, name) for stay in stays] for name in ("size", "held"))
+        moves = ([getattr(stay, name) for stay in stays] for name in ("updates", "slots"))
         self._data = place(
             Data(
                 rows=LoggedRows(
@@ -172,8 +224,12 @@ class Window:
                     continuation=jnp.zeros(rows),
                     following=jnp.zeros(rows, jnp.int32),
                     next_logged=jnp.zeros(rows) if next_action else None,
+                    allowed=None
+                    if first.allowed is None
+                    else jnp.zeros((*rows, first.allowed.shape[1])),
                 ),
-                row_count=jnp.asarray([one.held * one.size for one in every], jnp.int32),
+                row_count=jnp.asarray([log.blocks.held * log.blocks.size for log in logs]),
+                window=WindowPlace(*(jnp.asarray(one) for one in (*numbers, *moves))),
                 watched=watched,
             )
         )
@@ -181,70 +237,74 @@ class Window:
     def at(self, step: int, length: int) -> Data:
         """Return the rows for the chunk of `length` updates that begins with a step."""
         for number, log in enumerate(self._logs):
-            wanted = self._wanted(log, step)
-            for slot, block in wanted.items():
+            places = log.stay.places(step, length)
+            for slot, block in log.by_slot(places).items():
                 if self._there[number].get(slot) != block:
                     coming = self._coming.pop((number, block), None)
-                    self._put(number, slot, log.read(block) if coming is None else coming.result())
+                    self._put(number, slot, coming.result() if coming else self._read(log, block))
                     self._there[number][slot] = block
         self._read_ahead(step + length)
         return self._data
-
-    def _wanted(self, log: StreamedLog, step: int) -> dict[int, int]:
-        return log.numbers(log.blocks.first(step, self._longest, self._batch_size))
 
     def close(self) -> None:
         """End the thread that reads ahead."""
         self._reader.shutdown(cancel_futures=True)
 
+    def _read(self, log: StreamedLog, number: int) -> _Block:
+        """Return a block on the device, with actions in half-ranges of the box."""
+        block = jax.device_put(log.read(number))
+        return self._place(block._replace(action=in_half_ranges(block.action, *self._box)))
+
     def _put(self, number: int, slot: int, block: _Block) -> None:
-        log = self._logs[number]
-        size, apart, held = log.blocks.size, log.apart, log.blocks.held
-        # Rows below are in the same slot, and next observations kept apart in that of their own.
-        kept = block.following >= held * size
-        following = block.following + np.where(kept, slot * apart, slot * size).astype(np.int32)
-        action = in_half_ranges(jnp.asarray(block.action), *self._box)
-        new = (block.observation, action, block.reward, block.continuation, following,
-               block.next_logged)  # fmt: skip
-        rows = _filled(
-            self._data.rows, *map(jnp.asarray, new), jnp.asarray(block.values), jnp.int32(number),
-            jnp.int32(slot * size), jnp.int32(held * size + slot * apart),
-        )  # fmt: skip
-        self._data = self._data._replace(rows=rows)
+        log, slots = self._logs[number], self._logs[number].stay.slots
+        self._data = self._data._replace(
+            rows=_filled(
+                self._data.rows,
+                block,
+                jnp.int32(number),
+                jnp.int32(slot),
+                log.blocks.size,
+                log.apart,
+                slots,
+            )
+        )
 
     def _read_ahead(self, step: int) -> None:
-        """Start to read the blocks of the next chunk, while this one is computed."""
-        wanted = {
-            (number, block)
-            for number, log in enumerate(self._logs)
-            for block in self._wanted(log, step).values()
-            if block not in self._there[number].values()
-        }
+        """Start to read the blocks that the next chunk may need, while this one is computed."""
+        wanted: dict[tuple[int, int], StreamedLog] = {}
+        for number, log in enumerate(self._logs):
+            last = log.stay.first(step - 1) + log.blocks.held
+            next_blocks = log.by_slot(range(last, last + log.stay.moved))
+            there = self._there[number].values()
+            wanted |= {(number, one): log for one in next_blocks.values() if one not in there}
         self._coming = {key: one for key, one in self._coming.items() if key in wanted}
-        for number, block in sorted(wanted - self._coming.keys()):
-            self._coming[number, block] = self._reader.submit(self._logs[number].read, block)
+        for (number, block), log in wanted.items():
+            if (number, block) not in self._coming:
+                self._coming[number, block] = self._reader.submit(self._read, log, block)
 
 
-@functools.partial(jax.jit, donate_argnames="rows")
+@functools.partial(jax.jit, donate_argnames="rows", static_argnames=("size", "apart", "slots"))
 def _filled(
-    rows: LoggedRows, observation: Float[Array, "size observation"],
-    action: Float[Array, "size action"], reward: Float[Array, " size"],
-    continuation: Float[Array, " size"], following: Int[Array, " size"],
-    known: Float[Array, " size"], values: Float[Array, "apart observation"],
-    log: Int[Array, ""], row: Int[Array, ""], apart: Int[Array, ""],
+    rows: LoggedRows, block: Any, log: Int[Array, ""], slot: Int[Array, ""],
+    size: int, apart: int, slots: int,
 ) -> LoggedRows:  # fmt: skip
-    """Return the window with a block in it, from `row` on."""
+    """Return the rows of the device with a block in a slot."""
+    row, kept = slot * size, slots * size + slot * apart
 
-    def put(array: Array, part: Array, place: Array) -> Array:
+    def put(array: Array, part: Array, place: Array = row) -> Array:
         rest = (jnp.int32(0),) * (array.ndim - 2)
         return lax.dynamic_update_slice(array, part[None], (log, place, *rest))
 
-    known_rows = rows.next_logged
+    # Rows below are in the same slot, and next observations kept apart in that of their own.
+    below = block.following < slots * size
+    following = block.following + jnp.where(below, row, slot * apart)
+    known = rows.next_logged
     return LoggedRows(
-        observation=put(put(rows.observation, observation, row), values, apart),
-        action=put(rows.action, action, row),
-        reward=put(rows.reward, reward, row),
-        continuation=put(rows.continuation, continuation, row),
-        following=put(rows.following, following, row),
-        next_logged=None if known_rows is None else put(known_rows, known, row),
+        observation=put(put(rows.observation, block.observation), block.values, kept),
+        action=put(rows.action, block.action),
+        reward=put(rows.reward, block.reward),
+        continuation=put(rows.continuation, block.continuation),
+        following=put(rows.following, following),
+        next_logged=None if known is None else put(known, block.next_logged),
+        allowed=None if rows.allowed is None else put(rows.allowed, block.allowed),
     )

@@ -18,7 +18,7 @@ import itertools
 import math
 import numbers
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox
 import jax
@@ -211,6 +211,8 @@ class Patient(NamedTuple):
     """Σ|dose| since the start of the episode."""
     time: Int[Array, ""]
     """Number of steps since the start of the episode."""
+    last_dose: Float[Array, ""]
+    """The dose of the step before; nan at the start."""
 
 
 class Info(NamedTuple):
@@ -262,6 +264,7 @@ def reset(key: PRNGKeyArray, task: Treatment) -> tuple[Patient, Float[Array, "8"
         noise_factor=_noise_factor(covariance_key, task),
         cumulative_dose=jnp.zeros((), latent.dtype),
         time=jnp.zeros((), jnp.int32),
+        last_dose=jnp.full((), jnp.nan, latent.dtype),
     )
     return state, _observe(noise_key, state)
 
@@ -288,6 +291,7 @@ def step(
         latent=next_latent(state.latent, dose),
         cumulative_dose=state.cumulative_dose + jnp.abs(dose),
         time=state.time + 1,
+        last_dose=dose,
     )
     observation = _observe(key, state)
     info = Info(
@@ -378,7 +382,13 @@ def summarise(trajectory: Trajectory) -> Rollout:
 
 
 def from_observations(policy: Policy) -> Callable[[Patient], Act]:
-    """Return the `begin` argument of `trajectories` for a policy that sees only observations."""
+    """Return the `begin` argument of `trajectories` for a policy that sees only observations.
+
+    One with a true `needs_last_action` gets the last dose too, of shape (1,).
+    """
+    if getattr(policy, "needs_last_action", False):
+        limited: Any = policy
+        return lambda start: lambda key, seen, state: limited(key, seen, state.last_dose[None])
     return lambda start: lambda key, observation, state: policy(key, observation)
 
 

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.algorithms.base import Batch, Problem
+from fat2thin.algorithms.base import Batch, Problem, RowLimits
 from fat2thin.data.dataset import Dataset, transformed
+from fat2thin.data.row_arrays import FollowingRows, MappedRows, MarkedRows, Rows, is_lazy
 from fat2thin.policies import in_half_ranges
 
 
@@ -36,29 +37,49 @@ def batch_of(dataset: Dataset, next_action: bool = False) -> Batch:
 
 
 def logged_rows(dataset: Dataset, next_action: bool) -> Batch:
-    """Return the arrays of a data set, in its units, with next actions only if wanted."""
+    """Return the arrays of a data set, in its units, with next actions only if wanted.
+
+    Limits are not split into their columns yet; `scaled_actions` does that.
+    """
+    limits: Any = dataset.allowed
     rows = Batch(
         observation=dataset.observation,
         action=dataset.action,
         reward=dataset.reward,
         next_observation=dataset.next_observation,
         continuation=dataset.continuation,
+        limits=limits,
     )
     if not next_action:
         return rows
+    # The rows below, in parts if the actions are.
+    below: Any = FollowingRows(dataset.action, np.array([dataset.rows - 1]), dataset.action[:1])
+    if not is_lazy(dataset.action):
+        below = np.asarray(below)
     known: Any = next_logged(dataset)
-    return rows._replace(next_action=np.roll(dataset.action, -1, axis=0), next_logged=known)
+    return rows._replace(next_action=below, next_logged=known)
 
 
-def next_logged(dataset: Dataset) -> np.ndarray:
+def row_limits(allowed: Any) -> RowLimits:
+    """Return the columns of `Dataset.allowed`."""
+    size = allowed.shape[-1] // 4
+    low, high, next_low, next_high = (
+        allowed[..., place * size : (place + 1) * size] for place in range(4)
+    )
+    return RowLimits(low, high, next_low, next_high, allowed[..., -1])
+
+
+def next_logged(dataset: Dataset) -> Rows:
     """Return 1 where the row below has the next logged action, and 0 at the ends of episodes."""
-    known = np.ones(dataset.rows, np.float32)
-    known[np.append(dataset.episode_start[1:], dataset.rows) - 1] = 0.0
-    return known
+    ends = MarkedRows(dataset.rows, np.append(dataset.episode_start[1:], dataset.rows) - 1)
+    known = MappedRows(np.logical_not, ends, dtype=np.dtype(np.float32))
+    return known if is_lazy(dataset.action) else np.asarray(known)
 
 
 def scaled_actions(rows: Batch, dataset: Dataset) -> Batch:
-    """Return rows with actions in half-ranges of the data set's box."""
+    """Return rows with actions in half-ranges of the data set's box, and limits by their names."""
+    if rows.limits is not None:
+        rows = rows._replace(limits=row_limits(rows.limits))
     box = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
     rows = rows._replace(action=in_half_ranges(rows.action, *box))
     if rows.next_action is None:

@@ -33,8 +33,9 @@ ROUNDING = 1e-4
 """Tolerance at the ends of the range of returns, as a share of the largest: systems are solved in
 float32."""
 
-Act = Callable[[Float[Array, "rows observation"], Key[Array, ""]], Float[Array, "rows action"]]
-"""A function that returns a policy's actions, in half-ranges of the box."""
+Act = Callable[..., Float[Array, "rows action"]]
+"""`act(observation, key)` returns a policy's actions, in half-ranges of the box. Where there are
+limits it is `act(observation, key, allowed)`, with the lowest and the highest allowed actions."""
 
 
 class Part(NamedTuple):
@@ -65,11 +66,14 @@ def features(
 
 
 def expected_features(
-    observation: Float[Array, "rows observation"], act: Act, key: Key[Array, ""], scale: Scale
-) -> Float[Array, "rows features"]:
+    observation: Float[Array, "rows observation"], act: Act, key: Key[Array, ""], scale: Scale,
+    allowed: tuple[Array, Array] | None = None,
+) -> Float[Array, "rows features"]:  # fmt: skip
     """Return an estimate of E φ(s, a) for a ~ policy, from `ACTIONS` samples per state."""
-    keys = jax.random.split(key, ACTIONS)
-    of_draws = jax.vmap(lambda one: features(observation, act(observation, one), scale))(keys)
+    keys, limits = jax.random.split(key, ACTIONS), () if allowed is None else (allowed,)
+    of_draws = jax.vmap(lambda one: features(observation, act(observation, one, *limits), scale))(
+        keys
+    )
     return jnp.mean(of_draws, axis=0)
 
 
@@ -79,7 +83,7 @@ def fit(
     """Return the weights w of the policy's Q."""
     rows = part.rows
     here = features(rows.observation, rows.action, scale)
-    following = expected_features(rows.next_observation, act, key, scale)
+    following = expected_features(rows.next_observation, act, key, scale, rows.next_allowed)
     length, size = here.shape
     change = here - discount * rows.continuation[:, None] * following
     free = jnp.ones(size, here.dtype).at[0].set(0.0)
@@ -120,7 +124,9 @@ def part_values(
 
     def value(fitted: Part, asked: Part) -> Array:
         weights = fit(fitted, act, fit_key, discount, scale)
-        return jnp.mean(expected_features(asked.rows.observation, act, value_key, scale) @ weights)
+        rows = asked.rows
+        found = expected_features(rows.observation, act, value_key, scale, rows.allowed)
+        return jnp.mean(found @ weights)
 
     values = jnp.stack([value(other, one), value(one, other)])
     low, high = reachable
@@ -131,8 +137,15 @@ def part_values(
 
 
 def constant(action: Float[Array, " action"]) -> Act:
-    """Return the policy that always takes this action."""
-    return lambda observation, key: jnp.broadcast_to(action, (len(observation), len(action)))
+    """Return the policy that always takes this action, or the nearest one that is allowed."""
+
+    def act(
+        observation: Array, key: Array, allowed: tuple[Array, Array] | None = None
+    ) -> Float[Array, "rows action"]:
+        actions = jnp.broadcast_to(action, (len(observation), len(action)))
+        return actions if allowed is None else jnp.clip(actions, *allowed)
+
+    return act
 
 
 class BestConstant(NamedTuple):

@@ -6,6 +6,7 @@ all of them. It runs on the CPU, so that it does not wait for training on an acc
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -18,7 +19,8 @@ from fat2thin.data.formats import d4rl
 from fat2thin.envs import Reference
 from fat2thin.envs.record import action_key, processor, reset_seeds, uniform
 from fat2thin.envs.rollouts import ROBOTS, Act, Environments, Rollouts, Task, describe
-from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, TaskError
+from fat2thin.evaluation.returns import REFERENCE_SEED, Evaluation, TaskError, with_referred
+from fat2thin.policies.decision import Cautious
 from fat2thin.policies.policy import WAYS, Policy
 from fat2thin.random_streams import Stream, stream_key
 
@@ -47,20 +49,39 @@ class GymnasiumJudge:
     )
 
     def judge(
-        self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
+        self, policies: Mapping[str, Policy | Cautious], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
-        """Evaluate the policies of all jobs in each way of acting, on episodes of their keys."""
+        """Evaluate the policies of all jobs in each way of acting, on episodes of their keys.
+
+        A `Cautious` policy has its referrals among the measures.
+        """
         policies, keys = jax.device_put((policies, keys), processor())
         names = [f"{name}_{way}" for name in policies for way in WAYS]
         rounds = min(math.ceil(len(names) * keys.size * episodes / MOST_SLOTS), episodes)
         shape = (len(names), keys.size, math.ceil(episodes / rounds))
         # With n slots, slot s plays episodes s, s + n, s + 2n, ...
         abreast = np.broadcast_to(np.arange(shape[2]), shape).reshape(-1)
+        last = np.zeros((len(abreast), len(self.task.action_low)), np.float32)
+        steps = np.zeros(shape[:2])
+        referred: dict[str, dict[str, np.ndarray]] = {}
 
         def act(observation: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
             number = abreast + shape[2] * episode
-            rows = observation.reshape(*shape, -1), number.reshape(shape), step.reshape(shape)
-            return np.asarray(_act(policies, keys, *rows)).reshape(len(observation), -1)
+            last[step == 0] = np.nan
+            rows = (
+                observation.reshape(*shape, -1), number.reshape(shape), step.reshape(shape),
+                last.reshape(*shape, -1),
+            )  # fmt: skip
+            action, because = _act(policies, keys, *rows)
+            playing = (episode < rounds).reshape(shape)
+            np.add(steps, playing.sum(axis=2), out=steps)
+            for name, masks in because.items():
+                for reason, mask in masks.items():
+                    counts = referred.setdefault(name, {})
+                    found = (np.asarray(mask) & playing[names.index(name)]).sum(axis=1)
+                    counts[reason] = counts.get(reason, 0) + found
+            last[:] = np.asarray(action).reshape(last.shape)
+            return last
 
         seeds = np.asarray(reset_seeds(keys, jnp.arange(shape[2] * rounds)))
         of_slots = seeds.reshape(keys.size, rounds, shape[2]).swapaxes(1, 2)
@@ -70,8 +91,12 @@ class GymnasiumJudge:
             ordered = values.reshape(*shape, rounds).swapaxes(2, 3).reshape(*shape[:2], -1)
             return ordered[..., :episodes].astype(np.float32)
 
-        rows = zip(names, by_job(found.returns), by_job(found.lengths), strict=True)
-        return {name: Evaluation(own, self._measures(own, lengths)) for name, own, lengths in rows}
+        evaluations = {}
+        rows = zip(names, by_job(found.returns), by_job(found.lengths), steps, strict=True)
+        for name, own, lengths, of_name in rows:
+            shares = {reason: count / of_name for reason, count in referred.get(name, {}).items()}
+            evaluations[name] = Evaluation(own, {**self._measures(own, lengths), **shares})
+        return evaluations
 
     def references(self) -> dict[str, Reference]:
         """Measure uniform actions, and add D4RL's random and expert policies if it has them."""
@@ -169,22 +194,37 @@ def judge_of_environment(name: str, made: Any, make: Any) -> GymnasiumJudge:
 
 @jax.jit
 def _act(
-    policies: dict[str, Policy],
+    policies: Mapping[str, Policy | Cautious],
     keys: Key[Array, " jobs"],
     observation: Float[Array, "ways jobs slots observation"],
     episode: Int[Array, "ways jobs slots"],
     step: Int[Array, "ways jobs slots"],
-) -> Float[Array, "ways jobs slots action"]:
-    """Return the actions of every policy and way of acting, each for its own slots."""
+    last: Float[Array, "ways jobs slots action"],
+) -> tuple[Float[Array, "ways jobs slots action"], dict[str, dict[str, Array]]]:
+    """Return the actions of every policy and way of acting, each for its own slots.
 
-    def one_slot(act: Any, key: Array, observation: Array, episode: Array, step: Array) -> Array:
-        return act(action_key(key, episode, step), observation)
+    Also, for those that refer states, by name: which slots are referred, and for which reason.
+    """
 
-    slots = jax.vmap(one_slot, (None, None, 0, 0, 0))
+    def one_slot(
+        act: Any, key: Array, observation: Array, episode: Array, step: Array, last: Array
+    ) -> Array:
+        return act(action_key(key, episode, step), observation, last)
+
+    slots = jax.vmap(one_slot, (None, None, 0, 0, 0, 0))
+    names = [f"{name}_{way}" for name in policies for way in WAYS]
     acting = [way(policy) for policy in policies.values() for way in WAYS.values()]
-    return jnp.stack(
+    because = {
+        name: jax.vmap(with_referred)(act.policy, observation[index], last[index])
+        for index, (name, act) in enumerate(zip(names, acting, strict=True))
+        if isinstance(act.policy, Cautious)
+    }
+    actions = jnp.stack(
         [
-            jax.vmap(slots)(act, keys, observation[index], episode[index], step[index])
+            jax.vmap(slots)(
+                act, keys, *(part[index] for part in (observation, episode, step, last))
+            )
             for index, act in enumerate(acting)
         ]
     )
+    return actions, because

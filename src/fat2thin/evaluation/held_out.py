@@ -34,6 +34,7 @@ from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales, centred
 from fat2thin.evaluation.batches import batch_of, problem_of
 from fat2thin.evaluation.fitted_q import Part, part_values
+from fat2thin.evaluation.limited import with_limits
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.tables import Table, listed
@@ -69,7 +70,7 @@ MEANINGS = {
     "log_likelihood": "the same with equal weights; −inf if the policy excludes an action",
 }
 """Description of each quantity of `held_out`; algorithms describe their own metrics. Densities are
-per half-range of the box, and those of the proposal if there is one."""
+per half-range of the box, those of the proposal if there is one, and without limits."""
 HARDLY = 0.05  # share of the logged actions below which a log hardly covers a policy
 TIMES = 1.5  # ratio of training to held-out results above which a policy looks overfitted
 ANYTHING = 99.9  # per cent of the box above which a band excludes nothing
@@ -107,7 +108,13 @@ def signals(
     policy = algorithm.policy(state, _in_half_ranges(problem), config)
     inside, inside_learned = _inside(policy, rows), _inside(policy, watched.learned)
     parts = Part(rows, watched.counts[0]), Part(watched.learned, watched.counts[1])
-    seen, unseen = part_values(*parts, policy.act, key, problem.discount, watched.value_range)
+
+    def act(
+        observation: Array, key: Array, allowed: tuple[Array, Array] | None = None
+    ) -> Float[Array, "rows action"]:
+        return policy.within(allowed).act(observation, key)
+
+    seen, unseen = part_values(*parts, act, key, problem.discount, watched.value_range)
     found = {
         "held_out_value": (seen + unseen) / 2.0 + watched.level,
         "held_out_value_unseen": unseen + watched.level,
@@ -126,7 +133,7 @@ def signals(
         logged = critics.minimum(rows.observation, rows.action)
         agreement = jnp.corrcoef(logged, watched.observed_return)[0, 1]
         found["held_out_calibration"] = jnp.where(jnp.isfinite(agreement), agreement, 0.0)
-        chosen = critics(rows.observation, policy.act(rows.observation, key))
+        chosen = critics(rows.observation, act(rows.observation, key, rows.allowed))
         found["held_out_spread"] = jnp.mean(jnp.std(chosen, axis=0))
     return found
 
@@ -144,7 +151,7 @@ def preference(found: Mapping[str, Any], noisy: Bool[Array, ""] | bool) -> Float
 
 def _inside(policy: Policy, rows: Batch) -> Bool[Array, "rows action"]:
     """Return which coordinates of logged actions lie inside the policy's support."""
-    low, high = policy.support(rows.observation)
+    low, high = policy.within(rows.allowed).support(rows.observation)
     return (low <= rows.action) & (rows.action <= high)
 
 
@@ -346,8 +353,8 @@ def training_log(run: FinishedRun) -> Dataset | None:
     return learned_and_held_out(dataset, run.spec.holdout, seed=0)[0]
 
 
-def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
-    """Return all rows of a log, scaled as for the run's seed at place `index`."""
+def check_fits(run: FinishedRun, dataset: Dataset) -> None:
+    """Raise a ValueError if a log has not the columns and the box that a run learned from."""
     ours, theirs = run.program.problem, problem_of(dataset)
     for field in ("observation_size", "action_low", "action_high"):
         if getattr(ours, field) != getattr(theirs, field):
@@ -357,9 +364,26 @@ def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
             )
     for kind in ("observation", "action"):
         _check_names(dataset, kind, getattr(run.columns, kind))
-    scales = _scales(run, index)
-    scaled = centred(scales.apply(_with_transforms(dataset, ours)), scales.level)
-    return batch_of(scaled, run.program.algorithm.next_action)
+
+
+def run_batch(run: FinishedRun, dataset: Dataset, index: int) -> Batch:
+    """Return all rows of a log, scaled as for the run's seed at place `index`.
+
+    Rows in whose state, or next state, limits without a fallback leave no action are left out.
+    """
+    check_fits(run, dataset)
+    ours = run.program.problem
+    scales, log = _scales(run, index), _with_transforms(dataset, ours)
+    log = log if ours.limits is None else with_limits(log, ours.limits)
+    rows = batch_of(centred(scales.apply(log), scales.level), run.program.algorithm.next_action)
+    if rows.limits is None:
+        return rows
+    known = np.all([np.isfinite(end).all(axis=1) for end in rows.limits[:4]], axis=0)
+    if not known.any():
+        raise ValueError(
+            f"the limits leave no action in any state of {dataset.name}, and there is no fallback"
+        )
+    return jax.tree.map(lambda array: array[known], rows)
 
 
 def _check_names(dataset: Dataset, kind: str, columns: tuple[Column, ...]) -> None:
@@ -402,7 +426,7 @@ def _means_over(run: FinishedRun, dataset: Dataset, index: int) -> tuple[dict, d
     level = jnp.float32(_scales(run, index).level)
     parts = {name: getattr(run.program, name) for name in ("algorithm", "problem", "config")}
     found, counts = [], []
-    for number, start in enumerate(range(0, dataset.rows, size)):
+    for number, start in enumerate(range(0, len(rows.reward), size)):
         block = jax.tree.map(operator.itemgetter(slice(start, start + size)), rows)
         key = stream_key(seed, Stream.FRESH_EVALUATION, number)
         found.append(_block(state, block, key, level, **parts))
@@ -425,7 +449,8 @@ def _block(
     """
     problem = dataclasses.replace(problem, value_level=level)
     unit = _in_half_ranges(problem)
-    low, high = algorithm.policy(state, unit, config).support(batch.observation)
+    acting = algorithm.policy(state, unit, config).within(batch.allowed)
+    low, high = acting.support(batch.observation)
     inside = (low <= batch.action) & (batch.action <= high)
     all_inside = jnp.all(inside, axis=-1)
     density = (algorithm.proposal or algorithm.policy)(state, unit, config)(batch.observation)

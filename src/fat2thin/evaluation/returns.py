@@ -8,15 +8,18 @@ parallel with training.
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float, Key
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin import plugins
 from fat2thin.envs import Reference, treatment, treatment_reference
 from fat2thin.envs.treatment import Treatment
+from fat2thin.policies.decision import Cautious
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
 from fat2thin.random_streams import Stream, stream_key
 
@@ -43,7 +46,10 @@ class Evaluator(Protocol):
     """Evaluates a policy inside a compiled program; hashable, to be a static argument of `jit`."""
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
-        """Return the results of `act(key, observation)`; episodes depend only on the key."""
+        """Return the results of `act(key, observation)`; episodes depend only on the key.
+
+        Where `act.needs_last_action` is True, it is called with the last action as well.
+        """
 
     def references(self) -> dict[str, Reference]:
         """Return reference policies, on `REFERENCE_EPISODES` episodes of `REFERENCE_SEED`."""
@@ -59,7 +65,7 @@ class HostJudge(Protocol):
     """Time that these steps took."""
 
     def judge(
-        self, policies: dict[str, Policy], keys: Key[Array, " jobs"], episodes: int
+        self, policies: Mapping[str, Policy | Cautious], keys: Key[Array, " jobs"], episodes: int
     ) -> dict[str, Evaluation]:
         """Return the results of all jobs, by policy and way of acting.
 
@@ -76,6 +82,19 @@ class HostJudge(Protocol):
         """Release the environments."""
 
 
+REFERRED = "referred"
+
+
+def with_referred(
+    policy: Cautious,
+    observation: Float[Array, "*rows observation"],
+    last: Float[Array, "*rows action"],
+) -> dict[str, Bool[Array, "*rows"]]:
+    """Return which states are referred, and for which reasons; the first is any of them."""
+    because = policy.because(observation, last)
+    return {REFERRED: functools.reduce(operator.or_, because.values()), **because}
+
+
 @dataclasses.dataclass(frozen=True)
 class TreatmentEvaluator:
     """Evaluates policies on the treatment task."""
@@ -84,8 +103,26 @@ class TreatmentEvaluator:
 
     def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
         """Return the results of `act`, with one patient per episode."""
-        rollout = treatment.rollout(key, act, self.task, episodes)
-        return Evaluation(rollout.returns, rollout.measures)
+        policy = act.policy
+        if not isinstance(policy, Cautious):
+            rollout = treatment.rollout(key, act, self.task, episodes)
+            return Evaluation(rollout.returns, rollout.measures)
+        begin = treatment.from_observations(act)
+        found = treatment.trajectories(key, begin, self.task, episodes)
+        rollout, doses = treatment.summarise(found), found.info.dose[..., None]
+        last = jnp.concatenate([jnp.full_like(doses[:, :1], jnp.nan), doses[:, :-1]], axis=1)
+        masks = with_referred(policy, found.observation, last)
+        shares = {name: jnp.mean(mask.astype(jnp.float32)) for name, mask in masks.items()}
+        return Evaluation(rollout.returns, {**rollout.measures, **shares})
+
+    def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+        """Raise a `TaskError` if policies of these sizes cannot act in the task."""
+        ours = treatment.OBSERVATION_SIZE, (self.task.dose_low,), (self.task.dose_high,)
+        if (observation_size, low, high) != ours:
+            raise TaskError(
+                f"the treatment task has {ours[0]} observations and doses from {ours[1][0]:g} to "
+                f"{ours[2][0]:g}; the log has {observation_size} and {[*low]} to {[*high]}"
+            )
 
     def references(self) -> dict[str, Reference]:
         """Return uniform doses, the best constant dose, and two rules that see the latent state."""
@@ -140,10 +177,13 @@ def register_evaluator(prefix: str, make: Callable[[str], Judge | None]) -> None
 def evaluator(name: str, task: str | None = None) -> Judge | None:
     """Return what evaluates the policies of this data set; None if it has no task.
 
-    `task` is the name of a registered task or of a Gymnasium task to use instead, or "none".
+    `task` is the name of a registered task, of a Gymnasium task, or of a data set whose task to use
+    instead, or "none".
     """
     if task == NO_TASK:
         return None
+    if task is not None and task.startswith(tuple(_EVALUATORS)):
+        name, task = task, None
     if task is not None:
         if task not in _TASKS:
             plugins.load()

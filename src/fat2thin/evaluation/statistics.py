@@ -109,6 +109,27 @@ def seed_interval(
     return _pooled_interval([_not_stopped(scores)], statistic, confidence, resamples)
 
 
+def clustered_share(
+    counts: Float[ndarray, "*batch clusters"], rows: Float[ndarray, "clusters"],
+    *, confidence: float = 0.95, resamples: int = RESAMPLES,
+) -> Profile:  # fmt: skip
+    """Return the share of rows that were counted, with its interval over clusters of rows.
+
+    Whole clusters are resampled, such as episodes, whose rows are not independent.
+
+    Examples:
+        >>> found = clustered_share(np.array([1.0, 3.0]), np.array([2.0, 6.0]))
+        >>> float(found.share), float(found.low), float(found.high)
+        (0.5, 0.5, 0.5)
+    """
+    share = np.sum(counts, axis=-1) / np.sum(rows)
+    if rows.size < 2:
+        return Profile(share, np.full_like(share, np.nan), np.full_like(share, np.nan))
+    drawn = _draw_counts(np.random.default_rng(_BOOTSTRAP_SEED), rows.size, resamples)
+    shares = (drawn @ np.moveaxis(counts, -1, 0)) / (drawn @ rows).reshape(-1, *[1] * share.ndim)
+    return Profile(share, *_ends(shares, confidence))
+
+
 def stratified_interval(
     scores: Mapping[str, ArrayLike],
     statistic: Callable[[ndarray], ndarray | float] = interquartile_mean,

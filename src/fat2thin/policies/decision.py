@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Key
 from numpy import ndarray
 
 from fat2thin.columns import transform, transforms_of
+from fat2thin.distributions.base import expand_to_rank
 from fat2thin.policies.policy import NOT_GIVEN, Policy
 
 OUTSIDE, DISAGREE, INVALID = "outside the log", "seeds disagree", "invalid input"
@@ -88,6 +89,9 @@ class Decision:
     """The limits that leave no action in a state."""
     limits: tuple[str, ...] = ()
     """Name and text of each limit of the policy."""
+    binding: Bool[ndarray, "*rows limits"] | None = None
+    """The limits that exclude an action that the policy could take without them; None without
+    limits."""
 
     def reasons(self, *row: int) -> tuple[str, ...]:
         """Return the reasons of one state, given by its index; none if it was not referred."""
@@ -96,6 +100,13 @@ class Decision:
     def blocked_by(self, *row: int) -> tuple[str, ...]:
         """Return name and text of the limits that leave no action in one state."""
         return tuple(itertools.compress(self.limits, self.blocking[row]))
+
+    def bound_by(self, *row: int) -> tuple[str, ...]:
+        """Return name and text of the limits that bind in one state."""
+        none = np.zeros(len(self.limits), bool)
+        return tuple(
+            itertools.compress(self.limits, none if self.binding is None else self.binding[row])
+        )
 
     def shares(self) -> dict[str, float]:
         """Return the share of states that are referred, and the share of each reason."""
@@ -128,7 +139,9 @@ def decide(
         valid &= ~np.isinf(last).any(axis=1)
     action = np.full((len(rows), policy.low.size), np.nan)
     distance, disagreement = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    overlap, blocking = np.ones(len(rows), bool), np.zeros((len(rows), len(limits)), bool)
+    overlap, (blocking, binding) = (
+        np.ones(len(rows), bool), np.zeros((2, len(rows), len(limits)), bool)
+    )  # fmt: skip
     conflict, forbidden = np.zeros((2, len(rows)), bool)
     if valid.any():
         known = known if valid.all() else known[valid]
@@ -143,6 +156,7 @@ def decide(
             forbids = np.asarray([limit.forbids_acting for limit in limits])
             binds, conflicting = map(np.asarray, (interval.binds, interval.conflicting))
             blocking[valid] = conflicting | (binds & forbids)
+            binding[valid] = Policy.binding(policy, known, before)
     because = {
         OUTSIDE: distance > thresholds.distance,
         DISAGREE: _apart(policy, disagreement, overlap, thresholds),
@@ -158,6 +172,7 @@ def decide(
         distance.reshape(shape), disagreement.reshape(shape),
         blocking.reshape(*shape, len(limits)),
         tuple(f"{limit.name}: {limit.text}" for limit in limits),
+        binding.reshape(*shape, len(limits)) if limits else None,
     )  # fmt: skip
 
 
@@ -169,38 +184,51 @@ class Cautious(eqx.Module):
     """
 
     policy: Policy
-    fallback: Any
-    """An action of shape (action,), or `PRACTICE`: the mean logged action of similar states."""
+    fallback: Array | None
+    """An action of shape (action,). None is what was done: the mean logged action of similar
+    states."""
+
+    @property
+    def needs_last_action(self) -> bool:
+        """Whether acting needs the last action, because of a limit on changes."""
+        return self.policy.needs_last_action
 
     def act(
         self, observation: Array, key: Key[Array, ""] | None = None, last: Any = NOT_GIVEN
     ) -> Array:
         """Return the policy's action, or that of the fallback."""
         policy = self.policy
-        if isinstance(self.fallback, str):
+        if self.fallback is None:
             other = _referral(policy)[0].practice(observation, jnp)
         else:
-            other = jnp.asarray(self.fallback, policy.low.dtype)
-            other = jnp.broadcast_to(other, (*observation.shape[:-1], policy.low.size))
+            shape = (*observation.shape[:-1], policy.low.size)
+            other = jnp.broadcast_to(expand_to_rank(self.fallback, len(shape)), shape)
         refers = self.refers(observation, last)[..., None]
         return jnp.where(refers, other, policy.act(observation, key, last))
 
     def refers(self, observation: Array, last: Any = NOT_GIVEN) -> Bool[Array, "*rows"]:
         """Return which of these states are referred."""
+        return jnp.any(jnp.stack([*self.because(observation, last).values()]), axis=0)
+
+    def because(self, observation: Array, last: Any = NOT_GIVEN) -> dict[str, Bool[Array, "*rows"]]:
+        """Return in which states each reason holds, but for invalid input."""
         policy = self.policy
         coverage, thresholds = _referral(policy)
         _, disagreement, overlap = policy.act_and_agree(observation, last=last)
-        outside = coverage.distance(observation, jnp) > thresholds.distance
-        refers = outside | _apart(policy, disagreement, overlap, thresholds)
-        return (
-            refers if policy.limits is None else refers | ~policy.interval(observation, last).acts
-        )
+        found = {
+            OUTSIDE: coverage.distance(observation, jnp) > thresholds.distance,
+            DISAGREE: _apart(policy, disagreement, overlap, thresholds),
+        }
+        if policy.limits is not None:
+            interval = policy.interval(observation, last)
+            found |= {CONFLICT: interval.conflict, FORBIDDEN: interval.forbidden}
+        return found
 
 
-def fallback_of(given: Literal["practice"] | Any, policy: Policy) -> Any:
-    """Return a checked fallback: `PRACTICE`, or an action in the box, of shape (action,)."""
+def fallback_of(given: Literal["practice"] | Any, policy: Policy) -> Array | None:
+    """Return a checked fallback: None for `PRACTICE`, or an action in the box, shape (action,)."""
     if isinstance(given, str) and given == PRACTICE:
-        return given
+        return None
     low, high = (np.asarray(end) for end in (policy.low, policy.high))
     try:
         action = np.asarray(given, low.dtype)
@@ -213,7 +241,7 @@ def fallback_of(given: Literal["practice"] | Any, policy: Policy) -> Any:
             f"a fallback is {PRACTICE!r}, or one number in the action box per action "
             f"({names}: {low.tolist()} to {high.tolist()}), not {given!r}"
         )
-    return action
+    return jnp.asarray(action)
 
 
 def _referral(policy: Policy) -> tuple[StateDistance, Thresholds]:

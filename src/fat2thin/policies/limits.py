@@ -32,6 +32,7 @@ from fat2thin.terminal_text import did_you_mean, printable
 
 TABLE, FALLBACK = "limits", "fallback"
 LARGEST_FILE = 1_000_000
+_ROUNDING = 1e-6  # share of the action box by which an action may pass a rounded end
 MOST_LIMITS = 100
 """Maximum number of limits: each is compiled into the policy."""
 
@@ -177,6 +178,13 @@ class LimitRules:
         box = tuple(map(float, low)), tuple(map(float, high))
         return Limits(self, tuple(parsed), names, *box, self._fallback_of(names, *box))
 
+    def on(self, dataset: Any) -> "Limits":
+        """Return the limits on the columns and the action box of a data set."""
+        return self.bind(
+            dataset.observation_columns, dataset.action_columns,
+            dataset.action_low, dataset.action_high,
+        )  # fmt: skip
+
     def _fallback_of(
         self, names: Names, low: tuple[float, ...], high: tuple[float, ...]
     ) -> tuple[float, ...] | None:
@@ -267,10 +275,7 @@ class Limits(eqx.Module):
     @classmethod
     def from_toml(cls, path: str | Path, dataset: Any) -> "Limits":
         """Return the limits of a TOML file, on the columns and the action box of a data set."""
-        return LimitRules.from_toml(path).bind(
-            dataset.observation_columns, dataset.action_columns,
-            dataset.action_low, dataset.action_high,
-        )  # fmt: skip
+        return LimitRules.from_toml(path).on(dataset)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -305,14 +310,8 @@ class Limits(eqx.Module):
         `last_action` is nan where there is none, as at the first step of an episode; None is nan
         everywhere. A limit that depends on it does not hold there.
         """
-        observation = jnp.asarray(observation)
-        rows, size = observation.shape[:-1], len(self.columns.action)
-        if last_action is None:
-            last_action = jnp.full((*rows, size), jnp.nan, observation.dtype)
-        last = jnp.asarray(last_action, observation.dtype)
-        last = jnp.broadcast_to(expand_to_rank(last, observation.ndim), (*rows, size))
-        state = jnp.moveaxis(jnp.concatenate([observation, last], axis=-1), -1, 0)
-        holds = [_holds(limit, state, len(self.columns.observation)) for limit in self.parsed]
+        state, holds = self._state_and_holds(observation, last_action)
+        size = len(self.columns.action)
         ends = [self._ends(action, holds, state) for action in range(size)]
         low, high, empty, sets = (jnp.stack(part, axis=-1) for part in zip(*ends, strict=True))
         # `sets` has the shape (limits, *rows, action).
@@ -324,6 +323,21 @@ class Limits(eqx.Module):
             low, high, set_end | forbidden, jnp.any(empty, axis=-1), jnp.any(forbidden, axis=-1),
             in_conflict,
         )  # fmt: skip
+
+    def excludes(
+        self, low: Float[Array, "*rows action"], high: Float[Array, "*rows action"],
+        observation: Float[Array, "*rows observation"],
+        last_action: Float[Array, "*rows action"] | None = None,
+    ) -> Bool[Array, "*rows"]:  # fmt: skip
+        """Return in which states some action from `low` to `high` is not allowed.
+
+        Ends of intervals are rounded inward, so an action at the limit itself counts as allowed.
+        """
+        found, rank = self.interval(observation, last_action), jnp.ndim(observation)
+        size = np.subtract(self.box_high, self.box_low)
+        margin = expand_to_rank(jnp.asarray(_ROUNDING * size, found.low.dtype), rank)
+        outside = (low < found.low - margin) | (high > found.high + margin)
+        return jnp.any(outside, axis=-1) | ~found.acts
 
     def ends(
         self, observation: Float[Array, "*rows observation"],
@@ -341,6 +355,32 @@ class Limits(eqx.Module):
         )
         acts = found.acts[..., None]
         return jnp.where(acts, found.low, only), jnp.where(acts, found.high, only)
+
+    @property
+    def single(self) -> tuple["Limits", ...]:
+        """Each limit by itself."""
+        return tuple(dataclasses.replace(self, parsed=(limit,)) for limit in self.parsed)
+
+    def applies(
+        self, observation: Float[Array, "*rows observation"],
+        last_action: Float[Array, "*rows action"] | None = None,
+    ) -> Bool[Array, "*rows limits"]:  # fmt: skip
+        """Return where each limit applies: its condition holds, and no last action is missing."""
+        return jnp.stack(self._state_and_holds(observation, last_action)[1], axis=-1)
+
+    def _state_and_holds(
+        self, observation: Array, last_action: Array | None
+    ) -> tuple[Array, list[Array]]:
+        """Return all variables of limits, the leading axis, and where each limit applies."""
+        observation = jnp.asarray(observation)
+        rows, size = observation.shape[:-1], len(self.columns.action)
+        if last_action is None:
+            last_action = jnp.full((*rows, size), jnp.nan, observation.dtype)
+        last = jnp.asarray(last_action, observation.dtype)
+        last = jnp.broadcast_to(expand_to_rank(last, observation.ndim), (*rows, size))
+        state = jnp.moveaxis(jnp.concatenate([observation, last], axis=-1), -1, 0)
+        count = len(self.columns.observation)
+        return state, [_holds(limit, state, count) for limit in self.parsed]
 
     def _ends(
         self, action: int, holds: Sequence[Array], state: Array

@@ -1,13 +1,17 @@
 """Neural networks for policies, state values and critics.
 
 All leaves of the modules are arrays. Inputs may have any number of leading axes (rows).
+
+Weights are float32. With `with_precision(network, "bfloat16")`, the factors of every product and
+the stored outputs of hidden layers are bfloat16; sums, biases and normalisation stay float32.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Key
 
 from fat2thin.distributions.base import expand_to_rank
@@ -15,6 +19,8 @@ from fat2thin.distributions.base import expand_to_rank
 Networks = TypeVar("Networks")
 ObservationRows = Float[Array, "*rows observation"]
 ActionRows = Float[Array, "*rows action"]
+PRECISIONS = ("float32", "bfloat16")
+"""Types of the factors of products; policies act in the first."""
 LAYER_NORM_EPSILON = 1e-6  # added to the variance, as in Flax
 _glorot = jax.nn.initializers.glorot_uniform()
 
@@ -37,6 +43,35 @@ def _rectify_backward(result: Array, slope: Array) -> tuple[Array]:
 rectify.defvjp(_rectify_forward, _rectify_backward)
 
 
+@jax.custom_vjp
+def _half_product(
+    x: Float[Array, "*rows inputs"], weight: Float[Array, "outputs inputs"]
+) -> Float[Array, "*rows outputs"]:
+    """Return x @ weight.T of a bfloat16 x and rounded weights, summed in float32.
+
+    The products of the VJP round the slope in the same way.
+    """
+    return _half_forward(x, weight)[0]
+
+
+def _half_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    weight = weight.astype(x.dtype)
+    return jnp.matmul(x, weight.mT, preferred_element_type=jnp.float32), (x, weight)
+
+
+def _half_backward(saved: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    slope = slope.astype(x.dtype)
+    rows = tuple(range(slope.ndim - 1))
+    of_weight = lax.dot_general(
+        slope, x, ((rows, rows), ((), ())), preferred_element_type=jnp.float32
+    )
+    return slope @ weight, of_weight
+
+
+_half_product.defvjp(_half_forward, _half_backward)
+
+
 class Linear(eqx.Module):
     """A layer W x + b, with Xavier-uniform weights and zero biases.
 
@@ -45,6 +80,8 @@ class Linear(eqx.Module):
 
     weight: Float[Array, "*stack outputs inputs"]
     bias: Float[Array, "*stack outputs"]
+    precision: str = eqx.field(static=True, default=PRECISIONS[0])
+    """Type of the factors of the product, one of `PRECISIONS`."""
 
     def __init__(self, key: Key[Array, ""], inputs: int, outputs: int) -> None:
         self.weight = _glorot(key, (inputs, outputs)).T
@@ -52,8 +89,24 @@ class Linear(eqx.Module):
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         """Return the outputs for each row."""
-        products = x @ self.weight.mT
+        if self.precision == PRECISIONS[0]:
+            products = x @ self.weight.mT
+        else:
+            products = _half_product(x.astype(self.precision), self.weight)
         return products + expand_to_rank(self.bias, products.ndim)
+
+
+def with_precision(tree: Any, precision: str) -> Any:
+    """Return the tree with this `Linear.precision` in all its layers."""
+
+    def changed(leaf: Any) -> Any:
+        if not isinstance(leaf, Linear):
+            return leaf
+        copied = jax.tree.map(lambda array: array, leaf)
+        object.__setattr__(copied, "precision", precision)
+        return copied
+
+    return jax.tree.map(changed, tree, is_leaf=lambda leaf: isinstance(leaf, Linear))
 
 
 class LayerNorm(eqx.Module):
@@ -68,6 +121,7 @@ class LayerNorm(eqx.Module):
 
     def __call__(self, x: Float[Array, "*rows features"]) -> Float[Array, "*rows features"]:
         """Return the normalised rows."""
+        x = x.astype(self.scale.dtype)
         normal = jax.nn.standardize(x, epsilon=LAYER_NORM_EPSILON)
         scale, shift = (expand_to_rank(part, x.ndim) for part in (self.scale, self.shift))
         return normal * scale + shift
@@ -92,8 +146,8 @@ class Trunk(eqx.Module):
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows features"]:
         """Return the features of each row."""
         for number, layer in enumerate(self.layers):
-            x = rectify(layer(x))
-            x = self.norms[number](x) if self.norms else x
+            x = rectify(layer(x).astype(layer.precision))
+            x = self.norms[number](x).astype(layer.precision) if self.norms else x
         return x
 
 

@@ -123,6 +123,8 @@ class Policy(eqx.Module):
     """Limits on the actions, in raw units; None if only the box bounds them."""
     referral: Any = None
     """What `decide` refers by: a `fat2thin.policies.decision.Referral`, or None if unknown."""
+    allowed: tuple[ActionRows, ActionRows] | None = None
+    """Lowest and highest allowed action of the rows that this policy is asked about (`within`)."""
 
     # By identity, so that `jax.jit(policy.act)` works: arrays have no hash.
     __hash__ = object.__hash__
@@ -133,14 +135,14 @@ class Policy(eqx.Module):
     def __call__(self, observation: Any, last: Any = NOT_GIVEN) -> Distribution:
         """Return the distribution over actions, with event shape (action,)."""
         observation, last = self._checked(observation, last)
-        if self.limits is not None:
+        if self._is_limited:
             return self._placed(observation, last).law
         return self.family.distribution(*self._head_and_box(observation))
 
     def support(self, observation: Any, last: Any = NOT_GIVEN) -> tuple[ActionRows, ActionRows]:
         """Return the lowest and the highest possible action, per coordinate."""
         observation, last = self._checked(observation, last)
-        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+        if self._is_uncompiled(observation):
             return self._support(observation, last)
         programs, arrays = _compiled(self)
         return programs.support(arrays, observation, last)
@@ -150,7 +152,7 @@ class Policy(eqx.Module):
     ) -> ActionRows:
         """Return an action in the box: a sample if a key is given, else the centre."""
         observation, last = self._checked(observation, last)
-        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+        if self._is_uncompiled(observation):
             return self._act(observation, key, last)
         programs, arrays = _compiled(self)
         action = programs.act(arrays, observation, key, last)
@@ -178,6 +180,14 @@ class Policy(eqx.Module):
         box = (np.asarray(end, np.float64).tolist() for end in (self.low, self.high))
         return dataclasses.replace(self, limits=rules.bind(*columns, *box))
 
+    def within(self, allowed: tuple[ActionRows, ActionRows] | None) -> "Policy":
+        """Return this policy in known intervals of allowed actions; None changes nothing.
+
+        They are the lowest and the highest allowed action in each of the rows that the result is
+        asked about. Updates use it, where limits are known per row.
+        """
+        return self if allowed is None else dataclasses.replace(self, allowed=allowed)
+
     def interval(self, observation: Any, last: Any = NOT_GIVEN) -> Interval:
         """Return the allowed actions of raw observations, with the limits that set them."""
         if self.limits is None:
@@ -187,10 +197,20 @@ class Policy(eqx.Module):
             return self.limits.interval(observation, last)
         return _intervals(self.limits)(observation, last)
 
+    def binding(self, observation: Any, last: Any = NOT_GIVEN) -> Bool[Array, "*rows limits"]:
+        """Return which limits exclude an action that the policy could take without limits."""
+        if self.limits is None:
+            raise ValueError("this policy has no limits; with_limits puts some around it")
+        observation, last = self._checked(observation, last)
+        if self._is_uncompiled(observation):
+            return self._binding(observation, last)
+        programs, arrays = _compiled(self)
+        return programs.binding(arrays, observation, last)
+
     def _checked(self, observation: Any, last: Any) -> tuple[Any, Any]:
         """Return observation and last action in the policy's type; refuse unusable ones."""
         observation = _checked(observation, self.low.dtype, self.observation_columns)
-        if self.limits is None or not self.limits.needs_last_action:
+        if not self.needs_last_action:
             return observation, None
         if last is NOT_GIVEN:
             raise ValueError(
@@ -245,7 +265,7 @@ class Policy(eqx.Module):
     ) -> tuple[Array, Array, Array]:
         """Return the action, the disagreement and the overlap of each state, in one program."""
         observation, last = self._checked(observation, last)
-        if isinstance(observation, Tracer) or isinstance(self.low, Tracer):
+        if self._is_uncompiled(observation):
             return self._act_and_agree(observation, key, last)
         programs, arrays = _compiled(self)
         return programs.act_and_agree(arrays, observation, key, last)
@@ -266,14 +286,28 @@ class Policy(eqx.Module):
         family = Transformed(self.family, action_transforms) if action_transforms else self.family
         return dataclasses.replace(self, network=network, family=family)
 
+    @property
+    def needs_last_action(self) -> bool:
+        """Whether acting needs the last action, because of a limit on changes."""
+        return self.limits is not None and self.limits.needs_last_action
+
+    @property
+    def _is_limited(self) -> bool:
+        return self.limits is not None or self.allowed is not None
+
+    def _is_uncompiled(self, observation: Any) -> bool:
+        """Whether this call is part of another program, or its intervals are of this call alone."""
+        traced = isinstance(observation, Tracer) or isinstance(self.low, Tracer)
+        return traced or self.allowed is not None
+
     def _support(self, observation: Any, last: Any = None) -> tuple[Array, Array]:
-        if self.limits is not None:
+        if self._is_limited:
             placed = self._placed(observation, last)
             return placed.low, placed.high
         return self.family.support(*self._head_and_box(observation))
 
     def _act(self, observation: Any, key: Array | None, last: Any = None) -> Array:
-        if self.limits is not None:
+        if self._is_limited:
             placed = self._placed(observation, last)
             action = placed.centre if key is None else placed.law.sample(key)
             return jnp.clip(action, placed.low, placed.high)
@@ -285,10 +319,20 @@ class Policy(eqx.Module):
         # The box comes last, because the support of some families is wider than the box.
         return jnp.clip(jnp.clip(action, *self.family.support(head, *box)), *box)
 
+    def _binding(self, observation: Any, last: Any) -> Array:
+        assert self.limits is not None
+        observation = jnp.asarray(observation)
+        head, *box = self._head_and_box(observation)
+        low, high = (jnp.clip(end, *box) for end in self.family.support(head, *box))
+        alone = (one.excludes(low, high, observation, last) for one in self.limits.single)
+        return jnp.stack([*alone], axis=-1)
+
     def _placed(self, observation: Any, last: Any) -> Placed:
         """Return the law in the allowed intervals."""
-        assert self.limits is not None
-        ends = self.limits.ends(jnp.asarray(observation), last)
+        ends = self.allowed
+        if ends is None:
+            assert self.limits is not None
+            ends = self.limits.ends(jnp.asarray(observation), last)
         return self.family.limited(*self._head_and_box(observation), *ends)
 
     def _act_and_agree(
@@ -313,6 +357,7 @@ class _Programs(NamedTuple):
     act: Callable[..., Array]
     support: Callable[..., tuple[Array, Array]]
     act_and_agree: Callable[..., tuple[Array, Array, Array]]
+    binding: Callable[..., Array]
 
 
 _COMPILED: weakref.WeakKeyDictionary[Policy, tuple[_Programs, list[Array]]]
@@ -352,7 +397,10 @@ def _programs(structure: Any, fixed: tuple[Any, ...]) -> _Programs:
     ) -> tuple[Array, Array, Array]:
         return rebuilt(arrays)._act_and_agree(seen, key, last)
 
-    return _Programs(jax.jit(act), jax.jit(support), jax.jit(act_and_agree))
+    def binding(arrays: list[Array], seen: Any, last: Array | None) -> Array:
+        return rebuilt(arrays)._binding(seen, last)
+
+    return _Programs(*(jax.jit(one) for one in (act, support, act_and_agree, binding)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -406,17 +454,22 @@ class Sampled(eqx.Module):
     policy: Any
     """A `Policy`, or one with a fallback (`fat2thin.policies.decision.Cautious`)."""
 
-    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+    @property
+    def needs_last_action(self) -> bool:
+        """Whether it must be called with the last action, nan at the first step of an episode."""
+        return self.policy.needs_last_action
+
+    def __call__(self, key: Key[Array, ""], observation: Array, last: Any = NOT_GIVEN) -> Array:
         """Return a sampled action."""
-        return self.policy.act(observation, key)
+        return self.policy.act(observation, key, last)
 
 
 class Centred(Sampled):
     """Acts at the centre of a policy."""
 
-    def __call__(self, key: Key[Array, ""], observation: Array) -> Array:
+    def __call__(self, key: Key[Array, ""], observation: Array, last: Any = NOT_GIVEN) -> Array:
         """Return the action at the centre; the key is not used."""
-        return self.policy.act(observation)
+        return self.policy.act(observation, None, last)
 
 
 WAYS: dict[str, type[Sampled]] = {"sampled": Sampled, "centre": Centred}

@@ -1,6 +1,7 @@
 """Decide on every row of a table of states, and write the decisions as a table."""
 
 import io
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
 from fat2thin.atomic_files import write
+from fat2thin.data.nearest_cases import LoggedCases
 from fat2thin.data.states import States
-from fat2thin.policies.decision import CONFLICT, FORBIDDEN, INVALID, Decision
+from fat2thin.policies.decision import CONFLICT, FORBIDDEN, INVALID, REASONS, Decision
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
 
@@ -21,15 +23,24 @@ SUFFIXES = (".csv", ".parquet")
 _BLOCK = 100_000  # states that are decided at once
 
 
-def decisions_table(policy: Policy, states: States) -> tuple[pa.Table, Table]:
+def decisions_table(
+    policy: Policy, states: States, cases: LoggedCases | None = None, nearest: int = 10
+) -> tuple[pa.Table, Table]:
     """Return one row per state, and how many were referred for each reason.
 
     The columns are "row" (from 1), those that were kept, "decision", the actions, their band
     ("dose_low", "dose_high"), "reasons", "distance" and "disagreement". Actions and bands are empty
-    where the state is referred.
+    where the state is referred. With limits, "limits" has the names of those that bind.
+
+    With the log, the means of the `nearest` logged steps follow: what was done ("cases_dose"), the
+    discounted return that followed ("cases_return"), the distance of the farthest of them in
+    standard deviations ("cases_distance"), and the share of their actions in the band
+    ("cases_inside").
     """
     starts = range(0, max(len(states.observation), 1), _BLOCK)
-    parts = [_columns(policy, states, slice(start, start + _BLOCK)) for start in starts]
+    parts = [
+        _columns(policy, states, slice(start, start + _BLOCK), cases, nearest) for start in starts
+    ]
     names = [column.name for column in policy.action_columns]
     columns: dict[str, Any] = {"row": np.arange(1, len(states.observation) + 1)}
     columns |= states.kept
@@ -40,7 +51,8 @@ def decisions_table(policy: Policy, states: States) -> tuple[pa.Table, Table]:
     counts = {name: sum(part[1][name] for part in parts) for name in parts[0][1]}
     every = len(states.observation)
     named = {"all": every, ACT: every - counts["referred"], REFER: counts.pop("referred")}
-    named |= {f"{REFER}: {name}": count for name, count in counts.items()}
+    named |= {f"{REFER}: {name}": counts[name] for name in REASONS}
+    named |= {name: count for name, count in counts.items() if name not in REASONS}
     shown = (
         {"what": name, "states": f"{count:,}", "share": count / every if every else math.nan}
         for name, count in named.items()
@@ -60,7 +72,42 @@ def save_decisions(table: pa.Table, out: Path) -> None:
     write(out, buffer.getvalue())
 
 
-def _columns(policy: Policy, states: States, rows: slice) -> tuple[dict[str, Any], dict[str, int]]:
+def cases_table(policy: Policy, states: States, cases: LoggedCases, nearest: int = 10) -> pa.Table:
+    """Return the nearest logged steps of each state, one per row. These are rows of the log.
+
+    The columns are "row" (of the states, from 1), "case" (from 1, nearest first), "log_row" (from
+    0), "distance" in standard deviations, the observations, the actions, "inside" (whether the
+    policy could have taken the action), "reward" and "return", the discounted sum of rewards from
+    there. States that cannot be read have no cases.
+    """
+    decided = policy.decide(states.observation, last=states.last)
+    known = np.flatnonzero(~decided.because[INVALID])
+    seen = states.observation[known]
+    found = cases.nearest(seen, nearest)
+    count = found.row.shape[1]
+    low, high = policy.support(seen, None if states.last is None else states.last[known])
+    ends = (np.asarray(end)[:, None, :] for end in (low, high))
+    inside = _between(found.action, *ends)
+    columns: dict[str, Any] = {
+        "row": np.repeat(known + 1, count),
+        "case": np.tile(np.arange(1, count + 1), len(known)),
+        "log_row": found.row.ravel(),
+        "distance": found.distance.ravel(),
+    }
+    for kind, values in (("observation", found.observation), ("action", found.action)):
+        for place, column in enumerate(getattr(policy, f"{kind}_columns")):
+            columns[column.name] = values[..., place].ravel()
+    columns |= {"inside": inside.ravel(), "reward": found.reward.ravel()}
+    return pa.table({**columns, "return": found.later_return.ravel()})
+
+
+def _between(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.all((low <= action) & (action <= high), axis=-1)
+
+
+def _columns(
+    policy: Policy, states: States, rows: slice, cases: LoggedCases | None, nearest: int
+) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the columns of some rows, and the number of referrals by reason."""
     seen, faults = states.observation[rows], states.faults[rows]
     last = None if states.last is None else states.last[rows]
@@ -80,7 +127,39 @@ def _columns(policy: Policy, states: States, rows: slice) -> tuple[dict[str, Any
     )
     columns |= {"distance": found.distance, "disagreement": found.disagreement}
     masks = {"referred": found.referred, **found.because}
+    if found.binding is not None:
+        names = [name.partition(":")[0] for name in found.limits]
+        bound = (", ".join(itertools.compress(names, row)) for row in found.binding)
+        columns["limits"] = np.asarray([*bound], object)
+        masks |= {
+            f"limit {name} binds": of for name, of in zip(names, found.binding.T, strict=True)
+        }
+    if cases is not None:
+        columns |= _cases(policy, found, seen, (low, high), cases, nearest)
     return columns, {name: int(mask.sum()) for name, mask in masks.items()}
+
+
+def _cases(
+    policy: Policy, found: Decision, seen: np.ndarray, band: tuple[np.ndarray, np.ndarray],
+    cases: LoggedCases, nearest: int,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Return means of the nearest logged steps; nan for a state that cannot be read."""
+    known = ~found.because[INVALID]
+    near = cases.nearest(seen[known], nearest)
+    means = {
+        f"cases_{column.name}": near.action[..., place].mean(axis=1)
+        for place, column in enumerate(policy.action_columns)
+    }
+    means |= {
+        "cases_return": near.later_return.mean(axis=1),
+        "cases_distance": near.distance[:, -1],
+    }
+    inside = near.share_inside(*(end[known] for end in band))
+    means["cases_inside"] = np.where(found.referred[known], np.nan, inside)
+    columns = {name: np.full(len(known), np.nan) for name in means}
+    for name, values in means.items():
+        columns[name][known] = values
+    return columns
 
 
 def _reasons(found: Decision, row: int, fault: str) -> str:

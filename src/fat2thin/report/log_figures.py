@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpyro.distributions import Independent
@@ -20,9 +20,13 @@ from fat2thin.data import Dataset
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.distributions.base import expand_to_rank
 from fat2thin.distributions.transformed import TransformedColumns
+from fat2thin.evaluation.caution import decisions_on, share_of
 from fat2thin.evaluation.held_out import steps_of
+from fat2thin.evaluation.limited import LoggedStates, states_of
+from fat2thin.evaluation.statistics import Profile
+from fat2thin.policies.decision import DISAGREE
 from fat2thin.policies.policy import Policy
-from fat2thin.report.style import BLUE, GREY, ORANGE, panels, save_figures, signed, styled
+from fat2thin.report.style import BLUE, DOTTED, GREY, ORANGE, panels, save_figures, signed, styled
 from fat2thin.runs.result import Run
 
 Values = Array | np.ndarray
@@ -100,6 +104,51 @@ def action_histogram(run: Run, dataset: Dataset, seed: int) -> Figure:
     return figure
 
 
+def referral_thresholds(run: Run, dataset: Dataset) -> Figure | None:
+    """Draw the shares of states that are referred, by threshold; None without a summary of a log.
+
+    The policy is that of all seeds, bands are 95 % bootstrap intervals over episodes.
+    """
+    try:
+        policy = run.policy()
+        found = decisions_on(policy, dataset)
+    except ValueError:
+        return None
+    coverage, thresholds = policy.referral.coverage, policy.referral.thresholds
+    figure = Figure(figsize=(9.4, 4.4))
+    left, right = figure.subplots(1, 2)
+    scale = np.asarray(coverage.thresholds) / float(coverage.threshold)
+    nominal = 1.0 - np.asarray(coverage.levels)
+    outside = share_of(found.distance > scale[:, None], dataset)
+    left.plot(nominal, nominal, color=GREY, linewidth=1.0, label="nominal")
+    usual = 1.0 - float(np.interp(coverage.threshold, coverage.thresholds, coverage.levels))
+    _draw_threshold(left, nominal, outside, usual)
+    left.set(
+        xlabel="nominal share of the distance threshold", title="outside the log",
+        ylabel=f"share of {dataset.rows:,} states that are referred",
+    )  # fmt: skip
+    places = np.linspace(0.0, 0.5, 51)
+    apart = share_of(np.nan_to_num(found.disagreement) > places[:, None], dataset)
+    _draw_threshold(right, places, apart, thresholds.disagreement)
+    if getattr(policy.network, "rule", None) == "consensus":
+        always = share_of(found.because[DISAGREE], dataset)
+        right.axhline(
+            float(always.share), color=BLUE, linestyle=DOTTED, label="or no common action"
+        )
+    right.set(xlabel="threshold of disagreement, share of the box", title="seeds disagree")
+    for axes in (left, right):
+        axes.legend()
+    figure.suptitle(f"{run.spec.algorithm} on {Path(dataset.name).name}: referrals by threshold")
+    return figure
+
+
+def _draw_threshold(axes: Axes, places: np.ndarray, found: Profile, usual: float) -> None:
+    axes.fill_between(places, found.low, found.high, color=ORANGE, alpha=0.2, linewidth=0)
+    axes.plot(places, found.share, color=ORANGE, label="measured")
+    axes.axvline(usual, color="black", linestyle=DOTTED, linewidth=1.0, label="default")
+    axes.set_ylim(bottom=-0.01)
+
+
 class _Seen(NamedTuple):
     """Logged actions, and the policies of a seed in their states, shape (rows, action)."""
 
@@ -116,29 +165,27 @@ class _Seen(NamedTuple):
 
 def _look(run: Run, dataset: Dataset, seed: int) -> _Seen:
     fat = run.proposal(seed) if run.program.algorithm.proposal else None
-    logged = (jnp.asarray(of, jnp.float32) for of in (dataset.observation, dataset.action))
-    return jax.tree.map(np.asarray, _ask(run.policy(seed), fat, *logged))
+    return jax.tree.map(np.asarray, _ask(run.policy(seed), fat, states_of(dataset)))
 
 
 @jax.jit
-def _ask(
-    policy: Policy, fat: Policy | None, observation: Float[Array, "rows observation"],
-    action: Float[Array, "rows action"],
-) -> _Seen:  # fmt: skip
-    def one(row: tuple[Array, Array, Array]) -> _Seen:
-        state, logged, key = row
-        low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(state))
-        middle = central_range(policy if fat is None else fat, state, _CENTRAL)
-        inside, drawn = (low <= logged) & (logged <= high), policy.act(state, key)
-        return _Seen(logged, inside, low, high, policy.act(state), drawn, middle)
+def _ask(policy: Policy, fat: Policy | None, log: LoggedStates) -> _Seen:
+    def one(row: tuple[LoggedStates, Array]) -> _Seen:
+        (state, last, logged), key = row
+        low, high = (jnp.clip(end, policy.low, policy.high) for end in policy.support(state, last))
+        middle = central_range(policy if fat is None else fat, state, _CENTRAL, last)
+        inside, drawn = (low <= logged) & (logged <= high), policy.act(state, key, last)
+        return _Seen(logged, inside, low, high, policy.act(state, None, last), drawn, middle)
 
-    keys = jax.random.split(jax.random.key(_DRAW_SEED), len(observation))
-    return lax.map(one, (observation, action, keys), batch_size=_ROWS_AT_ONCE)
+    keys = jax.random.split(jax.random.key(_DRAW_SEED), len(log.observation))
+    return lax.map(one, (log, keys), batch_size=_ROWS_AT_ONCE)
 
 
-def central_range(policy: Policy, observation: Array, share: float) -> tuple[Array, Array] | None:
+def central_range(
+    policy: Policy, observation: Array, share: float, last: Array | None = None
+) -> tuple[Array, Array] | None:
     """Return the ends of the central share per coordinate, clipped to the box; None if unknown."""
-    law, tails = policy(observation), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
+    law, tails = policy(observation, last), ((1.0 - share) / 2.0, (1.0 + share) / 2.0)
     law, transforms = (
         (law.base, law.transforms) if isinstance(law, TransformedColumns) else (law, ())
     )
@@ -249,7 +296,12 @@ def _name(figure: Figure, run: Run, dataset: Dataset, seed: int, columns: int) -
 def save_log_figures(
     run: Run, dataset: Dataset, folder: Path, seed: int | None = None
 ) -> list[Path]:
-    """Draw both figures of a seed (the first by default) into a folder and return the files."""
+    """Draw the figures of a seed (the first by default) into a folder and return the files."""
     seed = run.spec.seeds[0] if seed is None else seed
-    figures = {"action_band": action_band, "action_histogram": action_histogram}
-    return save_figures({name: draw(run, dataset, seed) for name, draw in figures.items()}, folder)
+    drawn = {
+        "action_band": action_band(run, dataset, seed),
+        "action_histogram": action_histogram(run, dataset, seed),
+    }
+    if (thresholds := referral_thresholds(run, dataset)) is not None:
+        drawn["referral_thresholds"] = thresholds
+    return save_figures(drawn, folder)

@@ -38,7 +38,15 @@ CLAIM_FIELDS = (
 Claims = Sequence[Mapping[str, Any]]
 Logs = Mapping[str, Dataset]  # by the name of the data set in the run
 _PARTS = files("fat2thin.report") / "page"
-_SCRIPTS = ("laws.js", "plot.js", "curves.js", "policies.js", "explorer.js", "start.js")
+_SCRIPTS = (
+    "laws.js",
+    "limits.js",
+    "plot.js",
+    "curves.js",
+    "policies.js",
+    "explorer.js",
+    "start.js",
+)
 _MOST_CURVE_POINTS = 6000
 _POINTS_OF_A_CURVE = (30, 200)
 _DRAWS = 30_000_000
@@ -137,6 +145,8 @@ def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -
                 "folder": run.folder.name if run.folder else None,
                 "stopped": listed(sorted(map(int, run.about.get("stopped", {})))),
                 "warnings": run.about.get("warnings", []),
+                "limits": None if run.limit_report is None else run.limit_report.to_json(),
+                "one_log": len({*run.about.get("sha256", ())}) == 1,
                 "reward_scaled": spec.reward_scale != 1.0,
                 "settings": {key: _plainly(of) for key, of in spec.to_json()["config"].items()},
                 "dataset": shown[spec.dataset],
@@ -214,7 +224,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
         default = algorithms.get(run.spec.algorithm).config()
         usual = _flat(dataclasses.replace(run.spec, config=default))
         usual |= {"standardise": False, "reward_scale": 1.0, "settings_from": DEFAULT, "task": None}
-        usual |= {"holdout": 0.0, "select": LAST}
+        usual |= {"holdout": 0.0, "select": LAST, "limits": None}
         differences = ", ".join(
             name.replace("_", " ") + ("" if value is True else f" {_plainly(value)}")
             for name, value in spec.items()
@@ -235,6 +245,8 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 def _flat(spec: RunSpec) -> Plain:
     values = spec.to_json()
+    if spec.limits is not None:
+        values["limits"] = ", ".join(name for name, _ in spec.limits.rules)
     return {**{name: values[name] for name in values if name != "config"}, **values["config"]}
 
 

@@ -22,6 +22,7 @@ from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.families import Family, Transformed
+from fat2thin.policies.limits import Limits
 from fat2thin.policies.networks import Critics, Linear, Trunk
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 from fat2thin.runs.result import Run
@@ -83,6 +84,7 @@ def look_at(run: Run, seed: int, log: Dataset | None, most_states: int, most_ste
                 strict=True,
             )
         ],
+        "limits": _limits(problem.limits),
         "names": names,
         "states": rounded(states),
         "steps": steps,
@@ -108,6 +110,17 @@ def _described(kind: str, columns: Sequence[Column], transforms: Transforms) -> 
             zip(columns, transforms or (None,) * len(columns), strict=True)
         )
     ]
+
+
+def _limits(limits: Limits | None) -> Plain | None:
+    """Return limits as the page's scripts read them."""
+    if limits is None:
+        return None
+    return {
+        "parsed": [dataclasses.asdict(limit) for limit in limits.parsed],
+        "fallback": limits.fallback,
+        "rates": limits.needs_last_action,
+    }
 
 
 def _coverage(run: Run, seed: int) -> Plain | None:
@@ -179,14 +192,16 @@ class _Answer(NamedTuple):
 
 
 @eqx.filter_jit
-def _ask(policy: Policy, seen: Float[Array, "states observation"]) -> _Answer:
-    head, ends = policy.network(seen), policy.support(seen)
-    return _Answer(head.centre, head.log_scale, policy.act(seen), *ends)
+def _ask(
+    policy: Policy, seen: Float[Array, "states observation"], last: Array | None = None
+) -> _Answer:
+    head, ends = policy.network(seen), policy.support(seen, last)
+    return _Answer(head.centre, head.log_scale, policy.act(seen, None, last), *ends)
 
 
 @eqx.filter_jit
 def _log_density(policy: Policy, seen: Array, actions: Array) -> Array:
-    return policy(seen).log_prob(actions)
+    return policy(seen, None).log_prob(actions)
 
 
 def _answers(policies: list[Policy], states: Float[np.ndarray, "states observation"]) -> Plain:
@@ -236,13 +251,14 @@ def _courses(policy: Policy, fat: Policy, task: Treatment) -> tuple[_Answer, _An
 
     def step(now: tuple[treatment.Patient, Array], time: Array) -> tuple[Any, Any]:
         patients, seen = now
-        answer = _ask(policy, seen)
+        last = patients.last_dose[:, None]
+        answer = _ask(policy, seen, last)
         later = jax.vmap(
             lambda key, state, dose: treatment.step(
                 jax.random.fold_in(key, time + 1), state, dose, task
             )[:2]
         )(keys, patients, answer.act)
-        return later, (answer, _ask(fat, seen))
+        return later, (answer, _ask(fat, seen, last))
 
     start = jax.vmap(lambda key: treatment.reset(key, task))(keys)
     return jax.lax.scan(step, start, jnp.arange(task.horizon))[1]
@@ -374,7 +390,7 @@ def _values(run: Run, looked_at: Plain, critic: Critics) -> Plain:
     states = jnp.asarray(looked_at["states"], jnp.float32)
     low, high, acted = (
         transform(values, problem.action_transforms, jnp)
-        for values in (policy.low[None], policy.high[None], policy.act(states))
+        for values in (policy.low[None], policy.high[None], policy.act(states, None, None))
     )
     centre = (acted - low) / (high - low) * 2.0 - 1.0
     states = transform(states, problem.observation_transforms, jnp)

@@ -106,7 +106,9 @@ def policy_evolution(run: Run, seed: int) -> Figure:
 def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
     """Draw the density of the actor, or a vertical line for a single dose."""
     left, right = view(_box(actor), _VIEW)
-    low, high = (float(end[0]) for end in actor.support(jnp.zeros(treatment.OBSERVATION_SIZE)))
+    low, high = (
+        float(end[0]) for end in actor.support(jnp.zeros(treatment.OBSERVATION_SIZE), None)
+    )
     if left < low:
         zero = f"{title.split()[-1]}: exactly zero"
         for ends, label in (((left, low), zero), ((high, right), None)):
@@ -127,7 +129,7 @@ def _draw_actor(axes: Axes, actor: Policy, title: str) -> None:
 
 def _relative_density(policy: Policy, doses: np.ndarray) -> Float[np.ndarray, " doses"]:
     """Return the densities of doses for the mean patient, divided by their maximum."""
-    law = policy(jnp.zeros(treatment.OBSERVATION_SIZE))
+    law = policy(jnp.zeros(treatment.OBSERVATION_SIZE), None)
     log_density = np.asarray(law.log_prob(jnp.asarray(doses)[:, None]))
     return np.exp(log_density - log_density.max())
 
@@ -142,14 +144,14 @@ def dose_band(run: Run, seed: int) -> Figure:
     titles = _titles(run)
     policies = [run.policy(seed), *([run.proposal(seed)] if "proposal" in titles else [])]
     observations = patients(task)
-    observations = observations[jnp.argsort(policies[0].act(observations)[:, 0])]
+    observations = observations[jnp.argsort(policies[0].act(observations, None, None)[:, 0])]
     rank = np.arange(1, PATIENTS + 1)
 
     figure, (row,) = style.panels(len(titles), (3.8, 5.2), (2.8, 0.0), sharex=True, sharey=True)
     panels = zip(row, policies, titles.values(), (style.BLUE, style.ORANGE), strict=False)
     for axes, policy, title, colour in panels:
         _fill_doses(axes, policy, observations, rank, title.split()[-1], colour)
-        centre = np.asarray(policy.act(observations))[:, 0]
+        centre = np.asarray(policy.act(observations, None, None))[:, 0]
         # A prefix of "_" hides repeated labels from the legend of the figure.
         prefix = "" if axes is row[0] else "_"
         axes.plot(rank, centre, color="black", linewidth=1.4, label=f"{prefix}centre")
@@ -167,7 +169,7 @@ def _fill_doses(
     axes: Axes, policy: Policy, observations: Array, rank: np.ndarray, title: str, colour: str
 ) -> None:
     """Draw the band of a sparse policy, or the central ranges of another."""
-    low, high = (np.asarray(end)[:, 0] for end in policy.support(observations))
+    low, high = (np.asarray(end)[:, 0] for end in policy.support(observations, None))
     ends = _box(policy)
     if np.any((low > ends[0]) | (high < ends[1])):
         shades = [(low, high, 0.4, f"{title}: every dose it can give")]

@@ -22,6 +22,7 @@ from fat2thin.data.dataset import extremes
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.data.scaling import Scales, find_scales
 from fat2thin.engine.pack import LoadedLog
+from fat2thin.evaluation.limited import with_limits
 from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError
 from fat2thin.settings.automatic import Load
@@ -75,6 +76,18 @@ def _are_stops(value: Any) -> bool:
     return are_stops and all(seed.isascii() and seed.isdecimal() for seed in value)
 
 
+def _is_share(value: Any) -> bool:
+    return files.is_number(value) and 0 <= value <= 1
+
+
+_is_limit_use = files.fields(
+    name=str, text=str, applies=_is_share, excluded=_is_share,
+    binds=lambda value: value is None or _is_share(value),
+)  # fmt: skip
+_is_limit_report = files.fields(
+    rows=lambda value: files.is_count(value) and value > 0, excluded=files.is_count,
+    without_action=files.is_count, limits=files.all_of(_is_limit_use),
+)  # fmt: skip
 _FIELDS: dict[str, files.Kind] = {
     "status": str,
     "spec": files.fields(config=dict),
@@ -98,6 +111,7 @@ _FIELDS: dict[str, files.Kind] = {
     "begun": files.fields(device=str, versions=files.each(str)),
     "stopped": _are_stops,
     "preparation": dict,
+    "limits": _is_limit_report,
     "rollouts": files.fields(steps=files.is_count, steps_a_second=files.is_number),
     "files": files.each(_is_stamp),
     "beside": files.each(_is_stamp),
@@ -105,12 +119,15 @@ _FIELDS: dict[str, files.Kind] = {
 
 
 _TRANSFORMS = ("observation_transforms", "action_transforms")
-_OPTIONAL = (*_TRANSFORMS, "value_range", "value_level")
+_OPTIONAL = (*_TRANSFORMS, "value_range", "value_level", "limits")
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """Return the problem as run.json keeps it: transforms only where there are some."""
-    values = plain(dataclasses.asdict(problem))
+    """Return the problem as run.json keeps it: transforms only where there are some.
+
+    Limits are in the specification.
+    """
+    values = plain(dataclasses.asdict(dataclasses.replace(problem, limits=None)))
     return {name: value for name, value in values.items() if value or name not in _OPTIONAL}
 
 
@@ -165,11 +182,11 @@ def _problem(values: Mapping[str, Any]) -> Problem:
     if not files.is_number(discount) or not 0 <= discount <= 1:
         raise ValueError(f"problem.discount must lie in [0, 1], got {discount!r}")
     size = whole_number("problem.observation_size", size, least=1, most=LARGEST_NUMBER)
-    transforms = (
+    seen, done = (
         _transforms(name, values.get(name, ()), count)
         for name, count in zip(_TRANSFORMS, (size, len(low)), strict=True)
     )
-    return Problem(size, low, high, float(discount), *transforms)
+    return Problem(size, low, high, float(discount), seen, done)
 
 
 def _transforms(name: str, values: Any, count: int) -> Transforms:
@@ -210,11 +227,15 @@ def read_logs(specs: Sequence[RunSpec], load: Load = data.load) -> list[tuple[Lo
 
     def log(spec: RunSpec, seed: int) -> LoadedLog:
         scaling = (spec.standardise, spec.reward_scale, spec.centre_values)
-        key = (spec.dataset, seed, scaling, spec.holdout)
+        key = (spec.dataset, seed, scaling, spec.holdout, spec.limits)
         if key not in read:
             dataset = load(spec.dataset, seed)
             learned, held_out = learned_and_held_out(dataset, spec.holdout, seed)
             scales = find_scales(learned, *scaling)
+            if spec.limits is not None:
+                limits = spec.limits.on(dataset)
+                learned = with_limits(learned, limits)
+                held_out = None if held_out is None else with_limits(held_out, limits)
             read[key] = LoadedLog(dataset, scales, learned, held_out)
         return read[key]
 

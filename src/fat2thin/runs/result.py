@@ -22,11 +22,14 @@ from fat2thin.engine.pack import LoadedLog, jobs_of, make_program, shapes_of
 from fat2thin.engine.program import Jobs, Program
 from fat2thin.engine.selection import acting
 from fat2thin.evaluation import returns
+from fat2thin.evaluation.caution import caution_table, evaluate_caution, referral_table
 from fat2thin.evaluation.held_out import PREFIX as HELD_OUT
+from fat2thin.evaluation.limited import LimitReport, joined, limit_report
 from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference
 from fat2thin.evaluation.table import make_table, metrics_table
-from fat2thin.policies.decision import Referral
+from fat2thin.policies.decision import PRACTICE, Referral, Thresholds, with_referral
 from fat2thin.policies.ensemble import ensemble_of
+from fat2thin.policies.limits import LimitRules
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.runs import files
@@ -190,6 +193,46 @@ class Run:
                 f"{self.spec.algorithm} log.npz`"
             )
 
+    def with_limits(self, limits: Any) -> "Run":
+        """Return this run with limits around its policies, instead of those that it learned within.
+
+        They are a TOML file or a mapping of texts. Nothing is trained: Q and V stay those that were
+        learned.
+        """
+        problem, columns = self.program.problem, self.columns
+        box = problem.action_low, problem.action_high
+        bound = LimitRules.read(limits).bind(columns.observation, columns.action, *box)
+
+        for policy in self._policies(self.step).values():
+            policy.family.check_limits()
+        problem = dataclasses.replace(problem, limits=bound)
+        about = {name: value for name, value in self.about.items() if name != "limits"}
+        program = dataclasses.replace(self.program, problem=problem)
+        return dataclasses.replace(self, program=program, about=about)
+
+    def limits_on(self, logs: Sequence[Dataset]) -> LimitReport:
+        """Return how often the limits bind the policies of all seeds on a log, or one per seed."""
+        limits = self.program.problem.limits
+        if limits is None:
+            raise ValueError("this run has no limits; with_limits puts some around its policies")
+        policies = [self._policy("actor", seed, None) for seed in self.spec.seeds]
+        of_logs = [policies] if len(logs) == 1 else [[policy] for policy in policies]
+        pairs = zip(logs, of_logs, strict=True)
+        return joined([limit_report(log, limits, few) for log, few in pairs])
+
+    def referrals_on(self, dataset: Dataset) -> Table:
+        """Return the shares of a log's states that the policy of all seeds refers, by reason."""
+        try:
+            return referral_table(self.policy(), dataset)
+        except ValueError as error:
+            return Table(f"referrals on {dataset.name}: none, {error}", ())
+
+    @property
+    def limit_report(self) -> LimitReport | None:
+        """How often the limits bind on the log that the run learned from; None without limits."""
+        found = self.about.get("limits")
+        return None if found is None else LimitReport.from_json(found)
+
     def proposal(self, seed: int | None = None, step: int | None = None) -> Policy:
         """Return the proposal, which only learns and never acts, if the algorithm has one."""
         return self._policy("proposal", seed, step)
@@ -207,10 +250,11 @@ class Run:
         )
 
     def _with_columns(self, policy: Policy) -> Policy:
-        columns = self.columns
+        columns, limits = self.columns, self.program.problem.limits
         return dataclasses.replace(
-            policy, observation_columns=columns.observation, action_columns=columns.action
-        )
+            policy, observation_columns=columns.observation, action_columns=columns.action,
+            limits=limits,
+        )  # fmt: skip
 
     @functools.cached_property
     def columns(self) -> RunColumns:
@@ -297,6 +341,33 @@ class Run:
         )
         title = self._title(when, "{} with their last good state")
         return make_table(title, evaluations, self.references)
+
+    def price_of_caution(
+        self, fallback: Any, episodes: int = 1000, draw: int = 0,
+        thresholds: Thresholds | None = None, seed: int | None = None,
+    ) -> Table:  # fmt: skip
+        """Return a table of returns with and without referrals, on the same fresh episodes.
+
+        The policy is that of all seeds, or of one. Referred states are left to the `fallback`: an
+        action, or "practice" for the mean logged action of similar states.
+        """
+        number, episodes = (
+            whole_number("draw", draw, least=0),
+            whole_number("episodes", episodes, 1),
+        )
+        policy = with_referral(self.policy(seed), thresholds=thresholds)
+        key = stream_keys(self.jobs.seed[:1], Stream.FRESH_EVALUATION, number)[0]
+        with self._judge() as judge:
+            found = evaluate_caution(policy, judge, fallback, key, episodes)
+        rule = getattr(policy.network, "rule", None)
+        whose = f"seed {self.spec.seeds[0] if seed is None else seed}"
+        whose = f"{rule} of {len(self.spec.seeds)} seeds" if rule else whose
+        title = (
+            f"{self.spec.algorithm} on {self.spec.dataset}, {whose}, after step {self.step:,}, "
+            f"{counted(episodes, 'fresh episode')} (draw {number})"
+        )
+        words = "the mean logged action of similar states" if fallback == PRACTICE else fallback
+        return caution_table(title, found, f"{words}")
 
     def last_metrics(self) -> Table:
         """Return the last row of metrics: mean, lowest and highest over the seeds."""
@@ -434,7 +505,11 @@ def load(folder: str | Path) -> Run:
     files.check_tree_size(here.path / STATE, shapes.states)
     # After the sizes: a hostile number of columns would make as many names.
     try:
-        columns_of(about, problem)
+        columns = columns_of(about, problem)
+        if spec.limits is not None:
+            box = problem.action_low, problem.action_high
+            limits = spec.limits.bind(columns.observation, columns.action, *box)
+            problem = dataclasses.replace(problem, limits=limits)
     except ValueError as error:
         raise DamagedError(f"{here.path / RUN} cannot be used: {error}") from error
     kept = here.kept_snapshots(spec.snapshots)

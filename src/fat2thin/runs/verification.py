@@ -13,6 +13,7 @@ from fat2thin import data
 from fat2thin.algorithms.base import State
 from fat2thin.engine.devices import JobScheduler, chunk_size
 from fat2thin.engine.pack import LoadedLog, data_size, jobs_of, make_pack, make_program
+from fat2thin.engine.window import rows_there
 from fat2thin.evaluation.batches import problem_of
 from fat2thin.runs import checkpoints, folder_checks, identity, lock
 from fat2thin.runs.checkpoints import Checkpoint, NewerFormatError, Place
@@ -243,7 +244,11 @@ def _refuse_too_large(run: RecordedRun, logs: tuple[LoadedLog, ...]) -> None:
     # The logs are in memory; their scaled copies and those on the device are not yet.
     program = make_program(spec, problem)
     next_action = program.algorithm.next_action
-    needed = 2 * sum(data_size(log.dataset, next_action, spec.window or 0) for log in logs)
+    sizes = spec.window or 0, spec.batch_size, spec.log_every
+    there = [rows_there(log.dataset.rows, *sizes) for log in logs]
+    needed = 2 * sum(
+        data_size(log.dataset, next_action, rows) for log, rows in zip(logs, there, strict=True)
+    )
     needed += chunk_size(program, one, len(spec.seeds))
     asking = "spec.config, spec.batch_size and spec.seeds"
     refuse_too_large(run.folder.path / RUN, asking, needed)

@@ -50,8 +50,8 @@ class RunOptions:
     snapshots: Iterable[int] = ()
     """Steps after which the policies of all seeds are saved, for figures of their evolution."""
     task: str | None = None
-    """Task that policies are evaluated on, for example Hopper-v5, or "none". Default: the data
-    set's own, for treatment/, d4rl/, regenerated/ and minari/mujoco/ names."""
+    """Task that policies are evaluated on, for example Hopper-v5 or treatment/quadratic, or "none".
+    Default: the data set's own, for treatment/, d4rl/, regenerated/ and minari/mujoco/ names."""
     standardise: bool | None = None
     """Give the networks observations with mean 0 and standard deviation 1 per column, over the log.
     Our settings and some published ones turn this on. Policies still take raw observations."""
@@ -67,9 +67,17 @@ class RunOptions:
     """Share of the log's rows, in whole episodes, that no update sees, for example 0.2. Signals
     measured on them during training are saved with the metrics."""
     window: int | None = None
-    """Rows of the log that are on the device at a time. Blocks of the log replace each other there,
-    and all seeds draw from them; 0 is the whole log. Default: the whole log where it takes at most
-    half of the device's memory, else as many rows as that."""
+    """Rows of the log that updates draw from at a time, for logs that do not fit on the device. The
+    window moves over blocks from all over the log, so that a row is drawn about once before it
+    leaves; all seeds share it. 0 is the whole log. Default: the whole log where it takes at most
+    half of the device's memory, else as many rows as fit there."""
+    limits: Any = None
+    """TOML file with a table [limits], or in Python a mapping of texts, such as {"cap": "dose <=
+    0.8 when severity > 2"}. Policies learn and act within these limits, and logged actions that
+    break them are not imitated."""
+    precision: str = _choice("float32", "bfloat16")
+    """Type of numbers in the products of the networks and in stored activations: "bfloat16" is
+    faster on GPUs. Weights, sums and targets are float32, and the policy acts in float32."""
     select: str = _choice(LAST, OFFLINE)
     """Final policy: "last", the one after the last update; or "offline", the one that scores best
     on the held-out episodes. Evaluations and snapshots during training are then of the best policy

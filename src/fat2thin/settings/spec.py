@@ -5,9 +5,18 @@ import numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
+import jax
+
 from fat2thin import algorithms, data
+from fat2thin.algorithms.base import Problem
+from fat2thin.algorithms.published import NO_LIMITS
 from fat2thin.data.operations import check_holdout
 from fat2thin.data.scaling import check_reward_scale
+from fat2thin.evaluation.limited import bind_limits, limit_report
+from fat2thin.policies.limits import LimitRules
+from fat2thin.policies.networks import PRECISIONS
+from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import LARGEST_SEED
 from fat2thin.settings import automatic as rule
 from fat2thin.settings.automatic import Load
@@ -16,6 +25,7 @@ from fat2thin.settings.options import AUTO, DEFAULT, LAST, OFFLINE, RunOptions
 from fat2thin.settings.published import ORIGINS, PublishedSettings, published_settings
 from fat2thin.terminal_text import counted
 
+WINDOW_BATCHES = 4  # fewest batches of rows in a window; with 2, scores differ from the whole log's
 MOST_ROWS = 1_000_000  # maximum number of rows of metrics of a run, about half a gigabyte
 
 
@@ -37,10 +47,12 @@ class RunSpec(RunOptions):
     standardise: bool = False
     reward_scale: float | str = 1.0
     centre_values: bool = False
+    limits: LimitRules | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as plain values; tuples become lists."""
-        return plain(dataclasses.asdict(self))
+        values = dataclasses.asdict(dataclasses.replace(self, limits=None))
+        return plain({**values, "limits": self.limits and self.limits.to_json()})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
@@ -53,6 +65,8 @@ class RunSpec(RunOptions):
         config = make_config(algorithm, None, values["config"])
         # The config already holds the settings published then; a later file must not change it.
         known = {name: value for name, value in values.items() if name != "settings_from"}
+        if known.get("limits") is not None:
+            known["limits"] = LimitRules.from_json(known["limits"])
         spec = make_spec(**{**known, "config": config}, data_needed=False)
         return dataclasses.replace(spec, settings_from=values.get("settings_from", DEFAULT))
 
@@ -88,6 +102,12 @@ def choose_spec(
     if spec.holdout:
         check_holdout(load(dataset, 0), spec.holdout)
     notes = describe_settings([spec], [*settings, *given], automatic, load)
+    if spec.limits is not None:
+        log = load(dataset, 0)
+        found = limit_report(log, bind_limits(spec.limits, log))
+        notes = (
+            f"{notes} The limits exclude {found.excluded_words}, which are not imitated.".strip()
+        )
     if "batch_size" in given and spec.batch_size > (rows := load(dataset, 0).rows):
         larger = (
             f"batch_size={spec.batch_size} is larger than the log of {counted(rows, 'row')}: rows "
@@ -135,6 +155,10 @@ def make_spec(
             raise ValueError(f"{name} must be True or False, got {options[name]!r}")
     if "window" in options:
         options["window"] = whole_number("window", options["window"], least=0)
+    if "limits" in options:
+        options["limits"] = LimitRules.read(options["limits"])
+    if (precision := options.get("precision", PRECISIONS[0])) not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     _check_holdout(options.get("holdout", 0.0), options.get("select", LAST))
     if "holdout" in options:
         options["holdout"] = float(options["holdout"])
@@ -156,7 +180,36 @@ def make_spec(
     )
     if data_needed:
         _refuse_endless_metrics(spec)
+    if spec.limits is not None:
+        _refuse_limits(spec)
+    if spec.window and spec.window < (least := WINDOW_BATCHES * spec.batch_size):
+        raise ValueError(
+            f"window={spec.window} is less than {WINDOW_BATCHES} batches of {spec.batch_size} "
+            "rows, too few for updates to draw from: use at least "
+            f"{least:,}, or 0 for the whole log"
+        )
     return spec
+
+
+def _refuse_limits(spec: RunSpec) -> None:
+    """Raise a ValueError that says why, if the algorithm cannot learn within limits."""
+    algorithm = algorithms.get(spec.algorithm)
+    if not algorithm.learns_limits:
+        raise ValueError(
+            f"{spec.algorithm} does not learn within limits. Train without them, and put them "
+            "around the finished policy: run.policy().with_limits(...), or --limits of the command "
+            "that uses it"
+        )
+    if getattr(spec.config, "published", False):
+        raise ValueError(f"limits: {NO_LIMITS}")
+    problem = Problem(1, (-1.0,), (1.0,), 0.9)
+    for make in filter(None, (algorithm.policy, algorithm.proposal)):
+
+        def policy(make: Any = make) -> Policy:
+            state = algorithm.init(jax.random.key(0), problem, spec.config)
+            return make(state, problem, spec.config)
+
+        eqx.filter_eval_shape(policy).family.check_limits()
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +242,7 @@ def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
             raise ValueError(f"a specification must have {name}")
     for name, value in values.items():
         if not isinstance(value, _KINDS.get(name, object)) or (
-            value is None and name not in ("task", "window")
+            value is None and name not in ("task", "window", "limits")
         ):
             raise ValueError(f"{name} of a specification cannot be {value!r}")
 
@@ -203,6 +256,7 @@ _KINDS: dict[str, Any] = {
     "snapshots": list,
     "task": str | None,
     "window": int | None,
+    "limits": Mapping | None,
     "settings_from": str,
 }
 
@@ -330,7 +384,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     # Folders older than these options do not have them.
     later = (
         "task", "standardise", "reward_scale", "centre_values", "holdout", "select",
-        "settings_from", "window",
+        "settings_from", "window", "limits", "precision",
     )  # fmt: skip
     absent = {field.name: field.default for field in dataclasses.fields(RunSpec)}
     return {**{name: absent[name] for name in later}, **others, **config}

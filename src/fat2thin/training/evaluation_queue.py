@@ -11,7 +11,14 @@ from fat2thin.algorithms.base import State
 from fat2thin.engine.devices import JobScheduler
 from fat2thin.engine.pack import Pack
 from fat2thin.engine.program import take
-from fat2thin.evaluation.returns import Evaluation, HostJudge, Judge, Reference, evaluator
+from fat2thin.evaluation.returns import (
+    Evaluation,
+    HostJudge,
+    Judge,
+    Reference,
+    TreatmentEvaluator,
+    evaluator,
+)
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_keys
 from fat2thin.settings.spec import RunSpec
@@ -107,7 +114,7 @@ def _groups(specs: Sequence[RunSpec], pack: Pack) -> list[_Group]:
         judge = evaluator(spec.dataset, spec.task)
         if judge is None:
             continue
-        if isinstance(judge, HostJudge):
+        if isinstance(judge, HostJudge | TreatmentEvaluator):
             judge.check(problem.observation_size, problem.action_low, problem.action_high)
         alike = next((runs for other, runs in together if other == judge), None)
         if alike is None:

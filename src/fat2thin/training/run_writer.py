@@ -229,6 +229,9 @@ class RunWriter:
         if self.folder:
             self.folder.write_state(self._states)
         self._advise()
+        if self.spec.limits is not None:
+            logs = [log.learned for log in self.logs]
+            self.about["limits"] = self.result().limits_on(logs).to_json()
         if self.folder:
             if (summary := summary_of(self.logs)) is not None:
                 self.folder.write_log_summary(summary)

@@ -207,7 +207,7 @@ class _Driver:
         if self._failed:
             why: dict[str, list[str]] = {}
             for name, reason in self._failed.items():
-                why.setdefault(reason, []).append(name)
+                why.setdefault(reason, []).append(name.removeprefix("./"))
             lines = [
                 f"{', '.join(names[:3])}{_more(names[3:])}: {one}" for one, names in why.items()
             ]

@@ -1,7 +1,10 @@
 """Tasks on a Ray cluster: Ray retries a task whose worker or machine was lost."""
 
 import json
+import logging
 import os
+import socket
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +13,15 @@ from fat2thin.experiments.clusters import tasks
 from fat2thin.experiments.clusters.options import ClusterOptions, load_extra
 from fat2thin.experiments.clusters.shared_folder import Session
 from fat2thin.experiments.clusters.tasks import FAILED, TaskResult, WorkerReport
+from fat2thin.terminal_text import counted
 
+_CONNECT_SECONDS = 10.0  # for the head of a cluster to accept a connection
+_LOOK_SECONDS = 5.0  # between looks for machines that were lost
 _PROBE_SECONDS = 300.0  # for the report of a worker: its process starts and loads the package
 _STOP_SECONDS = 30.0  # for workers to write a checkpoint after Ctrl-C
+
+
+_log = logging.getLogger(__name__)
 
 
 class RayWorkers:
@@ -24,6 +33,10 @@ class RayWorkers:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray = load_extra("ray", "ray")
         self._ray, self._options = ray, options
+        if address != "local":
+            _refuse_nobody(address, ray.util.get_node_ip_address())
+        # Of a machine that was lost Ray prints the log, hundreds of lines; there is no option.
+        load_extra("ray._private.worker", "ray").print_to_stdstream = lambda *_, **__: None
         self._waiting: list[tuple[int, str]] = []
         self._tasks: dict[Any, int] = {}
         local = {"include_dashboard": False} if address == "local" else {}
@@ -35,6 +48,8 @@ class RayWorkers:
         except (ConnectionError, RuntimeError, ValueError) as error:
             first = str(error).strip().partition("\n")[0]
             raise ValueError(f"no Ray cluster could be used at {address}: {first}") from error
+        self._hosts = self._alive()
+        self._looked = time.monotonic()
         self._nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         gpus = options.gpus_per_worker
         if gpus is None:
@@ -75,9 +90,7 @@ class RayWorkers:
                 found.append(WorkerReport(*json.loads(self._ray.get(one))))
             except self._ray.exceptions.RayError as error:
                 silent[asked[one]] = f"it cannot run this version of fat2thin ({last_line(error)})"
-        alive = {
-            one["NodeID"]: one["NodeManagerHostname"] for one in self._ray.nodes() if one["Alive"]
-        }
+        alive = self._alive()
         for node, problem in silent.items():
             if host := alive.get(node):
                 named = f"{host} (node {node[:8]}): {problem}"
@@ -100,7 +113,23 @@ class RayWorkers:
         ready, _ = self._ray.wait([*self._tasks], num_returns=1, timeout=wait)
         over = [(self._tasks.pop(one), self._result(one)) for one in ready]
         self.submit([])
+        self._report_lost_machines()
         return over
+
+    def _alive(self) -> dict[str, str]:
+        """Return the host name of each machine of the cluster, by its number."""
+        nodes = self._ray.nodes()
+        return {one["NodeID"]: one["NodeManagerHostname"] for one in nodes if one["Alive"]}
+
+    def _report_lost_machines(self) -> None:
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        self._looked, before, self._hosts = time.monotonic(), self._hosts, self._alive()
+        for node in before.keys() - self._hosts.keys():
+            _log.warning(
+                "%s (node %s) was lost. Its packs are tried again; %s left.",
+                before[node], node[:8], counted(len(self._hosts), "machine"),
+            )  # fmt: skip
 
     def _result(self, one: Any) -> TaskResult:
         try:
@@ -123,6 +152,23 @@ class RayWorkers:
     def close(self) -> None:
         """Disconnect; Ray on this machine alone is stopped."""
         self._ray.shutdown()
+
+
+def _refuse_nobody(address: str, own: str) -> None:
+    """Raise a ValueError if nothing listens at an address: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    # Ray's head may listen at its own address only.
+    hosts = [host.strip("[]"), *([own] if host in ("localhost", "127.0.0.1") else [])]
+    for one in hosts:
+        try:
+            socket.create_connection((one, int(port)), timeout=_CONNECT_SECONDS).close()
+            return
+        except OSError as error:
+            reason = error.strerror or str(error)
+    raise ValueError(
+        f"no Ray cluster could be used at {address}: {reason}. The address is that of the head, "
+        "which `ray start --head` prints"
+    )
 
 
 def last_line(error: Exception) -> str:

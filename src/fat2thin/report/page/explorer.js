@@ -42,7 +42,7 @@ function ask(policies) {
   const law = (name, coordinate) => {
     if (!typed) return keptLaw(policies, name, last, place, coordinate);
     if (!heads[name]) return null;
-    return placedLaw(policies, name, ...heads[name], coordinate);
+    return placedLaw(policies, name, ...heads[name], coordinate, state);
   };
   const all = policies.low.map((_, coordinate) => ({ actor: law("actor", coordinate), proposal: law("proposal", coordinate) }));
   return { state, laws: all, values: qCurves(policies, state, place, all) };
@@ -146,7 +146,9 @@ function explorerWords(run, asked, logged) {
     const share = isBand(law, low, high) && law.low < law.high ? `, ${words(((law.high - law.low) / (high - low)) * 100, 3)} % of the allowed range` : "";
     return actionWords(policies, coordinate, law) + share;
   });
-  byId("explorer-sentence").textContent = `The policy gives: ${doings.join("; ")}.`;
+  const impossible = policies.limits && Number.isNaN(allowedIn(policies, asked.state).low[0]);
+  const gives = impossible ? "The policy gives no action." : `The policy gives: ${doings.join("; ")}.`;
+  byId("explorer-sentence").textContent = gives + limitWords(policies, asked.state) + agreementWords(groupRuns()[Number(byId("run").value)].run, seedLaws(policies, asked.state));
   const far = policies.weights ? " A typed state is evaluated in the page, with weights rounded to 16 bits." : "";
   const notes = [
     `Seed ${policies.seed}, ${stepWords(policies, policies.steps.length - 1, " updates")}.${far}${outsideWords(policies, asked.state)}`,
@@ -158,6 +160,18 @@ function explorerWords(run, asked, logged) {
       : "The page does not contain the log of this run.",
   ];
   byId("explorer-note").textContent = notes.join(" ") + unknownWords(policies) + moreWords(policies);
+}
+
+// A function that returns the bands of a seed in the selected state, without limits.
+function seedLaws(policies, state) {
+  const place = Number(byId("explorer-state").value);
+  const last = policies.steps.length - 1;
+  return (of) => {
+    const typed = isTyped(policies);
+    if (!of.actor.family || (typed && !of.weights) || String(of.states[place]) !== String(policies.states[place])) return null;
+    const head = typed ? headOf(of.weights, "actor", state) : of.actor.heads[last][place];
+    return of.low.map((_, coordinate) => placedLaw(of, "actor", ...head, coordinate, null));
+  };
 }
 
 // Columns of a state beyond what the log had, where a policy extrapolates.

@@ -38,8 +38,12 @@ function clip(x, low, high) {
 }
 
 // The distribution of one coordinate: centre, ends of its support, width around the centre, and log
-// density. `centre` and `logScale` are outputs of the network, in half-ranges.
-function lawOf(family, centre, logScale, low, high) {
+// density. `centre` and `logScale` are outputs of the network, in half-ranges. `allowed` is the
+// interval that limits leave: a band slides into it, then shrinks, and other distributions are cut.
+function lawOf(family, centre, logScale, low, high, allowed = null) {
+  if (allowed && (family.kind !== "sparse" || !(allowed[0] < allowed[1]))) {
+    return cutLaw(lawOf(family, centre, logScale, low, high), ...allowed);
+  }
   const middle = (low + high) / 2;
   const reach = (high - low) / 2;
   const placed = middle + reach * centre;
@@ -52,7 +56,11 @@ function lawOf(family, centre, logScale, low, high) {
       width = Math.min(width, 1);
       at = clip(centre, width - 1, 1 - width);
     }
-    const [mean, half] = [middle + reach * at, reach * width];
+    let [mean, half] = [middle + reach * at, reach * width];
+    if (allowed) {
+      half = Math.min(half, (allowed[1] - allowed[0]) / 2);
+      mean = clip(mean, allowed[0] + half, allowed[1] - half);
+    }
     const spread = half * Math.sqrt((1 - family.index) / 2);
     return {
       centre: mean, width: half, low: clip(mean - half, low, high), high: clip(mean + half, low, high),
@@ -120,10 +128,10 @@ function logSlope(transform, value) {
 }
 
 // The distribution of a raw action; `lawOf` is that of its transformed value.
-function rawLawOf(family, centre, logScale, low, high, transform) {
-  if (!transform) return lawOf(family, centre, logScale, low, high);
+function rawLawOf(family, centre, logScale, low, high, transform, allowed = null) {
+  if (!transform) return lawOf(family, centre, logScale, low, high, allowed);
   const box = [forward(transform, low), forward(transform, high)];
-  const law = lawOf(family, centre, logScale, ...box);
+  const law = lawOf(family, centre, logScale, ...box, allowed && allowed.map((end) => forward(transform, end)));
   const raw = (value) => backward(transform, value);
   return {
     centre: raw(law.centre), width: (raw(law.centre + law.width) - raw(law.centre - law.width)) / 2,

@@ -24,13 +24,16 @@ function keptLaw(policies, name, step, state, coordinate) {
   if (!policy) return null;
   if (!policy.family) return drawnLaw(policy.drawn[step], state, coordinate);
   const [centre, logScale] = policy.heads[step][state];
-  return placedLaw(policies, name, centre, logScale, coordinate);
+  return placedLaw(policies, name, centre, logScale, coordinate, policies.states[state]);
 }
 
-// The distribution of one action, from the outputs of a network for all of them.
-function placedLaw(policies, name, centre, logScale, coordinate) {
+// The distribution of one action in a state, from the outputs of a network for all actions. Without a
+// state, limits are left out.
+function placedLaw(policies, name, centre, logScale, coordinate, state) {
   const { low, high, actions } = policies;
-  return rawLawOf(policies[name].family, centre[coordinate], logScale[coordinate], low[coordinate], high[coordinate], actions[coordinate].transform);
+  const interval = policies.limits && state ? allowedIn(policies, state) : null;
+  const allowed = interval && [interval.low[coordinate], interval.high[coordinate]];
+  return rawLawOf(policies[name].family, centre[coordinate], logScale[coordinate], low[coordinate], high[coordinate], actions[coordinate].transform, allowed);
 }
 
 function isBand(law, low, high) {
@@ -106,7 +109,7 @@ function drawDensity(plot, law, thin, view, { low, high }) {
 }
 
 function canBeSparse(policies) {
-  return !policies.actor.family || ["sparse", "deterministic"].includes(policies.actor.family.kind);
+  return Boolean(policies.limits) || !policies.actor.family || ["sparse", "deterministic"].includes(policies.actor.family.kind);
 }
 
 function policyKey(host, policies, more = []) {

@@ -10,6 +10,7 @@ function newRun() {
   choices(byId("seed"), run.policies.map(({ seed, stopped }) => `${seed}${stopped ? " (stopped)" : ""}`));
   byId("seed").disabled = run.policies.length === 1;
   drawWarnings(run);
+  drawLimits(run);
   newSeed();
 }
 
