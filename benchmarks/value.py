@@ -4,8 +4,8 @@
     python benchmarks/value.py --run                   measure every case (about an hour of a core)
     python benchmarks/value.py --run --cases NAME ...  measure some cases, keep the others
 
-For each case of `value_cases.py` and each size of log, fresh logs are drawn in one compiled program,
-and every estimator values every policy on each of them. The tables compare with the true values:
+For each case of `value_cases.py` and each size of log, fresh logs are drawn in one compiled
+program, and every estimator values every policy on each of them. The tables compare with the true values:
 bias, width and coverage of 95 % intervals, one-sided lower bounds, false claims to be better than
 practice, and the share refused. The summaries are in docs/results/value.json; --raw FILE keeps the
 numbers of every log.
@@ -23,18 +23,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jax import Array, lax
-from value_cases import Case, Log, Truth, cases
-
-from fat2thin.evaluation import refusal
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes, value_bounds
 from fat2thin.evaluation.estimators.estimates import draw_bases, estimates
 from fat2thin.evaluation.estimators.intervals import bootstrap
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.padding import DRAWS
 from fat2thin.evaluation.value_rows import MOST_UNITS, ROWS_PER_UNIT
+from jax import Array, lax
+
+from fat2thin.evaluation import refusal
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
+from value_cases import Case, Log, Truth, cases
 
 RESULTS = Path("docs/results/value.json")
 ESTIMATORS = ("marginal", "balanced", "doubly_robust", "importance", "fitted_q")

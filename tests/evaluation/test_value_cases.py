@@ -3,11 +3,11 @@
 `benchmarks/value.py` measures all cases and sizes; docs/results/value.md has its results.
 """
 
+import importlib
 import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -18,20 +18,21 @@ FALSE_ALARM = 1e-3
 
 
 @pytest.fixture(scope="module")
-def benchmark():
+def on_path():
+    """Make the modules in benchmarks/ importable."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import value
-        import value_cases
+    yield
+    sys.path.remove(str(ROOT / "benchmarks"))
 
-        yield value, value_cases
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+
+@pytest.fixture(scope="module")
+def cases(on_path):
+    return importlib.import_module("value_cases")
 
 
 @pytest.fixture(scope="module", params=["ladder", "cliff"])
-def problem(request, benchmark):
-    return getattr(benchmark[1], request.param)()
+def problem(request, cases):
+    return getattr(cases, request.param)()
 
 
 def test_the_probabilities_are_probabilities(problem):
@@ -40,8 +41,8 @@ def test_the_probabilities_are_probabilities(problem):
     assert problem.chance.min() >= 0 and problem.start.sum() == pytest.approx(1.0)
 
 
-def test_cells_of_a_band_have_the_probabilities_of_scipy(problem, benchmark):
-    policy = benchmark[1].tabular_case(problem, "fix").policies()["shifted"]
+def test_cells_of_a_band_have_the_probabilities_of_scipy(problem, cases):
+    policy = cases.tabular_case(problem, "fix").policies()["shifted"]
     low, high = (
         np.asarray(end)[:, 0] for end in policy.support(np.arange(problem.levels)[:, None])
     )
