@@ -5,10 +5,11 @@
     python benchmarks/value.py --run --cases NAME ...  measure some cases, keep the others
 
 For each case of `value_cases.py` and each size of log, fresh logs are drawn in one compiled
-program, and every estimator values every policy on each of them. The tables compare with the true values:
-bias, width and coverage of 95 % intervals, one-sided lower bounds, false claims to be better than
-practice, and the share refused. The summaries are in docs/results/value.json; --raw FILE keeps the
-numbers of every log.
+program, and every estimator values every policy on each of them. The tables compare with the true
+values: bias, width and coverage of 95 % intervals, one-sided lower bounds, false claims to be
+better than practice, and the share refused. "shown" is what `value` shows: the first estimator of
+its order that is not refused; balanced and fitted_q are never shown. The summaries are in
+docs/results/value.json; --raw FOLDER keeps the numbers of every log.
 """
 
 import argparse
@@ -23,15 +24,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
+from jax import Array, lax
+
+from fat2thin.evaluation import refusal
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes, value_bounds
 from fat2thin.evaluation.estimators.estimates import draw_bases, estimates
 from fat2thin.evaluation.estimators.intervals import bootstrap
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.padding import DRAWS
-from fat2thin.evaluation.value_rows import MOST_UNITS, ROWS_PER_UNIT
-from jax import Array, lax
-
-from fat2thin.evaluation import refusal
+from fat2thin.evaluation.value_rows import MOST_UNITS, ORDER, ROWS_PER_UNIT
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
 from value_cases import Case, Log, Truth, cases
@@ -196,7 +197,6 @@ def cells_of(case: Case, rows: int, raw: dict[str, np.ndarray]) -> dict[tuple[st
     found = {}
     names = raw["policies"].tolist()
     for place, policy in enumerate(names):
-        of_policy = []
         for kind, estimator in enumerate(ESTIMATORS):
             evidence = dict(zip(EVIDENCE, raw["facts"][:, place, kind].T, strict=True))
             value, difference = raw["value"][:, place, kind], raw["difference"][:, place, kind]
@@ -209,8 +209,8 @@ def cells_of(case: Case, rows: int, raw: dict[str, np.ndarray]) -> dict[tuple[st
                 refused,
             )
             found[policy, estimator] = cell
-            of_policy.append(cell)
         # As in `value`: the first that is not refused.
+        of_policy = [found[policy, estimator] for estimator in ORDER]
         order = np.argmin([cell.refused for cell in of_policy], axis=0)
         pick = functools.partial(_pick, of_policy, order)
         found[policy, "shown"] = Cell(pick("value"), pick("difference"), {}, pick("refused"))
@@ -226,7 +226,8 @@ def refusals(
     estimator: str, estimates: np.ndarray, evidence: dict[str, np.ndarray], episodes: int
 ) -> np.ndarray:
     """Return which estimates `fat2thin value` refuses."""
-    found = []
+    # The other two are never shown; they are judged by the rules of the marginal estimator.
+    rule, found = estimator if estimator in ORDER else "marginal", []
     for number, estimate in enumerate(estimates):
         facts = {name: float(of_logs[number]) for name, of_logs in evidence.items()}
         one = refusal.Evidence(
@@ -238,7 +239,7 @@ def refusals(
             clipped=facts["clipped"],
             cut=facts["cut"],
         )
-        found.append(refusal.reason(estimator, one) is not None)
+        found.append(refusal.reason(rule, one) is not None)
     return np.array(found)
 
 
