@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 ROOT = Path(__file__).parents[2]
-LOGS = 200
+LOGS, ROWS = 200, 400
 FALSE_ALARM = 1e-3
 
 
@@ -67,3 +67,25 @@ def test_a_log_follows_the_cells_of_practice(problem):
     width = np.diff(problem.ends)[cell]
     expected = np.log(problem.practice[level, cell] / width)
     np.testing.assert_allclose(np.asarray(log.log_density)[here], expected, rtol=1e-4)
+
+
+def test_intervals_cover_the_exact_value(cases, on_path):
+    """The probability of a false alarm is `FALSE_ALARM` if the coverage is exactly 95 %."""
+    study = importlib.import_module("value")
+    case = cases.tabular_case(cases.ladder(), "fix")
+    policies = {"near": case.policies()["near"]}
+    truths = case.truths(policies)
+    raw = study.study(case, ROWS, LOGS, policies, at_once=LOGS)
+    raw["policies"] = np.array(["near"])
+    rows = {row["estimator"]: row for row in study.summary(case, ROWS, raw, truths)}
+    least = scipy.stats.binom(LOGS, 0.95).ppf(FALSE_ALARM / 5)
+    for estimator, counts in (
+        ("returns", ("covered", "bounded")),
+        ("marginal", ("covered", "difference_covered", "difference_bounded")),
+    ):
+        row = rows[estimator]
+        assert row["kept"] == LOGS  # nothing is refused here
+        for count in counts:
+            assert row[count] >= least, (estimator, count, row)
+    # What the test can see: without the error of the fit, intervals are far too short.
+    assert rows["fitted_q"]["covered"] < least
