@@ -269,16 +269,16 @@ def summary(
     numbers = raw["practice"]
     nothing = Cell(numbers, np.zeros_like(numbers), {}, np.zeros(len(numbers), bool))
     found.append(
-        given | {"policy": "practice", "estimator": "returns"} | _row(nothing, practice, 0)
+        given | {"policy": "practice", "estimator": "returns"} | row_of(nothing, practice, 0)
     )
     for (policy, estimator), cell in cells_of(case, rows, raw).items():
         gain = truths[policy].value - practice
-        row = _row(cell, truths[policy].value, gain)
+        row = row_of(cell, truths[policy].value, gain)
         found.append(given | {"policy": policy, "estimator": estimator} | row)
     return found
 
 
-def _row(cell: Cell, truth: float, gain: float) -> dict[str, Any]:
+def row_of(cell: Cell, truth: float, gain: float) -> dict[str, Any]:
     kept = ~cell.refused
     value, difference = cell.value[kept], cell.difference[kept]
     inside = (value[:, 1] <= truth) & (truth <= value[:, 2])
