@@ -3,9 +3,9 @@
     python benchmarks/value_rules.py --raw runs/value/raw
 
 Reads what `benchmarks/value.py --run` kept of every log. For each estimator it tries all rules of a
-grid (`GRID`) on the cases marked "fix". It takes the one that keeps most estimates among those where
-no binomial test tells coverage from 95 % or false claims from 5 %, and applies it, once, to the
-cases marked "test".
+grid (`GRID`) on the cases marked "fix", and takes the one that keeps most estimates among those
+where no binomial test tells coverage from 95 % or false claims from 5 %. It applies that one, once,
+to the cases marked "test".
 """
 
 import argparse
