@@ -24,6 +24,7 @@ from fat2thin.cli.reading import (
     command_options,
     merge_repeated,
     read_options,
+    read_run,
     read_settings,
     read_value,
 )
@@ -151,11 +152,9 @@ def evaluate(
     """
     from fat2thin.envs import TaskFailed
     from fat2thin.policies.decision import PRACTICE, Thresholds
-    from fat2thin.training import load
 
     with plain_errors(ValueError, TaskFailed):
-        run = load(folder)
-        run = run if limits is None else run.with_limits(limits)
+        run = read_run(folder, limits)
         if fallback is None:
             print(run.evaluate(episodes, draw))
             return
@@ -319,11 +318,9 @@ def validate(
     from fat2thin import data
     from fat2thin.evaluation.held_out import training_log
     from fat2thin.evaluation.held_out import validate as compare
-    from fat2thin.training import load
 
     with plain_errors(ValueError):
-        run, log = load(folder), data.load(dataset)
-        run = run if limits is None else run.with_limits(limits)
+        run, log = read_run(folder, limits), data.load(dataset)
         print(compare(run, log, training_log(run)))
         if run.program.problem.limits is not None:
             print("", run.limits_on([log]).table(f"limits on {log.name}"), sep="\n")
