@@ -159,7 +159,7 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> Figure:
         below.axhline(0.95, color=GREY, linewidth=0.8, linestyle=":")
         for axes, (gain, *_) in zip(column, GAINS.values(), strict=False):
             for start, end in intervals_below(out, columns[gain]):
-                axes.axvspan(start, end, color="#F3E3D8", linewidth=0)
+                axes.axvspan(start, end, color="#F3E3D8", linewidth=0, zorder=0)
         below.set(xlabel="start, in deviations of the usual one", ylim=(-0.03, 1.05))
     grid[0, 0].set_ylabel("whole episodes:\ndifference of returns")
     grid[1, 0].set_ylabel("first decision alone:\ndifference of returns")
