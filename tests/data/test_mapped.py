@@ -4,11 +4,13 @@ import dataclasses
 import errno
 import json
 import os
+import resource
 import tracemalloc
 
 import numpy as np
 import pytest
 
+from fat2thin.atomic_files import NoRoomError
 from fat2thin.data import (
     DataFileError,
     Dataset,
@@ -23,7 +25,7 @@ from fat2thin.data.formats import hdf5, npz, table
 from fat2thin.data.operations import Box, RawLog
 from fat2thin.data.row_arrays import FollowingRows, MappedRows, RowArray, is_lazy
 from fat2thin.data.summary import summarise
-from fat2thin.data.writers import write
+from fat2thin.data.writers import FORMATS, write
 
 ROWS, WIDTH, EPISODE = 100_000, 17, 1000
 
@@ -234,9 +236,22 @@ def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatc
     monkeypatch.setattr(os, "posix_fallocate", full)
     with (
         long_work.arrays_on_disk(tmp_path),
-        pytest.raises(ValueError, match=r"has no room for .* bytes of scratch files"),
+        pytest.raises(NoRoomError, match=r"^there is no room for .* bytes of scratch files in .*/"),
     ):
         load(str(tmp_path / "log.hdf5"))
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_disk_that_is_full_while_a_log_is_written_is_named(suffix, tmp_path):
+    """With a real limit: the system refuses to let a file grow."""
+    out, before = tmp_path / f"log{suffix}", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(NoRoomError, match=rf"^there is no room for .*log\{suffix}: File too"):
+            write(noisy(2000), out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_action_outside_the_box_is_not_written(tmp_path):

@@ -6,7 +6,6 @@ also have the driver's versions. Otherwise it computes nothing, and says why.
 """
 
 import contextlib
-import errno
 import hashlib
 import os
 import secrets
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import fat2thin
-from fat2thin.atomic_files import open_regular, write
+from fat2thin.atomic_files import FULL, open_regular, write
 from fat2thin.data.formats.d4rl import FOLDER_VARIABLE
 from fat2thin.runs.identity import machine_difference, versions
 from fat2thin.runs.lock import in_use, locked
 
 SESSIONS = ".cluster"  # below the folder of the plan, one folder per driver
 _DRIVER = "driver"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Session(NamedTuple):
@@ -127,9 +125,10 @@ def mark(host: str) -> str:
 def explain(error: OSError, session: Session) -> str:
     """Return a failed read or write as one sentence; a full disk is named."""
     here = socket.gethostname()
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return (
-            f"the shared folder {session.root} is full, {here} could not write to it ({error}). "
+            f"the shared folder {session.root} is full, {here} could not write to it "
+            f"({os.strerror(error.errno or 0)}). "
             "Free some space and run the same command again: it resumes"
         )
     return f"{here} could not read or write a file ({error})"
