@@ -20,8 +20,8 @@ from fat2thin.atomic_files import FULL, open_regular, write
 from fat2thin.data.formats.d4rl import FOLDER_VARIABLE
 from fat2thin.runs.identity import machine_difference, versions
 from fat2thin.runs.lock import in_use, locked
+from fat2thin.runs.plan_file import SESSIONS
 
-SESSIONS = ".cluster"  # below the folder of the plan, one folder per driver
 _DRIVER = "driver"
 
 
@@ -50,6 +50,7 @@ class Session(NamedTuple):
 @contextlib.contextmanager
 def open_session(root: Path) -> Iterator[Session]:
     """Hold the lock that workers look for; remove what drivers that have ended left behind."""
+    new = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     sessions = root.resolve() / SESSIONS
     sessions.mkdir(mode=0o700, exist_ok=True)
@@ -74,6 +75,8 @@ def open_session(root: Path) -> Iterator[Session]:
         shutil.rmtree(session.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             sessions.rmdir()
+            if new:  # and nothing was computed
+                root.rmdir()
 
 
 def versions_here() -> dict[str, str]:
