@@ -16,7 +16,7 @@ add up to the time between the start and the end of the process:
     import       the package, including JAX
     data         reading, checking and hashing the log, and copying it to the device
     trace        JAX converts Python to programs for XLA; this is never cached
-    compile      XLA compiles them, or JAX loads them from the cache
+    compile      XLA compiles them, or JAX loads them from the cache; or that is waited for
     train        all chunks of updates
     evaluate     evaluating policies in JAX, or handing them to the evaluation on the host
     wait         waiting for evaluations on the host, which run in parallel, and their references
@@ -109,6 +109,8 @@ class Clock:
             finally:
                 self.keep(part, start, time.time())
 
+        if hasattr(function, "lower"):  # a jitted function, which may be compiled ahead
+            wrapped.lower = function.lower  # type: ignore[attr-defined]
         return wrapped
 
     def timed_iterator(self, part: str, function: Callable) -> Callable:
@@ -157,7 +159,7 @@ def watch(clock: Clock) -> None:
     import jax
 
     from fat2thin.cli import main as cli  # noqa: F401
-    from fat2thin.engine import loop
+    from fat2thin.engine import devices, loop
     from fat2thin.engine.pack import Pack
     from fat2thin.evaluation.returns import HostJudge, TreatmentEvaluator
     from fat2thin.runs.folder import RunFolder
@@ -188,6 +190,7 @@ def watch(clock: Clock) -> None:
     wrap("data", runner, "read_logs", ready=hashed)
     wrap("data", Pack, "data")
     wrap("train", loop, "chunk")
+    wrap("compile", devices, "wait", ready=lambda result: result)
     wrap("evaluate", evaluation_queue, "evaluator", ready=watched)
     wrap("evaluate", EvaluationQueue, "evaluate")
     wrap("wait", EvaluationQueue, "references")
