@@ -19,7 +19,7 @@ import tyro
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
-from fat2thin.cli.deploy import decide, map_states
+from fat2thin.cli.deploy import decide, export, map_states
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
 from fat2thin.cli.reading import (
     check_arguments,
@@ -334,21 +334,37 @@ def validate(
 
 
 @command("Judge")
-def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
-    """Check the integrity of a run folder without changing it.
+def verify(
+    folder: _RunFolder,
+    /,
+    replay: int | None = None,
+    certificate: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    dossier: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> None:
+    """Check the integrity of a run or an export without changing it.
 
     The exit status is 1 on failure.
 
     Args:
-        folder: Run folder of a finished or unfinished run.
+        folder: Run folder of a finished or unfinished run, or the folder of an export.
+        certificate: With an export: the certificate that it must name.
+        dossier: With an export: the dossier that it must name.
         replay: Recompute at least this many steps from the start and compare bits, and also the
             steps after the newest checkpoint if they are no more; 0 disables. By default the steps
             of the first metrics row.
     """
+    from fat2thin.export.verification import is_export, verify_export
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
-        found = check(folder, replay)
+        if is_export(folder):
+            if replay is not None:
+                raise ValueError("--replay needs a run folder, this is an export")
+            found = verify_export(folder, certificate, dossier)
+        elif certificate or dossier:
+            raise ValueError("--certificate and --dossier need the folder of an export")
+        else:
+            found = check(folder, replay)
     print(found)
     if not found.passed:
         sys.exit(1)
@@ -358,6 +374,7 @@ command("Train")(sweep)
 command("Train")(track)
 command("Judge")(report)
 command("Deploy")(decide)
+command("Deploy")(export)
 command("Deploy", "map")(map_states)
 command("Paper")(reproduce)
 command("Paper")(claims)
