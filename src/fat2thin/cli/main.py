@@ -30,7 +30,12 @@ from fat2thin.cli.reading import (
 from fat2thin.cli.track import track
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
-from fat2thin.terminal_text import plain_errors, printable, use_for_logs_and_warnings
+from fat2thin.terminal_text import (
+    plain_errors,
+    printable,
+    printable_lines,
+    use_for_logs_and_warnings,
+)
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -103,7 +108,7 @@ def train(
     if found.sources:
         print(f"settings from {spec.settings_from}: {' '.join(found.sources)}")
     if chosen:
-        print(printable(chosen))
+        print(printable_lines(chosen))
     with plain_errors(
         training.TrainingDiverged, data.DataFileError, TaskError, TaskFailed,
         training.OtherRunError, training.NoRunError, training.DamagedError,
