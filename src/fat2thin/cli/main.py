@@ -18,6 +18,7 @@ from fat2thin import __version__
 from fat2thin.cli import data as data_cli
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
 from fat2thin.cli.deploy import decide, map_states
+from fat2thin.cli.dossier import dossier
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
 from fat2thin.cli.reading import (
     check_arguments,
@@ -341,20 +342,22 @@ def validate(
 
 @command("Judge")
 def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
-    """Check the integrity of a run folder without changing it.
+    """Check the integrity of a run or of a dossier.
 
-    The exit status is 1 on failure.
+    Nothing is changed. The exit status is 1 on failure.
 
     Args:
-        folder: Run folder of a finished or unfinished run.
+        folder: Run folder of a finished or unfinished run, or the JSON file of a dossier.
         replay: Recompute at least this many steps from the start and compare bits, and also the
             steps after the newest checkpoint if they are no more; 0 disables. By default the steps
             of the first metrics row.
     """
+    from fat2thin.report.dossier.twin import verify_dossier
+    from fat2thin.runs.dossier_file import is_dossier
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
-        found = check(folder, replay)
+        found = verify_dossier(folder) if is_dossier(folder) else check(folder, replay)
     print(found)
     if not found.passed:
         sys.exit(1)
@@ -363,6 +366,7 @@ def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
 command("Train")(sweep)
 command("Train")(track)
 command("Judge")(report)
+command("Judge")(dossier)
 command("Deploy")(decide)
 command("Deploy", "map")(map_states)
 command("Paper")(reproduce)

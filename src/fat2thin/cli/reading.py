@@ -21,6 +21,7 @@ from fat2thin.terminal_text import closest_first, did_you_mean
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
 LISTS = (
+    "against",
     "at",
     "formats",
     "grid",

@@ -206,5 +206,3 @@ def _per_seed(subject: Subject) -> Table:
                 row[f"{column.name}: {name}" + (f" ({column.unit})" if column.unit else "")] = mean
         lines.append(row)
     return Table("each seed alone", tuple(lines), (f"over {len(rows):,} judged states",))
-
-

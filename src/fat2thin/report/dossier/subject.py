@@ -42,6 +42,11 @@ class Subject:
     given: str | None = None
     """The name of the log, if another one than the run's was given."""
 
+    @property
+    def name(self) -> str:
+        """The log that the run learned from, without its folder."""
+        return Path(self.run.spec.dataset).name
+
     @functools.cached_property
     def bands(self) -> "Bands":
         """What the policy can do in the judged states."""

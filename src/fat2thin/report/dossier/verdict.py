@@ -95,8 +95,8 @@ def _gain(facts: Facts) -> Finding:
     found = facts[4]
     low, high = found.get("gain_low"), found.get("gain_high")
     state = UNKNOWN
-    if _known(low):
-        state = HOLDS if low > 0 else FAILS if _known(high) and high < 0 else ATTENTION
+    if low is not None:
+        state = HOLDS if low > 0 else FAILS if high is not None and high < 0 else ATTENTION
     measured = (
         f"one-sided {found['gain_level']} lower bound {number(low, found['unit'])}"
         if _known(low)
@@ -194,7 +194,7 @@ def _checked(facts: Facts) -> Finding:
 
 
 def _quiet(facts: Facts) -> Finding:
-    count = facts[7]["training_warnings"]
+    count = facts[8]["training_warnings"]
     return Finding(
         "Training gave no warning", ATTENTION if count else HOLDS,
         f"{count} warnings" if count != 1 else "1 warning", 8,

@@ -12,6 +12,8 @@ from fat2thin.evaluation.held_out import run_batch
 from fat2thin.report.dossier.subject import Subject
 
 MOST_STATES = 20_000  # states in which Q is compared with what rewards allow
+SLACK = 0.01
+"""Share of the possible range by which Q may leave it: networks are not exact."""
 
 
 def value_facts(subject: Subject) -> dict[str, Any]:
@@ -34,30 +36,18 @@ def _possible(subject: Subject) -> float | None:
     algorithm, problem = run.program.algorithm, run.program.problem
     if algorithm.critics is None:
         return None
-    bounds = reachable_returns(subject.log)
     shares = []
     for place in range(len(run.spec.seeds)):
+        kept = run.about.get("scales") or [Scales().to_json()]
+        scales = Scales.from_json(kept[place if len(kept) > 1 else 0])
+        log = subject.log if scales.reward is None else scales.reward.apply(subject.log)
+        bounds = reachable_returns(log)
         rows = run_batch(run, subject.judged, place)
-        count = len(rows.reward)
-        chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_STATES)).astype(int))
+        chosen = np.unique(np.linspace(0, len(rows.reward) - 1, MOST_STATES).astype(int))
         state = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf)[place], run.states)
         critics = algorithm.critics(state, problem, run.program.config)
-        scales = _scales(run.about, place)
-        values = np.asarray(
-            critics.minimum(rows.observation[chosen], rows.action[chosen]), np.float64
-        )
-        shift = 0.0 if scales.reward is None else scales.reward.shift
-        values = (values + scales.level) / scales.reward_factor
-        # A shifted reward shifts every return by its sum over the steps that are left.
-        low, high = bounds.low, bounds.high
-        if shift:
-            left = 1.0 / max(1.0 - problem.discount, 1e-9)
-            low, high = low + min(shift, shift * left), high + max(shift, shift * left)
-        reach = 0.01 * (high - low)
-        shares.append(np.mean((values >= low - reach) & (values <= high + reach)))
+        values = critics.minimum(rows.observation[chosen], rows.action[chosen])
+        found = np.asarray(values, np.float64) + scales.level
+        slack = SLACK * (bounds.high - bounds.low)
+        shares.append(np.mean((bounds.low - slack <= found) & (found <= bounds.high + slack)))
     return float(np.mean(shares))
-
-
-def _scales(about: Any, place: int) -> Scales:
-    scales = about.get("scales") or [Scales().to_json()]
-    return Scales.from_json(scales[place if len(scales) > 1 else 0])

@@ -187,6 +187,8 @@ function swatch(kind, colour, dash = "") {
     area: () => shape("rect", { width: 28, height: 12, "fill-opacity": 0.3 }, svg),
     zero: () => shape("rect", { width: 28, height: 12, class: "zero" }, svg),
     edge: () => shape("path", { d: "M14 0V12", class: "edge" }, svg),
+    dense: () => shape("rect", { width: 28, height: 12, class: "density", "fill-opacity": 0.5 }, svg),
+    refer: () => shape("rect", { width: 28, height: 12, class: "referred" }, svg),
   };
   const node = drawings[kind]();
   if (kind === "area") node.style.fill = colour;
@@ -227,23 +229,29 @@ function csv(headings, rows) {
   return [headings, ...rows].map((row) => row.map(csvCell).join(",")).join("\r\n");
 }
 
+// A button that saves a table. `rows()` returns [headings, rows].
+function saveButton(file, rows) {
+  const save = make("button", { type: "button", textContent: "Download CSV" });
+  save.addEventListener("click", () => {
+    const address = URL.createObjectURL(new Blob([csv(...rows())], { type: "text/csv" }));
+    make("a", { href: address, download: file }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  });
+  return save;
+}
+
 // Buttons that show and save the numbers behind a plot. `rows()` returns [headings, rows].
 class DataButtons {
   constructor(host, file, rows) {
     this.rows = rows;
     this.pre = make("pre", { tabIndex: 0, hidden: true });
     this.show = make("button", { type: "button", textContent: "Show data", "aria-expanded": "false" });
-    const save = make("button", { type: "button", textContent: "Download CSV" });
+    const save = saveButton(file, () => this.rows());
     this.show.addEventListener("click", () => {
       this.pre.hidden = !this.pre.hidden;
       this.show.setAttribute("aria-expanded", String(!this.pre.hidden));
       this.show.textContent = this.pre.hidden ? "Show data" : "Hide data";
       this.update();
-    });
-    save.addEventListener("click", () => {
-      const address = URL.createObjectURL(new Blob([csv(...this.rows())], { type: "text/csv" }));
-      make("a", { href: address, download: file }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 1000);
     });
     host.replaceChildren(this.show, save, this.pre);
   }
