@@ -55,7 +55,8 @@ class RunOptions:
     """Steps after which the policies of all seeds are saved, for figures of their evolution."""
     task: str | None = None
     """Task that policies are evaluated on, for example Hopper-v5 or treatment/quadratic, or "none".
-    Default: the data set's own, for treatment/, d4rl/, regenerated/ and minari/mujoco/ names."""
+    Default: the data set's own, for treatment/, hospital/, d4rl/, regenerated/ and
+    minari/mujoco/ names."""
     standardise: bool | None = None
     """Give the networks observations with mean 0 and standard deviation 1 per column, over the log.
     Our settings and some published ones turn this on. Policies still take raw observations."""
