@@ -20,7 +20,7 @@ from fat2thin.report.dossier.subject import Subject, open_subject
 from fat2thin.report.dossier.twin import write_twin
 from fat2thin.report.dossier.verdict import Finding, judge, verdict
 from fat2thin.runs.dossier_file import DOSSIER, is_dossier, run_hash
-from fat2thin.runs.result import Run
+from fat2thin.runs.result import Run, load
 
 MINUTES = 5.0
 """Time that a dossier takes at most by default, on two cores and for a log of 100,000 rows."""
@@ -166,12 +166,9 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> tuple[Influen
         refusing = referrals.refusals(subject, influence, request.show_cases)
         agreeing = referrals.agreement(subject)
     with clock.part("values"):
-        missing = (NotRun("the value of the policy", "it was not run", f"fat2thin value {folder}"),)
-        value = Answer(
-            "Not estimated.", "Nothing was estimated.",
-            {**worth.value_facts(subject), "why_unknown": "the value was not estimated"},
-            not_run=missing,
-        )  # fmt: skip
+        others = {path.name: load(path) for path in request.against}
+        again = shlex.join(["fat2thin", "value", str(request.folder)])
+        value = worth.worth(subject, others, clock.left, again)
     with clock.part("certificate"):
         missing = (
             NotRun("the certificate", "it was not run", f"fat2thin certify {folder} BOX.toml"),
@@ -187,8 +184,7 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> tuple[Influen
 def _doubts(subject: Subject, answers: Sequence[Answer]) -> Answer:
     missing = [(place, one) for place, answer in enumerate(answers, 1) for one in answer.not_run]
     assumptions = [text for answer in answers for text in answer.facts.get("assumptions", ())]
-    remarks = [text for answer in answers for text in answer.facts.get("remarks", ())]
-    return provenance.doubts(subject, assumptions, missing, remarks)
+    return provenance.doubts(subject, assumptions, missing, subject.remarks)
 
 
 def _hashes(subject: Subject) -> dict[str, str | None]:

@@ -41,6 +41,8 @@ class Subject:
     """What the judged episodes are, in words."""
     given: str | None = None
     """The name of the log, if another one than the run's was given."""
+    remarks: tuple[str, ...] = ()
+    """What a reader must know about the judged episodes."""
 
     @property
     def name(self) -> str:
@@ -114,8 +116,6 @@ def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subjec
             f"seed. Train on one file: `fat2thin data make {run.spec.dataset} log.npz`, then "
             f"`fat2thin train {run.spec.algorithm} log.npz --out RUN`"
         )
-    if run.spec.select != "last" and not run.spec.holdout:
-        raise ValueError("this run selected its policy without held-out episodes")
     run = run if limits is None else run.with_limits(limits)
     policy = run.policy()
     if policy.referral.coverage is None:
@@ -128,6 +128,7 @@ def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subjec
             "known: restore the file, or judge the run on another log with --log"
         )
     check_fits(run, dataset)
+    remarks: tuple[str, ...] = ()
     if same:
         learned, held_out = learned_and_held_out(dataset, run.spec.holdout, seed=0)
         judged, unseen = (learned, False) if held_out is None else (held_out, True)
@@ -137,7 +138,8 @@ def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subjec
     if judged.rows > MOST_ROWS:
         judged = subsample(judged, share=MOST_ROWS / judged.rows, seed=0)
         whose = f"{judged.rows:,} rows of {whose}, in whole episodes"
-    return Subject(run, policy, dataset, judged, unseen, whose, None if log is None else name)
+    given = None if log is None else name
+    return Subject(run, policy, dataset, judged, unseen, whose, given, remarks)
 
 
 def _load(run: Run, name: str, given: bool) -> Dataset:

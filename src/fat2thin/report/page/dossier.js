@@ -131,7 +131,30 @@ function drawMap(host, map) {
   ]));
 }
 
-const PICTURES = { bands: drawBands, histogram: drawHistogram, map: drawMap };
+// Estimates with their intervals, beside practice.
+function drawIntervals(host, { names, value, low, high, reference, level, x_label: xLabel }) {
+  const [panel] = panelsIn(host, [""]);
+  const every = [...low, ...high, ...value].filter((one) => one !== null);
+  const margin = 0.08 * (Math.max(...every) - Math.min(...every) || 1);
+  const plot = new Plot(panel, {
+    x: [Math.min(...every) - margin, Math.max(...every) + margin], y: [0, names.length], yTicks: [], xLabel, height: 70 + 44 * names.length,
+    label: names.map((name, k) => `${name}: ${words(value[k])}`).join("; "),
+  });
+  if (reference !== null) plot.vertical(reference, "reference");
+  names.forEach((name, k) => {
+    const y = names.length - k - 0.65;
+    const text = `${name}: ${words(value[k])}, ${level} interval ${words(low[k])} to ${words(high[k])}`;
+    const line = plot.line([[low[k], y], [high[k], y]], { colour: k ? "var(--c6)" : "var(--thin)", width: 4 });
+    labelled(line, text);
+    const dot = shape("circle", { cx: plot.px(value[k]), cy: plot.py(y), r: 5, class: k ? "done-mean" : "centre" }, plot.over);
+    dot.setAttribute("data-tip", text);
+    const above = plot.text(plot.left + 4, plot.py(y) - 9, name, "start");
+    above.setAttribute("class", "row-name");
+  });
+  host.append(legendOf([["line", "var(--thin)", `estimate and ${level} interval`], ["line", "var(--soft)", "current practice", "1 3"]]));
+}
+
+const PICTURES = { intervals: drawIntervals, bands: drawBands, histogram: drawHistogram, map: drawMap };
 
 function drawPictures() {
   found.dossier.answers.forEach(({ picture }, i) => {
