@@ -20,6 +20,7 @@ from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
 from fat2thin.cli.deploy import decide, map_states
 from fat2thin.cli.dossier import dossier
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
+from fat2thin.cli.judge import value
 from fat2thin.cli.reading import (
     check_arguments,
     command_options,
@@ -338,6 +339,9 @@ def validate(
             from fat2thin.report.log_figures import save_log_figures
 
             print("", *map(printable, save_log_figures(run, log, out, seed)), sep="\n")
+
+
+command("Judge")(value)
 
 
 @command("Judge")

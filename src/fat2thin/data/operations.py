@@ -247,8 +247,8 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     chosen = _draw(dataset, share, seed, most=dataset.episode_start.size - 1)
     others = np.setdiff1d(np.arange(dataset.episode_start.size), chosen)
     return (
-        _keep(dataset, chosen, f"{_percent(share)}, seed {seed}"),
-        _keep(dataset, others, f"the other {_percent(1 - share)}, seed {seed}"),
+        keep_episodes(dataset, chosen, f"{_percent(share)}, seed {seed}"),
+        keep_episodes(dataset, others, f"the other {_percent(1 - share)}, seed {seed}"),
     )
 
 
@@ -282,13 +282,15 @@ def subsample(
     if share is not None and episodes is None:
         _require_share(share)
         chosen = _draw(dataset, share, seed, most=dataset.episode_start.size)
-        return _keep(dataset, chosen, f"{_percent(share)}, seed {seed}")
+        return keep_episodes(dataset, chosen, f"{_percent(share)}, seed {seed}")
     if episodes is None or share is not None:
         raise ValueError("give exactly one of episodes and share")
     if not 1 <= episodes <= dataset.episode_start.size:
         there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
         raise ValueError(f"{there}, cannot draw {episodes}")
-    return _keep(dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}")
+    return keep_episodes(
+        dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}"
+    )
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
@@ -299,7 +301,7 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
     _require_share(share)
     count = max(1, math.floor(share * dataset.episode_start.size + 0.5))
     chosen = np.argsort(-episode_returns(dataset), stable=True)[:count]
-    return _keep(dataset, chosen, f"best {_percent(share)}")
+    return keep_episodes(dataset, chosen, f"best {_percent(share)}")
 
 
 def concatenate(datasets: Sequence[Dataset]) -> Dataset:
@@ -345,8 +347,8 @@ def _order(dataset: Dataset, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(dataset.episode_start.size)
 
 
-def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
-    """Return the data set with only these episodes, in the order of the log."""
+def keep_episodes(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
+    """Return the data set with only these episodes, by number, in the order of the log."""
     lengths = episode_lengths(dataset)
     chosen = np.isin(np.arange(lengths.size), episodes)
     start = np.cumsum(lengths[chosen]) - lengths[chosen]

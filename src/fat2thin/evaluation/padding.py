@@ -112,15 +112,6 @@ def actions_of(policy: Policy, padded: Padded, seed: int = 0) -> Actions:
     return Actions(*arrays)
 
 
-def constant_actions(action: ndarray, padded: Padded) -> Actions:
-    """Return those of the policy that always takes one raw action."""
-    one = padded.standardise(action)
-    episodes, steps = padded.episodes.here.shape
-    start: Any = np.broadcast_to(one, (episodes, 1, one.size))
-    following: Any = np.broadcast_to(one, (episodes, steps, 1, one.size))
-    return Actions(start, following)
-
-
 def _by_episode(padded: Padded, values: ndarray) -> ndarray:
     """Return one value per episode of the log in the order of the padded episodes."""
     found = np.zeros((len(padded.episodes.here), *values.shape[1:]), np.float32)

@@ -15,7 +15,7 @@ LEAST_ROWS = 50.0
 """Effective sample size, in rows, below which marginal weights are refused."""
 MOST_CLIPPED = 0.1
 """Share of first states whose fitted value is outside what rewards allow."""
-MOST_CUT = 0.05
+MOST_CUT = 0.0
 """Share of episodes that were cut before the horizon, above which plain importance sampling, which
 has nothing for the steps after the cut, is refused."""
 

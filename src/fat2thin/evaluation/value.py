@@ -2,9 +2,9 @@
 
 `value(policy, log)` returns a `PolicyValue`. Its fields, which the page and the dossier rely on:
 
-* `rows`: a tuple of `ValueRow`, the policy first: `name`; `kind` ("policy", "seed", "practice",
-  "constant" or "run"); `estimate`, `low`, `high`; `difference` to practice on the same episodes,
-  `difference_low`, `difference_high`, and `difference_bound`, its one-sided lower bound;
+* `rows`: a tuple of `value_rows.ValueRow`, the policy first: `name`; `kind` ("policy", "seed",
+  "practice", "constant" or "run"); `estimate`, `low`, `high`; `difference` to practice on the same
+  episodes, `difference_low`, `difference_high`, and `difference_bound`, its one-sided lower bound;
   `estimator`; `refused`, the reason or None; `action` of a constant. Numbers of a refused row, and
   the difference of practice to itself, are None.
 * `log`, `log_sha256`, `steps`, `episodes`: the episodes that it is about, after those that the
@@ -24,27 +24,25 @@ states of the episodes, in the log's own units, and never outside `allowed`.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from numpy import ndarray
 
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.operations import episode_lengths
-from fat2thin.evaluation import refusal
-from fat2thin.evaluation.estimators.episodes import Actions, value_bounds
-from fat2thin.evaluation.estimators.estimates import Estimates, draw_bases, estimates
-from fat2thin.evaluation.estimators.intervals import bootstrap
-from fat2thin.evaluation.estimators.practice import practice_scores
-from fat2thin.evaluation.padding import Padded, actions_of, constant_actions, pad
+from fat2thin.evaluation.held_out import FinishedRun
+from fat2thin.evaluation.unseen import Unseen, unseen_episodes
+from fat2thin.evaluation.value_rows import (
+    Judged,
+    Question,
+    ValueRow,
+    ask,
+    constant_row,
+    judge_policy,
+    practice_row,
+)
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
 
-PRACTICE, CONSTANT = "practice", "best constant action"
-ORDER = ("marginal", "doubly_robust", "importance", "fitted_q")
-"""Estimators, the preferred one first; a row has the first that is not refused."""
 ESTIMATORS = {
     "marginal": "marginalised importance sampling with a fitted Q",
     "doubly_robust": "weighted doubly robust",
@@ -64,29 +62,6 @@ ASSUMPTIONS = {
     "returns": "later episodes are like those of the log",
 }
 APPROXIMATE = "approximate: studentised bootstrap over episodes"
-CANDIDATES = 12
-"""Logged actions that are tried as constants."""
-MOST_UNITS = 128
-ROWS_PER_FEATURE = 10
-_SEED = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueRow:
-    """One line of the table; the module's docstring lists the fields."""
-
-    name: str
-    kind: str
-    estimator: str
-    estimate: float | None = None
-    low: float | None = None
-    high: float | None = None
-    difference: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    difference_bound: float | None = None
-    refused: str | None = None
-    action: tuple[float, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,196 +140,87 @@ class PolicyValue:
         }  # fmt: skip
 
 
-class Question(NamedTuple):
-    """What is asked of a log: the same for every row of a table."""
-
-    padded: Padded
-    horizon: int
-    bounds: Any
-    allowed: tuple[float, float]
-    practice: ndarray
-    """Scores of the episodes."""
-    log_behaviour: ndarray | None
-    confidence: float
-    cut: float
-    """Share of the episodes that were cut before the horizon."""
+NOT_KNOWN = "whether the policy has learned from these episodes is not known"
 
 
 def value(
-    policy: Policy, log: Dataset, *, against: Mapping[str, Policy] | None = None,
+    policy: Policy | FinishedRun, log: Dataset | None = None, *,
+    against: Mapping[str, Policy | FinishedRun] | None = None, seeds: bool = False,
     horizon: int | None = None, reward_range: tuple[float, float] | None = None,
-    confidence: float = 0.95, constant: bool = True,
+    confidence: float = 0.95, constant: bool = True, done: Callable[[], None] | None = None,
 ) -> PolicyValue:  # fmt: skip
-    """Return the value of a policy on a log that it has not seen.
+    """Return the value of a policy, or of all seeds of a run as one policy, from a log alone.
 
     Args:
-        policy: A policy on raw observations, such as `run.policy()`.
-        log: Episodes that the policy has not learned from.
-        against: Other policies, by name, one more row each.
+        policy: A run, or a policy on raw observations such as `run.policy(seed=0)`.
+        log: The log; by default the held-out episodes of the run. Episodes that a run has learned
+            from are left out.
+        against: Other runs or policies, by name, one more row each.
+        seeds: Whether each seed of the run has a row.
         horizon: Steps that are counted; by default those of the longest episode.
         reward_range: The lowest and the highest reward that are possible; by default those of the
             log.
         confidence: Of the intervals and of the one-sided bound.
         constant: Whether the best constant action has a row.
+        done: Called after each policy.
     """
-    question = _ask(log, horizon, reward_range, confidence)
-    rows, own = _judge(question, "policy", "policy", actions_of(policy, question.padded))
-    table = [rows[0], _practice_row(question)]
+    subjects = {"policy": policy, **(against or {})}
+    if len(subjects) != 1 + len(against or {}):
+        raise ValueError("against has a policy named 'policy': give it another name")
+    policies = {name: _policy_of(one) for name, one in subjects.items()}
+    runs = [one for one in subjects.values() if not isinstance(one, Policy)]
+    if isinstance(policy, Policy) and log is None:
+        raise ValueError("a policy without its run needs a log; give the run, or a log")
+    found = _episodes_of(runs, log, len(runs) == len(subjects))
+    question = ask(found.dataset, horizon, reward_range, confidence)
+
+    def judged(one: Policy, name: str, kind: str) -> Judged:
+        of_one = judge_policy(question, one, name, kind)
+        if done is not None:
+            done()
+        return of_one
+
+    own = judged(policies.pop("policy"), "policy", "policy")
+    rows = [own.row]
+    if seeds and not isinstance(policy, Policy):
+        rows += [
+            judged(policy.policy(seed=seed), f"seed {seed}", "seed").row
+            for seed in policy.spec.seeds
+        ]
+    rows.append(practice_row(question))
     if constant:
-        table.append(_best_constant(question))
-    for name, other in (against or {}).items():
-        table.append(_judge(question, name, "run", actions_of(other, question.padded))[0][0])
-    return _report(question, tuple(table), tuple(rows[1:]), own)
+        rows.append(constant_row(question))
+    rows += [judged(other, name, "run").row for name, other in policies.items()]
+    return _report(question, tuple(rows), own, found)
 
 
-def _ask(
-    log: Dataset, horizon: int | None, reward_range: tuple[float, float] | None, confidence: float
-) -> Question:
-    lengths = episode_lengths(log)
-    longest = int(lengths.max())
-    horizon = longest if horizon is None else horizon
-    if not 1 <= horizon <= longest:
-        raise ValueError(
-            f"horizon must be from 1 to {longest}, the longest episode of {log.name}; got {horizon}"
-        )
-    observed = float(log.reward.min()), float(log.reward.max())
-    low, high = observed if reward_range is None else reward_range
-    if not low <= observed[0] or not observed[1] <= high:
-        raise ValueError(
-            f"the rewards of {log.name} are between {observed[0]:g} and {observed[1]:g}, outside "
-            f"the range [{low:g}, {high:g}] that was given"
-        )
-    ends_early = bool(log.continuation.min() < 1)
-    bounds = np.asarray(value_bounds(low, high, log.discount, horizon, ends_early))
-    padded = pad(log)
-    last = np.append(log.episode_start[1:], log.rows) - 1
-    cut = float(np.mean((lengths < horizon) & (np.asarray(log.continuation[last]) > 0)))
-    behaviour = None
-    if log.propensity is not None:
-        behaviour = padded.pad(np.log(np.asarray(log.propensity, np.float64)))
-    scores = _of_practice(padded.episodes, _bases(padded).states, bounds, discount=log.discount)
-    return Question(
-        padded, horizon, bounds, (float(bounds[-1, 0]), float(bounds[-1, 1])),
-        scores, behaviour, confidence, cut,
-    )  # fmt: skip
+def _policy_of(one: Any) -> Policy:
+    return one if isinstance(one, Policy) else one.policy()
 
 
-def _bases(padded: Padded) -> Any:
-    units = int(np.clip(padded.dataset.rows // ROWS_PER_FEATURE // 4, 16, MOST_UNITS))
-    return draw_bases(jax.random.key(_SEED), padded.episodes, units)
-
-
-def in_double_precision(function: Callable[..., Any], *static: str) -> Callable[..., Any]:
-    """Return a compiled function that computes in float64, of arrays and static arguments by name.
-
-    Columns of real logs are often nearly multiples of others, and float32 loses such systems.
-    """
-    compiled = jax.jit(function, static_argnames=static)
-
-    def call(*arrays: Any, **settings: Any) -> Any:
-        with jax.enable_x64(True):
-            doubled = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), arrays)
-            return jax.device_get(compiled(*doubled, **settings))
-
-    return call
-
-
-_of_practice = in_double_precision(practice_scores, "discount")
-_of_policy = in_double_precision(estimates, "discount")
-_intervals = in_double_precision(
-    lambda scores, confidence: bootstrap(scores, jax.random.key(_SEED), confidence), "confidence"
-)
-
-
-def _judge(
-    question: Question, name: str, kind: str, actions: Actions, **fields: Any
-) -> tuple[list[ValueRow], Estimates]:
-    """Return the row of a policy, one row per estimator, and the estimates."""
-    padded = question.padded
-    found = _of_policy(
-        padded.episodes, actions, question.log_behaviour, _bases(padded).both, question.bounds,
-        discount=padded.dataset.discount,
-    )  # fmt: skip
-    rows = [
-        _row(question, name, kind, estimator, getattr(found, estimator), found, fields)
-        for estimator in ORDER
-        if getattr(found, estimator) is not None
-    ]
-    best = next((row for row in rows if row.refused is None), rows[0])
-    return [best, *rows], found
-
-
-def _row(
-    question: Question, name: str, kind: str, estimator: str, found: Any, every: Estimates,
-    fields: Mapping[str, Any],
-) -> ValueRow:  # fmt: skip
-    known = np.asarray(question.padded.episodes.is_episode) > 0
-    scores = np.asarray(found.scores)[known]
-    evidence = refusal.Evidence(
-        estimate=float(np.mean(scores)),
-        allowed=question.allowed,
-        episodes=int(known.sum()),
-        effective=tuple(map(float, getattr(found, "effective", ()))),
-        surviving=tuple(map(float, getattr(found, "surviving", ()))),
-        clipped=float(every.fitted_q.clipped),
-        cut=question.cut,
-    )
-    refused = refusal.reason(estimator, evidence)
-    if refused is not None:
-        return ValueRow(name, kind, estimator, refused=refused, **fields)
-    return ValueRow(
-        name, kind, estimator, **_numbers(question, scores, question.practice[known]), **fields
-    )
-
-
-def _numbers(question: Question, scores: ndarray, practice: ndarray | None) -> dict[str, Any]:
-    """Return the numbers of a row: never outside what rewards allow."""
-    both = np.stack([scores, scores if practice is None else scores - practice])
-    found = _intervals(both, confidence=question.confidence)
-    low, high = question.allowed
-    ends = dict(zip(("estimate", "low", "high"), (x[0] for x in found[:3]), strict=True))
-    numbers = {key: float(np.clip(end, low, high)) for key, end in ends.items()}
-    if practice is None:
-        return numbers
-    names = ("difference", "difference_low", "difference_high", "difference_bound")
-    most = high - low
-    of_difference = {
-        key: float(np.clip(x[1], -most, most)) for key, x in zip(names, found, strict=True)
-    }
-    return numbers | of_difference
-
-
-def _practice_row(question: Question) -> ValueRow:
-    known = np.asarray(question.padded.episodes.is_episode) > 0
-    numbers = _numbers(question, question.practice[known], None)
-    return ValueRow(PRACTICE, "practice", "returns", **numbers)
-
-
-def _best_constant(question: Question) -> ValueRow:
-    """Return the row of the logged action that is worth most as a constant."""
-    actions = np.unique(np.asarray(question.padded.dataset.action, np.float64), axis=0)
-    spread = np.linspace(0, len(actions) - 1, CANDIDATES).round().astype(int)
-    rows = []
-    for action in actions[np.unique(spread)]:
-        of_action = constant_actions(action, question.padded)
-        fields = {"action": tuple(map(float, action))}
-        rows.append(_judge(question, CONSTANT, "constant", of_action, **fields)[0][0])
-    known = [row for row in rows if row.estimate is not None]
-    return max(known, key=lambda row: row.estimate or 0.0) if known else rows[0]
+def _episodes_of(runs: list[Any], log: Dataset | None, all_known: bool) -> Unseen:
+    """Return the episodes that no run has learned from."""
+    if not runs:
+        assert log is not None
+        return Unseen(log, 0, (NOT_KNOWN,), False)
+    found = unseen_episodes(runs, log)
+    if all_known:
+        return found
+    return found._replace(notes=(*found.notes, NOT_KNOWN), unseen=False)
 
 
 def _report(
-    question: Question, rows: tuple[ValueRow, ...], each: tuple[ValueRow, ...], own: Estimates
+    question: Question, rows: tuple[ValueRow, ...], own: Judged, found: Unseen
 ) -> PolicyValue:
-    log, policy = question.padded.dataset, rows[0]
-    importance = own.importance
+    log, policy = question.padded.dataset, own.row
+    importance = own.estimates.importance
     return PolicyValue(
         rows=rows,
         log=log.name,
         log_sha256=log.sha256,
         steps=log.rows,
         episodes=log.episode_start.size,
-        seen_episodes=0,
+        seen_episodes=found.seen_episodes,
         horizon=question.horizon,
         discount=log.discount,
         reward_unit="",
@@ -365,14 +231,12 @@ def _report(
         estimator=policy.estimator,
         assumption=ASSUMPTIONS[policy.estimator],
         answerable=policy.refused is None,
-        verdict=_verdict(policy, question),
+        verdict=_verdict(policy, question.confidence),
         effective_sample_size=() if importance is None else _numbers_of(importance.effective),
-        surviving_episodes=()
-        if importance is None
-        else tuple(int(one) for one in importance.surviving),
-        marginal_sample_size=_numbers_of(own.marginal.effective),
-        estimates=each,
-        notes=_notes(question, policy),
+        surviving_episodes=() if importance is None else tuple(map(int, importance.surviving)),
+        marginal_sample_size=_numbers_of(own.estimates.marginal.effective),
+        estimates=own.every,
+        notes=(*_notes(question, policy), *found.notes),
     )
 
 
@@ -380,8 +244,8 @@ def _numbers_of(array: Any) -> tuple[float, ...]:
     return tuple(map(float, array))
 
 
-def _verdict(policy: ValueRow, question: Question) -> str:
-    sure = f"{100 * question.confidence:g} %"
+def _verdict(policy: ValueRow, confidence: float) -> str:
+    sure = f"{100 * confidence:g} %"
     if policy.refused is not None:
         return f"the log cannot answer: {policy.refused}."
     assert policy.difference is not None and policy.difference_bound is not None

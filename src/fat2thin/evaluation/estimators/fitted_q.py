@@ -9,7 +9,7 @@ All logged steps serve every h: what happens is assumed to depend on the state a
 on the number of the step. Fold k is valued with what was fitted on the other folds.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,13 +61,12 @@ def rows_in_folds(array: Float[Array, "episodes steps ..."]) -> Float[Array, "fo
     return array.reshape(FOLDS, -1, *array.shape[2:])
 
 
-def design(episodes: Episodes, actions: Actions, basis: Basis) -> Design:
-    """Return the features that Q is fitted with, of at most `MOST_ROWS` rows of a log."""
+def design(
+    episodes: Episodes, actions: Actions, basis: Basis, most_rows: int = MOST_ROWS
+) -> Design:
+    """Return the features that Q is fitted with, of at most `most_rows` rows of a log."""
     rows = jax.tree.map(rows_in_folds, (episodes, actions.following))
-    per_fold = rows[1].shape[1]
-    if per_fold * FOLDS > MOST_ROWS:
-        chosen = np.random.default_rng(0).permutation(per_fold)[: MOST_ROWS // FOLDS]
-        rows = jax.tree.map(lambda array: array[:, np.sort(chosen)], rows)
+    rows = some_rows(rows, most_rows)
     kept, following = rows
     start = in_folds(episodes.observation[:, 0]), in_folds(actions.start)
     return Design(
@@ -77,6 +76,15 @@ def design(episodes: Episodes, actions: Actions, basis: Basis) -> Design:
         jax.vmap(mean_features, (0, 0, None))(*start, basis),
         in_folds(episodes.is_episode),
     )  # fmt: skip
+
+
+def some_rows(rows: Any, most_rows: int) -> Any:
+    """Return arrays of rows in folds, with at most this many rows in all, drawn at random."""
+    per_fold = jax.tree.leaves(rows)[0].shape[1]
+    if per_fold * FOLDS <= most_rows:
+        return rows
+    chosen = np.random.default_rng(0).permutation(per_fold)[: most_rows // FOLDS]
+    return jax.tree.map(lambda array: array[:, np.sort(chosen)], rows)
 
 
 def fit(rows: Design, discount: float, bounds: Float[Array, "horizon+1 2"]) -> Fit:

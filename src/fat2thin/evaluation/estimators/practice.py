@@ -11,7 +11,14 @@ from jaxtyping import Array, Float
 
 from fat2thin.evaluation.estimators.episodes import Episodes
 from fat2thin.evaluation.estimators.features import Basis, features
-from fat2thin.evaluation.estimators.fitted_q import Design, fit, in_folds, rows_in_folds
+from fat2thin.evaluation.estimators.fitted_q import (
+    MOST_ROWS,
+    Design,
+    fit,
+    in_folds,
+    rows_in_folds,
+    some_rows,
+)
 
 
 def practice_scores(
@@ -46,7 +53,7 @@ def state_values(
     episodes: Episodes, basis: Basis, bounds: Float[Array, "horizon+1 2"], discount: float
 ) -> Float[Array, "horizon+1 folds features"]:
     """Return the weights of practice's V with 0 to `horizon` steps left, without each fold."""
-    rows = jax.tree.map(rows_in_folds, episodes)
+    rows = some_rows(jax.tree.map(rows_in_folds, episodes), MOST_ROWS)
     empty = jnp.zeros((*rows.reward.shape, 0))
     of_rows = jax.vmap(features, (0, 0, None))
     here, following = (of_rows(seen, empty, basis) for seen in (rows.observation, rows.following))
