@@ -54,7 +54,7 @@ def dossier(
 
     asked = Request(folder, log, limits, against, minutes, show_cases)
     with plain_errors(ValueError, OSError), _Bar() as shown:
-        found = make_dossier(load(folder), asked, out, shown)
+        found = make_dossier(load(folder), asked, out, shown.begin)
     print(f"{found.verdict}: {printable(folder)}")
     for one in found.findings:
         if one.state != "holds":

@@ -4,10 +4,9 @@ import dataclasses
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from fat2thin import __version__
 from fat2thin.policies.plain import NotPlainError, plain_policy
@@ -28,11 +27,8 @@ MOST_TYPED = 60  # columns of a patient that can be typed
 _STEPS = 7  # parts that the progress counts
 
 
-class Shown(Protocol):
-    """What shows the progress."""
-
-    def begin(self, part: str, done: int, of: int) -> None:
-        """Show that a part begins."""
+Begin = Callable[[str, int, int], None]
+"""Called when a part begins, with its name, the number of parts done, and of all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +70,9 @@ class Request:
 class _Clock:
     """Counts parts, and the time that is left."""
 
-    def __init__(self, minutes: float, shown: Shown | None) -> None:
+    def __init__(self, minutes: float, begin: Begin | None) -> None:
         self._began, self._seconds = time.perf_counter(), 60.0 * minutes
-        self._shown, self._done = shown, 0
+        self._begin, self._done = begin, 0
         self.parts: dict[str, float] = {}
 
     @property
@@ -92,8 +88,8 @@ class _Clock:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Show and time a part."""
-        if self._shown is not None:
-            self._shown.begin(name, self._done, _STEPS)
+        if self._begin is not None:
+            self._begin(name, self._done, _STEPS)
         began = time.perf_counter()
         yield
         self.parts[name] = time.perf_counter() - began
@@ -101,7 +97,7 @@ class _Clock:
 
 
 def make_dossier(
-    run: Run, request: Request, out: Path | None = None, shown: Shown | None = None
+    run: Run, request: Request, out: Path | None = None, begin: Begin | None = None
 ) -> Dossier:
     """Make the dossier of a run in a folder, and write its page and its JSON twin."""
     if run.folder is None:
@@ -111,7 +107,7 @@ def make_dossier(
     page = out or run.folder / Path(DOSSIER).with_suffix(".html")
     twin = page.with_suffix(".json")
     refuse_existing(page, twin)
-    clock = _Clock(request.minutes, shown)
+    clock = _Clock(request.minutes, begin)
     with clock.part("reading run and log"):
         subject = open_subject(run, request.log, request.limits)
     influence, answers = _answers(subject, request, clock)

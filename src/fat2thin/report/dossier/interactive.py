@@ -39,7 +39,7 @@ def typed_policy(subject: Subject, order: list[int]) -> dict[str, Any] | str:
             for one in plain.actions
         ],
         "observations": [
-            {"name": one.name, "label": one.label, "range": rounded(ends),
+            {"name": one.name, "label": one.label, "range": ends,
              "transform": None if one.transform is None else dataclasses.asdict(one.transform)}
             for one, ends in zip(plain.observations, subject.ranges, strict=True)
         ],

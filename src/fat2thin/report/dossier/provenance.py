@@ -174,4 +174,6 @@ def training_command(run: Run, folder: str) -> str:
 
 
 def _word(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    # A list of one number needs its comma.
+    several = isinstance(value, tuple | list)
+    return ",".join(map(str, value)) + "," * (len(value) == 1) if several else str(value)

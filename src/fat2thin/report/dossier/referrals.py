@@ -122,7 +122,7 @@ def _map(subject: Subject, influence: Influence) -> tuple[dict[str, Any] | None,
     )[..., 0]  # fmt: skip
     return {
         "kind": "map", "x_label": x.label, "y_label": y.label, "x": found.x, "y": found.y,
-        "logged": [subject.ranges[varied[0]], subject.ranges[varied[1]]],
+        "logged": [subject.ranges[place] for place in varied[:2]],
         "shade": shade, "shades": _SHADES, "referred": found.decision.referred.astype(int),
         "dose": middle.astype(np.float32), "dose_label": policy.action_columns[0].label,
     }, ()  # fmt: skip

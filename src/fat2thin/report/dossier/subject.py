@@ -16,6 +16,7 @@ from fat2thin.data.row_arrays import blocks
 from fat2thin.evaluation.caution import decisions_on
 from fat2thin.evaluation.held_out import check_fits
 from fat2thin.evaluation.limited import states_of
+from fat2thin.evaluation.unseen import unseen_episodes
 from fat2thin.policies.decision import Decision
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
@@ -61,9 +62,9 @@ class Subject:
 
     @property
     def ranges(self) -> tuple[tuple[float, float], ...]:
-        """The logged range of every observation column."""
+        """The logged range of every column, to three digits: its ends are single patients."""
         low, high = data.dataset.extremes(self.log.observation)
-        return tuple(zip(low.tolist(), high.tolist(), strict=True))
+        return tuple((float(f"{a:.3g}"), float(f"{b:.3g}")) for a, b in zip(low, high, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,9 @@ def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subjec
         judged, unseen = (learned, False) if held_out is None else (held_out, True)
         whose = "the held-out episodes of its log" if unseen else "the log that it learned from"
     else:
-        judged, unseen, whose = dataset, True, f"the episodes of {Path(name).name}"
+        fresh = unseen_episodes([run], dataset)
+        judged, unseen, remarks = fresh.dataset, fresh.unseen, fresh.notes
+        whose = f"the episodes of {Path(name).name}"
     if judged.rows > MOST_ROWS:
         judged = subsample(judged, share=MOST_ROWS / judged.rows, seed=0)
         whose = f"{judged.rows:,} rows of {whose}, in whole episodes"

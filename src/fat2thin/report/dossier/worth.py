@@ -153,7 +153,9 @@ def _possible(subject: Subject) -> float | None:
         chosen = np.unique(np.linspace(0, len(rows.reward) - 1, MOST_STATES).astype(int))
         state = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf)[place], run.states)
         critics = algorithm.critics(state, problem, run.program.config)
-        values = critics.minimum(rows.observation[chosen], rows.action[chosen])
+        values = critics.minimum(
+            *(jnp.asarray(part[chosen]) for part in (rows.observation, rows.action))
+        )
         found = np.asarray(values, np.float64) + scales.level
         slack = SLACK * (bounds.high - bounds.low)
         shares.append(np.mean((bounds.low - slack <= found) & (found <= bounds.high + slack)))
