@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import hashlib
 
 import jax
@@ -157,3 +158,18 @@ def test_a_registered_reader_is_used(monkeypatch):
     assert "clinic/..." in data.names()
     with pytest.raises(ValueError, match="already have a reader"):
         data.register_reader(Reader("clinic/", lambda name, seed: make()))
+
+
+def test_propensities_may_be_densities_above_one():
+    arrays = {"observation": [0.0, 1.0], "action": [0.1, 0.2], "reward": [1.0, 0.0]}
+    box = {"episode": [0, 0], "terminal": [0, 1], "action_low": 0.0, "action_high": 1.0}
+    made = functools.partial(Dataset.from_arrays, **arrays, **box, propensity=[0.5, 7.0])
+    with pytest.raises(ValueError, match="propensity_is_density"):
+        made()
+    dense = made(propensity_is_density=True)
+    assert dense.propensity.tolist() == [0.5, 7.0]
+    halved = dataclasses.replace(dense, propensity=dense.propensity / 7.0)
+    as_probability = dataclasses.replace(halved, propensity_is_density=False)
+    assert halved.sha256 != as_probability.sha256
+    with pytest.raises(ValueError, match="propensity"):
+        Dataset.from_arrays(**arrays, **box, propensity=[0.5, 0.0], propensity_is_density=True)

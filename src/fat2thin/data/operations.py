@@ -35,6 +35,7 @@ class RawLog(NamedTuple):
     """Shape (rows, observation), or None if the file has none."""
     propensity: np.ndarray | None = None
     """Shape (rows,): the probability of the logged action, or None if unknown."""
+    propensity_is_density: bool = False
     observation_columns: tuple[Column, ...] = ()
     """Names, units and transforms of the observation's columns; empty if the file has none."""
     action_columns: tuple[Column, ...] = ()
@@ -108,6 +109,7 @@ def assemble(
         action_high=box.high,
         discount=box.discount,
         propensity=None if raw.propensity is None else left(raw.propensity),
+        propensity_is_density=raw.propensity_is_density,
         observation_columns=raw.observation_columns,
         action_columns=raw.action_columns,
         origin=Origin(kept, copies, raw.next_observation is None, places),
@@ -312,7 +314,8 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     for other in datasets[1:]:
         refused = f"data sets {first.name!r} and {other.name!r} cannot be joined"
         same = ("observation_columns", "action_columns", "action_low", "action_high", "discount")
-        for field in ("observation_size", "action_size", *same):
+        kind = ("propensity_is_density",) if first.arrays == other.arrays else ()
+        for field in ("observation_size", "action_size", *same, *kind):
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
                 raise ValueError(
