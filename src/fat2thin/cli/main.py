@@ -16,6 +16,7 @@ import tyro
 
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
+from fat2thin.cli.certificates import certify
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
 from fat2thin.cli.deploy import decide, map_states
 from fat2thin.cli.dossier import dossier
@@ -372,6 +373,7 @@ command("Train")(track)
 command("Judge")(report)
 command("Judge")(dossier)
 command("Deploy")(decide)
+command("Deploy")(certify)
 command("Deploy", "map")(map_states)
 command("Paper")(reproduce)
 command("Paper")(claims)
