@@ -18,7 +18,7 @@ from fat2thin import __version__
 from fat2thin.cli import data as data_cli
 from fat2thin.cli.certificates import certify
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
-from fat2thin.cli.deploy import decide, map_states
+from fat2thin.cli.deploy import decide, export, map_states
 from fat2thin.cli.dossier import dossier
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
 from fat2thin.cli.judge import value
@@ -346,23 +346,42 @@ command("Judge")(value)
 
 
 @command("Judge")
-def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
-    """Check the integrity of a run or of a dossier.
+def verify(
+    folder: _RunFolder,
+    /,
+    replay: int | None = None,
+    certificate: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    dossier: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> None:
+    """Check the integrity of a run, an export or a dossier.
 
     Nothing is changed. The exit status is 1 on failure.
 
     Args:
-        folder: Run folder of a finished or unfinished run, or the JSON file of a dossier.
+        folder: Run folder of a finished or unfinished run, the folder of an export, or the JSON
+            file of a dossier.
+        certificate: With an export: the certificate that it must name.
+        dossier: With an export: the dossier that it must name.
         replay: Recompute at least this many steps from the start and compare bits, and also the
             steps after the newest checkpoint if they are no more; 0 disables. By default the steps
             of the first metrics row.
     """
+    from fat2thin.export.verification import is_export, verify_export
     from fat2thin.report.dossier.twin import verify_dossier
     from fat2thin.runs.dossier_file import is_dossier
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
-        found = verify_dossier(folder) if is_dossier(folder) else check(folder, replay)
+        if replay is not None and (is_dossier(folder) or is_export(folder)):
+            raise ValueError("--replay needs a run folder")
+        if is_export(folder):
+            found = verify_export(folder, certificate, dossier)
+        elif certificate or dossier:
+            raise ValueError("--certificate and --dossier need the folder of an export")
+        elif is_dossier(folder):
+            found = verify_dossier(folder)
+        else:
+            found = check(folder, replay)
     print(found)
     if not found.passed:
         sys.exit(1)
@@ -374,6 +393,7 @@ command("Judge")(report)
 command("Judge")(dossier)
 command("Deploy")(decide)
 command("Deploy")(certify)
+command("Deploy")(export)
 command("Deploy", "map")(map_states)
 command("Paper")(reproduce)
 command("Paper")(claims)

@@ -29,6 +29,9 @@ from fat2thin.policies.limit_language import Limit
 from fat2thin.policies.networks import Linear, Trunk
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 
+OF_LOG = ("mean", "whitening", "centroids", "radius", "threshold")
+"""The arrays of a summary of the log that decide whether a state is referred."""
+
 
 class NotPlainError(ValueError):
     """Raised for a policy whose network or family has no plain description."""
@@ -105,7 +108,7 @@ class PlainReferral:
     """The summary of a log, which holds no row of it, and the thresholds."""
 
     arrays: dict[str, ndarray]
-    """The arrays of `fat2thin.data.coverage.Coverage`, by name."""
+    """Those of `fat2thin.data.coverage.Coverage` in `OF_LOG`, by name."""
     thresholds: Thresholds
     transforms: Transforms = ()
     """Transforms of the observation's columns, before the summary's own mean and whitening."""
@@ -297,7 +300,9 @@ def _referral(policy: Policy) -> PlainReferral | None:
     if referral is None or not hasattr(referral.coverage, "arrays"):
         return None
     coverage = referral.coverage
-    return PlainReferral(coverage.arrays(), referral.thresholds, coverage.transforms)
+    arrays = coverage.arrays()
+    needed = {name: arrays[name] for name in OF_LOG}
+    return PlainReferral(needed, referral.thresholds, coverage.transforms)
 
 
 def _transforms(transforms: Transforms) -> list[dict[str, Any] | None]:

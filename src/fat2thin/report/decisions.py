@@ -14,6 +14,7 @@ import pyarrow.parquet as arrow_parquet
 from fat2thin.atomic_files import write
 from fat2thin.data.nearest_cases import LoggedCases
 from fat2thin.data.states import States
+from fat2thin.export.deployed import DeployedPolicy
 from fat2thin.policies.decision import CONFLICT, FORBIDDEN, INVALID, REASONS, Decision
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
@@ -24,7 +25,10 @@ _BLOCK = 100_000  # states that are decided at once
 
 
 def decisions_table(
-    policy: Policy, states: States, cases: LoggedCases | None = None, nearest: int = 10
+    policy: Policy | DeployedPolicy,
+    states: States,
+    cases: LoggedCases | None = None,
+    nearest: int = 10,
 ) -> tuple[pa.Table, Table]:
     """Return one row per state, and how many were referred for each reason.
 
@@ -106,7 +110,11 @@ def _between(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 
 
 def _columns(
-    policy: Policy, states: States, rows: slice, cases: LoggedCases | None, nearest: int
+    policy: Policy | DeployedPolicy,
+    states: States,
+    rows: slice,
+    cases: LoggedCases | None,
+    nearest: int,
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the columns of some rows, and the number of referrals by reason."""
     seen, faults = states.observation[rows], states.faults[rows]
@@ -140,8 +148,8 @@ def _columns(
 
 
 def _cases(
-    policy: Policy, found: Decision, seen: np.ndarray, band: tuple[np.ndarray, np.ndarray],
-    cases: LoggedCases, nearest: int,
+    policy: Policy | DeployedPolicy, found: Decision, seen: np.ndarray,
+    band: tuple[np.ndarray, np.ndarray], cases: LoggedCases, nearest: int,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return means of the nearest logged steps; nan for a state that cannot be read."""
     known = ~found.because[INVALID]
