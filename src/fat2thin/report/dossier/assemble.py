@@ -11,7 +11,7 @@ from pathlib import Path
 from fat2thin import __version__
 from fat2thin.policies.plain import NotPlainError, plain_policy
 from fat2thin.report.dossier import behaviour, bounds, provenance, referrals, worth
-from fat2thin.report.dossier.answer import QUESTIONS, Answer, NotRun, plain_numbers
+from fat2thin.report.dossier.answer import QUESTIONS, Answer, plain_numbers
 from fat2thin.report.dossier.influence import Influence, measure_influence
 from fat2thin.report.dossier.interactive import typed_policy
 from fat2thin.report.dossier.page import save_page
@@ -166,10 +166,8 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> tuple[Influen
         again = shlex.join(["fat2thin", "value", str(request.folder)])
         value = worth.worth(subject, others, clock.left, again)
     with clock.part("certificate"):
-        missing = (
-            NotRun("the certificate", "it was not run", f"fat2thin certify {folder} BOX.toml"),
-        )
-        largest = bounds.largest_found(subject, dict(doing.facts), missing)
+        again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
+        largest = bounds.largest_dose(subject, influence, doing.facts, clock.left, again)
     commands = [provenance.training_command(run, str(request.folder)), request.command()]
     with clock.part("checking the log"):
         made = provenance.origin(subject, _hashes(subject), commands)

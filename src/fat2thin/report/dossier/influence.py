@@ -30,6 +30,10 @@ class Influence:
         """Return the columns that move the band most."""
         return self.order[:count].tolist()
 
+    def varied(self, subject: Subject) -> list[int]:
+        """Return the columns that vary in the log, those that move the band most first."""
+        return [place for place in self.order.tolist() if np.ptp(subject.ranges[place]) > 0]
+
     def table(self, subject: Subject) -> Table:
         """Return a table of the columns that move the band most."""
         policy = subject.policy

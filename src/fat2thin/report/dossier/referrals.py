@@ -109,7 +109,7 @@ def _single_cases(subject: Subject) -> Table:
 def _map(subject: Subject, influence: Influence) -> tuple[dict[str, Any] | None, tuple]:
     """Return the map of the two columns that move the band most."""
     policy = subject.policy
-    varied = [place for place in influence.order.tolist() if np.ptp(subject.ranges[place]) > 0]
+    varied = influence.varied(subject)
     if len(varied) < 2:
         why = "a map needs two columns that vary"
         return None, (NotRun("the map of states", why, "fat2thin map RUN X Y"),)

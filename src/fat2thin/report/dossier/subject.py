@@ -1,6 +1,7 @@
 """What a dossier is about: a run, its policy, and the logged episodes on which it is judged."""
 
 import dataclasses
+import decimal
 import functools
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,15 @@ class Subject:
 
     @property
     def ranges(self) -> tuple[tuple[float, float], ...]:
-        """The logged range of every column, to three digits: its ends are single patients."""
+        """The logged range of every column, rounded outward to three digits.
+
+        The exact ends are values of single patients.
+        """
         low, high = data.dataset.extremes(self.log.observation)
-        return tuple((float(f"{a:.3g}"), float(f"{b:.3g}")) for a, b in zip(low, high, strict=True))
+        return tuple(
+            (_outward(a, -1), _outward(b, 1))
+            for a, b in zip(low.tolist(), high.tolist(), strict=True)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,3 +160,13 @@ def _load(run: Run, name: str, given: bool) -> Dataset:
     except OSError as error:
         way = "" if given else "; give the log, or another one to judge it on, with --log"
         raise ValueError(f"{name} cannot be read: {error.strerror or error}{way}") from error
+
+
+def _outward(value: float, side: int) -> float:
+    """Return a number of three digits that is not below (side 1) or not above (−1) the value."""
+    if not value:
+        return 0.0
+    exact = decimal.Decimal(value)
+    last = decimal.Decimal(1).scaleb(exact.adjusted() - 2)
+    rounding = decimal.ROUND_CEILING if side > 0 else decimal.ROUND_FLOOR
+    return float(exact.quantize(last, rounding))

@@ -108,12 +108,12 @@ function drawMap(host, map) {
       if (i < row.length && row[i] === row[start]) continue;
       const x = plot.px(map.x[start] - step[0] / 2);
       const y = plot.py(map.y[j] + step[1] / 2);
-      draw(row[start], { x, y, width: plot.px(map.x[i - 1] + step[0] / 2) - x + 0.4, height: plot.py(map.y[j] - step[1] / 2) - y + 0.4 });
+      draw(row[start], { x, y, width: plot.px(map.x[i - 1] + step[0] / 2) - x, height: plot.py(map.y[j] - step[1] / 2) - y });
       start = i;
     }
   });
-  cells(map.shade, (level, rect) => { if (level) shape("rect", { ...rect, class: "density", "fill-opacity": ((0.6 * level) / (map.shades - 1)).toFixed(3) }, plot.under); });
-  cells(map.referred, (refers, rect) => { if (refers) shape("rect", { ...rect, class: "referred" }, plot.under); });
+  cells(map.shade, (level, rect) => { if (level) shape("rect", { ...rect, class: "density cell", "fill-opacity": ((0.6 * level) / (map.shades - 1)).toFixed(3) }, plot.under); });
+  cells(map.referred, (refers, rect) => { if (refers) shape("rect", { ...rect, class: "referred cell" }, plot.under); });
   const [[x1, x2], [y1, y2]] = map.logged;
   shape("rect", { x: plot.px(x1), width: plot.px(x2) - plot.px(x1), y: plot.py(y2), height: plot.py(y1) - plot.py(y2), class: "range" }, plot.over);
   const cover = shape("rect", { x: plot.left, y: plot.top, width: plot.right - plot.left, height: plot.bottom - plot.top, class: "cover" }, plot.over);
@@ -154,7 +154,27 @@ function drawIntervals(host, { names, value, low, high, reference, level, x_labe
   host.append(legendOf([["line", "var(--thin)", `estimate and ${level} interval`], ["line", "var(--soft)", "current practice", "1 3"]]));
 }
 
-const PICTURES = { intervals: drawIntervals, bands: drawBands, histogram: drawHistogram, map: drawMap };
+// Proven bounds by ranges of one column.
+function drawRanges(host, { names, low, high, found: worst, x_label: xLabel, y_label: yLabel }) {
+  const [panel] = panelsIn(host, [""]);
+  const every = [...low, ...high].filter((one) => one !== null);
+  const margin = 0.08 * (Math.max(...every) - Math.min(...every) || 1);
+  const plot = new Plot(panel, {
+    x: [0.4, names.length + 0.6], y: [Math.min(...every) - margin, Math.max(...every) + margin], xTicks: [], xLabel, yLabel, height: 280,
+    label: `proven bounds of ${yLabel} by ${xLabel}: at most ${words(Math.max(...every), 3)}`,
+  });
+  names.forEach((name, k) => {
+    if (high[k] === null) return;
+    const x = plot.px(k + 1);
+    const bar = shape("rect", { x: x - 14, width: 28, y: plot.py(high[k]), height: Math.max(plot.py(low[k]) - plot.py(high[k]), 1.5), class: "band" }, plot.over);
+    labelled(bar, `${xLabel} ${name}: proven from ${words(low[k])} to ${words(high[k])}; highest found ${words(worst[k])}`);
+    if (worst[k] !== null) shape("line", { x1: x - 18, x2: x + 18, y1: plot.py(worst[k]), y2: plot.py(worst[k]), class: "done" }, plot.over);
+    plot.text(x, plot.bottom + 17, String(name), "middle");
+  });
+  host.append(legendOf([["area", "var(--thin)", "proven: no dose outside"], ["line", "var(--logged)", "highest dose found"]]));
+}
+
+const PICTURES = { intervals: drawIntervals, ranges: drawRanges, bands: drawBands, histogram: drawHistogram, map: drawMap };
 
 function drawPictures() {
   found.dossier.answers.forEach(({ picture }, i) => {

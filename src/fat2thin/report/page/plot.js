@@ -59,7 +59,7 @@ function panelsIn(host, titles) {
 
 // A plot with two axes. `x` and `y` are [lowest, highest]; `label` is for screen readers.
 class Plot {
-  constructor(panel, { x, y, xLabel, yLabel, height, label, yTicks, compact }) {
+  constructor(panel, { x, y, xLabel, yLabel, height, label, xTicks, yTicks, compact }) {
     this.width = Math.max(240, Math.round(panel.clientWidth));
     this.height = height || 260;
     this.left = 56;
@@ -71,7 +71,7 @@ class Plot {
     const view = `0 0 ${this.width} ${this.height}`;
     this.svg = shape("svg", { viewBox: view, role: "img", "aria-label": label }, panel);
     this.under = shape("g", {}, this.svg);
-    this.drawAxes(xLabel, yLabel, yTicks);
+    this.drawAxes(xLabel, yLabel, xTicks, yTicks);
     clipCount += 1;
     const cut = shape("clipPath", { id: `cut${clipCount}` }, this.svg);
     shape("rect", {
@@ -91,8 +91,8 @@ class Plot {
     return this.bottom - ((value - this.y[0]) / (this.y[1] - this.y[0])) * (this.bottom - this.top);
   }
 
-  drawAxes(xLabel, yLabel, yTicks) {
-    const across = ticks(...this.x, Math.min(6, (this.right - this.left) / 75));
+  drawAxes(xLabel, yLabel, xTicks, yTicks) {
+    const across = xTicks || ticks(...this.x, Math.min(6, (this.right - this.left) / 75));
     for (const value of yTicks || ticks(...this.y, (this.bottom - this.top) / 45)) {
       const y = this.py(value);
       shape("line", { class: "grid", x1: this.left, x2: this.right, y1: y, y2: y }, this.svg);
