@@ -18,9 +18,12 @@ import tyro
 
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
+from fat2thin.cli.certificates import certify
 from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
 from fat2thin.cli.deploy import decide, export, map_states
+from fat2thin.cli.dossier import dossier
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
+from fat2thin.cli.judge import value
 from fat2thin.cli.reading import (
     check_arguments,
     command_options,
@@ -33,7 +36,12 @@ from fat2thin.cli.reading import (
 from fat2thin.cli.track import track
 from fat2thin.engine import compilation_cache
 from fat2thin.settings.options import RunOptions
-from fat2thin.terminal_text import plain_errors, printable, use_for_logs_and_warnings
+from fat2thin.terminal_text import (
+    plain_errors,
+    printable,
+    printable_lines,
+    use_for_logs_and_warnings,
+)
 
 if TYPE_CHECKING:
     from fat2thin.training import Run
@@ -106,7 +114,7 @@ def train(
     if found.sources:
         print(f"settings from {spec.settings_from}: {' '.join(found.sources)}")
     if chosen:
-        print(printable(chosen))
+        print(printable_lines(chosen))
     with plain_errors(
         training.TrainingDiverged, data.DataFileError, TaskError, TaskFailed,
         training.OtherRunError, training.NoRunError, training.DamagedError,
@@ -333,6 +341,9 @@ def validate(
             print("", *map(printable, save_log_figures(run, log, out, seed)), sep="\n")
 
 
+command("Judge")(value)
+
+
 @command("Judge")
 def verify(
     folder: _RunFolder,
@@ -341,12 +352,13 @@ def verify(
     certificate: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     dossier: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
-    """Check the integrity of a run or an export without changing it.
+    """Check the integrity of a run, an export or a dossier.
 
-    The exit status is 1 on failure.
+    Nothing is changed. The exit status is 1 on failure.
 
     Args:
-        folder: Run folder of a finished or unfinished run, or the folder of an export.
+        folder: Run folder of a finished or unfinished run, the folder of an export, or the JSON
+            file of a dossier.
         certificate: With an export: the certificate that it must name.
         dossier: With an export: the dossier that it must name.
         replay: Recompute at least this many steps from the start and compare bits, and also the
@@ -354,15 +366,19 @@ def verify(
             of the first metrics row.
     """
     from fat2thin.export.verification import is_export, verify_export
+    from fat2thin.report.dossier.twin import verify_dossier
+    from fat2thin.runs.dossier_file import is_dossier
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
+        if replay is not None and (is_dossier(folder) or is_export(folder)):
+            raise ValueError("--replay needs a run folder")
         if is_export(folder):
-            if replay is not None:
-                raise ValueError("--replay needs a run folder, this is an export")
             found = verify_export(folder, certificate, dossier)
         elif certificate or dossier:
             raise ValueError("--certificate and --dossier need the folder of an export")
+        elif is_dossier(folder):
+            found = verify_dossier(folder)
         else:
             found = check(folder, replay)
     print(found)
@@ -373,7 +389,9 @@ def verify(
 command("Train")(sweep)
 command("Train")(track)
 command("Judge")(report)
+command("Judge")(dossier)
 command("Deploy")(decide)
+command("Deploy")(certify)
 command("Deploy")(export)
 command("Deploy", "map")(map_states)
 command("Paper")(reproduce)

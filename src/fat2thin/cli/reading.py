@@ -22,13 +22,17 @@ from fat2thin.terminal_text import closest_first, did_you_mean, printable
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
 LISTS = (
+    "against",
+    "above",
     "at",
+    "below",
     "formats",
     "grid",
     "keep",
     "set",
     "slurm",
     "snapshots",
+    "table",
 )  # options that take several values
 
 
