@@ -336,21 +336,35 @@ def validate(
 
 
 @command("Judge")
-def verify(folder: _RunFolder, /, replay: int | None = None) -> None:
-    """Check the integrity of a run folder without changing it.
+def verify(
+    folder: _RunFolder,
+    /,
+    replay: int | None = None,
+    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+) -> None:
+    """Check the integrity of a run or a certificate without changing it.
 
-    The exit status is 1 on failure.
+    A certificate is proven again by an independent checker. The exit status is 1 on failure.
 
     Args:
-        folder: Run folder of a finished or unfinished run.
+        folder: Run folder of a finished or unfinished run, or the JSON file of a certificate.
+        run: With a certificate: the run folder of its policy, if it has moved.
         replay: Recompute at least this many steps from the start and compare bits, and also the
             steps after the newest checkpoint if they are no more; 0 disables. By default the steps
             of the first metrics row.
     """
+    from fat2thin.safety import is_certificate, verify_certificate
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
-        found = check(folder, replay)
+        if is_certificate(folder):
+            if replay is not None:
+                raise ValueError("--replay needs a run folder, this is a certificate")
+            found = verify_certificate(folder, run)
+        elif run is not None:
+            raise ValueError("--run needs a certificate")
+        else:
+            found = check(folder, replay)
     print(found)
     if not found.passed:
         sys.exit(1)
