@@ -190,7 +190,7 @@ def test_a_broken_folder_has_the_findings_of_the_log_in_memory(code, tmp_path, m
     )
     box = Box(folder.action_low, folder.action_high, folder.discount)
     expected = check(raw, box)
-    assert [finding.code for finding in report.errors][0] == "other_hash"
+    assert report.errors[0].code == "other_hash"
     report = dataclasses.replace(report, errors=report.errors[1:], note="")
     assert report == dataclasses.replace(expected, note="")
 

@@ -349,16 +349,19 @@ def verify(
     folder: _RunFolder,
     /,
     replay: int | None = None,
+    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     certificate: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     dossier: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
-    """Check the integrity of a run, an export or a dossier.
+    """Check the integrity of a run, certificate, export or dossier.
 
-    Nothing is changed. The exit status is 1 on failure.
+    Nothing is changed. A certificate is proven again by an independent checker. The exit status is
+    1 on failure.
 
     Args:
         folder: Run folder of a finished or unfinished run, the folder of an export, or the JSON
-            file of a dossier.
+            file of a certificate or a dossier.
+        run: With a certificate: the run folder of its policy, if it has moved.
         certificate: With an export: the certificate that it must name.
         dossier: With an export: the dossier that it must name.
         replay: Recompute at least this many steps from the start and compare bits, and also the
@@ -368,19 +371,28 @@ def verify(
     from fat2thin.export.verification import is_export, verify_export
     from fat2thin.report.dossier.twin import verify_dossier
     from fat2thin.runs.dossier_file import is_dossier
+    from fat2thin.safety import is_certificate, verify_certificate
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
-        if replay is not None and (is_dossier(folder) or is_export(folder)):
-            raise ValueError("--replay needs a run folder")
-        if is_export(folder):
-            found = verify_export(folder, certificate, dossier)
-        elif certificate or dossier:
-            raise ValueError("--certificate and --dossier need the folder of an export")
-        elif is_dossier(folder):
-            found = verify_dossier(folder)
-        else:
-            found = check(folder, replay)
+        kinds = {"export": is_export, "certificate": is_certificate, "dossier": is_dossier}
+        kind = next((name for name, fits in kinds.items() if fits(folder)), "run")
+        options = {
+            "replay": (replay, "run"), "run": (run, "certificate"),
+            "certificate": (certificate, "export"), "dossier": (dossier, "export"),
+        }  # fmt: skip
+        for name, (given, needed) in options.items():
+            if given is not None and kind != needed:
+                raise ValueError(f"--{name} is for a {needed}; {folder} is a {kind}")
+        match kind:
+            case "export":
+                found = verify_export(folder, certificate, dossier)
+            case "certificate":
+                found = verify_certificate(folder, run)
+            case "dossier":
+                found = verify_dossier(folder)
+            case _:
+                found = check(folder, replay)
     print(found)
     if not found.passed:
         sys.exit(1)
