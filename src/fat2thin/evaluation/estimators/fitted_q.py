@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, Episodes
 from fat2thin.evaluation.estimators.features import Basis, features, mean_features
@@ -51,7 +51,7 @@ class Fit(NamedTuple):
     """The mean of φ in the first states."""
 
 
-def in_folds(array: Float[Array, "episodes ..."]) -> Float[Array, "folds part ..."]:
+def in_folds(array: Shaped[Array, "episodes ..."]) -> Shaped[Array, "folds part ..."]:
     """Return an array with its episodes cut into `FOLDS` stretches."""
     return array.reshape(FOLDS, -1, *array.shape[1:])
 
