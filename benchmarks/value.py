@@ -29,10 +29,11 @@ from jax import Array, lax
 from fat2thin.evaluation import refusal
 from fat2thin.evaluation.estimators.behaviour import behaviour_density
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes, value_bounds
-from fat2thin.evaluation.estimators.estimates import draw_bases, estimates
+from fat2thin.evaluation.estimators.estimates import estimates
+from fat2thin.evaluation.estimators.features import draw_bases
 from fat2thin.evaluation.estimators.fitted_q import design, fit
 from fat2thin.evaluation.estimators.intervals import bootstrap
-from fat2thin.evaluation.estimators.marginal import ratio_scores
+from fat2thin.evaluation.estimators.marginal import marginal_scores
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.padding import DRAWS
 from fat2thin.evaluation.value_rows import MOST_UNITS, ORDER, ROWS_PER_UNIT
@@ -108,7 +109,8 @@ def estimated(given: tuple, case: Case, rows: int, key: Array) -> dict[str, Arra
     """Return the numbers of every policy and estimator on one log."""
     episodes, policies, behaviour, per_unit = given
     units = int(np.clip(rows // ROWS_PER_UNIT, 16, MOST_UNITS))
-    bases = draw_bases(jax.random.key(0), episodes, units)
+    columns = episodes.observation.shape[-1], episodes.action.shape[-1]
+    bases = draw_bases(jax.random.key(0), *columns, units)
     logged = episodes.here > 0
     least = jnp.min(jnp.where(logged, episodes.reward, jnp.inf))
     most = jnp.max(jnp.where(logged, episodes.reward, -jnp.inf))
@@ -125,10 +127,11 @@ def estimated(given: tuple, case: Case, rows: int, key: Array) -> dict[str, Arra
         assert actions.log_density is not None
         inside = episodes.here * jnp.isfinite(actions.log_density)
         ratio = jnp.where(inside > 0, jnp.exp(actions.log_density - guessed), 0.0)
-        arrays = episodes, actions, bases.both, bases.states
         features = design(episodes, actions, bases.both)
         fitted = fit(features, case.discount, bounds)
-        without = ratio_scores(*arrays, features, fitted, ratio, case.discount, bounds)
+        without = marginal_scores(
+            episodes, actions, bases, features, fitted, ratio, case.discount, bounds
+        )
         every = found._asdict() | {"estimated": without}
         scores = jnp.stack([every[name].scores for name in ESTIMATORS])
         nothing, sure = jnp.zeros(()), jnp.full((), jnp.inf)
