@@ -105,7 +105,9 @@ def prepared(log: Log, policies: dict[str, Policy], key: Array) -> tuple:
     return episodes, stacked, jnp.where(log.here > 0, log.log_density, 0.0), per_unit
 
 
-def estimated(given: tuple, case: Case, rows: int, key: Array) -> dict[str, Array]:
+def estimated(
+    given: tuple, case: Case, rows: int, key: Array, names: tuple[str, ...]
+) -> dict[str, Array]:
     """Return the numbers of every policy and estimator on one log."""
     episodes, policies, behaviour, per_unit = given
     units = int(np.clip(rows // ROWS_PER_UNIT, 16, MOST_UNITS))
@@ -126,6 +128,7 @@ def estimated(given: tuple, case: Case, rows: int, key: Array) -> dict[str, Arra
         found = estimates(episodes, actions, behaviour, bases, bounds, case.discount)
         assert actions.log_density is not None
         inside = episodes.here * jnp.isfinite(actions.log_density)
+        # What no name asks for is not compiled.
         ratio = jnp.where(inside > 0, jnp.exp(actions.log_density - guessed), 0.0)
         features = design(episodes, actions, bases.both)
         fitted = fit(features, case.discount, bounds)
@@ -133,10 +136,10 @@ def estimated(given: tuple, case: Case, rows: int, key: Array) -> dict[str, Arra
             episodes, actions, bases, features, fitted, ratio, case.discount, bounds
         )
         every = found._asdict() | {"estimated": without}
-        scores = jnp.stack([every[name].scores for name in ESTIMATORS])
+        scores = jnp.stack([every[name].scores for name in names])
         nothing, sure = jnp.zeros(()), jnp.full((), jnp.inf)
         facts = []
-        for name in ESTIMATORS:
+        for name in names:
             one = every[name]
             weighted = name != "fitted_q"
             of_histories = name in ("importance", "doubly_robust")
@@ -169,7 +172,12 @@ def largest(scores: Array) -> Array:
 
 
 def study(
-    case: Case, rows: int, logs: int, policies: dict[str, Policy], at_once: int = AT_ONCE
+    case: Case,
+    rows: int,
+    logs: int,
+    policies: dict[str, Policy],
+    at_once: int = AT_ONCE,
+    names: tuple[str, ...] = ESTIMATORS,
 ) -> dict[str, np.ndarray]:
     """Return the numbers of all logs, stacked."""
     episodes = case.episodes(rows)
@@ -186,7 +194,7 @@ def study(
     def judge(given: tuple, keys: Array) -> dict[str, Array]:
         def one(given: tuple) -> dict[str, Array]:
             of_log, key = given
-            return estimated(of_log, case, rows, key)
+            return estimated(of_log, case, rows, key, names)
 
         return lax.map(one, (given, keys))
 
