@@ -8,8 +8,8 @@
 Shares are of states of new episodes; intervals are 95 %, by a bootstrap of whole episodes, and for
 treatment of whole logs. The robot (extra mujoco) is regenerated/hopper-medium, two logs of 20,000
 rows. Times are for 100,000 rows of 31 columns on two cores: by the clock, and of both cores
-together, which counts less of what other programs do. The numbers are in docs/results/coverage.json,
-the picture is docs/images/coverage.png.
+together, which counts less of what other programs do. The numbers are in
+docs/results/coverage.json, the picture is docs/images/coverage.png.
 """
 
 import argparse

@@ -22,14 +22,19 @@ from fat2thin.terminal_text import closest_first, did_you_mean, printable
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
 LISTS = (
+    "against",
+    "above",
     "at",
+    "below",
     "formats",
     "grid",
     "keep",
     "set",
     "slurm",
     "snapshots",
+    "table",
 )  # options that take several values
+LISTS_OF = {"export": ("to",)}  # those that take one value in other commands
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:
@@ -48,7 +53,7 @@ def merge_repeated(arguments: Sequence[str]) -> list[str]:
             current.append(word)
         elif name not in by_option:
             current = by_option[name] = [word]
-        elif name in LISTS:
+        elif name in LISTS or name in LISTS_OF.get(arguments[0], ()):
             current = by_option[name]
             current += [value] if equals else []
         else:

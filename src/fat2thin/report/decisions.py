@@ -16,6 +16,7 @@ from fat2thin.atomic_files import write
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.nearest_cases import LoggedCases
 from fat2thin.data.states import States
+from fat2thin.export.deployed import DeployedPolicy
 from fat2thin.policies.decision import CONFLICT, FORBIDDEN, INVALID, REASONS, Decision
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
@@ -28,7 +29,10 @@ _OWN = ("row", "decision", "reasons", "distance", "disagreement", "limits")
 
 
 def decisions_table(
-    policy: Policy, states: States, cases: LoggedCases | None = None, nearest: int = 10
+    policy: Policy | DeployedPolicy,
+    states: States,
+    cases: LoggedCases | None = None,
+    nearest: int = 10,
 ) -> tuple[pa.Table, Table]:
     """Return one row per state, and how many were referred for each reason.
 
@@ -125,7 +129,11 @@ def _between(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 
 
 def _columns(
-    policy: Policy, states: States, rows: slice, cases: LoggedCases | None, nearest: int
+    policy: Policy | DeployedPolicy,
+    states: States,
+    rows: slice,
+    cases: LoggedCases | None,
+    nearest: int,
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the columns of some rows, and the number of referrals by reason."""
     seen, faults = states.observation[rows], states.faults[rows]
@@ -145,8 +153,10 @@ def _columns(
     )
     columns |= {"distance": found.distance, "disagreement": found.disagreement}
     masks = {"referred": found.referred, **found.because}
-    if policy.limits is not None and found.binding is not None:
-        names = policy.limits.names
+    # An export does not say which limits bind.
+    limits = policy.limits if isinstance(policy, Policy) else None
+    if limits is not None and found.binding is not None:
+        names = limits.names
         bound = (", ".join(itertools.compress(names, row)) for row in found.binding)
         columns["limits"] = np.asarray([*bound], object)
         masks |= {
@@ -158,8 +168,8 @@ def _columns(
 
 
 def _cases(
-    policy: Policy, found: Decision, seen: np.ndarray, band: tuple[np.ndarray, np.ndarray],
-    cases: LoggedCases, nearest: int,
+    policy: Policy | DeployedPolicy, found: Decision, seen: np.ndarray,
+    band: tuple[np.ndarray, np.ndarray], cases: LoggedCases, nearest: int,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return means of the nearest logged steps; nan for a state that cannot be read."""
     known = ~found.because[INVALID]
