@@ -174,7 +174,8 @@ def follow_plan(
 ) -> PlanStatus | None:
     """Show a plan until no process trains its runs and no driver of a cluster works on it.
 
-    Returns its status, or None after Ctrl-C. In seconds: `refresh` between reads, and `patience` for a next part of the plan to begin.
+    Returns its status, or None after Ctrl-C. In seconds: `refresh` between reads, and `patience`
+    for a next part of the plan to begin.
     """
     display = PlanDisplay(root, console or Console())
     last_busy = time.monotonic()
