@@ -1,11 +1,12 @@
 """Commands that use a finished policy."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from fat2thin.cli.reading import read_settings
+from fat2thin.cli.reading import read_run, read_settings, read_value
 from fat2thin.terminal_text import did_you_mean, plain_errors, printable
 
 
@@ -33,14 +34,16 @@ def decide(
     Example: fat2thin decide runs/x patients.csv --out decisions.csv --keep patient
 
     Args:
-        folder: Run folder. All seeds decide together.
+        folder: Run folder, whose seeds decide together, or the folder of an export, which has its
+            own limits and thresholds.
         states: CSV or Parquet file with one column per observation.
         out: CSV or Parquet file to write.
         seed: Decide by one seed instead of all.
         keep: Columns of the table to copy, for example: --keep patient day.
         columns: TOML of the log, whose categories encode columns of texts.
-        limits: TOML file with a table [limits]. If a limit depends on the last action, the table of
-            states needs its column, such as last_dose, empty at the first step of an episode.
+        limits: TOML file with a table [limits], instead of the limits of the run. If a limit
+            depends on the last action, the table of states needs its column, such as last_dose,
+            empty at the first step of an episode.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
         log: Name or path of the log, to compare every state with what was done in similar ones: the
@@ -54,10 +57,12 @@ def decide(
     from fat2thin.data.nearest_cases import LoggedCases
     from fat2thin.data.states import read_states
     from fat2thin.evaluation.held_out import check_fits
+    from fat2thin.export.deployed import DeployedPolicy
+    from fat2thin.export.verification import is_export
     from fat2thin.policies.decision import Thresholds, with_referral
     from fat2thin.policies.limit_language import LAST
+    from fat2thin.policies.policy import Policy
     from fat2thin.report import decisions
-    from fat2thin.training import load
 
     with plain_errors(ValueError):
         for file in filter(None, (out, cases)):
@@ -68,11 +73,19 @@ def decide(
                 raise ValueError(f"{file} exists; --overwrite replaces it")
         if cases is not None and log is None:
             raise ValueError("--cases needs the log: give its name or path with --log")
-        run = load(folder)
-        policy = run.policy(seed)
-        policy = with_referral(policy, thresholds=Thresholds(distance, disagreement))
-        policy = policy if limits is None else policy.with_limits(limits)
-        rates = policy.limits is not None and policy.limits.needs_last_action
+        policy: Policy | DeployedPolicy
+        if is_export(folder):
+            chosen = seed, limits, distance, disagreement, log
+            if chosen != (None, None, 1.0, 0.25, None):
+                raise ValueError(
+                    f"{folder} is an export, which has its own limits and thresholds: --seed, "
+                    "--limits, --distance, --disagreement and --log need the run folder"
+                )
+            policy = DeployedPolicy(folder)
+        else:
+            run = read_run(folder, limits)
+            policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
+        rates = policy.needs_last_action
         last = [f"{LAST}{column.name}" for column in policy.action_columns if rates]
         found = read_states(states, policy.observation_columns, columns, keep, last)
         logged = None
@@ -81,7 +94,7 @@ def decide(
             check_fits(run, dataset)
             logged = LoggedCases(dataset, run.coverage)
         table, summary = decisions.decisions_table(policy, found, logged, nearest)
-        if cases is not None and logged is not None:
+        if cases is not None and logged is not None and isinstance(policy, Policy):
             decisions.save_decisions(decisions.cases_table(policy, found, logged, nearest), cases)
         decisions.save_decisions(table, out)
     print(summary)
@@ -90,6 +103,65 @@ def decide(
     print(f"\n{printable(out)}: one row per state")
     if cases is not None:
         print(f"{printable(cases)}: {nearest} logged steps per state, rows of single episodes")
+
+
+def export(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
+    /,
+    to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="numpy|onnx|c|stablehlo ...")],
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")],
+    seed: int | None = None,
+    limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    distance: float = 1.0,
+    disagreement: float = 0.25,
+    fallback: Annotated[str | None, tyro.conf.arg(metavar="NUMBER,...")] = None,
+    certificate: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    dossier: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> None:
+    """Write a policy for NumPy, ONNX, C or StableHLO.
+
+    Standardisation, limits, referral and all seeds are inside: raw observations go in, an action or
+    a referral comes out. `fat2thin verify` checks the folder, `fat2thin decide` uses it.
+
+    Example: fat2thin export runs/x --to numpy c --out deployed
+
+    Args:
+        folder: Run folder. All seeds decide together.
+        to: Formats to write.
+        out: New folder.
+        seed: Export one seed instead of all.
+        limits: TOML file with a table [limits] to put around the policy.
+        distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
+        disagreement: Largest distance between the centres of two seeds, as a share of the box.
+        fallback: Action of referred states, one number per action; by default that of the limits,
+            or nan.
+        certificate: Certificate of this policy, whose hash the export names.
+        dossier: Dossier of this policy, whose hash the export names.
+    """
+    from fat2thin.export.folder import export_run
+    from fat2thin.policies.decision import Thresholds, with_referral
+    from fat2thin.training import load
+
+    words = ["fat2thin", "export", str(folder), "--to", *to, "--out", str(out)]
+    options = {
+        "seed": (seed, None), "limits": (limits, None), "distance": (distance, 1.0),
+        "disagreement": (disagreement, 0.25), "fallback": (fallback, None),
+        "certificate": (certificate, None), "dossier": (dossier, None),
+    }  # fmt: skip
+    for name, (value, default) in options.items():
+        words += [f"--{name}", str(value)] if value != default else []
+    with plain_errors(ValueError):
+        run = load(folder)
+        policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
+        policy = policy if limits is None else policy.with_limits(limits)
+        action = None if fallback is None else read_value(fallback)
+        metadata = export_run(
+            run, out, to, seed, fallback=action, command=shlex.join(words),
+            certificate=certificate, dossier=dossier, policy=policy,
+        )  # fmt: skip
+    for name, stamp in metadata["files"].items():
+        print(f"{printable(out / name)}  {stamp['bytes']:,} bytes")
+    print(f"sampling: {metadata['sampling']['how']}")
 
 
 def map_states(
@@ -121,23 +193,22 @@ def map_states(
         at: Fixed values of other columns, for example: --at weight=70.
         action: Action that is shown; the first by default.
         seed: Decide by one seed instead of all.
-        limits: TOML file with a table [limits]. Limits on changes do not apply on a map.
+        limits: TOML file with a table [limits], instead of the limits of the run. Limits on changes
+            do not apply on a map.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
         overwrite: Replace an existing file.
     """
     from fat2thin.policies.decision import Thresholds, with_referral
     from fat2thin.report import state_map
-    from fat2thin.training import load
 
     with plain_errors(ValueError):
         if out.suffix.lower() not in (".png", ".pdf"):
             raise ValueError(f"{out}: a map is written as .png or .pdf")
         if out.exists() and not overwrite:
             raise ValueError(f"{out} exists; --overwrite replaces it")
-        run = load(folder)
+        run = read_run(folder, limits)
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
-        policy = policy if limits is None else policy.with_limits(limits)
         if "observation" not in run.columns.ranges:
             raise ValueError(f"{folder} was written by an earlier version: train again for a map")
         fixed = {name: float(value) for name, value in read_settings(at).items()}

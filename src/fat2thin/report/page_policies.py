@@ -23,8 +23,15 @@ from fat2thin.envs import treatment
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.families import Family, Transformed
 from fat2thin.policies.limits import Limits
-from fat2thin.policies.networks import Critics, Linear, Trunk
-from fat2thin.policies.policy import Policy, StandardisedNetwork
+from fat2thin.policies.networks import Critics
+from fat2thin.policies.plain import (
+    NotPlainError,
+    PlainLayer,
+    plain_family,
+    plain_part,
+    plain_policy,
+)
+from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 
 Plain = dict[str, Any]  # values for JSON
@@ -170,15 +177,8 @@ def law_of(family: Family) -> Plain | None:
 
     The scripts apply the transforms of a `Transformed` family themselves.
     """
-    if isinstance(family, Transformed):
-        family = family.family
-    # Not inherited: a subclass of a family may have another density.
-    law = vars(type(family)).get("page_law")
-    if law is None:
-        return None
-    names = {"entropic_index": "index", "degrees_of_freedom": "freedom", "box": "box"}
-    settings = {names[field]: value for field, value in dataclasses.asdict(family).items()}
-    return {"kind": law, **settings}
+    found = plain_family(family)
+    return None if found is None else found.settings()
 
 
 class _Answer(NamedTuple):
@@ -410,7 +410,7 @@ def _smallest(critic: Critics, states: Array, actions: Array) -> Array:
     return jax.tree.map(jnp.asarray, critic).minimum(states, actions)
 
 
-class _Arrays:
+class EncodedArrays:
     """Encoded matrices, each stored once."""
 
     def __init__(self) -> None:
@@ -418,17 +418,14 @@ class _Arrays:
         self._places: dict[bytes, int] = {}
 
     def part(self, part: Any) -> Any:
-        """Encode a layer, a trunk of layers, or plain numbers."""
-        if isinstance(part, Trunk):
-            layers = [self._layer(layer) for layer in part.layers]
-            for layer, norm in zip(layers, part.norms, strict=False):
-                layer["norm"] = [rounded(norm.scale, 7), rounded(norm.shift, 7)]
-            return layers
-        if isinstance(part, Linear):
+        """Encode a layer, several layers, or plain numbers."""
+        if isinstance(part, PlainLayer):
             return self._layer(part)
+        if isinstance(part, tuple) and isinstance(part[0], PlainLayer):
+            return [self._layer(layer) for layer in part]
         return part if part is None or isinstance(part, bool) else rounded(part, 8)
 
-    def _layer(self, layer: Linear) -> Plain:
+    def _layer(self, layer: PlainLayer) -> Plain:
         weight = np.asarray(layer.weight, np.float32)
         known = weight.tobytes()
         if known not in self._places:
@@ -439,12 +436,15 @@ class _Arrays:
             parts = {"steps": step, "levels": levels}
             text = {name: base64.b64encode(of.tobytes()).decode() for name, of in parts.items()}
             self.encoded.append({"inputs": weight.shape[1], **text})
-        return {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
+        encoded = {"weight": self._places[known], "bias": rounded(layer.bias, 7)}
+        if layer.norm is not None:
+            encoded["norm"] = [rounded(part, 7) for part in layer.norm]
+        return encoded
 
 
 def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
     """Return the networks of actor, proposal and critics; None if the page cannot compute them."""
-    arrays = _Arrays()
+    arrays = EncodedArrays()
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
         policies["proposal"] = run.proposal(seed)
@@ -455,7 +455,9 @@ def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
         networks["critics"] = []
         for place in range(critic.members.head.bias.shape[0]):
             one = jax.tree.map(lambda leaf, place=place: leaf[place], critic.members)
-            network = {"trunk": arrays.part(one.trunk), "head": arrays.part(one.head)}
+            network = {
+                name: arrays.part(plain_part(getattr(one, name))) for name in ("trunk", "head")
+            }
             networks["critics"].append(network)
     if transforms := run.program.problem.observation_transforms:
         networks["transforms"] = [one and dataclasses.asdict(one) for one in transforms]
@@ -467,11 +469,11 @@ def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
     return {**networks, "arrays": arrays.encoded}
 
 
-def _network(policy: Policy, arrays: _Arrays) -> Plain | None:
+def _network(policy: Policy, arrays: EncodedArrays) -> Plain | None:
     """Return a policy's network: trunk, heads, and transformations of their outputs."""
-    network: Any = policy.network
-    if isinstance(network, StandardisedNetwork):
-        network = network.network
-    if law_of(policy.family) is None or not hasattr(network, "layers"):
+    try:
+        (member,) = plain_policy(policy).members
+    except NotPlainError:
         return None
-    return {name: arrays.part(part) for name, part in network.layers().items()}
+    kept = {**vars(member), "mean": None, "scale": None}
+    return {name: arrays.part(part) for name, part in kept.items() if part is not None}

@@ -1,0 +1,1 @@
+"""Policies outside JAX: NumPy, ONNX, C and StableHLO."""

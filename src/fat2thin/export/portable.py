@@ -1,0 +1,653 @@
+"""A decision policy that needs NumPy alone: raw observations in, an action or a referral out.
+
+    from policy import load
+    policy = load("weights.npz")
+    found = policy([[0.5, 1.2]], uniform=[[0.5]])
+    found.action, found.centre, found.low, found.high, found.refer, found.reason
+
+Observations are raw, in the order of `policy.observations`. `uniform` is one number in [0, 1] per
+action: the action is the quantile of the policy at that share, and 0.5, the default, gives its
+centre. Limits on changes need `last`, the last action, nan at the first step of an episode. A
+state is referred for the reasons in `REASONS`, whose codes are added up in `reason`. A referred
+state gets the fallback, or nan without one. A number that is missing or not finite is a reason.
+
+    python policy.py states.csv
+
+prints the same for every row of a CSV file as CSV.
+"""
+
+import csv
+import json
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+OUTSIDE, DISAGREE, CONFLICT, FORBIDDEN, INVALID = 1, 2, 4, 8, 16
+REASONS = {
+    OUTSIDE: "outside the log",
+    DISAGREE: "seeds disagree",
+    CONFLICT: "limits conflict",
+    FORBIDDEN: "limits forbid acting",
+    INVALID: "invalid input",
+}
+NORM_EPSILON = 1e-6  # added to the variance by a layer norm
+LEAST_OVERLAP = 1e-6  # bands that overlap by less, in half-ranges of the box, count as disjoint
+FARTHEST = 1e6  # whitened coordinates are clipped here
+LEAST_TAIL = 2.0**-126  # a smaller tail probability counts as this one
+
+
+class Answer(NamedTuple):
+    """What the policy does in each state; arrays of shape (rows, actions) or (rows,)."""
+
+    action: Any
+    """The action: the fallback, or nan, where the state is referred."""
+    centre: Any
+    """The middle of what the policy can do; nan for invalid input."""
+    low: Any
+    """The lowest action that the policy can take in this state."""
+    high: Any
+    """The highest."""
+    refer: Any
+    """1 where the state is referred, else 0."""
+    reason: Any
+    """Sum of the codes of the reasons; 0 where the state is not referred."""
+
+
+class Policy:
+    """A policy from arrays and settings, computed in `dtype` with `xp`.
+
+    `xp` is NumPy, or a module with the same functions. Every array has two axes, rows and columns.
+    """
+
+    def __init__(self, arrays: Any, settings: Any, dtype: Any = np.float32, xp: Any = np) -> None:
+        self.arrays, self.settings, self.xp = dict(arrays), settings, xp
+        self.dtype = np.dtype(dtype).type
+        self.observations = [column["name"] for column in settings["observations"]]
+        self.actions = [column["name"] for column in settings["actions"]]
+        self.family, self.limits = settings["family"], settings["limits"]
+        self.needs_last_action = settings["needs_last_action"]
+        self._info = np.finfo(self.dtype)
+        self._members = [self._member(place) for place in range(len(settings["members"]))]
+        self._low, self._high = self._row(self.arrays["low"]), self._row(self.arrays["high"])
+        box = [self._forward_numbers(end) for end in (self.arrays["low"], self.arrays["high"])]
+        self._box = [self._row(end) for end in box]
+        self._middle, self._half = (
+            (self._box[0] + self._box[1]) / 2,
+            (self._box[1] - self._box[0]) / 2,
+        )
+        nothing = [float("nan")] * len(self.actions)
+        self._fallback = self._row(
+            nothing if settings["fallback"] is None else settings["fallback"]
+        )
+        self._prepare_referral()
+        self._prepare_quantiles()
+
+    def __call__(self, observation: Any, uniform: Any = 0.5, last: Any = None) -> Answer:
+        """Return what the policy does in each row of `observation`."""
+        seen = np.asarray(observation)
+        if seen.ndim != 2 or seen.shape[1] != len(self.observations):
+            names = ", ".join(self.observations)
+            raise ValueError(
+                f"observations must have the shape (rows, {len(self.observations)}), one column "
+                f"each for {names}; got {seen.shape}"
+            )
+        with np.errstate(all="ignore"):
+            seen = seen.astype(self.dtype)
+            shape = (len(seen), len(self.actions))
+            share = np.asarray(uniform, self.dtype)
+            share = share if share.shape == shape else np.broadcast_to(share, shape)
+            if last is not None:
+                last = np.broadcast_to(np.asarray(last, self.dtype), shape)
+            elif self.needs_last_action:
+                raise ValueError(
+                    "limits depend on the last action: give last=..., nan at the first step"
+                )
+            action, centre, low, high, refer, reason = self.decide(seen, share, last)
+            codes = (code[:, 0].astype(np.int32) for code in (refer, reason))
+            return Answer(action, centre, low, high, *codes)
+
+    # All of the arithmetic follows; `observation`, `uniform` and `last` have shape (rows, columns).
+
+    def decide(self, observation: Any, uniform: Any, last: Any = None) -> tuple[Any, ...]:
+        """Return action, centre, low, high, refer (true or false) and reason, a sum of codes."""
+        xp = self.xp
+        # Zero times a number that is not finite is not a number.
+        valid = self._sum(observation * self.dtype(0.0)) == self.dtype(0.0)
+        valid = valid & self._all(abs(uniform - self.dtype(0.5)) <= self.dtype(0.5))
+        if self.needs_last_action:
+            # nan is the first step of an episode.
+            valid = valid & ~self._any(abs(last) > self._info.max)
+        raw = xp.where(valid, observation, self.dtype(0.0))
+        uniform = xp.where(valid, uniform, self.dtype(0.5))
+        seen, allowed = self._forward(raw, self.settings["observation_transforms"])
+        valid = valid if allowed is None else valid & allowed
+        centre, log_scale, apart = self._head(seen)
+        # A network that overflowed gives no action.
+        whole = centre + log_scale
+        valid = valid & self._all(whole == whole)
+        box, conflict, forbidden = self._box, None, None
+        raw_box = [self._low, self._high]
+        if self.limits:
+            raw_box, conflict, forbidden = self._interval(raw, last)
+            box = [self._forward(end, self.settings["action_transforms"])[0] for end in raw_box]
+        centre, low, high, sample = self._law(centre, log_scale, box, uniform)
+        if self.settings["action_transforms"]:
+            centre, low, high, sample = self._back(centre, low, high, sample, box, raw_box)
+        found = [(OUTSIDE, self._outside(seen)), (DISAGREE, apart)]
+        found += [(CONFLICT, conflict), (FORBIDDEN, forbidden)]
+        return self._answer(valid, found, centre, low, high, sample)
+
+    def _answer(
+        self, valid: Any, found: Any, centre: Any, low: Any, high: Any, sample: Any
+    ) -> tuple[Any, ...]:
+        xp, zero, nan = self.xp, self.dtype(0.0), self.dtype("nan")
+        found = [(code, mask) for code, mask in found if mask is not None]
+        codes = None
+        for code, mask in found:
+            part = xp.where(mask, self.dtype(code), zero)
+            codes = part if codes is None else codes + part
+        reason = xp.where(valid, zero if codes is None else codes, self.dtype(INVALID))
+        refer, shown = reason > zero, valid
+        if self.limits and self.settings["limit_fallback"] is None:
+            for code, mask in found:
+                shown = shown & ~mask if code in (CONFLICT, FORBIDDEN) else shown
+        centre, low, high = (xp.where(shown, part, nan) for part in (centre, low, high))
+        action, low, high = self._clipped(sample, low, high)
+        action = xp.where(refer, self._fallback, action)
+        return action, centre, low, high, refer, reason
+
+    def _clipped(self, sample: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+        """Return the sample clipped to the ends, and the ends."""
+        return self._clip(sample, low, high), low, high
+
+    # Networks
+
+    def _member(self, place: int) -> dict[str, Any]:
+        given, name = self.settings["members"][place], f"member{place}."
+        mine = {
+            key[len(name) :]: self.dtype(array)
+            for key, array in self.arrays.items()
+            if key.startswith(name)
+        }
+        member: dict[str, Any] = {**given, "layers": []}
+        for layer in [f"trunk{number}" for number in range(len(mine))] + ["centre", "log_scale"]:
+            if f"{layer}.weight" in mine:
+                weight = np.ascontiguousarray(mine[f"{layer}.weight"].T)
+                norm = [mine[f"{layer}.norm_{one}"][None] for one in ("scale", "shift")
+                        if f"{layer}.norm_{one}" in mine]  # fmt: skip
+                member["layers"].append((weight, mine[f"{layer}.bias"][None], norm))
+        for key in ("mean", "scale", "fixed"):
+            member[key] = mine[key][None] if key in mine else None
+        return member
+
+    def _network(self, member: dict[str, Any], seen: Any) -> tuple[Any, Any]:
+        """Return centre and log scale of one member, in half-ranges of the box."""
+        xp = self.xp
+        *trunk, for_centre, for_scale = member["layers"]
+        x = seen if member["mean"] is None else (seen - member["mean"]) / member["scale"]
+        for weight, bias, norm in trunk:
+            x = xp.maximum(xp.matmul(x, weight) + bias, self.dtype(0.0))
+            if norm:
+                width = self.dtype(weight.shape[1])
+                away = x - self._sum(x) / width
+                variance = self._sum(away * away) / width
+                x = away / xp.sqrt(variance + self.dtype(NORM_EPSILON)) * norm[0] + norm[1]
+        centre = xp.matmul(x, for_centre[0]) + for_centre[1]
+        centre = xp.tanh(centre) if member["tanh"] else centre
+        if member["fixed"] is None:
+            log_scale = xp.matmul(x, for_scale[0]) + for_scale[1]
+        else:
+            log_scale = centre * self.dtype(0.0) + member["fixed"]
+        log_scale = self._clip(log_scale, *map(self.dtype, member["bounds"]))
+        if member["ratio"] is not None:
+            log_scale = log_scale + self.dtype(member["ratio"])
+            log_scale = self._clip(log_scale, *map(self.dtype, member["ratio_bounds"]))
+        return centre, log_scale
+
+    def _head(self, seen: Any) -> tuple[Any, Any, Any]:
+        """Return the combined centre and log scale, and where the members disagree."""
+        xp, rule = self.xp, self.settings["rule"]
+        heads = [self._network(member, seen) for member in self._members]
+        if rule is None:
+            return *heads[0], None
+        sparse = self.family["kind"] == "sparse"
+        if sparse:
+            bands = [self._band(*head) for head in heads]
+            heads = [(centre, xp.log(width)) for centre, width in bands]
+        centres, log_scales = zip(*heads, strict=True)
+        centre, log_scale = self._median(centres), self._median(log_scales)
+        placed = [xp.tanh(one) for one in centres] if self.family["kind"] == "squashed" else centres
+        spread = (self._largest(placed) - self._smallest(placed)) / self.dtype(2.0)
+        # Without a summary of the log there are no thresholds; only a missing overlap is left.
+        given = self.settings["referral"]
+        apart = None
+        if given is not None:
+            apart = self._any(spread > self.dtype(given["thresholds"]["disagreement"]))
+        if rule == "consensus":
+            low = self._largest([one - xp.exp(size) for one, size in heads])
+            high = self._smallest([one + xp.exp(size) for one, size in heads])
+            common = self._all(high - low > self.dtype(LEAST_OVERLAP))
+            apart = ~common if apart is None else apart | ~common
+            two, one = self.dtype(2.0), self.dtype(1.0)
+            centre = xp.where(common, (low + high) / two, centre)
+            width = xp.log(xp.where(common, (high - low) / two, one))
+            log_scale = xp.where(common, width, log_scale)
+        return centre, log_scale, apart
+
+    def _band(self, centre: Any, log_scale: Any) -> tuple[Any, Any]:
+        """Return centre and half-width of a band, in half-ranges, fitted to the box."""
+        width = self.xp.exp(log_scale)
+        if self.family["box"] == "clip":
+            return centre, width
+        one = self.dtype(1.0)
+        width = self.xp.minimum(width, one)
+        return self._clip(centre, width - one, one - width), width
+
+    # Laws
+
+    def _law(self, centre: Any, log_scale: Any, box: Any, uniform: Any) -> tuple[Any, ...]:
+        """Return centre, low, high and the sample, on the transformed scale."""
+        xp, kind, limited = self.xp, self.family["kind"], bool(self.limits)
+        bottom, top = box
+        if kind == "sparse":
+            centre, width = self._band(centre, log_scale)
+            middle, reach = self._middle + self._half * centre, self._half * width
+            if limited:
+                reach = xp.minimum(reach, (top - bottom) / self.dtype(2.0))
+                middle = self._clip(middle, bottom + reach, top - reach)
+                middle = self._clip(middle, bottom, xp.maximum(bottom, top))
+            low = self._clip(middle - reach, bottom, top)
+            high = self._clip(middle + reach, bottom, top)
+            return (
+                self._clip(middle, low, high),
+                low,
+                high,
+                middle + reach * self._quantile(uniform),
+            )
+        scale = xp.exp(log_scale)
+        place = centre if kind != "squashed" else xp.tanh(centre)
+        middle = self._middle + self._half * place
+        least, most = (bottom, xp.maximum(bottom, top)) if limited else self._box
+        inside = self._clip(middle, least, most)
+        if kind == "deterministic":
+            return inside, inside, inside, inside
+        low, high = (end + xp.zeros_like(inside) for end in (least, most))
+        if not self.samples:
+            return inside, low, high, inside
+        deviation = self._quantile(uniform)
+        if kind == "squashed":
+            drawn = self._middle + self._half * xp.tanh(centre + scale * deviation)
+        else:
+            drawn = middle + self._half * scale * deviation
+        return inside, low, high, drawn
+
+    @property
+    def samples(self) -> bool:
+        """Whether the action depends on `uniform`; otherwise it is the centre."""
+        return bool(self.settings["sampling"]["samples"])
+
+    def _prepare_quantiles(self) -> None:
+        given = self.settings["sampling"]
+        table = np.asarray(self.arrays.get("quantiles", np.zeros((0, 0))), np.float64)
+        self._pieces = [self.dtype(column) for column in table.T]
+        self._piece_count, self._sampling = len(table), given
+
+    def _quantile(self, uniform: Any) -> Any:
+        """Return the quantile of the standard law: of half-width 1 for a band, else of scale 1."""
+        xp, given, real = self.xp, self._sampling, self.dtype
+        one, two = real(1.0), real(2.0)
+        if given["kind"] == "index 0":
+            return two * xp.sin(xp.arcsin(two * uniform - one) / real(3.0))
+        upper, tail = uniform > real(0.5), xp.minimum(uniform, one - uniform)
+        none = tail < real(LEAST_TAIL)
+        folds = -xp.log(two * xp.maximum(tail, real(LEAST_TAIL)))
+        folds = xp.maximum(folds, real(0.0))
+        place = xp.sqrt(folds) / real(given["width"])
+        piece = xp.minimum(xp.floor(place), real(self._piece_count - 1))
+        inside = place - piece
+        number = piece.astype(np.int32)
+        shape = xp.take(self._pieces[-1], number)
+        for column in self._pieces[-2::-1]:
+            shape = shape * inside + xp.take(column, number)
+        if given["kind"] == "band":
+            away = one - shape * xp.exp(-folds * real(given["rate"]))
+            away = xp.where(none, one, xp.maximum(away, real(0.0)))
+        else:
+            growth = xp.exp(xp.minimum(folds * real(given["rate"]), real(85.0)))
+            away = xp.maximum(shape, real(0.0)) * growth
+        return xp.where(upper, away, -away)
+
+    def _back(
+        self, centre: Any, low: Any, high: Any, sample: Any, box: Any, raw_box: Any
+    ) -> tuple[Any, ...]:
+        """Return centre, low, high and sample in raw units; an end of the box is kept exactly."""
+        xp, (bottom, top), (raw_bottom, raw_top) = self.xp, box, raw_box
+        made = [self._inverse(part) for part in (centre, low, high, sample)]
+        if self.family["kind"] != "deterministic":
+            kept = [self._clip(end, raw_bottom, raw_top) for end in made[1:3]]
+            made[1] = xp.where(low == bottom, raw_bottom, kept[0])
+            made[2] = xp.where(high == top, raw_top, kept[1])
+        else:
+            made[1] = made[2] = self._clip(made[0], raw_bottom, xp.maximum(raw_bottom, raw_top))
+        made[0] = self._clip(made[0], made[1], xp.maximum(made[1], made[2]))
+        return tuple(made)
+
+    # Referral
+
+    def _prepare_referral(self) -> None:
+        given = self.settings["referral"]
+        if given is None:
+            return
+        log = {
+            name: np.asarray(self.arrays[f"log.{name}"], np.float64)
+            for name in ("mean", "whitening", "centroids", "radius", "threshold")
+        }
+        # [x, |x|^2] @ slopes + levels is the squared distance to each centroid in squared radii.
+        square = np.square(log["radius"])
+        parts = [-2.0 * log["centroids"].T, np.ones((1, len(square)))]
+        self._slopes = self.dtype(np.concatenate(parts) / square)
+        self._levels = self._row(np.square(log["centroids"]).sum(axis=1) / square)
+        self._log_mean, self._whitening = self._row(log["mean"]), self.dtype(log["whitening"])
+        self._edge = self.dtype((log["threshold"] * given["thresholds"]["distance"]) ** 2)
+
+    def _outside(self, seen: Any) -> Any:
+        """Return where a state is farther from the log than the threshold; None if unknown."""
+        if self.settings["referral"] is None:
+            return None
+        xp, far = self.xp, self.dtype(FARTHEST)
+        x = self._clip(xp.matmul(seen - self._log_mean, self._whitening), -far, far)
+        extended = xp.concatenate([x, self._sum(x * x)], axis=1)
+        squares = xp.matmul(extended, self._slopes) + self._levels
+        return ~(self._min(squares) <= self._edge)
+
+    # Limits
+
+    def _interval(self, raw: Any, last: Any) -> tuple[list[Any], Any, Any]:
+        """Return the allowed interval of each action, and where limits conflict or forbid acting.
+
+        Without an allowed action, both ends are the fallback, or nan without one.
+        """
+        xp, count, size = self.xp, len(self.observations), len(self.actions)
+        state = [raw[:, place : place + 1] for place in range(count)]
+        if self.needs_last_action:
+            state += [last[:, place : place + 1] for place in range(size)]
+        holds = [self._holds(limit, state) for limit in self.limits]
+        none = state[0] > self.dtype(np.inf)
+        lows, highs, conflict, forbidden = [], [], none, none
+        for action in range(size):
+            low, high, empty = self._ends(action, holds, state)
+            lows.append(low + xp.zeros_like(state[0]))
+            highs.append(high + xp.zeros_like(state[0]))
+            conflict = conflict if empty is None else conflict | empty
+        for limit, where in zip(self.limits, holds, strict=True):
+            if not limit["bounds"]:
+                forbidden = forbidden | where
+        acts = ~(conflict | forbidden)
+        instead = self._row(self.settings["limit_fallback"] or [float("nan")] * size)
+        ends = [xp.where(acts, xp.concatenate(end, axis=1), instead) for end in (lows, highs)]
+        return ends, conflict, forbidden
+
+    def _ends(self, action: int, holds: Any, state: Any) -> tuple[Any, Any, Any]:
+        """Return low and high end of one action, and where there is none between them."""
+        xp, real = self.xp, self.dtype
+        box = [real(self.arrays[end][action]) for end in ("low", "high")]
+        inner, outer = list(box), list(box)
+        # Number of the limit that sets an end, and whether that end is a constant.
+        owner, fixed = [real(-1.0), real(-1.0)], [real(1.0), real(1.0)]
+        bounded = False
+        for number, limit in enumerate(self.limits):
+            for bound in limit["bounds"]:
+                if bound["action"] != action:
+                    continue
+                bounded, side = True, int(bound["upper"])
+                inward, outward = self._bound(bound, state)
+                free = real(np.inf if side else -np.inf)
+                inward = xp.where(holds[number], inward, free)
+                outward = xp.where(holds[number], outward, free)
+                nearer = inward < inner[side] if side else inward > inner[side]
+                owner[side] = xp.where(nearer, real(number), owner[side])
+                constant = real(not bound["end"]["terms"])
+                fixed[side] = xp.where(nearer, constant, fixed[side])
+                inner[side] = xp.where(nearer, inward, inner[side])
+                outer[side] = (xp.minimum if side else xp.maximum)(outer[side], outward)
+        (low, high), (lowest, highest) = inner, outer
+        if not bounded:
+            return low, high, None
+        zero = xp.zeros_like(state[0])
+        low, high, lowest, highest = (end + zero for end in (low, high, lowest, highest))
+        meet = (owner[0] + zero == owner[1] + zero) | (fixed[0] + fixed[1] + zero > real(1.5))
+        empty = (lowest > highest) | ((low > high) & ~meet)
+        middle = self._clip(lowest + (highest - lowest) / real(2.0), box[0] + zero, box[1] + zero)
+        single = (low > high) & ~empty
+        return xp.where(single, middle, low), xp.where(single, middle, high), empty
+
+    def _bound(self, bound: Any, state: Any) -> tuple[Any, Any]:
+        """Return an end rounded into the interval, and out of it."""
+        xp, real, end = self.xp, self.dtype, bound["end"]
+        sign = -1.0 if bound["upper"] else 1.0
+        if not end["terms"]:
+            below, above = self._neighbours(end["constant"])
+            inward, outward = (below, above) if bound["upper"] else (above, below)
+            if bound["strict"]:
+                inward = outward = np.nextafter(inward, real(sign * np.inf))
+            return inward, outward
+        value, margin = self._evaluate(end, state)
+        inward, outward = value + real(sign) * margin, value - real(sign) * margin
+        if bound["strict"]:
+            # At least one number further in, at most two.
+            step = abs(inward) * real(self._info.eps) + real(self._info.tiny)
+            inward = outward = inward + real(sign) * step
+        # An end that overflowed is unknown: it allows nothing.
+        known = inward == inward
+        nothing = real(sign * np.inf)
+        inward = xp.where(known, inward, nothing)
+        return inward, xp.where(known, outward, inward)
+
+    def _holds(self, limit: Any, state: Any) -> Any:
+        """Return where a limit applies."""
+        holds = state[0] == state[0] if limit["condition"] is None else None
+        holds = self._true(limit["condition"], state) if holds is None else holds
+        places = {place for bound in limit["bounds"] for place, _ in bound["end"]["terms"]}
+        for place in sorted(places):
+            if place >= len(self.observations):
+                holds = holds & (state[place] == state[place])
+        return holds
+
+    def _true(self, condition: Any, state: Any) -> Any:
+        """Return where a condition is true; where rounding leaves it open, it counts as true."""
+        if "parts" in condition:
+            found = [self._true(part, state) for part in condition["parts"]]
+            whole = found[0]
+            for part in found[1:]:
+                whole = whole & part if condition["every"] else whole | part
+            return whole
+        difference, strict = condition["difference"], condition["strict"]
+        terms, zero = difference["terms"], self.dtype(0.0)
+        if len(terms) == 1 and abs(terms[0][1]) == 1.0:
+            ((place, factor),) = terms
+            value = state[place] * self.dtype(factor)
+            below, above = self._neighbours(-difference["constant"])
+            return value > below if strict else value >= above
+        value, margin = self._evaluate(difference, state)
+        return value + margin > zero if strict else value + margin >= zero
+
+    def _evaluate(self, linear: Any, state: Any) -> tuple[Any, Any]:
+        """Return a sum in each state, and a bound of its rounding error."""
+        real, terms = self.dtype, linear["terms"]
+        exact = not linear["constant"] and [abs(factor) for _, factor in terms] == [1.0]
+        total = self.xp.zeros_like(state[0]) + real(linear["constant"])
+        size = abs(total)
+        for place, factor in terms:
+            product = real(factor) * state[place]
+            total, size = total + product, size + abs(product)
+        if exact:
+            return total, real(0.0)
+        share = (len(terms) + 3) * float(self._info.eps)
+        return total, size * real(share) + real(self._info.tiny)
+
+    def _neighbours(self, number: float) -> tuple[Any, Any]:
+        """Return the largest number of the type at or below a number, and the smallest above."""
+        with np.errstate(over="ignore"):
+            near = self.dtype(number)
+        below = near if float(near) <= number else np.nextafter(near, self.dtype(-np.inf))
+        above = near if float(near) >= number else np.nextafter(near, self.dtype(np.inf))
+        return below, above
+
+    # Transforms of columns, and small helpers
+
+    def _forward(self, values: Any, transforms: Any) -> tuple[Any, Any]:
+        """Return transformed columns, and where they are allowed; None if all are."""
+        if not transforms:
+            return values, None
+        xp, parts, allowed = self.xp, [], None
+        for place, one in enumerate(transforms):
+            column = values[:, place : place + 1]
+            if one is not None and one["kind"] == "scale":
+                column = column * self.dtype(one["number"])
+                fine = abs(column) <= self._info.max
+                allowed = fine if allowed is None else allowed & fine
+            elif one is not None:
+                shifted = column + self.dtype(one["number"])
+                fine = (shifted >= self._info.tiny) & (shifted <= self._info.max)
+                # Of a missing number, which stays missing, there is no logarithm to take.
+                column = xp.log(xp.where(shifted >= self._info.tiny, shifted, self.dtype(1.0)))
+                column = xp.where(shifted == shifted, column, shifted)
+                allowed = fine if allowed is None else allowed & fine
+            parts.append(column)
+        return xp.concatenate(parts, axis=1), allowed
+
+    def _forward_numbers(self, values: Any) -> Any:
+        """Return transformed ends of the box."""
+        found = np.array(values, np.float64)
+        for place, one in enumerate(self.settings["action_transforms"]):
+            if one is not None:
+                scaled = found[place] * one["number"]
+                found[place] = (
+                    scaled if one["kind"] == "scale" else np.log(found[place] + one["number"])
+                )
+        return found
+
+    def _inverse(self, values: Any) -> Any:
+        """Return transformed actions in raw units."""
+        parts = []
+        for place, one in enumerate(self.settings["action_transforms"]):
+            column = values[:, place : place + 1]
+            if one is not None and one["kind"] == "scale":
+                column = column / self.dtype(one["number"])
+            elif one is not None:
+                column = self.xp.exp(column) - self.dtype(one["number"])
+            parts.append(column)
+        return self.xp.concatenate(parts, axis=1)
+
+    def _row(self, values: Any) -> Any:
+        return np.asarray(values, self.dtype)[None]
+
+    def _clip(self, x: Any, low: Any, high: Any) -> Any:
+        return self.xp.minimum(self.xp.maximum(x, low), high)
+
+    def _all(self, mask: Any) -> Any:
+        return mask if mask.shape[1] == 1 else self.xp.all(mask, axis=1, keepdims=True)
+
+    def _any(self, mask: Any) -> Any:
+        return mask if mask.shape[1] == 1 else self.xp.any(mask, axis=1, keepdims=True)
+
+    def _sum(self, x: Any) -> Any:
+        return self.xp.sum(x, axis=1, keepdims=True)
+
+    def _min(self, x: Any) -> Any:
+        return self.xp.min(x, axis=1, keepdims=True)
+
+    def _largest(self, parts: Any) -> Any:
+        found = parts[0]
+        for part in parts[1:]:
+            found = self.xp.maximum(found, part)
+        return found
+
+    def _smallest(self, parts: Any) -> Any:
+        found = parts[0]
+        for part in parts[1:]:
+            found = self.xp.minimum(found, part)
+        return found
+
+    def _median(self, parts: Any) -> Any:
+        ordered = self.xp.sort(self.xp.stack(list(parts)), axis=0)
+        one, other = ordered[(len(parts) - 1) // 2], ordered[len(parts) // 2]
+        return (one + other) / self.dtype(2.0)
+
+
+def load(path: Any, dtype: Any = np.float32) -> Policy:
+    """Return the policy whose arrays and settings are in an .npz file."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    settings = json.loads(bytes(arrays.pop("settings")).decode("utf-8"))
+    return Policy(arrays, settings, dtype)
+
+
+def reasons(code: int) -> list[str]:
+    """Return the reasons that a code stands for."""
+    return [name for bit, name in REASONS.items() if code & bit]
+
+
+def read_states(path: Any, names: Any) -> Any:
+    """Return columns of a CSV file by name, shape (rows, columns).
+
+    A cell that is not a number, and every cell of a missing column, is nan.
+    """
+
+    def number(text: Any) -> float:
+        try:
+            return float(text)
+        except (TypeError, ValueError):
+            return float("nan")
+
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = [[number(row.get(name)) for name in names] for row in csv.DictReader(file)]
+    return np.asarray(rows, np.float64).reshape(len(rows), len(names))
+
+
+def main(arguments: Any = None) -> None:
+    """Print the decisions on the rows of a CSV file, as CSV.
+
+    An optional column "uniform_NAME" per action is the share at which the policy acts.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if len(given) != 1:
+        sys.exit("usage: python policy.py states.csv > decisions.csv")
+    policy = load(pathlib.Path(__file__).with_name("weights.npz"))
+    try:
+        with open(given[0], newline="", encoding="utf-8-sig") as file:
+            header = next(csv.reader(file), [])
+        states = read_states(given[0], policy.observations)
+        drawn = read_states(given[0], [f"uniform_{name}" for name in policy.actions])
+        before = [f"last_{name}" for name in policy.actions]
+        last = read_states(given[0], before) if policy.needs_last_action else None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        sys.exit(f"{given[0]} cannot be read: {error}")
+    wanted = policy.observations + (before if policy.needs_last_action else [])
+    if missing := [name for name in wanted if name not in header]:
+        print(f"missing columns: {', '.join(missing)}", file=sys.stderr)
+    if last is not None and missing and {*missing} & {*before}:
+        last[:, [name not in header for name in before]] = np.inf
+    for place, name in enumerate(policy.actions):
+        if f"uniform_{name}" not in header:
+            drawn[:, place] = 0.5
+    found = policy(states, drawn, last)
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    parts = ("", "_centre", "_low", "_high")
+    out.writerow(
+        ["row", "refer", "reason", "reasons"]
+        + [f"{name}{part}" for name in policy.actions for part in parts]
+    )
+    for row in range(len(states)):
+        code = int(found.reason[row])
+        cells: list[Any] = [row + 1, int(found.refer[row]), code, "; ".join(reasons(code))]
+        for place in range(len(policy.actions)):
+            numbers = (values[row, place] for values in found[:4])
+            cells += ["" if np.isnan(one) else f"{one:.9g}" for one in numbers]
+        out.writerow(cells)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""A bound of how far float32 arithmetic, in any order of summation, is from exact arithmetic.
+
+The bound follows the computation of one state and adds up what each operation may err: u = 2^-24
+relative for a sum, product or quotient, n u for a sum of n terms, and `_ULPS` units in the last
+place for exp, log, tanh and a square root. It is infinite where a comparison decides between two
+formulas and rounding could turn it, and where float32 overflows.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from fat2thin.export.contents import Contents, States
+from fat2thin.export.portable import LEAST_OVERLAP, Policy
+
+_UNIT = 2.0**-24
+_ULPS = 8.0 * 2 * _UNIT  # of exp, log and tanh: that of XLA and of vectorised libraries included
+_LARGEST = float(np.finfo(np.float32).max)
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+class RoundingBound(Policy):
+    """Follows a policy in float64, with a bound of the error of float32 beside each number."""
+
+    def __init__(self, contents: Contents) -> None:
+        super().__init__(contents.arrays, contents.settings, np.float64)
+        self.info32 = np.finfo(np.float32)
+
+    def bounds(self, states: States) -> tuple[ndarray, ndarray]:
+        """Return bounds of the ends and the centre, and of the action; shape (rows, actions)."""
+        with np.errstate(all="ignore"):
+            seen = states.observation.astype(np.float64)
+            last = None if states.last is None else states.last.astype(np.float64)
+            ends, action = self._follow(seen, states.uniform.astype(np.float64), last)
+        return (np.where(np.isfinite(one), one, np.inf) for one in (ends, action))  # type: ignore[return-value]
+
+    def _follow(self, raw: ndarray, uniform: ndarray, last: Any) -> tuple[ndarray, ndarray]:
+        seen, _ = self._forward(raw, self.settings["observation_transforms"])
+        # float32 reads a subnormal number as itself or as zero.
+        error = np.where(np.abs(raw) < _TINY, _TINY, 0.0)
+        for place, one in enumerate(self.settings["observation_transforms"]):
+            if one is None:
+                continue
+            value = np.abs(seen[:, place])
+            if one["kind"] == "scale":
+                error[:, place] = 2 * _UNIT * value + error[:, place] * one["number"]
+            else:
+                shifted = raw[:, place] + one["number"]
+                moved = error[:, place] + 2 * _UNIT * (np.abs(shifted) + abs(one["number"]))
+                error[:, place] = -np.log1p(-moved / shifted) + _ULPS * value + _UNIT
+        heads = [self._head_error(member, seen, error) for member in self._members]
+        unknown = np.zeros((len(raw), 1), bool)
+        if self.settings["rule"] == "consensus":
+            bands = [self._band(one[0], one[1]) for one in heads]
+            low = self._largest([centre - width for centre, width in bands])
+            high = self._smallest([centre + width for centre, width in bands])
+            slack = self._largest([one[2] + one[3] for one in heads]) * 2 + 4 * _UNIT
+            unknown = np.any(np.abs(high - low - LEAST_OVERLAP) <= 2 * slack, axis=1, keepdims=True)
+        centre, log_scale, _ = self._head(seen)
+        error_centre = self._largest([one[2] for one in heads])
+        error_scale = self._largest([one[3] for one in heads])
+        if self.settings["rule"] is not None:
+            # Errors of both ends of a band reach its middle and its half-width.
+            both = error_centre + error_scale
+            width = np.exp(log_scale)
+            error_centre, error_scale = (
+                both + 4 * _UNIT,
+                both * 1.01 + _ULPS * (1 + np.abs(log_scale)) * width,
+            )
+        return self._placed_error(
+            raw, last, uniform, centre, log_scale, error_centre, error_scale, unknown
+        )
+
+    def _head_error(self, member: dict[str, Any], seen: ndarray, error: ndarray) -> tuple:
+        """Return centre, log scale, and the errors of the centre and of the scale."""
+        *trunk, for_centre, for_scale = member["layers"]
+        x = seen
+        if member["mean"] is not None:
+            away = x - member["mean"]
+            x = away / member["scale"]
+            error = (error + _UNIT * np.abs(away)) / member["scale"] + 2 * _UNIT * np.abs(x)
+        for weight, bias, norm in trunk:
+            if norm:
+                error = np.full((len(x), 1), np.inf)
+            y, error = _product(x, error, weight, bias)
+            x = np.maximum(y, 0.0)
+        centre, error_centre = _product(x, error, for_centre[0], for_centre[1])
+        if member["tanh"]:
+            error_centre, centre = np.minimum(error_centre + _ULPS, 2.0), np.tanh(centre)
+        log_scale, error_log = _product(x, error, for_scale[0], for_scale[1])
+        if member["fixed"] is not None:
+            log_scale, error_log = member["fixed"] + 0 * centre, 0 * centre
+        ends = [np.asarray(member["bounds"])]
+        log_scale = np.clip(log_scale, *member["bounds"])
+        if member["ratio"] is not None:
+            log_scale = np.clip(log_scale + member["ratio"], *member["ratio_bounds"])
+            ends.append(np.asarray(member["ratio_bounds"]))
+        # A clipped number may lie between the ends only.
+        error_log = np.minimum(error_log, ends[-1][1] - ends[-1][0])
+        error_log = error_log + 4 * _UNIT * (1 + np.abs(np.concatenate(ends)).max())
+        # JAX takes exp, log and exp again.
+        error_log = error_log + 2 * _ULPS * (1 + np.abs(log_scale))
+        error_scale = np.exp(log_scale) * np.expm1(error_log)
+        return centre, log_scale, error_centre, error_scale
+
+    def _placed_error(
+        self, raw: ndarray, last: Any, uniform: ndarray, centre: ndarray, log_scale: ndarray,
+        error_centre: ndarray, error_scale: ndarray, unknown: ndarray,
+    ) -> tuple[ndarray, ndarray]:  # fmt: skip
+        kind, transforms = self.family["kind"], self.settings["action_transforms"]
+        scale, half = np.exp(log_scale), self._half
+        size = np.abs(self._middle) + half
+        box_error = 4 * _UNIT * size + _ULPS * np.abs(size)
+        of_limits = np.zeros_like(centre)
+        if self.limits:
+            of_limits, open_ = self._limit_error(raw, last)
+            unknown = unknown | open_
+        if kind == "squashed":
+            placed = half * np.minimum(error_centre + _ULPS, 2.0)
+        elif kind == "sparse":
+            placed = half * (error_centre + error_scale)
+        else:
+            placed = half * error_centre
+        ends = placed + half * (error_scale if kind == "sparse" else 0.0)
+        ends = ends + of_limits + 4 * box_error + 4 * _UNIT * (size + half * scale)
+        if self.samples:
+            deviation = np.abs(self._quantile(uniform))
+            of_table = self.settings["sampling"]["error"] + 16 * _UNIT
+            of_table = of_table * np.maximum(deviation, 1.0)
+            if self.settings["sampling"]["kind"] == "index 0":
+                # 2u − 1 is rounded, which moves the quantile near its ends.
+                moved = np.clip(uniform + 2 * _UNIT, 0.0, 1.0), np.clip(uniform - 2 * _UNIT, 0, 1)
+                steps = [np.abs(np.abs(self._quantile(one)) - deviation) for one in moved]
+                of_table = of_table + np.maximum(*steps)
+            drawn = scale * of_table + np.minimum(error_scale * deviation, 1e30)
+            drawn = drawn + 4 * _UNIT * scale * deviation
+            action = ends + (half * np.minimum(drawn, 2.0) if kind == "squashed" else half * drawn)
+        else:
+            action = ends
+        if transforms:
+            ends, action = (self._raw_error(one) for one in (ends, action))
+        # Nothing lies outside of the box.
+        ends, action = (
+            np.minimum(one, self._high - self._low)
+            + 4 * _UNIT * np.maximum(np.abs(self._low), np.abs(self._high))
+            for one in (ends, action)
+        )
+        nothing = np.where(unknown, np.inf, 0.0)
+        return ends + nothing, action + nothing
+
+    def _raw_error(self, error: ndarray) -> ndarray:
+        """Return the error in raw units, at the end of the box where the slope is largest."""
+        found = error.copy()
+        for place, one in enumerate(self.settings["action_transforms"]):
+            if one is None:
+                continue
+            if one["kind"] == "scale":
+                found[:, place] = error[:, place] / one["number"]
+            else:
+                most = self._high[0, place] + one["number"]
+                found[:, place] = most * (
+                    np.expm1(error[:, place]) + 2 * _ULPS * (1 + np.abs(np.log(most)))
+                )
+            found[:, place] += 4 * _UNIT * (np.abs(self._high[0, place]) + abs(one["number"]))
+        return found
+
+    def _limit_error(self, raw: ndarray, last: Any) -> tuple[ndarray, ndarray]:
+        """Return the error of the ends that limits set, and where a condition is open."""
+        count, size = len(self.observations), len(self.actions)
+        state = [raw[:, place : place + 1] for place in range(count)]
+        if self.needs_last_action:
+            state += [last[:, place : place + 1] for place in range(size)]
+        error, open_ = np.zeros((len(raw), size)), np.zeros((len(raw), 1), bool)
+        for limit in self.limits:
+            open_ |= self._is_open(limit["condition"], state)
+            for bound in limit["bounds"]:
+                _, margin = self._single(bound["end"], state)
+                place = bound["action"]
+                error[:, place] = np.maximum(error[:, place], margin[:, 0])
+        if error.any():
+            error, moved = self._on_scale(error)
+            open_ = open_ | moved
+        # Ends that nearly meet are one action, or none.
+        low, high = np.full((2, len(raw), size), np.nan)
+        holds = [self._holds(limit, state) for limit in self.limits]
+        for action in range(size):
+            least, most, _ = self._ends(action, holds, state)
+            low[:, action], high[:, action] = np.ravel(least), np.ravel(most)
+        nearly = np.abs(high - low) <= 8 * error + 16 * _UNIT * np.maximum(
+            np.abs(low), np.abs(high)
+        )
+        return error, open_ | np.any(nearly & (low != high), axis=1, keepdims=True)
+
+    def _on_scale(self, error: ndarray) -> tuple[ndarray, ndarray]:
+        """Return errors of raw ends on the transformed scale."""
+        found, moved = error.copy(), np.zeros((len(error), 1), bool)
+        for place, one in enumerate(self.settings["action_transforms"]):
+            if one is None:
+                continue
+            least = self._low[0, place] + one["number"]
+            slope = one["number"] if one["kind"] == "scale" else 1.0 / least
+            found[:, place] = error[:, place] * slope + (
+                _ULPS * 20 if one["kind"] == "log" else 0.0
+            )
+        return found, moved
+
+    def _single(self, end: Any, state: Any) -> tuple[ndarray, ndarray]:
+        """Return a sum and how far float32 may be from it, its inward rounding included."""
+        total = np.full((len(state[0]), 1), end["constant"])
+        size = np.abs(total)
+        for place, factor in end["terms"]:
+            product = factor * np.nan_to_num(state[place])
+            total, size = total + product, size + np.abs(product)
+        return total, (len(end["terms"]) + 4) * 8 * _UNIT * size + 2 * _TINY
+
+    def _is_open(self, condition: Any, state: Any) -> ndarray:
+        if condition is None:
+            return np.zeros((len(state[0]), 1), bool)
+        if "parts" in condition:
+            found = [self._is_open(part, state) for part in condition["parts"]]
+            return np.any(found, axis=0)
+        terms = condition["difference"]["terms"]
+        total, margin = self._single(condition["difference"], state)
+        if len(terms) == 1 and abs(terms[0][1]) == 1.0:
+            # Compared exactly, but a subnormal number may be read as zero.
+            return np.abs(total) <= 2 * _TINY
+        return np.abs(total) <= margin
+
+
+def _product(x: ndarray, error: ndarray, weight: ndarray, bias: ndarray) -> tuple[ndarray, ndarray]:
+    """Return x @ weight + bias and a bound of its error, for any order of summation."""
+    terms = len(weight) + 2
+    share = terms * _UNIT / (1.0 - terms * _UNIT)
+    sizes = np.abs(weight)
+    largest = (np.abs(x) + error) @ sizes + np.abs(bias)
+    found = error @ sizes + share * largest
+    return x @ weight + bias, np.where(largest < _LARGEST, found, np.inf)
