@@ -33,7 +33,8 @@ class RoundingBound(Policy):
             seen = states.observation.astype(np.float64)
             last = None if states.last is None else states.last.astype(np.float64)
             ends, action = self._follow(seen, states.uniform.astype(np.float64), last)
-        return (np.where(np.isfinite(one), one, np.inf) for one in (ends, action))  # type: ignore[return-value]
+        known = [np.where(np.isfinite(one), one, np.inf) for one in (ends, action)]
+        return known[0], known[1]
 
     def _follow(self, raw: ndarray, uniform: ndarray, last: Any) -> tuple[ndarray, ndarray]:
         seen, _ = self._forward(raw, self.settings["observation_transforms"])
@@ -49,14 +50,16 @@ class RoundingBound(Policy):
                 shifted = raw[:, place] + one["number"]
                 moved = error[:, place] + 2 * _UNIT * (np.abs(shifted) + abs(one["number"]))
                 error[:, place] = -np.log1p(-moved / shifted) + _ULPS * value + _UNIT
+        self._lost = ~np.all(np.isfinite(error), axis=1, keepdims=True)
         heads = [self._head_error(member, seen, error) for member in self._members]
-        unknown = np.zeros((len(raw), 1), bool)
+        unknown = self._lost
         if self.settings["rule"] == "consensus":
             bands = [self._band(one[0], one[1]) for one in heads]
             low = self._largest([centre - width for centre, width in bands])
             high = self._smallest([centre + width for centre, width in bands])
             slack = self._largest([one[2] + one[3] for one in heads]) * 2 + 4 * _UNIT
-            unknown = np.any(np.abs(high - low - LEAST_OVERLAP) <= 2 * slack, axis=1, keepdims=True)
+            open_ = np.abs(high - low - LEAST_OVERLAP) <= 2 * slack
+            unknown = unknown | np.any(open_, axis=1, keepdims=True)
         centre, log_scale, _ = self._head(seen)
         error_centre = self._largest([one[2] for one in heads])
         error_scale = self._largest([one[3] for one in heads])
@@ -86,6 +89,8 @@ class RoundingBound(Policy):
             y, error = _product(x, error, weight, bias)
             x = np.maximum(y, 0.0)
         centre, error_centre = _product(x, error, for_centre[0], for_centre[1])
+        # Where float32 overflows, the result may be no number.
+        self._lost |= ~np.all(np.isfinite(error_centre), axis=1, keepdims=True)
         if member["tanh"]:
             error_centre, centre = np.minimum(error_centre + _ULPS, 2.0), np.tanh(centre)
         log_scale, error_log = _product(x, error, for_scale[0], for_scale[1])
