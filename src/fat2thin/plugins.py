@@ -15,7 +15,7 @@ from typing import TypeVar
 from fat2thin.terminal_text import closest_first, did_you_mean
 
 GROUP = "fat2thin.plugins"
-_BUILT_IN = ("fat2thin.envs.treatment",)
+_BUILT_IN = ("fat2thin.envs.treatment", "fat2thin.envs.hospital")
 _loaded = False
 _lock = threading.RLock()
 

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import hashlib
 
 import jax
@@ -134,11 +135,11 @@ def test_each_seed_has_its_own_log():
     assert data.reader("treatment/cubic").one_a_seed
 
 
-@pytest.mark.parametrize("name", ["treatment/cubc", "hospital/x", ""])
+@pytest.mark.parametrize("name", ["treatment/cubc", "hospital/x", "clinic/x", ""])
 def test_the_error_about_an_unknown_name_lists_the_known_ones(name):
     with pytest.raises(
         ValueError,
-        match=r"no data set is called .*treatment/cubic.* \(`fat2thin data info` lists all\)",
+        match=r"no data set is called .*(treatment|hospital)/.* \(`fat2thin data info`",
     ):
         data.load(name)
 
@@ -151,9 +152,24 @@ def test_the_error_about_an_unknown_name_suggests_the_closest():
 def test_a_registered_reader_is_used(monkeypatch):
     monkeypatch.setattr(readers_module, "_READERS", dict(readers_module._READERS))
     data.register_reader(
-        Reader("hospital/", lambda name, seed: dataclasses.replace(make(), name=name))
+        Reader("clinic/", lambda name, seed: dataclasses.replace(make(), name=name))
     )
-    assert data.load("hospital/2024").name == "hospital/2024"
-    assert "hospital/..." in data.names()
+    assert data.load("clinic/2024").name == "clinic/2024"
+    assert "clinic/..." in data.names()
     with pytest.raises(ValueError, match="already have a reader"):
-        data.register_reader(Reader("hospital/", lambda name, seed: make()))
+        data.register_reader(Reader("clinic/", lambda name, seed: make()))
+
+
+def test_propensities_may_be_densities_above_one():
+    arrays = {"observation": [0.0, 1.0], "action": [0.1, 0.2], "reward": [1.0, 0.0]}
+    box = {"episode": [0, 0], "terminal": [0, 1], "action_low": 0.0, "action_high": 1.0}
+    made = functools.partial(Dataset.from_arrays, **arrays, **box, propensity=[0.5, 7.0])
+    with pytest.raises(ValueError, match="propensity_is_density"):
+        made()
+    dense = made(propensity_is_density=True)
+    assert dense.propensity.tolist() == [0.5, 7.0]
+    halved = dataclasses.replace(dense, propensity=dense.propensity / 7.0)
+    as_probability = dataclasses.replace(halved, propensity_is_density=False)
+    assert halved.sha256 != as_probability.sha256
+    with pytest.raises(ValueError, match="propensity"):
+        Dataset.from_arrays(**arrays, **box, propensity=[0.5, 0.0], propensity_is_density=True)

@@ -476,6 +476,12 @@ def test_a_propensity_is_a_probability(tmp_path, value):
     write_csv(tmp_path, WHOLE.replace("\n", f",{value}\n").replace(f"end,{value}", "end,chance"))
     with pytest.raises(DataFileError, match=r"'chance' has .*: row 1 .*above 0 and at most 1"):
         load(write_toml(tmp_path, propensity='"chance"'))
+    as_density = write_toml(tmp_path, propensity='"chance"', propensity_is='"density"')
+    if value == "1.5":
+        assert load(as_density).propensity_is_density
+    else:
+        with pytest.raises(DataFileError, match=r"'chance' has .*: row 1"):
+            load(as_density)
 
 
 def test_files_with_different_columns_are_refused(tmp_path):

@@ -30,6 +30,7 @@ end = "died"
 cut = "left"
 next_observation = ["age", "next_*"]
 propensity = "chance"
+propensity_is = "density"
 action_low = 0
 action_high = [2.5]
 discount = 1
@@ -68,6 +69,7 @@ def test_every_key_is_read(tmp_path):
         cut="left",
         next_observation=("age", "next_*"),
         propensity="chance",
+        propensity_is="density",
         action_low=0.0,
         action_high=(2.5,),
         discount=1.0,

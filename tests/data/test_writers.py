@@ -39,6 +39,11 @@ def small(**changes) -> Dataset:
     [
         small(),
         small(name="chances", propensity=np.array([1, 1e-30, 0.1, 1 / 3, 0.5], np.float32)),
+        small(
+            name="densities",
+            propensity=np.array([1, 1e-30, 0.1, 7.0, 0.5], np.float32),
+            propensity_is_density=True,
+        ),
         data.load("treatment/cubic", 3),
     ],
     ids=lambda d: d.name,
@@ -52,7 +57,7 @@ def test_a_written_data_set_is_read_back(dataset, suffix, tmp_path):
     assert (again.propensity is None) == (dataset.propensity is None)
     for field in (*ROW_ARRAYS, "episode_start", "propensity"):
         np.testing.assert_array_equal(getattr(again, field), getattr(dataset, field))
-    for field in ("action_low", "action_high", "discount"):
+    for field in ("action_low", "action_high", "discount", "propensity_is_density"):
         assert getattr(again, field) == getattr(dataset, field)
 
 

@@ -73,16 +73,16 @@ def test_measures_of_a_constant_dose_are_known(found):
 
 
 def test_a_data_set_without_a_task_has_no_evaluator():
-    assert evaluator("hospital/2024") is None
+    assert evaluator("clinic/2024") is None
 
 
 def test_an_evaluator_can_be_registered_once(monkeypatch):
     monkeypatch.setattr(returns, "_EVALUATORS", dict(returns._EVALUATORS))
     judge = returns.TreatmentEvaluator(TASK)
-    returns.register_evaluator("hospital/", lambda name: judge)
-    assert evaluator("hospital/2024") is judge
+    returns.register_evaluator("clinic/", lambda name: judge)
+    assert evaluator("clinic/2024") is judge
     with pytest.raises(ValueError, match="already have an evaluator"):
-        returns.register_evaluator("hospital/", lambda name: judge)
+        returns.register_evaluator("clinic/", lambda name: judge)
 
 
 @pytest.fixture

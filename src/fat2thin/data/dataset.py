@@ -116,8 +116,11 @@ class Dataset:
     discount: float
     """Discount factor used in training."""
     propensity: Any = None
-    """Shape (rows,), or None if unknown: the probability (not the density) with which the logged
-    action was chosen, above 0 and at most 1."""
+    """Shape (rows,), or None if unknown: the probability with which the logged action was chosen,
+    above 0 and at most 1, or its density."""
+    propensity_is_density: bool = False
+    """Whether `propensity` is a density per unit of the action (the product over dimensions), which
+    may exceed 1."""
     observation_columns: tuple[Column, ...] = ()
     """Names, units and transforms of the observation's columns; numbered names if not given."""
     action_columns: tuple[Column, ...] = ()
@@ -136,6 +139,7 @@ class Dataset:
         *, terminal: Any = None, cut: Any = None, episode: Any = None, episode_start: Any = None,
         next_observation: Any = None, propensity: Any = None, action_low: Any = None,
         action_high: Any = None, discount: float = 0.99, name: str = "arrays",
+        propensity_is_density: bool = False,
         observation_names: Sequence[str | Column] | None = None,
         action_names: Sequence[str | Column] | None = None,
     ) -> "Dataset":  # fmt: skip
@@ -151,12 +155,13 @@ class Dataset:
             episode_start: Shape (episodes,): the first row of each episode, instead of `episode`.
             next_observation: Shape of `observation`. By default that of the row below, and the
                 last row of a cut episode is dropped.
-            propensity: Shape (rows,): the probability of the logged action.
+            propensity: Shape (rows,): the probability of the logged action, or its density.
             action_low: Lower end of the action box, one number or one per dimension. By default
                 the range of the logged actions is used, with a warning.
             action_high: Upper end of the action box.
             discount: Discount factor used in training.
             name: Name of the data set.
+            propensity_is_density: Whether `propensity` is a density per unit of the action.
             observation_names: Names of the columns, or `fat2thin.columns.Column` objects.
             action_names: The same for the action.
 
@@ -177,6 +182,7 @@ class Dataset:
             "next_observation": next_observation, "propensity": propensity,
             "action_low": action_low, "action_high": action_high, "discount": discount,
             "observation_names": observation_names, "action_names": action_names,
+            "propensity_is_density": propensity_is_density or None,
         }  # fmt: skip
         return dataset_from_arrays(arrays, name)
 
@@ -287,6 +293,8 @@ class Dataset:
             for rows in blocks(array):
                 digest.update(np.ascontiguousarray(array[rows], little_endian).reshape(-1).data)
         digest.update(json.dumps([self.action_low, self.action_high, self.discount]).encode())
+        if self.propensity_is_density:
+            digest.update(b"density")
         # Names and units change no result. Transforms do; a log without them keeps its hash.
         transforms = self.observation_transforms, self.action_transforms
         if any(transforms):
@@ -323,6 +331,8 @@ class Dataset:
             if columns == default_columns(kind, len(columns)):
                 columns = default_columns(kind, size)  # numbered names follow the width
             names = [column.name for column in columns]
+            if not size:
+                raise self._wrong(kind, "must have at least one column")
             if len(names) != size:
                 raise self._wrong(field, f"must name {size} columns, not {len(names)}")
             name, times = collections.Counter(names).most_common(1)[0]
@@ -351,8 +361,11 @@ class Dataset:
         if self.continuation.min() < 0 or self.continuation.max() > 1:
             raise self._wrong("continuation", "must lie between 0 and 1")
         known = self.propensity
-        if known is not None and find_rows(known, not_a_probability).number:
-            raise self._wrong("propensity", "must be above 0 and at most 1")
+        if self.propensity_is_density and known is None:
+            raise self._wrong("propensity", "is missing, although it is said to be a density")
+        refused = not_a_density if self.propensity_is_density else not_a_probability
+        if known is not None and find_rows(known, refused).number:
+            raise self._wrong("propensity", propensity_rule(self.propensity_is_density))
 
     def _check_box(self) -> None:
         for field in ("action_low", "action_high"):
@@ -515,6 +528,18 @@ def not_a_flag(array: np.ndarray) -> np.ndarray:
 def not_a_probability(propensity: np.ndarray) -> np.ndarray:
     """Return a mask of the values outside (0, 1]; a logged action cannot have probability 0."""
     return ~((propensity > 0) & (propensity <= 1))
+
+
+def not_a_density(propensity: np.ndarray) -> np.ndarray:
+    """Return a mask of the values that are not above 0."""
+    return ~(propensity > 0)
+
+
+def propensity_rule(is_density: bool) -> str:
+    """Return what propensities must be, as text."""
+    if is_density:
+        return "must be above 0"
+    return "must be above 0 and at most 1; a density may exceed 1, and must be said to be one"
 
 
 def is_box(low: np.ndarray, high: np.ndarray) -> bool:

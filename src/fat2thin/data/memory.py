@@ -18,7 +18,7 @@ from fat2thin.data.safe_files import DataFileError
 PREFIX = "memory/"
 FRAME_KEYS = (
     "episode", "time", "observation", "action", "reward", "end", "cut", "next_observation",
-    "propensity", "action_low", "action_high", "discount", "columns",
+    "propensity", "propensity_is", "action_low", "action_high", "discount", "columns",
 )  # fmt: skip
 """Keywords that describe the columns of a data frame, with the meanings of the TOML's keys."""
 

@@ -35,6 +35,7 @@ class RawLog(NamedTuple):
     """Shape (rows, observation), or None if the file has none."""
     propensity: np.ndarray | None = None
     """Shape (rows,): the probability of the logged action, or None if unknown."""
+    propensity_is_density: bool = False
     observation_columns: tuple[Column, ...] = ()
     """Names, units and transforms of the observation's columns; empty if the file has none."""
     action_columns: tuple[Column, ...] = ()
@@ -108,6 +109,7 @@ def assemble(
         action_high=box.high,
         discount=box.discount,
         propensity=None if raw.propensity is None else left(raw.propensity),
+        propensity_is_density=raw.propensity_is_density,
         observation_columns=raw.observation_columns,
         action_columns=raw.action_columns,
         origin=Origin(kept, copies, raw.next_observation is None, places),
@@ -247,8 +249,8 @@ def split(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     chosen = _draw(dataset, share, seed, most=dataset.episode_start.size - 1)
     others = np.setdiff1d(np.arange(dataset.episode_start.size), chosen)
     return (
-        _keep(dataset, chosen, f"{_percent(share)}, seed {seed}"),
-        _keep(dataset, others, f"the other {_percent(1 - share)}, seed {seed}"),
+        keep_episodes(dataset, chosen, f"{_percent(share)}, seed {seed}"),
+        keep_episodes(dataset, others, f"the other {_percent(1 - share)}, seed {seed}"),
     )
 
 
@@ -282,13 +284,15 @@ def subsample(
     if share is not None and episodes is None:
         _require_share(share)
         chosen = _draw(dataset, share, seed, most=dataset.episode_start.size)
-        return _keep(dataset, chosen, f"{_percent(share)}, seed {seed}")
+        return keep_episodes(dataset, chosen, f"{_percent(share)}, seed {seed}")
     if episodes is None or share is not None:
         raise ValueError("give exactly one of episodes and share")
     if not 1 <= episodes <= dataset.episode_start.size:
         there = f"data set {dataset.name!r} has {dataset.episode_start.size} episodes"
         raise ValueError(f"{there}, cannot draw {episodes}")
-    return _keep(dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}")
+    return keep_episodes(
+        dataset, _order(dataset, seed)[:episodes], f"{episodes} episodes, seed {seed}"
+    )
 
 
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
@@ -299,7 +303,7 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
     _require_share(share)
     count = max(1, math.floor(share * dataset.episode_start.size + 0.5))
     chosen = np.argsort(-episode_returns(dataset), stable=True)[:count]
-    return _keep(dataset, chosen, f"best {_percent(share)}")
+    return keep_episodes(dataset, chosen, f"best {_percent(share)}")
 
 
 def concatenate(datasets: Sequence[Dataset]) -> Dataset:
@@ -310,7 +314,8 @@ def concatenate(datasets: Sequence[Dataset]) -> Dataset:
     for other in datasets[1:]:
         refused = f"data sets {first.name!r} and {other.name!r} cannot be joined"
         same = ("observation_columns", "action_columns", "action_low", "action_high", "discount")
-        for field in ("observation_size", "action_size", *same):
+        kind = ("propensity_is_density",) if first.arrays == other.arrays else ()
+        for field in ("observation_size", "action_size", *same, *kind):
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
                 raise ValueError(
@@ -345,8 +350,8 @@ def _order(dataset: Dataset, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(dataset.episode_start.size)
 
 
-def _keep(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
-    """Return the data set with only these episodes, in the order of the log."""
+def keep_episodes(dataset: Dataset, episodes: np.ndarray, what: str) -> Dataset:
+    """Return the data set with only these episodes, by number, in the order of the log."""
     lengths = episode_lengths(dataset)
     chosen = np.isin(np.arange(lengths.size), episodes)
     start = np.cumsum(lengths[chosen]) - lengths[chosen]

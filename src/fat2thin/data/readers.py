@@ -19,7 +19,7 @@ class Reader(NamedTuple):
     """A reader of all data sets whose names start with `prefix`."""
 
     prefix: str
-    """Start of the names, such as "hospital/"."""
+    """Start of the names, such as "clinic/"."""
     read: Callable[[str, int], Dataset]
     """`read(name, seed)` returns the data set."""
     names: Callable[[], tuple[str, ...]] | None = None
@@ -40,9 +40,9 @@ def register_reader(new: Reader) -> Reader:
         >>> import dataclasses
         >>> def read(name, seed):
         ...     return dataclasses.replace(load("treatment/cubic@2", seed), name=name)
-        >>> _ = register_reader(Reader("hospital/", read))
-        >>> load("hospital/ward-3").name
-        'hospital/ward-3'
+        >>> _ = register_reader(Reader("clinic/", read))
+        >>> load("clinic/ward-3").name
+        'clinic/ward-3'
     """
     return _register(_READERS, new.prefix, new, f"data sets called {new.prefix}...")
 

@@ -24,7 +24,7 @@ from fat2thin.columns import Column
 from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, not_a_flag
 from fat2thin.data.formats import d4rl, mapped, minari
-from fat2thin.data.formats.array_log import COLUMNS, columns_bytes, columns_to_json
+from fat2thin.data.formats.array_log import COLUMNS, DENSITY, columns_bytes, columns_to_json
 from fat2thin.data.formats.npz import save_npz
 from fat2thin.data.formats.table_columns import columns_lines, toml_value
 from fat2thin.data.operations import episode_lengths
@@ -121,6 +121,8 @@ def write_hdf5(dataset: Dataset, path: Path) -> None:
             file.create_dataset(COLUMNS, data=named)
         for name in ("action_low", "action_high", "discount"):
             file.attrs[name] = np.asarray(getattr(dataset, name), np.float64)
+        if dataset.propensity_is_density:
+            file.attrs[DENSITY] = np.asarray(1.0)
 
 
 def write_table(dataset: Dataset, path: Path) -> None:
@@ -135,6 +137,8 @@ def write_table(dataset: Dataset, path: Path) -> None:
         "action_high": list(dataset.action_high),
         "discount": dataset.discount,
     }
+    if dataset.propensity_is_density:
+        about["propensity_is"] = "density"
     lines = [f"{key} = {toml_value(value)}" for key, value in about.items()]
     lines += columns_lines(details)
     csv = path.suffix.lower() == ".csv"

@@ -93,7 +93,9 @@ def fit(
         return solve(system, here.T @ rows.reward / length)
 
 
-def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Float[Array, " size"]:
+def solve(
+    matrix: Float[Array, "size size"], right: Float[Array, "size *columns"]
+) -> Float[Array, "size *columns"]:
     """Return the x of matrix @ x = right, by Gauss-Jordan elimination with partial pivoting.
 
     `jnp.linalg.solve` is not used: batched LU factorisations that run in parallel on two CPU
@@ -107,8 +109,9 @@ def solve(matrix: Float[Array, "size size"], right: Float[Array, " size"]) -> Fl
         system = system.at[largest].set(system[place])
         return (system - system[:, place, None] * pivot[None]).at[place].set(pivot)
 
-    whole = jnp.concatenate([matrix, right[:, None]], axis=1)
-    return lax.fori_loop(0, len(right), eliminate, whole)[:, -1]
+    whole = jnp.concatenate([matrix, right.reshape(len(right), -1)], axis=1)
+    solved = lax.fori_loop(0, len(right), eliminate, whole)
+    return solved[:, len(right) :].reshape(right.shape)
 
 
 def part_values(

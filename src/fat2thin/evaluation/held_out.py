@@ -202,6 +202,9 @@ class FinishedRun(Protocol):
     def columns(self) -> Any:
         """The observation and the action columns."""
 
+    def policy(self, seed: int | None = None) -> Policy:
+        """Return the policy of all seeds, or of one."""
+
 
 def held_out(run: FinishedRun, dataset: Dataset) -> Quantities:
     """Return the quantities of `MEANINGS` and the algorithm's metrics on a log, one per seed.

@@ -8,6 +8,7 @@ parallel with training.
 import dataclasses
 import functools
 import json
+import math
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from fat2thin import plugins
-from fat2thin.envs import Reference, treatment, treatment_reference
+from fat2thin.envs import Reference, hospital, treatment, treatment_reference
+from fat2thin.envs.hospital_wards import Ward
 from fat2thin.envs.treatment import Treatment
 from fat2thin.policies.decision import Cautious
 from fat2thin.policies.policy import WAYS, Centred, Policy, Sampled
@@ -110,23 +112,82 @@ class TreatmentEvaluator:
         begin = treatment.from_observations(act)
         found = treatment.trajectories(key, begin, self.task, episodes)
         rollout, doses = treatment.summarise(found), found.info.dose[..., None]
-        last = jnp.concatenate([jnp.full_like(doses[:, :1], jnp.nan), doses[:, :-1]], axis=1)
-        masks = with_referred(policy, found.observation, last)
-        shares = {name: jnp.mean(mask.astype(jnp.float32)) for name, mask in masks.items()}
+        shares = _shares_referred(policy, found.observation, doses, jnp.ones(doses.shape[:2], bool))
         return Evaluation(rollout.returns, {**rollout.measures, **shares})
 
     def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         """Raise a `TaskError` if policies of these sizes cannot act in the task."""
         ours = treatment.OBSERVATION_SIZE, (self.task.dose_low,), (self.task.dose_high,)
-        if (observation_size, low, high) != ours:
-            raise TaskError(
-                f"the treatment task has {ours[0]} observations and doses from {ours[1][0]:g} to "
-                f"{ours[2][0]:g}; the log has {observation_size} and {[*low]} to {[*high]}"
-            )
+        _check_sizes("the treatment task", ours, (observation_size, low, high))
 
     def references(self) -> dict[str, Reference]:
         """Return uniform doses, the best constant dose, and two rules that see the latent state."""
         return _treatment_references(self.task)
+
+
+def _shares_referred(
+    policy: Cautious,
+    observation: Float[Array, "episodes time observation"],
+    action: Float[Array, "episodes time action"],
+    present: Bool[Array, "episodes time"],
+) -> dict[str, Float[Array, ""]]:
+    """Return the shares of the present steps that are referred, and of each reason."""
+    last = jnp.concatenate([jnp.full_like(action[:, :1], jnp.nan), action[:, :-1]], axis=1)
+    masks = with_referred(policy, observation, last)
+    steps = jnp.sum(present.astype(jnp.float32))
+    return {
+        name: jnp.sum((mask & present).astype(jnp.float32)) / steps for name, mask in masks.items()
+    }
+
+
+def _check_sizes(task: str, ours: tuple[Any, ...], of_log: tuple[Any, ...]) -> None:
+    if of_log != ours:
+        raise TaskError(
+            f"{task} has {ours[0]} observations and actions from {[*ours[1]]} to {[*ours[2]]}; "
+            f"the log has {of_log[0]} and {[*of_log[1]]} to {[*of_log[2]]}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class HospitalEvaluator:
+    """Evaluates policies on a simulated ward."""
+
+    ward: Ward
+
+    def evaluate(self, act: Sampled | Centred, key: Key[Array, ""], episodes: int) -> Evaluation:
+        """Return the results of `act`, with one patient per episode."""
+        found = hospital.episodes(key, hospital.from_observations(act), self.ward, episodes)
+        rollout, policy = hospital.summarise(found, self.ward), act.policy
+        shares: dict[str, Array] = {}
+        if isinstance(policy, Cautious):
+            shares = _shares_referred(policy, found.observation, found.action, found.present)
+        return Evaluation(rollout.returns, {**rollout.measures, **shares})
+
+    def check(self, observation_size: int, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+        """Raise a `TaskError` if policies of these sizes cannot act in the ward."""
+        ward = self.ward
+        ours = len(ward.observation_columns), ward.action_low, ward.action_high
+        _check_sizes(ward.name, ours, (observation_size, low, high))
+
+    def references(self) -> dict[str, Reference]:
+        """Return what the clinicians reach, and a policy that is better."""
+        key, ward = stream_key(REFERENCE_SEED, Stream.REFERENCE), self.ward
+        found = {
+            "practice": hospital.practice_rollout(key, ward, REFERENCE_EPISODES),
+            "guideline": hospital.rollout(key, hospital.guideline(ward), ward, REFERENCE_EPISODES),
+        }
+        rules = {"practice": "what was logged", "guideline": "a rule that is better than practice"}
+        return {
+            name: Reference(
+                mean=float(jnp.mean(rollout.returns)),
+                standard_error=float(jnp.std(rollout.returns, ddof=1))
+                / math.sqrt(REFERENCE_EPISODES),
+                measures={name: float(value) for name, value in rollout.measures.items()},
+                rule=rules[name],
+                episodes=REFERENCE_EPISODES,
+            )
+            for name, rollout in found.items()
+        }
 
 
 @functools.cache
@@ -209,6 +270,7 @@ def _gymnasium_task(name: str, task: str | None = None, made: Any = None) -> Jud
 for _prefix in ("d4rl/", "regenerated/", "minari/mujoco/"):
     register_evaluator(_prefix, _gymnasium_task)
 register_evaluator("treatment/", lambda name: TreatmentEvaluator(treatment.by_name(name)))
+register_evaluator("hospital/", lambda name: HospitalEvaluator(hospital.by_name(name)))
 
 
 def evaluate_policies(

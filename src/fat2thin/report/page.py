@@ -1,18 +1,9 @@
-"""A self-contained HTML page to explore runs, which needs no network.
+"""A self-contained HTML page to explore runs, which needs no network."""
 
-Names come from folders that may be untrusted. Therefore the data are in a block that is never
-executed and that no content can end, the scripts insert text only as text, and the page's content
-security policy allows only these scripts.
-"""
-
-import base64
 import dataclasses
-import hashlib
 import html
 import json
-import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +16,7 @@ from fat2thin.data import Dataset
 from fat2thin.envs import treatment
 from fat2thin.evaluation.statistics import RESAMPLES, seed_interval
 from fat2thin.report import page_policies
+from fat2thin.report.html_page import filled
 from fat2thin.report.page_policies import Plain, good_seed, rounded, spread
 from fat2thin.runs.result import Run
 from fat2thin.settings.options import DEFAULT, LAST
@@ -37,7 +29,6 @@ CLAIM_FIELDS = (
 """Fields of a claim."""
 Claims = Sequence[Mapping[str, Any]]
 Logs = Mapping[str, Dataset]  # by the name of the data set in the run
-_PARTS = files("fat2thin.report") / "page"
 _SCRIPTS = (
     "laws.js",
     "limits.js",
@@ -59,20 +50,11 @@ _MOST_POLICIES = 40
 def make_page(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> str:
     """Return the page. `claims` have `CLAIM_FIELDS`; logs of the treatment task are optional."""
     found = {**gather(runs, claims, logs), "view": page_policies.VIEW}
-    style, script = _part("page.css"), "\n".join(map(_part, _SCRIPTS))
     datasets = list(datasets_of(runs).values())
     count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
     where = datasets[0] if len(datasets) == 1 else f"{len(datasets)} data sets"
-    values = {
-        "title": html.escape(f"fat2thin: {count} on {where}"),
-        "policy": f"default-src 'none'; script-src {_hashed(script)}; "
-        f"style-src {_hashed(style)}; base-uri 'none'; form-action 'none'",
-        "style": style,
-        "script": script,
-        "data": _embedded(found),
-    }
-    # In one pass: the name of a folder may look like a placeholder.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], _part("page.html"))
+    title = html.escape(f"fat2thin: {count} on {where}")
+    return filled("page.html", ("page.css",), _SCRIPTS, found, {"title": title})
 
 
 def save_page(
@@ -93,23 +75,6 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         raise ValueError(f"{path} is a folder; give a file, such as {path / 'report.html'}")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists; --overwrite replaces it")
-
-
-def _part(name: str) -> str:
-    return (_PARTS / name).read_text(encoding="utf-8")
-
-
-def _hashed(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _embedded(values: Mapping[str, Any]) -> str:
-    """Return JSON without characters that could end its HTML block or start another."""
-    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def gather(runs: Sequence[Run], claims: Claims = (), logs: Logs | None = None) -> Plain:

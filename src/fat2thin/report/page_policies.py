@@ -410,7 +410,7 @@ def _smallest(critic: Critics, states: Array, actions: Array) -> Array:
     return jax.tree.map(jnp.asarray, critic).minimum(states, actions)
 
 
-class _Arrays:
+class EncodedArrays:
     """Encoded matrices, each stored once."""
 
     def __init__(self) -> None:
@@ -444,7 +444,7 @@ class _Arrays:
 
 def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
     """Return the networks of actor, proposal and critics; None if the page cannot compute them."""
-    arrays = _Arrays()
+    arrays = EncodedArrays()
     policies = {"actor": run.policy(seed)}
     if run.program.algorithm.proposal:
         policies["proposal"] = run.proposal(seed)
@@ -469,7 +469,7 @@ def weights(run: Run, seed: int, critic: Critics | None) -> Plain | None:
     return {**networks, "arrays": arrays.encoded}
 
 
-def _network(policy: Policy, arrays: _Arrays) -> Plain | None:
+def _network(policy: Policy, arrays: EncodedArrays) -> Plain | None:
     """Return a policy's network: trunk, heads, and transformations of their outputs."""
     try:
         (member,) = plain_policy(policy).members

@@ -6,6 +6,9 @@
 - The networks grow with what the log can teach: small ones with weight decay for small noisy logs,
   which large ones overfit (docs/guides/small_logs.md), the usual ones for small predictable logs,
   and three normalised layers (FtTPO) for large ones.
+- A log of one's own has no task to evaluate on, so its policies are judged from the log alone: by
+  whether several seeds agree, and on episodes that no update saw. There, `OWN_SEEDS` and
+  `OWN_HOLDOUT` are the defaults; a data set with a name has one seed and no held-out part.
 - Critics need about 1 / ((1 - discount) * polyak_rate) updates to settle, and more if they start at
   zero, so small logs get a number of updates by their discount. Large logs get 100,000.
 """
@@ -14,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fat2thin import algorithms, data
+from fat2thin.data.memory import PREFIX as MEMORY
 from fat2thin.data.predictability import is_noisy
 from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LARGE, SMALL
 
@@ -26,6 +30,9 @@ zero, and if they start at the level of the log."""
 LARGE_STEPS = 100_000
 MOST_STEPS = {CLEAR: 12_000}
 """Maximum number of updates for a small log, if not `LARGE_STEPS`: no more were tried."""
+OWN_SEEDS, OWN_HOLDOUT = 5, 0.2
+"""Seeds of a run on one's own log, and the share of its rows, in whole episodes, to hold out: few
+enough to train on a laptop, and enough to see seeds that disagree."""
 SCALES: dict[str, Any] = {"standardise": True, "reward_scale": "deviation"}
 """Options of a run on any log."""
 ORIGINS = (SMALL, CLEAR, LARGE)
@@ -92,6 +99,37 @@ def enough_steps(
         return LARGE_STEPS
     least, most = SMALL_STEPS[centred is True], MOST_STEPS.get(settings_from, LARGE_STEPS)
     return min(most, max(least, round(least * 0.1 / max(1.0 - log.discount, 1e-9))))
+
+
+def is_own_log(dataset: str) -> bool:
+    """Whether a data set is one's own: a file, a folder or a table in memory, without a name."""
+    return data.reader(dataset).prefix in ("", MEMORY)
+
+
+def judged_options(dataset: str, load: Load = data.load) -> dict[str, Any]:
+    """Return the seeds and the held-out share that a run has by default.
+
+    A log of one episode has nothing to hold out.
+    """
+    if not is_own_log(dataset):
+        return {"seeds": 1, "holdout": 0.0}
+    several = load(dataset, 0).episode_start.size > 1
+    return {"seeds": OWN_SEEDS, "holdout": OWN_HOLDOUT if several else 0.0}
+
+
+def judged_sentence(taken: Mapping[str, Any], steps: int | None) -> str:
+    """Return a sentence that lists the defaults that one's own log gets."""
+    words = {
+        "seeds": lambda count: f"{count} seeds",
+        "holdout": lambda share: (
+            f"{100 * share:g} % of the episodes held out" if share
+            else "no episode held out, because there is only one"
+        ),
+    }  # fmt: skip
+    listed = [words[name](value) for name, value in taken.items()]
+    listed += [f"{steps:,} updates per seed"] if steps is not None else []
+    names = [f"--{name}" for name in (*taken, *(["steps"] if steps is not None else []))]
+    return f"Chosen for your own log: {', '.join(listed)} ({', '.join(names)} to change)."
 
 
 def sentence(dataset: str, rows: int, origin: str, taken: str) -> str:

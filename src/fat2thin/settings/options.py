@@ -26,13 +26,17 @@ def _choice(*choices: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """Options of a run. None takes the value that belongs to `settings_from`."""
+    """Options of a run. None takes the value that belongs to `settings_from`, or to the log.
+
+    Your own log is a file, a folder or a table, in contrast to a data set with a name.
+    """
 
     steps: int | None = None
     """Updates per seed. Default: 100,000 for large logs, fewer for small ones."""
-    seeds: int | Iterable[int] = 1
+    seeds: int | Iterable[int] | None = None
     """Seeds: 10 is seeds 0 to 9; a list names them (on the command line "3," is seed 3, "3,5" is
-    seeds 3 and 5). Each has its own networks, batches and evaluation episodes."""
+    seeds 3 and 5). Each has its own networks, batches and evaluation episodes. Default: 1, and 5
+    for your own log."""
     settings_from: str = _choice(AUTO, DEFAULT, SMALL, CLEAR, LARGE, "own", "fttpo")
     """Source of settings that are not given: "default", the algorithm's defaults; "small",
     "small-clear" or "large", ours for logs that are small and noisy, small and predictable, or
@@ -51,7 +55,8 @@ class RunOptions:
     """Steps after which the policies of all seeds are saved, for figures of their evolution."""
     task: str | None = None
     """Task that policies are evaluated on, for example Hopper-v5 or treatment/quadratic, or "none".
-    Default: the data set's own, for treatment/, d4rl/, regenerated/ and minari/mujoco/ names."""
+    Default: the data set's own, for treatment/, hospital/, d4rl/, regenerated/ and
+    minari/mujoco/ names."""
     standardise: bool | None = None
     """Give the networks observations with mean 0 and standard deviation 1 per column, over the log.
     Our settings and some published ones turn this on. Policies still take raw observations."""
@@ -63,9 +68,10 @@ class RunOptions:
     """Let critics learn the difference from the log's own level of values, so that they start at
     this level instead of at zero. Advantages do not change. Our settings of FtTPO and
     FtTPO-SPOT turn this on."""
-    holdout: float = 0.0
+    holdout: float | None = None
     """Share of the log's rows, in whole episodes, that no update sees, for example 0.2. Signals
-    measured on them during training are saved with the metrics."""
+    measured on them during training are saved with the metrics. Default: 0, and 0.2 for your own
+    log."""
     window: int | None = None
     """Rows of the log that updates draw from at a time, for logs that do not fit on the device. The
     window moves over blocks from all over the log, so that a row is drawn about once before it

@@ -47,6 +47,7 @@ class RunSpec(RunOptions):
     standardise: bool = False
     reward_scale: float | str = 1.0
     centre_values: bool = False
+    holdout: float = 0.0
     limits: LimitRules | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -85,11 +86,19 @@ def choose_spec(
     algorithm: str, dataset: str, config: Any, settings: Mapping[str, Any], load: Load,
     **options: Any,
 ) -> tuple[RunSpec, str]:  # fmt: skip
-    """Return the specification of a run, and a note to the user about the chosen settings.
+    """Return the specification of a run, and notes on what was chosen, one per line.
 
-    Like `make_spec`, but `settings_from` may be "auto" and steps may be missing: the log decides.
+    Like `make_spec`, but `settings_from` may be "auto", and steps, seeds and the held-out share may
+    be missing: the log decides.
     """
     origin, given = options.pop("settings_from", AUTO), _given(options)
+    own = rule.is_own_log(dataset)
+    judged = {
+        name: value
+        for name, value in rule.judged_options(dataset, load).items()
+        if name not in given
+    }
+    counted_steps = given.get("steps") is None
     automatic = origin == AUTO and config is None
     if origin == AUTO:
         origin = rule.resolve(AUTO, algorithm, dataset, load) if automatic else DEFAULT
@@ -97,11 +106,14 @@ def choose_spec(
     steps = rule.enough_steps(given.pop("steps", None), origin, dataset, centred, load)
     spec = make_spec(
         algorithm, dataset, config=config, settings=settings, settings_from=origin, steps=steps,
-        **given,
+        **judged, **given,
     )  # fmt: skip
     if spec.holdout:
         check_holdout(load(dataset, 0), spec.holdout)
     notes = describe_settings([spec], [*settings, *given], automatic, load)
+    if own and (judged or counted_steps):
+        chosen = rule.judged_sentence(judged, spec.steps if counted_steps else None)
+        notes = f"{chosen}\n{notes}".strip()
     if spec.limits is not None:
         log = load(dataset, 0)
         found = limit_report(log, bind_limits(spec.limits, log))

@@ -5,6 +5,8 @@ A warning may be harmless: a task without end has no end marks. A finding covers
 threshold is a constant with its reason.
 """
 
+import dataclasses
+
 import numpy as np
 
 from fat2thin.columns import Column
@@ -55,19 +57,23 @@ def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = N
     if wrong_form := tuple(form.wrong_forms(arrays, box, order)):
         return Report(wrong_form)
     names = Names.of(arrays, columns)
-    report = _findings(arrays, names, box, origin)
+    report = _findings(arrays, names, box, origin, log.propensity_is_density)
+    if isinstance(log, Dataset) and (changed := tuple(form.other_hash(log))):
+        report = dataclasses.replace(report, errors=(*changed, *report.errors))
     if origin is not None and origin.places is not None:
         report = report.with_places(origin.places)
     return report
 
 
-def _findings(arrays: Arrays, names: Names, box: Box | None, origin: Origin | None) -> Report:
+def _findings(
+    arrays: Arrays, names: Names, box: Box | None, origin: Origin | None, is_density: bool
+) -> Report:
     cells = sum(arrays[name].size for name in form.number_arrays(arrays))
     # What the checks below read of a log in which they find nothing.
     wide = 5 * arrays["observation"].size + 4 * arrays["action"].size
     long_work.expect(cells + wide + 10 * len(arrays["reward"]))
     unusable = unusable_rows(arrays)
-    errors = tuple(form.wrong_values(arrays, names, finite=not unusable.size))
+    errors = tuple(form.wrong_values(arrays, names, not unusable.size, is_density))
     log = prepare(arrays, unusable, names, box, origin)
     if not log.rows:
         return Report(errors, note=names.note(errors))
@@ -91,6 +97,6 @@ def _arrays(log: Dataset | RawLog) -> tuple[Arrays, dict[str, tuple[Column, ...]
     present = {
         name: np.asarray(array)
         for name, array in log._asdict().items()
-        if array is not None and not name.endswith("_columns")
+        if array is not None and not name.endswith(("_columns", "_is_density"))
     }
     return present, columns

@@ -15,6 +15,7 @@ from fat2thin.data import long_work
 from fat2thin.data.dataset import (
     Dataset,
     extremes,
+    not_a_density,
     not_a_flag,
     not_a_probability,
     not_finite,
@@ -26,7 +27,12 @@ from fat2thin.data.safe_files import DataFileError, file_error, refuse_too_many_
 from fat2thin.terminal_text import printable
 
 DAMAGED = "Fetch or write the file again."
-PROPENSITY = "A propensity is a probability above 0 and at most 1."
+DENSITY = "propensity_is_density"
+"""Name of the setting that is 1 if propensities are densities, which may exceed 1."""
+PROPENSITY = (
+    "A propensity is a probability above 0 and at most 1. If it is the density of a continuous "
+    'action, say so: propensity_is = "density" in a TOML, propensity_is_density = 1 elsewhere.'
+)
 COLUMNS = "fat2thin_columns"
 """The array of bytes (JSON in UTF-8) that holds names, units and transforms of the columns."""
 _LARGEST_SETTING = 4096
@@ -188,12 +194,22 @@ def _raw_log(file: ArrayFile, layout: Layout) -> RawLog:
     numbers = (observation, action, reward, following, propensity)
     fields = (*layout[:3], layout.next_observation, layout.propensity)
     _check_finite(file, dict(zip(fields, numbers, strict=True)))
+    of_density = file.setting(DENSITY) if propensity is not None else None
+    is_density = of_density is not None and bool(of_density.any())
     if propensity is not None:
-        args = (not_a_probability, "has {:g}", PROPENSITY)
-        _check_column(file, layout.propensity, propensity, *args)
+        wrong = not_a_density if is_density else not_a_probability
+        _check_column(file, layout.propensity, propensity, wrong, "has {:g}", PROPENSITY)
     cut = _cuts(file, layout, observation, following)
     return RawLog(
-        observation, action, reward, terminal, cut, following, propensity, *file.columns()
+        observation,
+        action,
+        reward,
+        terminal,
+        cut,
+        following,
+        propensity,
+        is_density,
+        *file.columns(),
     )
 
 

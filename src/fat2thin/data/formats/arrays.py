@@ -11,6 +11,7 @@ from fat2thin.data.dataset import Dataset
 from fat2thin.data.formats import d4rl
 from fat2thin.data.formats.array_log import (
     COLUMNS,
+    DENSITY,
     ArrayFile,
     Layout,
     NamedColumns,
@@ -19,7 +20,7 @@ from fat2thin.data.formats.array_log import (
 from fat2thin.data.formats.npz import NEORL2
 from fat2thin.terminal_text import did_you_mean
 
-_SETTINGS = ("action_low", "action_high", "discount")
+_SETTINGS = ("action_low", "action_high", "discount", DENSITY)
 _EPISODE = "episode"
 _NAMES = ("observation_names", "action_names")
 _NOT_READ = ("infos", "metadata")

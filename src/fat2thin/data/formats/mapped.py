@@ -18,6 +18,7 @@ from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, Recorded
 from fat2thin.data.formats.array_log import (
     DAMAGED,
+    DENSITY,
     columns_from_json,
     columns_to_json,
     write_npy,
@@ -64,6 +65,7 @@ def save_mapped(dataset: Dataset, path: Path) -> None:
             "discount": dataset.discount,
             "columns": columns_to_json(dataset),
             "sha256": dataset.sha256,
+            DENSITY: dataset.propensity_is_density,
         }
         with creating(folder / ABOUT) as stream:
             stream.write(json.dumps(about, indent=1).encode())
@@ -97,6 +99,7 @@ def read_mapped(path: str | Path) -> Dataset:
             "action_low": tuple(map(float, about["action_low"])),
             "action_high": tuple(map(float, about["action_high"])),
             "discount": float(about["discount"]),
+            DENSITY: bool(about.get(DENSITY, False)),
             "observation_columns": observed,
             "action_columns": acted,
         }
@@ -124,7 +127,7 @@ def _about(folder: Path) -> Mapping[str, Any]:
     return about
 
 
-def _opened(path: Path) -> np.ndarray:
+def _opened(path: Path) -> np.memmap:
     """Map a file of plain numbers; its size must be what its header says."""
     whole = path.stem in ("episode_start", _APART)
     with open_file(path) as file:

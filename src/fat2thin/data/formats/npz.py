@@ -18,12 +18,13 @@ from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
-from fat2thin.atomic_files import writing
+from fat2thin.atomic_files import NoRoomError, writing
 from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, not_a_flag
 from fat2thin.data.formats.array_log import (
     COLUMNS,
     DAMAGED,
+    DENSITY,
     ArrayFile,
     Layout,
     columns_bytes,
@@ -77,10 +78,10 @@ def read_npz(
 
     fat2thin: observation, action, reward, terminal (0 or 1), and cut (0 or 1, the episode stops
     after this row) or episode_start (row numbers); optional: next_observation, propensity,
-    action_low, action_high and discount. NeoRL-2: obs, action, reward, done, truncated or index,
-    next_obs. The discount is that of `box` or of the file, else 0.99. Without a box in either place
-    it is ±1 for a NeoRL-2 file (recognised by its name), else the range of the logged actions, with
-    a warning.
+    propensity_is_density (0 or 1), action_low, action_high and discount. NeoRL-2: obs, action,
+    reward, done, truncated or index, next_obs. The discount is that of `box` or of the file, else
+    0.99. Without a box in either place it is ±1 for a NeoRL-2 file (recognised by its name), else
+    the range of the logged actions, with a warning.
     """
     with open_npz(path, memory_limit) as file:
         layout = NEORL2 if file.has("obs") and not file.has("observation") else Layout()
@@ -114,6 +115,8 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
     }
     if dataset.propensity is not None:
         arrays["propensity"] = dataset.propensity
+    if dataset.propensity_is_density:
+        arrays[DENSITY] = np.array(1)
     if (named := columns_bytes(dataset)) is not None:
         arrays[COLUMNS] = named
     long_work.expect(sum(array.size for array in arrays.values()))
@@ -266,7 +269,7 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
     """Convert errors of the standard library about a damaged archive to `DataFileError`."""
     try:
         yield
-    except DataFileError:
+    except (DataFileError, NoRoomError):
         raise
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError) as error:
         complaint = f"is damaged: {error or type(error).__name__}"

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fat2thin.data import long_work
-from fat2thin.data.dataset import Dataset, not_a_probability
+from fat2thin.data.dataset import Dataset, not_a_density, not_a_probability
 from fat2thin.data.formats.array_log import PROPENSITY, float32_box
 from fat2thin.data.formats.table_columns import ColumnDetails
 from fat2thin.data.formats.table_files import (
@@ -125,13 +125,14 @@ def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog
     # A small Parquet file may declare more equal rows than fit in memory.
     packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
     width = sum(slots[key][-1].stop for key in slots)
-    size, limit = packed * (4 * width + 2), long_work.free_on_disk() or default_limit()
-    if size > limit:
+    size, free = packed * (4 * width + 2), long_work.free_on_disk()
+    if size > (limit := default_limit() if free is None else free):
         needed = f"its files have {packed} rows, which would take {size:,} bytes"
-        raise schema.wrong(
-            f"{needed}; the limit is {limit:,}",
-            "Convert them with `fat2thin data convert`, or use fewer files or fewer columns.",
-        )
+        remedy = "Convert them with `fat2thin data convert`, or use fewer files or fewer columns."
+        if free is not None:
+            remedy = "That much disk space is needed where the output goes. Free some, or use "
+            remedy += "another disk."
+        raise schema.wrong(f"{needed}; the limit is {limit:,}", remedy)
     bound = sum(file.row_bound for file in files)
     # The columns of the files, and the numbers in checks.
     long_work.expect(bound * (len(_columns_of(columns, columns)) + 2 * width))
@@ -477,7 +478,8 @@ class _Filling:
         for key in ("observation", "action"):
             named = (slot.details.columns(slot.column) for slot in self._slots[key])
             filled[f"{key}_columns"] = tuple(itertools.chain.from_iterable(named))
-        return RawLog(terminal=self._terminal[:rows], cut=self._cut[:rows], **filled)
+        filled |= {"terminal": self._terminal[:rows], "cut": self._cut[:rows]}
+        return RawLog(propensity_is_density=self._schema.has_densities, **filled)
 
 
 def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
@@ -488,9 +490,9 @@ def _columns_of(columns: Columns, keys: Iterable[str]) -> tuple[str, ...]:
 def _values(piece: _Piece, key: str, slot: _Slot, box: Box, schema: TableSchema) -> np.ndarray:
     """Return a column of numbers, or of encoded categories with shape (rows,) or (rows, columns).
 
-    Actions must lie in the box, propensities in (0, 1]. Actions and box are compared in float32.
-    Actions are then clipped to the box rounded inwards to float32, so that none lies outside by
-    rounding.
+    Actions must lie in the box, and probabilities in (0, 1]. Actions and box are compared in
+    float32. Actions are then clipped to the box rounded inwards to float32, so that none lies
+    outside by rounding.
     """
     column, details = slot.column, slot.details
     if details.categories:
@@ -508,7 +510,8 @@ def _values(piece: _Piece, key: str, slot: _Slot, box: Box, schema: TableSchema)
             raise piece.wrong(column, complaint, remedy, outside)
         return np.clip(values, *float32_box(low, high))
     if key == "propensity":
-        wrong = np.flatnonzero(not_a_probability(values))
+        refused = not_a_density if schema.has_densities else not_a_probability
+        wrong = np.flatnonzero(refused(values))
         if wrong.size:
             raise piece.wrong(column, f"has {values[wrong[0]]:g}", PROPENSITY, wrong)
     if details.transform is not None:

@@ -35,7 +35,10 @@ KEYS = {
     "end": "a column that is true in rows where the task truly ended",
     "cut": "a column that is true in rows after which a time limit stopped the episode",
     "next_observation": "the columns of the observation after the step, in the same order",
-    "propensity": "the probability, above 0 and at most 1, with which the action was chosen",
+    "propensity": "the probability, above 0 and at most 1, with which the action was chosen, or "
+    "its density",
+    "propensity_is": 'probability, or density: per unit of the action, which may exceed 1; "'
+    '"probability" by default',
     "action_low": "lower end of the action box: one number, or a list with one per action",
     "action_high": "upper end of the action box",
     "discount": "the discount factor used in training, from 0 to 1",
@@ -95,7 +98,13 @@ class TableSchema:
     cut: str | None = None
     next_observation: tuple[str, ...] | None = None
     propensity: str | None = None
+    propensity_is: str = "probability"
     columns: dict[str, ColumnDetails] = dataclasses.field(default_factory=dict)
+
+    @property
+    def has_densities(self) -> bool:
+        """Whether propensities are densities, which may exceed 1."""
+        return self.propensity is not None and self.propensity_is == "density"
 
     @property
     def source(self) -> str:
@@ -317,6 +326,10 @@ def _discount(value: Any) -> float | None:
     return number if number is not None and 0 <= number <= 1 else None
 
 
+def _kind_of_propensity(value: Any) -> str | None:
+    return value if value in ("probability", "density") else None
+
+
 def _bounds(value: Any) -> float | tuple[float, ...] | None:
     if not isinstance(value, list):
         return _number(value)
@@ -331,6 +344,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "action_low": (_bounds, "a finite number or a list of them"),
     "action_high": (_bounds, "a finite number or a list of them"),
     "discount": (_discount, "a number from 0 to 1"),
+    "propensity_is": (_kind_of_propensity, '"probability" or "density"'),
 }
 
 

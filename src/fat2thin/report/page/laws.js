@@ -6,6 +6,7 @@ const LANCZOS = [
   -176.61502916214059, 12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6,
   1.5056327351493116e-7,
 ];
+const FINE = 400; // points of a density that is drawn
 const LAYER_NORM_EPSILON = 1e-6; // added to the variance, as in networks.py
 
 // For x of at least 1/2, which is enough for the densities below.
@@ -228,4 +229,13 @@ function smallestQ(weights, state, action) {
   const input = [...standardised(weights, state), ...action];
   const values = weights.critics.map((critic) => linear(critic.head, arrays, trunk(critic.trunk, arrays, input))[0]);
   return Math.min(...values);
+}
+
+// Actions at which a density is drawn: even over the view, and dense around its centre.
+function gridOf(law, view) {
+  const [from, to] = [Math.max(view[0], law.low), Math.min(view[1], law.high)];
+  if (!(to > from)) return [];
+  const even = Array.from({ length: FINE + 1 }, (_, i) => from + ((to - from) * i) / FINE);
+  const dense = Array.from({ length: 161 }, (_, i) => law.centre + law.width * Math.sinh((i - 80) / 20));
+  return [...even, ...dense.filter((action) => action > from && action < to)].sort((a, b) => a - b);
 }

@@ -59,7 +59,7 @@ function panelsIn(host, titles) {
 
 // A plot with two axes. `x` and `y` are [lowest, highest]; `label` is for screen readers.
 class Plot {
-  constructor(panel, { x, y, xLabel, yLabel, height, label, yTicks, compact }) {
+  constructor(panel, { x, y, xLabel, yLabel, height, label, xTicks, yTicks, compact }) {
     this.width = Math.max(240, Math.round(panel.clientWidth));
     this.height = height || 260;
     this.left = 56;
@@ -71,7 +71,7 @@ class Plot {
     const view = `0 0 ${this.width} ${this.height}`;
     this.svg = shape("svg", { viewBox: view, role: "img", "aria-label": label }, panel);
     this.under = shape("g", {}, this.svg);
-    this.drawAxes(xLabel, yLabel, yTicks);
+    this.drawAxes(xLabel, yLabel, xTicks, yTicks);
     clipCount += 1;
     const cut = shape("clipPath", { id: `cut${clipCount}` }, this.svg);
     shape("rect", {
@@ -91,8 +91,8 @@ class Plot {
     return this.bottom - ((value - this.y[0]) / (this.y[1] - this.y[0])) * (this.bottom - this.top);
   }
 
-  drawAxes(xLabel, yLabel, yTicks) {
-    const across = ticks(...this.x, Math.min(6, (this.right - this.left) / 75));
+  drawAxes(xLabel, yLabel, xTicks, yTicks) {
+    const across = xTicks || ticks(...this.x, Math.min(6, (this.right - this.left) / 75));
     for (const value of yTicks || ticks(...this.y, (this.bottom - this.top) / 45)) {
       const y = this.py(value);
       shape("line", { class: "grid", x1: this.left, x2: this.right, y1: y, y2: y }, this.svg);
@@ -187,6 +187,8 @@ function swatch(kind, colour, dash = "") {
     area: () => shape("rect", { width: 28, height: 12, "fill-opacity": 0.3 }, svg),
     zero: () => shape("rect", { width: 28, height: 12, class: "zero" }, svg),
     edge: () => shape("path", { d: "M14 0V12", class: "edge" }, svg),
+    dense: () => shape("rect", { width: 28, height: 12, class: "density", "fill-opacity": 0.5 }, svg),
+    refer: () => shape("rect", { width: 28, height: 12, class: "referred" }, svg),
   };
   const node = drawings[kind]();
   if (kind === "area") node.style.fill = colour;
@@ -227,23 +229,29 @@ function csv(headings, rows) {
   return [headings, ...rows].map((row) => row.map(csvCell).join(",")).join("\r\n");
 }
 
+// A button that saves a table. `rows()` returns [headings, rows].
+function saveButton(file, rows) {
+  const save = make("button", { type: "button", textContent: "Download CSV" });
+  save.addEventListener("click", () => {
+    const address = URL.createObjectURL(new Blob([csv(...rows())], { type: "text/csv" }));
+    make("a", { href: address, download: file }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  });
+  return save;
+}
+
 // Buttons that show and save the numbers behind a plot. `rows()` returns [headings, rows].
 class DataButtons {
   constructor(host, file, rows) {
     this.rows = rows;
     this.pre = make("pre", { tabIndex: 0, hidden: true });
     this.show = make("button", { type: "button", textContent: "Show data", "aria-expanded": "false" });
-    const save = make("button", { type: "button", textContent: "Download CSV" });
+    const save = saveButton(file, () => this.rows());
     this.show.addEventListener("click", () => {
       this.pre.hidden = !this.pre.hidden;
       this.show.setAttribute("aria-expanded", String(!this.pre.hidden));
       this.show.textContent = this.pre.hidden ? "Show data" : "Hide data";
       this.update();
-    });
-    save.addEventListener("click", () => {
-      const address = URL.createObjectURL(new Blob([csv(...this.rows())], { type: "text/csv" }));
-      make("a", { href: address, download: file }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 1000);
     });
     host.replaceChildren(this.show, save, this.pre);
   }

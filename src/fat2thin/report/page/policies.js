@@ -1,7 +1,6 @@
 // One run: its policies during training, and doses during a treatment.
 
 const MOST_COORDINATES = 12;
-const FINE = 400;
 const one = { data: {} };
 
 // The selected run, with the policies of the selected seed.
@@ -50,15 +49,6 @@ function viewOf(laws, low, high) {
     return [at - 2 * half, at + 2 * half];
   }
   return [middle - found.view * reach, middle + found.view * reach];
-}
-
-// Actions at which a density is drawn: even over the view, and dense around its centre.
-function gridOf(law, view) {
-  const [from, to] = [Math.max(view[0], law.low), Math.min(view[1], law.high)];
-  if (!(to > from)) return [];
-  const even = Array.from({ length: FINE + 1 }, (_, i) => from + ((to - from) * i) / FINE);
-  const dense = Array.from({ length: 161 }, (_, i) => law.centre + law.width * Math.sinh((i - 80) / 20));
-  return [...even, ...dense.filter((action) => action > from && action < to)].sort((a, b) => a - b);
 }
 
 // [action, density] of a distribution; empty for a single action.

@@ -1,0 +1,256 @@
+"""Question 2: the largest dose that the policy can ever give; and question 3, its limits."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fat2thin.report.dossier.answer import Answer, NotRun, number, percent
+from fat2thin.report.dossier.influence import Influence
+from fat2thin.report.dossier.subject import Subject
+from fat2thin.safety.certify import Certificate, certify
+from fat2thin.safety.certify import table as certified_table
+from fat2thin.safety.ends import NotCertified
+from fat2thin.tables import Table
+
+LEAST_SECONDS = 5.0  # time below which no certificate is started
+MOST_SECONDS = 60.0  # of a proof, however much time is left
+GAP = 0.05  # a proof ends where bounds and worst doses found differ by this share of the range
+TABLED = 2  # columns that have a table of bounds: those that move the band most
+FEW_VALUES = 6  # values of a column up to which each has its own line
+
+
+def largest_dose(
+    subject: Subject, influence: Influence, found: Mapping[str, Any], seconds: float, command: str
+) -> Answer:
+    """Return the answer to the second question; `found` are the facts of the first.
+
+    `seconds` is the time that is left: half of it proves bounds over the range of the log, half
+    the table by the columns that move the band most.
+    """
+    if seconds < LEAST_SECONDS:
+        why = f"it takes at least {LEAST_SECONDS:.0f} s, and {max(seconds, 0):.0f} s were left"
+        return _without(subject, found, NotRun("the certificate", why, command))
+    try:
+        made = certify(
+            subject.policy, {}, gap=GAP, seconds=min(seconds / 2.0, MOST_SECONDS),
+            ranges=subject.ranges,
+        )  # fmt: skip
+    except NotCertified as error:
+        why = str(error).removeprefix("not certified: ")
+        return _without(subject, found, NotRun("the certificate", why, command))
+    tables = [
+        _by_column(subject, place, min(seconds / 4.0, MOST_SECONDS))
+        for place in influence.varied(subject)[:TABLED]
+    ]
+    return _with(subject, made, [one for one in tables if one is not None], found)
+
+
+def _without(subject: Subject, found: Mapping[str, Any], missing: NotRun) -> Answer:
+    """Return the answer without a certificate: the action box, and what was found so far."""
+    policy = subject.policy
+    words = []
+    for place, column in enumerate(policy.action_columns):
+        largest = found.get("largest_found")
+        words.append(
+            f"at most {number(float(policy.high[place]), column.unit)} of {column.name} (the end "
+            "of the action box) can ever be given; in the "
+            f"{subject.judged.rows:,} states on which it was judged the largest possible dose was "
+            f"{number(None if largest is None else largest[place], column.unit)}"
+        )
+    text = "; ".join(words)
+    how = (
+        "The action box holds by construction: no action outside it has any probability. What was "
+        "found in logged states is no bound for others: that needs a certificate."
+    )
+    facts = {"inside": None, "certified_words": f"no certificate: {missing.why}"}
+    tables = {"largest_doses": _largest(subject, found, None)}
+    return Answer(f"{text[:1].upper()}{text[1:]}.", how, facts, tables, None, (missing,))
+
+
+def _with(
+    subject: Subject, made: Certificate, tables: Sequence["_ByColumn"], found: Mapping[str, Any]
+) -> Answer:
+    """Return the answer that a certificate gives."""
+    policy, words, inside = subject.policy, [], True
+    for place, column in enumerate(policy.action_columns):
+        low, high = float(made.low[place]), float(made.high[place])
+        slack = 1e-5 * float(policy.high[place] - policy.low[place])
+        inside &= float(policy.low[place]) - slack <= low
+        inside &= high <= float(policy.high[place]) + slack
+        words.append(
+            f"between {made.shown(column.name, 'low')} and "
+            f"{number_text(made.shown(column.name, 'high'), column.unit)} of {column.name}"
+        )
+    gap = max((one for one in made.gaps.values() if math.isfinite(one)), default=math.nan)
+    proven = "; ".join(words)
+    most = [one.words for one in tables if one.words]
+    sentence = (
+        f"For every patient in the range of the log, it is proven to give {proven}"
+        + (f"; {'; '.join(most)}" if most else "")
+        + "."
+    )
+    how = (
+        f"A certificate for {made.arithmetic} arithmetic, rounding included, over all states in "
+        "the range of every column of the log, also combinations that nobody had. The bounds and "
+        f"the worst doses found differ by {percent(gap)} of the range found; the proof took "
+        f"{made.seconds:.0f} s. Limits and the action box are inside the policy that was proven."
+    )
+    facts = {
+        "inside": inside, "certified_words": f"certified: {proven}",
+        "certified_low": made.low.tolist(), "certified_high": made.high.tolist(),
+        "gap": gap, "arithmetic": made.arithmetic, "seconds": made.seconds,
+        "box": made.box.ranges(), "box_sha256": made.box.sha256,
+        "policy_sha256": made.plain.policy_hash,
+    }  # fmt: skip
+    shown = {"largest_doses": _largest(subject, found, made)}
+    shown |= {f"by_{one.column}": one.table for one in tables}
+    if (where := _where(subject, made)) is not None:
+        shown["where"] = where
+    return Answer(sentence, how, facts, shown, tables[0].picture if tables else None)
+
+
+def _largest(subject: Subject, found: Mapping[str, Any], made: Certificate | None) -> Table:
+    policy, rows = subject.policy, []
+    for place, column in enumerate(policy.action_columns):
+        ends = [found.get(name) for name in ("smallest_found", "largest_found")]
+        row: dict[str, Any] = {"action": column.label}
+        if made is not None:
+            row["proven: never below"] = float(made.low[place])
+            row["proven: never above"] = float(made.high[place])
+        row |= {
+            f"judged states: {name}": None if one is None else float(one[place])
+            for name, one in zip(("lowest", "highest"), ends, strict=True)
+        }
+        row |= {"box: lowest": float(policy.low[place]), "box: highest": float(policy.high[place])}
+        rows.append(row)
+    return Table("largest and smallest possible doses", tuple(rows))
+
+
+def _where(subject: Subject, made: Certificate) -> Table | None:
+    """Return the state in which the largest action was found."""
+    rows = []
+    for name, (_, highest) in made.worst.items():
+        if highest is None:
+            continue
+        labels = {column.name: column.label for column in subject.policy.observation_columns}
+        row: dict[str, Any] = {"highest found of": name, "dose": highest.value}
+        rows.append(row | {labels.get(key, key): value for key, value in highest.state.items()})
+    note = "a state that the search made up, not a patient"
+    return Table("where the largest dose was found", tuple(rows), (note,)) if rows else None
+
+
+class _ByColumn(NamedTuple):
+    """Bounds by ranges of one column."""
+
+    column: str
+    table: Table
+    picture: dict[str, Any]
+    words: str
+
+
+def _by_column(subject: Subject, place: int, seconds: float) -> _ByColumn | None:
+    """Return proven bounds by ranges of a column: its values, or its quartiles in the log."""
+    column = subject.policy.observation_columns[place]
+    values = np.asarray(subject.log.observation[:, place], np.float64)
+    distinct = np.unique(values)
+    parts: list[Any]
+    if len(distinct) <= FEW_VALUES:
+        parts = distinct.tolist()
+    else:
+        cuts = [float(f"{one:.3g}") for one in np.quantile(values, (0.25, 0.5, 0.75))]
+        ends = np.unique([subject.ranges[place][0], *cuts, subject.ranges[place][1]]).tolist()
+        parts = [*itertools.pairwise(ends)]
+    try:
+        made = certified_table(
+            subject.policy, {}, {column.name: parts}, seconds=seconds, ranges=subject.ranges,
+            gap=GAP,
+        )  # fmt: skip
+    except NotCertified:
+        return None
+    actions = subject.policy.action_columns
+    rows: list[dict[str, Any]] = []
+    picture: dict[str, list[Any]] = {name: [] for name in ("names", "low", "high", "found")}
+    for row in made.rows:
+        action = row.get("action", actions[0].name)
+        label = next(one.label for one in actions if one.name == action)
+        never = [_float(row[name]) for name in ("never_below", "never_above", "highest_found")]
+        shown = {column.label: row[column.name], "action": label}
+        rows.append(
+            {**shown, "proven: never below": never[0], "proven: never above": never[1],
+             "highest found": never[2], "gap (% of the range found)": row["gap_percent"]}
+        )  # fmt: skip
+        if action == actions[0].name:
+            for name, value in zip(
+                ("names", "low", "high", "found"), (row[column.name], *never), strict=True
+            ):
+                picture[name].append(value)
+    known = [(high, name) for high, name in zip(picture["high"], picture["names"], strict=True)
+             if high is not None]  # fmt: skip
+    words = ""
+    if known:
+        high, name = max(known)
+        dose = f"{actions[0].name} of up to {number(high, actions[0].unit, 4)}"
+        words = f"{dose} where {column.name} is {number_text(name, column.unit)}"
+    table = Table(f"proven bounds by {column.label}", tuple(rows), made.notes)
+    return _ByColumn(
+        column.name, table,
+        {"kind": "ranges", "x_label": column.label, "y_label": actions[0].label, **picture}, words,
+    )  # fmt: skip
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None  # no action was found
+
+
+def number_text(text: str, unit: str) -> str:
+    """Return a number that is already text, with its unit."""
+    return f"{text} {unit}".replace("-", "−").strip()
+
+
+def limits(subject: Subject) -> Answer:
+    """Return the answer to the third question."""
+    policy, run = subject.policy, subject.run
+    bound = policy.limits
+    if bound is None:
+        return Answer(
+            "No limits were stated, so it obeys the action box alone.",
+            "Limits are stated in a TOML file, before training or afterwards.",
+            {"limits": 0},
+            not_run=(
+                NotRun(
+                    "limits", "no file with limits was given",
+                    "fat2thin train ... --limits FILE, or fat2thin dossier RUN --limits FILE",
+                ),
+            ),
+        )  # fmt: skip
+    report = run.limits_on([subject.judged])
+    rows = tuple(
+        {
+            "limit": one.name, "text": one.text, "applies (% of states)": 100 * one.applies,
+            "excludes (% of logged actions)": 100 * one.excluded,
+            "binds (% of states)": None if one.binds is None else 100 * one.binds,
+        }
+        for one in report.limits
+    )  # fmt: skip
+    most = max(report.limits, key=lambda one: one.binds or 0.0)
+    names = ", ".join(f"{one.name} ({one.text})" for one in report.limits)
+    sentence = (
+        f"It obeys {len(report.limits)} limits by construction: {names}. The one that binds most, "
+        f"{most.name}, binds in {percent(most.binds)} of the states; together they exclude "
+        f"{report.excluded_words}."
+    )
+    if report.without_action:
+        sentence += f" They leave no action in {report.without_action:,} of the logged states."
+    how = (
+        f"Each limit was evaluated in the {report.rows:,} states of {subject.whose}. A limit binds "
+        "where it excludes an action that the policy could take without limits (mean over seeds). "
+        "The band is placed inside the limits before an action is drawn, so none can break them."
+    )
+    facts = {"limits": len(report.limits), **report.to_json()}
+    return Answer(sentence, how, facts, {"limits": Table("limits", rows)})

@@ -1,0 +1,275 @@
+"""Best-first splitting of a box of states, until the bound of an end of the band is close.
+
+The box with the largest bound is split first. Every box is a node of a tree whose leaves cover the
+whole box, so the largest bound of the leaves holds for all states, whenever the search stops.
+"""
+
+import dataclasses
+import heapq
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from fat2thin.safety.allowed import States, thresholds
+from fat2thin.safety.ends import BandEnd, EndBounds
+from fat2thin.safety.points import PointEnds
+
+LARGEST_BATCH = 64
+MOST_NODES = 1_000_000
+SLACK = 1e-9
+"""Share of the action box by which bounds are widened, for a checker that rounds differently."""
+_STARTS, _MOST_THRESHOLDS, _STEPS = 32, 256, 8
+
+
+class Leaves(NamedTuple):
+    """A split tree whose leaves cover a box, and the slopes that prove the bound of each leaf."""
+
+    column: ndarray
+    """By node, in the order in which they were made: the column that is split, −1 for a leaf."""
+    value: ndarray
+    """The largest value of the column in the first child."""
+    first: ndarray
+    """The first child; the second comes after it."""
+    slopes: tuple[ndarray, ...]
+    """Slopes of the leaves' lower lines as bytes, by member and layer from the last to the first,
+    with one row per leaf in the order of nodes."""
+
+
+@dataclasses.dataclass
+class Worst:
+    """The state with the largest value so far."""
+
+    value: float = -np.inf
+    state: ndarray | None = None
+    missing: bool = False
+
+    def offer(self, values: ndarray, states: ndarray, missing: ndarray) -> None:
+        """Keep the best of these states if it is better."""
+        place = int(np.argmax(values)) if len(values) else 0
+        if len(values) and values[place] > self.value:
+            self.value, self.state = float(values[place]), states[place].copy()
+            self.missing = bool(missing[place])
+
+
+class Search:
+    """The tree of one end of the band, and the worst state found."""
+
+    def __init__(self, end: BandEnd, low: ndarray, high: ndarray, missing: tuple[bool, ...]):
+        self.end, self.points = end, PointEnds(end)
+        self.low, self.high, self.missing = low, high, missing
+        self.worst = Worst()
+        self._nodes = {
+            name: np.empty((64, *shape), kind)
+            for name, shape, kind in (
+                ("low", low.shape, float), ("high", low.shape, float), ("missing", (), bool),
+                ("bound", (), float), ("column", (), np.int32), ("value", (), float),
+                ("first", (), np.int64), ("towards", (), np.int32), ("without", (), bool),
+            )
+        }  # fmt: skip
+        self.count = 0
+        self._open: list[tuple[float, int]] = []
+        self._slopes: dict[int, list[ndarray]] = {}
+        self._look()
+
+    @property
+    def bound(self) -> float:
+        """The largest bound of all leaves: no state of the box is above."""
+        if not self.count:
+            return self.end.side * self.end.box[self.end.side > 0]
+        return -self._open[0][0] if self._open else -np.inf
+
+    @property
+    def may_not_act(self) -> bool:
+        """Whether limits may leave some state of the box without an action."""
+        leaves = [node for _, node in self._open]
+        return bool(self._nodes["without"][leaves].any())
+
+    def start(self) -> None:
+        """Bound the whole box, split where the conditions of limits change."""
+        boxes = len(self.missing)
+        self._add(np.tile(self.low, (boxes, 1)), np.tile(self.high, (boxes, 1)), self.missing)
+        ready: list[int] = []
+        left = list(range(boxes))
+        cuts = thresholds(self.end.allowed.limits)
+        while left:
+            node = left.pop()
+            cut = next((cut for cut in cuts if self._cuts(node, *cut)), None)
+            if cut is None or len(ready) + len(left) >= _MOST_THRESHOLDS:
+                ready.append(node)
+            else:
+                left.extend(self._split(node, *cut))
+        self._measure(np.asarray(ready))
+
+    def run(
+        self, enough: Callable[[float, float], bool], deadline: float,
+        each: Callable[[], None] = lambda: None,
+    ) -> bool:  # fmt: skip
+        """Split until `enough(bound, worst value)`; return whether it is, before the deadline."""
+        if not self.count:
+            self.start()
+        pace = 8
+        while not enough(self.bound, self.worst.value):
+            if time.monotonic() > deadline or self.count > MOST_NODES:
+                return False
+            chosen: list[int] = []
+            while self._open and len(chosen) < pace:
+                if chosen and enough(-self._open[0][0], self.worst.value):
+                    break
+                chosen.append(heapq.heappop(self._open)[1])
+            children: list[int] = []
+            for node in chosen:
+                pair = self._halve(node)
+                children.extend(pair or ())
+                if pair is None:
+                    # A single state: its bound stays.
+                    heapq.heappush(self._open, (-float(self._nodes["bound"][node]), node))
+                    deadline = -np.inf
+            if children:
+                self._measure(np.asarray(children))
+            each()
+            pace = min(2 * pace, LARGEST_BATCH)
+        return True
+
+    def leaves(self, bound: float) -> Leaves:
+        """Return the smallest part of the tree whose leaves all have at most this bound."""
+        column: list[int] = []
+        value: list[float] = []
+        first: list[int] = []
+        kept: list[int] = []
+        queue = list(range(len(self.missing)))
+        for node in queue:
+            stop = self._nodes["bound"][node] <= bound or self._nodes["column"][node] < 0
+            column.append(-1 if stop else int(self._nodes["column"][node]))
+            value.append(np.nan if stop else float(self._nodes["value"][node]))
+            first.append(-1 if stop else len(queue))
+            if stop:
+                kept.append(node)
+            else:
+                child = int(self._nodes["first"][node])
+                queue += [child, child + 1]
+        slopes = [self._slopes[node] for node in kept if node in self._slopes]
+        stacked = tuple(np.stack(part) for part in zip(*slopes, strict=True))
+        return Leaves(
+            np.asarray(column, np.int32), np.asarray(value), np.asarray(first, np.int64), stacked
+        )
+
+    def _look(self) -> None:
+        """Search for a bad state from random states and from the middle."""
+        rng = np.random.default_rng(0)
+        shape = (_STARTS, len(self.low))
+        starts = self.low + (self.high - self.low) * rng.random(shape)
+        starts[0] = (self.low + self.high) / 2.0
+        starts = np.clip(starts, self.low, self.high)
+        missing = np.resize(np.asarray(self.missing), _STARTS)
+        states, values = self.points.ascend(starts, self.low, self.high, missing)
+        self.worst.offer(values, states, missing)
+
+    def _add(self, low: ndarray, high: ndarray, missing: object) -> int:
+        """Add boxes as leaves without a bound, and return the number of the first."""
+        start, stop = self.count, self.count + len(low)
+        while stop > len(self._nodes["bound"]):
+            self._nodes = {
+                name: np.concatenate([old, np.empty_like(old)]) for name, old in self._nodes.items()
+            }
+        given = {"low": low, "high": high, "missing": missing, "column": -1, "bound": np.inf}
+        for name, values in given.items():
+            self._nodes[name][start:stop] = values
+        self.count = stop
+        return start
+
+    def _cuts(self, node: int, column: int, value: float) -> bool:
+        low, high = self._nodes["low"][node, column], self._nodes["high"][node, column]
+        at = self._below(value)
+        return bool(low <= at < high) and not (
+            self._nodes["missing"][node] and self._is_last(column)
+        )
+
+    def _is_last(self, column: int) -> bool:
+        return column >= len(self.end.plain.observations)
+
+    def _below(self, value: float) -> float:
+        """Return the largest number of the arithmetic at or below a value."""
+        kind = self.end.arithmetic.kind
+        near = kind(value)
+        near = near if float(near) <= value else np.nextafter(near, kind(-np.inf))
+        return 0.0 if abs(near) < self.end.arithmetic.tiny else float(near)
+
+    def _split(self, node: int, column: int, value: float) -> tuple[int, int]:
+        """Split a box at a number of the arithmetic; the second child starts at the next one."""
+        cut = self._below(value)
+        low, high = (np.tile(self._nodes[end][node], (2, 1)) for end in ("low", "high"))
+        high[0, column], low[1, column] = cut, self.end.arithmetic.after(cut)
+        first = self._add(low, high, self._nodes["missing"][node])
+        self._nodes["column"][node], self._nodes["value"][node] = column, cut
+        self._nodes["first"][node] = first
+        return first, first + 1
+
+    def _halve(self, node: int) -> tuple[int, int] | None:
+        """Split a box in the middle of the column that promises most; None for a single state."""
+        low, high = self._nodes["low"][node], self._nodes["high"][node]
+        column = int(self._nodes["towards"][node])
+        for one in (column, *np.argsort(low - high).tolist()):
+            middle = low[one] + (high[one] - low[one]) / 2.0
+            if low[one] <= self._below(middle) < high[one]:
+                return self._split(node, one, middle)
+        return None
+
+    def _measure(self, nodes: ndarray) -> None:
+        """Bound boxes, choose where to split them, and try their worst corners."""
+        low, high, missing = (self._nodes[name][nodes] for name in ("low", "high", "missing"))
+        found = self.end.over(States(low, high, missing), _STEPS)
+        width = self.end.box[1] - self.end.box[0]
+        limit = max(self.end.side * one for one in self.end.box)
+        bound = np.minimum(found.high + SLACK * width, limit)
+        self._nodes["bound"][nodes], self._nodes["without"][nodes] = bound, found.without
+        self._nodes["towards"][nodes] = self._directions(found, low, high)
+        for place, node in enumerate(nodes.tolist()):
+            heapq.heappush(self._open, (-float(bound[place]), node))
+        for place, node in enumerate(nodes.tolist()):
+            if found.members and found.members[0].slopes:
+                self._slopes[node] = [
+                    np.rint(255.0 * one[place, 0]).astype(np.uint8)
+                    for member in found.members
+                    for one in member.slopes
+                ]
+        corners = self._corners(found, low, high)
+        self.worst.offer(self.points.values(corners, missing), corners, missing)
+
+    def _corners(self, found: EndBounds, low: ndarray, high: ndarray) -> ndarray:
+        """Return the corner of each box at which the linear bound is largest."""
+        corners = low + (high - low) / 2.0
+        if found.members:
+            count = len(self.end.plain.observations)
+            towards = found.members[0].linear.coefficients[:, 0] > 0.0
+            corners[:, :count] = np.where(towards, high[:, :count], low[:, :count])
+        return corners
+
+    def _directions(self, found: EndBounds, low: ndarray, high: ndarray) -> ndarray:
+        """Return the column of each box whose split promises the closest bounds.
+
+        It is that whose share in the looseness of the first layer's lines is the largest or, where
+        a limit sets the bound, the widest column of the limits.
+        """
+        width = high - low
+        scores = np.zeros_like(width)
+        for trunk, member in zip(self.end.trunks, found.members, strict=False):
+            count = member.inputs.radius.shape[1]
+            scores[:, :count] += member.inputs.radius * (member.looseness @ trunk.layers[0].size)
+        used = self._columns_of_limits()
+        span = np.where(self.high > self.low, self.high - self.low, 1.0)
+        by_limits = np.where(used, width / span, 0.0)
+        capped = found.capped & (by_limits.max(axis=1, initial=0.0) > 0.0)
+        scores = np.where((capped | ~scores.any(axis=1))[:, None], by_limits, scores)
+        return np.argmax(np.where(width > 0.0, scores, -1.0), axis=1)
+
+    def _columns_of_limits(self) -> ndarray:
+        used = np.zeros(len(self.low), bool)
+        for limit in self.end.allowed.limits:
+            for bound in limit.bounds:
+                used[[place for place, _ in bound.end.terms if bound.action == self.end.action]] = 1
+        for column in self.end.allowed.condition_columns():
+            used[column] = True
+        return used
