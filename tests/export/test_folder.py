@@ -14,6 +14,7 @@ from fat2thin.export.deployed import DeployedPolicy
 from fat2thin.export.folder import export_policy, refuse_disagreement
 from fat2thin.export.verification import verify_export
 from fat2thin.policies.plain import plain_policy
+from fat2thin.safety import certify, save_certificate
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +136,23 @@ def test_a_missing_runtime_is_named(original, monkeypatch):
 
 
 def test_a_certificate_and_a_dossier_are_named_by_hash(tmp_path):
-    made = policy("sparse", "plain")
-    weights = plain_policy(made).weight_hash
+    made, box = policy("sparse", "plain"), {"severity": [1, 1.1], "weight": 1, "rate": 0}
     certificate, other = tmp_path / "certificate.json", tmp_path / "other.json"
-    certificate.write_text(json.dumps({"weight_hash": weights, "arithmetic": "float32"}))
-    other.write_text(json.dumps({"weight_hash": "0" * 64}))
+    save_certificate(certify(made, box, seconds=0.2), certificate)
+    save_certificate(certify(policy("sparse", "ensemble"), box, seconds=0.2), other)
     place = tmp_path / "made"
     about = {"run": None, "data_sha256": [], "command": ""}
     with pytest.raises(ValueError, match="certificate of other weights"):
         folders._write(made, place, ("numpy",), about, None, {"certificate": other})
+    for changed, what in (
+        (policy("sparse_half"), "another family"),
+        (policy("sparse", "transforms"), "other columns"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=what):
+            folders._write(changed, place, ("numpy",), about, None, {"certificate": certificate})
+    limited = made.with_limits({"cap": "dose <= 1"})
+    with pytest.raises(ValueError, match="certificate of a policy with other limits"):
+        folders._write(limited, place, ("numpy",), about, None, {"certificate": certificate})
     folders._write(made, place, ("numpy",), about, None, {"certificate": certificate})
     known = json.loads((place / "metadata.json").read_text())["certificate"]
     expected = hashlib.sha256(certificate.read_bytes()).hexdigest()

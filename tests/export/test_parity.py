@@ -12,8 +12,7 @@ from fat2thin.export.formats import FORMATS, compiled, run_compiled
 from fat2thin.policies.plain import NotPlainError, plain_policy
 from untrained import untrained_run
 
-QUICK = [("sparse", "limits"), ("sparse_half", "transforms limits"), ("sparse", "ensemble"),
-         ("squashed", "transforms"), ("student", "plain")]  # fmt: skip
+QUICK = [("sparse", "limits"), ("sparse_half", "transforms"), ("squashed", "ensemble")]
 MILLION = 1_000_000
 
 
@@ -76,11 +75,9 @@ def policies_of(name, path):
     return [run.policy(0), run.policy()]
 
 
-@pytest.mark.parametrize("name", ["fttpo", "td3_bc"])
-def test_policies_of_algorithms(name, log_file):
-    (single, together) = policies_of(name, log_file)
-    check(case := case_of(single, 500), answers("numpy", case))
-    check(case := case_of(together, 500), answers("numpy", case))
+def test_policies_of_fttpo(log_file):
+    case = case_of(policies_of("fttpo", log_file)[1], 500)
+    check(case, answers("numpy", case))
 
 
 @pytest.mark.slow

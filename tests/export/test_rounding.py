@@ -9,6 +9,9 @@ from export.cases import case_of, policy
 from fat2thin.export.contents import answers_of, contents_of, synthetic_states
 from fat2thin.export.rounding import RoundingBound
 from fat2thin.policies.plain import plain_policy
+from fat2thin.safety.allowed import States as Boxes
+from fat2thin.safety.arithmetic import ARITHMETICS
+from fat2thin.safety.ends import BandEnd
 
 
 def shuffled(plain, seed):
@@ -72,3 +75,31 @@ def test_an_open_condition_and_overflow_have_no_bound():
     raw[2] = [0.5, 1.0, -0.4]
     ends, _ = RoundingBound(case.contents).bounds(states._replace(observation=raw))
     assert np.isinf(ends[:2]).all() and np.isfinite(ends[2]).all()
+
+
+@pytest.mark.parametrize(
+    "which",
+    [("sparse", "limits"), ("sparse", "ensemble"), ("deterministic", "plain")],
+    ids=" ".join,
+)
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_exports_lie_within_what_certificates_allow_at_a_state(which):
+    """The certified bound of a single state is its exact end plus the bound of rounding."""
+    made = policy(*which)
+    plain, case = plain_policy(made), case_of(made, 600)
+    rows = np.abs(case.states.observation).max(axis=1) < 50
+    rows &= case.expected.reason & 30 == 0
+    states = type(case.states)(*(None if part is None else part[rows] for part in case.states))
+    found = answers_of(case.contents, states)
+    columns, missing = states.observation.astype(np.float64), np.zeros(rows.sum(), bool)
+    if states.last is not None:
+        missing = np.isnan(states.last).any(axis=1)
+        columns = np.concatenate([columns, np.nan_to_num(states.last)], axis=1)
+    for action in range(2):
+        for side, ends in ((-1, found.low), (1, found.high)):
+            end = BandEnd(plain, action, side, ARITHMETICS["float32"])
+            certified = end.over(Boxes(columns, columns, missing)).high
+            assert (side * ends[:, action] <= certified).all()
+            expected = case.expected.low if side < 0 else case.expected.high
+            assert (side * expected[rows][:, action] <= certified).all()
+            assert np.median(certified - side * ends[:, action]) < 2e-3
