@@ -21,7 +21,7 @@ from fat2thin.report.dossier.behaviour import describe
 from fat2thin.report.dossier.influence import measure_influence
 from fat2thin.report.dossier.subject import open_subject
 from fat2thin.report.dossier.twin import verify_dossier
-from fat2thin.runs.dossier_file import dossier_hash
+from fat2thin.runs.dossier_file import dossier_about
 from report.dossier_runs import LIMITS, short_run, write_log
 
 SHORT = 0.01  # minutes: too few for the value and the certificate
@@ -139,7 +139,6 @@ def test_the_page_names_its_twin_and_loads_nothing(made):
 
 def test_verify_finds_what_no_longer_belongs_together(run, made, tmp_path, capsys):
     assert verify_dossier(made.twin).passed
-    assert dossier_hash(run.folder) == made.sha256
     main(["verify", str(made.twin)])
     assert "ok" in capsys.readouterr().out
     other = tmp_path / "other"
@@ -159,17 +158,26 @@ def test_a_run_trained_again_is_another_run(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     run = fat2thin.load(tmp_path / "run")
     made = make_dossier(run, Request(run.folder, minutes=SHORT))
-    assert dossier_hash(run.folder) == made.sha256
+    assert dossier_about(run.folder, run.policy()) == made.twin
+    assert dossier_about(run.folder, run.policy(seed=0)) is None
     state = run.folder / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\1")
     assert verify_dossier(made.twin)["run"].result == "FAILED"
     about = run.folder / "run.json"
     about.write_text(about.read_text().replace('"seconds": ', '"seconds": 1'))
-    assert dossier_hash(run.folder) is None
+    assert dossier_about(run.folder, run.policy()) is None
 
 
 def content_of(made):
     return json.loads(made.twin.read_text())
+
+
+def test_an_export_made_afterwards_names_the_dossier(run, made, capsys):
+    main(["export", str(run.folder)])
+    assert f"names the dossier {made.twin}" in capsys.readouterr().out
+    metadata = json.loads((run.folder / "export" / "metadata.json").read_text())
+    assert metadata["dossier"]["sha256"] == made.sha256
+    main(["verify", str(run.folder / "export"), "--dossier", str(made.twin)])
 
 
 def test_limits_are_put_around_the_policy(run, tmp_path):

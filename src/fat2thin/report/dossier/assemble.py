@@ -113,6 +113,7 @@ def make_dossier(
     influence, answers = _answers(subject, request, clock)
     facts = {place: answer.facts for place, answer in enumerate(answers, start=1)}
     findings = judge(facts)
+    hashes = _hashes(subject)
     content = {
         "title": f"Dossier: {run.spec.algorithm} on {subject.name}",
         "version": __version__,
@@ -120,7 +121,8 @@ def make_dossier(
         "run": os.path.relpath(run.folder, twin.parent),
         "log": subject.given or run.spec.dataset,
         "certificate": None,
-        "hashes": _hashes(subject),
+        "hashes": hashes,
+        "weight_hash": hashes["weights"],
         "verdict": verdict(findings),
         "findings": [one._asdict() for one in findings],
         "answers": [
@@ -185,7 +187,9 @@ def _hashes(subject: Subject) -> dict[str, str | None]:
     run = subject.run
     assert run.folder is not None
     try:
-        policy = plain_policy(subject.policy).policy_hash
+        plain = plain_policy(subject.policy)
+        policy, weights = plain.policy_hash, plain.weight_hash
     except NotPlainError:
-        policy = ""
-    return {"run": run_hash(run.folder), "policy": policy, "log": subject.log.sha256}
+        policy = weights = ""
+    log = subject.log.sha256
+    return {"run": run_hash(run.folder), "policy": policy, "weights": weights, "log": log}
