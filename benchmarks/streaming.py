@@ -54,7 +54,13 @@ DIFFERENT, CHUNK, WARM_UP = 2**18, 250, 2
 MODES = ("whole log", "window")
 LOGS = ("treatment/cubic@500", "treatment/quadratic@500", "regenerated/hopper-medium@100000")
 SEEDS, PATIENTS = 10, 2000
-ROBOT = {"steps": 10_000, "evaluate_every": 10_000, "episodes": 20, "hidden": (64, 64)}
+ROBOT = {
+    "steps": 10_000,
+    "evaluate_every": 10_000,
+    "episodes": 20,
+    "hidden": (64, 64),
+    "holdout": 0,
+}
 RESULTS = Path("docs/results/streaming_sampling.json")
 
 
@@ -186,7 +192,7 @@ def sampling() -> Table:
 
 
 def _on_patients(name: str, log: Dataset, window: int) -> list[float]:
-    run = fat2thin.train("fttpo", log, seeds=SEEDS, task="none", window=window)
+    run = fat2thin.train("fttpo", log, seeds=SEEDS, holdout=0.0, task="none", window=window)
     task = treatment.by_name(name)
     found = [
         treatment.rollout(jax.random.key(1), Sampled(run.policy(one)), task, PATIENTS)

@@ -65,10 +65,10 @@ def test_facts_agree_with_the_policy_asked_row_by_row(run, content, held_out):
     assert doing["inside"] == pytest.approx(inside.mean(), abs=1e-9)
     assert content["answers"][4]["facts"]["referred"] == pytest.approx(1 - acts.mean())
     every = np.asarray(data.load(run.spec.dataset).action, float)
-    reach = np.quantile(low[acts], 0.01), np.quantile(high[acts], 0.99)
     given = logged[:, 0] - every.min()
-    can = (reach[0] <= logged[:, 0]) & (logged[:, 0] <= reach[1])
-    assert doing["carried"] == pytest.approx(given[can].sum() / given.sum(), rel=1e-6)
+    carried = given[inside].sum() / given.sum()
+    assert doing["carried"] == pytest.approx(carried, rel=1e-6)
+    assert doing["proportion"] == pytest.approx(carried / inside.mean(), rel=1e-6)
     assert doing["largest_found"] == pytest.approx([high[acts].max()])
     centres = np.stack(
         [np.asarray(run.policy(seed).act(held_out.observation)) for seed in (0, 1, 2)]
@@ -236,8 +236,14 @@ def test_a_policy_that_cannot_give_the_large_doses_does_not_carry_what_was_given
     )
     vars(subject)["bands"] = bands
     facts = describe(subject, influence).facts
-    assert facts["carried"] < 0.1
-    assert facts["inside"] == pytest.approx(0.9, abs=0.01)
+    assert facts["inside"] == facts["covered"] == pytest.approx(0.9, abs=0.01)
+    assert facts["carried"] < 0.1 and facts["proportion"] < 0.1
+    # A narrow band that leaves out doses whatever their size is no reason against a policy.
+    logged = np.random.default_rng(0).uniform(0.0, 2.0, logged.shape)
+    low, high = np.full_like(logged, 0.9), np.full_like(logged, 1.1)
+    vars(subject)["bands"] = dataclasses.replace(bands, logged=logged, low=low, high=high)
+    facts = describe(subject, influence).facts
+    assert facts["inside"] < 0.15 and facts["proportion"] == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(
