@@ -54,13 +54,7 @@ DIFFERENT, CHUNK, WARM_UP = 2**18, 250, 2
 MODES = ("whole log", "window")
 LOGS = ("treatment/cubic@500", "treatment/quadratic@500", "regenerated/hopper-medium@100000")
 SEEDS, PATIENTS = 10, 2000
-ROBOT = {
-    "steps": 10_000,
-    "evaluate_every": 10_000,
-    "episodes": 20,
-    "hidden": (64, 64),
-    "holdout": 0,
-}
+ROBOT = {"steps": 10_000, "evaluate_every": 10_000, "episodes": 20, "hidden": (64, 64)}
 RESULTS = Path("docs/results/streaming_sampling.json")
 
 

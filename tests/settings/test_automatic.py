@@ -117,7 +117,7 @@ def test_a_small_predictable_log_gets_its_own_settings(clear, limit, most, found
 def test_your_own_log_gets_seeds_and_held_out_episodes(path, asked, caplog):
     with caplog.at_level(logging.WARNING):
         fat2thin.train("fttpo", path)
-        fat2thin.train("fttpo", data.load(path), steps=7, seeds=[2], holdout=0.5)
+        fat2thin.train("fttpo", path, steps=7, seeds=[2], holdout=0.5)
         fat2thin.train("fttpo", "treatment/quadratic", task="none")
     own, given, named = asked
     assert (own.seeds, own.holdout, own.steps) == ((0, 1, 2, 3, 4), 0.2, 2_500)
