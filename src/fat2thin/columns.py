@@ -59,6 +59,14 @@ class Transform:
         shifted = np.float32(value) + np.float32(self.number)
         return self.kind == SCALE or bool(shifted >= np.finfo(np.float32).tiny)
 
+    def slope(self, values: Any) -> Any:
+        """Return the derivative at values of a column."""
+        return (
+            np.full_like(values, self.number)
+            if self.kind == SCALE
+            else 1.0 / (values + self.number)
+        )
+
     def __str__(self) -> str:
         if self.kind == SCALE:
             return f"scale {self.number:g}"

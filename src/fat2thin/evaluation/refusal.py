@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 LEAST_EPISODES = 8
 """Episodes below which there is no interval worth printing."""
-LEAST_EFFECTIVE = 20.0
-"""Effective sample size, in episodes, below which weights of whole histories are refused."""
-LEAST_ROWS = 50.0
-"""Effective sample size, in rows, below which marginal weights are refused."""
+LEAST_EFFECTIVE = {"marginal": 10.0, "doubly_robust": 20.0, "importance": 20.0}
+"""Effective sample size, in episodes, below which an estimator is refused."""
+LEAST_INSIDE = 30
+"""Logged actions inside the band below which no density is estimated."""
 MOST_CLIPPED = 0.1
 """Share of first states whose fitted value is outside what rewards allow."""
 MOST_CUT = 0.0
@@ -29,7 +29,7 @@ class Evidence:
     """The range of values that rewards allow."""
     episodes: int
     effective: Sequence[float] = ()
-    """Effective sample size at each step, in episodes, or in rows for marginal weights."""
+    """Effective sample size at each step, in episodes."""
     surviving: Sequence[float] = ()
     """Episodes with a weight that is not zero, at each step."""
     clipped: float = 0.0
@@ -40,33 +40,35 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
     """Return why an estimate is refused, or None."""
     if evidence.episodes < LEAST_EPISODES:
         return f"{evidence.episodes} episodes are too few: at least {LEAST_EPISODES} are needed"
-    if estimator in ("importance", "doubly_robust"):
-        least, step = _least(evidence.effective)
-        if least < LEAST_EFFECTIVE:
-            left = int(evidence.surviving[-1])
-            return (
-                f"at step {step + 1} the weights are worth {least:.2g} episodes, below "
-                f"{LEAST_EFFECTIVE:g}; {left} of {evidence.episodes} episodes have only actions "
-                "that the policy could have taken"
-            )
+    least, step = _least(evidence.effective)
+    needed = LEAST_EFFECTIVE[estimator]
+    if least < needed:
+        worth = f"at step {step + 1} the weights are worth {least:.2g} episodes, below {needed:g}"
+        if estimator in ("importance", "doubly_robust"):
+            return f"{worth}; {_survivors(evidence.surviving[-1], evidence.episodes)}"
+        return f"{worth}: the log has hardly any steps like those of the policy"
     if estimator == "importance" and evidence.cut > MOST_CUT:
         return f"{100 * evidence.cut:.2g} % of the episodes were cut before the horizon"
-    if estimator == "marginal":
-        least, step = _least(evidence.effective)
-        if least < LEAST_ROWS:
-            return (
-                f"at step {step + 1} the weights are worth {least:.2g} rows, below {LEAST_ROWS:g}: "
-                "the log has hardly any steps like those of the policy"
-            )
     low, high = evidence.allowed
     if not math.isfinite(evidence.estimate) or not low <= evidence.estimate <= high:
         return f"the estimate is outside what the rewards allow, [{low:.4g}, {high:.4g}]"
-    if estimator in ("marginal", "fitted_q") and evidence.clipped > MOST_CLIPPED:
+    if estimator == "marginal" and evidence.clipped > MOST_CLIPPED:
         return (
             f"the fitted value of {100 * evidence.clipped:.2g} % of the first states is outside "
             f"what the rewards allow, [{low:.4g}, {high:.4g}]"
         )
     return None
+
+
+def too_few_inside(rows: int) -> str:
+    """Return why a policy that could have taken so few logged actions has no weights."""
+    return (
+        f"the policy could have taken {rows} of the logged actions, and {LEAST_INSIDE} are needed"
+    )
+
+
+def _survivors(count: float, episodes: int) -> str:
+    return f"{int(count)} of {episodes} episodes have only actions that the policy could have taken"
 
 
 def _least(sizes: Sequence[float]) -> tuple[float, int]:

@@ -10,11 +10,12 @@
 * `log`, `log_sha256`, `steps`, `episodes`: the episodes that it is about, after those that the
   policy has seen were left out; `seen_episodes`, how many these were.
 * `horizon`, `discount`, `reward_unit`, `allowed`: the range of values that the rewards allow.
-* `confidence`; `interval`: "approximate: …"; `guarantee`: a bound that is guaranteed, or None.
+* `confidence`; `interval`: "approximate: …"; `guarantee`: `value_confidence.Guarantee` or None.
+* `confounding`: `value_confidence.Confounding`, how much hidden confounding the gain survives.
 * `estimator`, `assumption`: of the policy's row; `answerable`, `verdict`: whether the log can
   answer, and what it says.
 * `effective_sample_size`, `surviving_episodes`: of the policy's importance weights, per step;
-  `marginal_sample_size`, of the marginal weights, in rows. Empty where there are none.
+  `marginal_sample_size`, of the marginal weights; all in episodes. Empty where there are none.
 * `estimates`: what every estimator says about the policy, as `ValueRow`s.
 * `notes`: sentences.
 
@@ -23,14 +24,23 @@ states of the episodes, in the log's own units, and never outside `allowed`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.evaluation.held_out import FinishedRun
 from fat2thin.evaluation.unseen import Unseen, unseen_episodes
+from fat2thin.evaluation.value_confidence import (
+    NEEDED,
+    Confounding,
+    Guarantee,
+    confounding,
+    guarantee,
+)
 from fat2thin.evaluation.value_rows import (
     Judged,
     Question,
@@ -47,7 +57,6 @@ ESTIMATORS = {
     "marginal": "marginalised importance sampling with a fitted Q",
     "doubly_robust": "weighted doubly robust",
     "importance": "weighted per-decision importance sampling",
-    "fitted_q": "fitted Q evaluation",
     "returns": "mean return of the logged episodes",
 }
 ASSUMPTIONS = {
@@ -57,8 +66,6 @@ ASSUMPTIONS = {
     "density of the logged actions is right or a small network fits Q",
     "importance": "the observation holds all that the logged decisions were based on, and the "
     "density of the logged actions is right",
-    "fitted_q": "the observation holds all that the logged decisions were based on, what follows "
-    "depends on it and the action alone, and a small network fits Q",
     "returns": "later episodes are like those of the log",
 }
 APPROXIMATE = "approximate: studentised bootstrap over episodes"
@@ -80,7 +87,8 @@ class PolicyValue:
     allowed: tuple[float, float]
     confidence: float
     interval: str
-    guarantee: dict[str, Any] | None
+    guarantee: Guarantee | None
+    confounding: Confounding | None
     estimator: str
     assumption: str
     answerable: bool
@@ -133,11 +141,8 @@ class PolicyValue:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as values that JSON can hold."""
-        return {
-            name: [dataclasses.asdict(row) for row in one] if name in ("rows", "estimates")
-            else list(one) if isinstance(one, tuple) else one
-            for name, one in ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        }  # fmt: skip
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
+        return values
 
 
 NOT_KNOWN = "whether the policy has learned from these episodes is not known"
@@ -147,7 +152,7 @@ def value(
     policy: Policy | FinishedRun, log: Dataset | None = None, *,
     against: Mapping[str, Policy | FinishedRun] | None = None, seeds: bool = False,
     horizon: int | None = None, reward_range: tuple[float, float] | None = None,
-    confidence: float = 0.95, constant: bool = True, done: Callable[[], None] | None = None,
+    confidence: float = 0.95, constant: bool = True,
 ) -> PolicyValue:  # fmt: skip
     """Return the value of a policy, or of all seeds of a run as one policy, from a log alone.
 
@@ -162,7 +167,6 @@ def value(
             log.
         confidence: Of the intervals and of the one-sided bound.
         constant: Whether the best constant action has a row.
-        done: Called after each policy.
     """
     subjects = {"policy": policy, **(against or {})}
     if len(subjects) != 1 + len(against or {}):
@@ -174,24 +178,22 @@ def value(
     found = _episodes_of(runs, log, len(runs) == len(subjects))
     question = ask(found.dataset, horizon, reward_range, confidence)
 
-    def judged(one: Policy, name: str, kind: str) -> Judged:
-        of_one = judge_policy(question, one, name, kind)
-        if done is not None:
-            done()
-        return of_one
-
-    own = judged(policies.pop("policy"), "policy", "policy")
-    rows = [own.row]
+    of_seeds = []
     if seeds and not isinstance(policy, Policy):
-        rows += [
-            judged(policy.policy(seed=seed), f"seed {seed}", "seed").row
-            for seed in policy.spec.seeds
-        ]
+        of_seeds = [(f"seed {seed}", policy.policy(seed=seed)) for seed in policy.spec.seeds]
+    # Policies are asked about the log in blocks, which count as they are read.
+    cells = found.dataset.observation.size
+    long_work.expect(cells * (len(policies) + len(of_seeds) + constant))
+    own = judge_policy(question, policies.pop("policy"), "policy", "policy")
+    rows = [own.row]
+    rows += [judge_policy(question, one, name, "seed").row for name, one in of_seeds]
     rows.append(practice_row(question))
     if constant:
         rows.append(constant_row(question))
-    rows += [judged(other, name, "run").row for name, other in policies.items()]
-    return _report(question, tuple(rows), own, found)
+        long_work.did(cells)
+    rows += [judge_policy(question, one, name, "run").row for name, one in policies.items()]
+    bound = guarantee(question, own.estimates, found.unseen, reward_range is not None)
+    return _report(question, tuple(rows), own, found, bound)
 
 
 def _policy_of(one: Any) -> Policy:
@@ -210,10 +212,12 @@ def _episodes_of(runs: list[Any], log: Dataset | None, all_known: bool) -> Unsee
 
 
 def _report(
-    question: Question, rows: tuple[ValueRow, ...], own: Judged, found: Unseen
-) -> PolicyValue:
+    question: Question, rows: tuple[ValueRow, ...], own: Judged, found: Unseen,
+    bound: Guarantee | None,
+) -> PolicyValue:  # fmt: skip
     log, policy = question.padded.dataset, own.row
-    importance = own.estimates.importance
+    hidden = confounding(question, own.actions, policy)
+    importance, marginal = own.estimates.importance, own.estimates.marginal
     return PolicyValue(
         rows=rows,
         log=log.name,
@@ -227,16 +231,17 @@ def _report(
         allowed=question.allowed,
         confidence=question.confidence,
         interval=APPROXIMATE,
-        guarantee=None,
+        guarantee=bound,
+        confounding=hidden,
         estimator=policy.estimator,
         assumption=ASSUMPTIONS[policy.estimator],
         answerable=policy.refused is None,
         verdict=_verdict(policy, question.confidence),
         effective_sample_size=() if importance is None else _numbers_of(importance.effective),
-        surviving_episodes=() if importance is None else tuple(map(int, importance.surviving)),
-        marginal_sample_size=_numbers_of(own.estimates.marginal.effective),
+        surviving_episodes=own.surviving,
+        marginal_sample_size=() if marginal is None else _numbers_of(marginal.effective),
         estimates=own.every,
-        notes=(*_notes(question, policy), *found.notes),
+        notes=(*_notes(question, policy, bound, hidden), *found.notes),
     )
 
 
@@ -260,7 +265,9 @@ def _verdict(policy: ValueRow, confidence: float) -> str:
     return "the log does not show that the policy is better or worse than practice."
 
 
-def _notes(question: Question, policy: ValueRow) -> tuple[str, ...]:
+def _notes(
+    question: Question, policy: ValueRow, bound: Guarantee | None, hidden: Confounding | None
+) -> tuple[str, ...]:
     low, high = question.allowed
     notes = [
         f"estimator: {ESTIMATORS[policy.estimator]}. Assumption: {ASSUMPTIONS[policy.estimator]}",
@@ -268,9 +275,32 @@ def _notes(question: Question, policy: ValueRow) -> tuple[str, ...]:
         "lower bound of the difference to practice on the same episodes",
         f"rewards allow values from {low:.4g} to {high:.4g}",
     ]
+    if bound is not None:
+        notes.append(
+            f"{bound.label}: at least {bound.value:.4g}, and at least {bound.difference:.4g} more "
+            f"than practice, with {100 * question.confidence:g} % confidence"
+        )
+    else:
+        notes.append(f"no guaranteed bound: it needs {NEEDED}")
+    if hidden is not None and hidden.difference[0] > 0:
+        notes.append(_of_confounding(hidden))
     if question.cut:
         notes.append(
             f"{100 * question.cut:.3g} % of the episodes were cut before step {question.horizon}; "
             "for practice, a fitted value stands for their remaining steps"
         )
     return tuple(notes)
+
+
+def _of_confounding(hidden: Confounding) -> str:
+    """Return how much hidden confounding the gain survives, in words."""
+    most = f"above {hidden.gammas[-1]:g}"
+    gone, sure = (
+        most if gamma is None else f"at {gamma:.3g}"
+        for gamma in (hidden.vanishes, hidden.bound_vanishes)
+    )
+    shown = f", its lower bound {sure}" if hidden.bound[0] > 0 else ""
+    return (
+        "something unobserved may have made each logged action up to Γ times more or less likely: "
+        f"the gain vanishes {gone}{shown} (Γ per step)"
+    )

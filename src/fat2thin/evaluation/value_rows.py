@@ -1,6 +1,7 @@
 """The rows of a table of value: estimates, intervals and refusals on one log."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,16 +13,17 @@ from numpy import ndarray
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 from fat2thin.evaluation import refusal
-from fat2thin.evaluation.estimators.constants import best_constant, constant_actions
+from fat2thin.evaluation.estimators.behaviour import Behaviour, behaviour_density
+from fat2thin.evaluation.estimators.constants import best_constant
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, value_bounds
-from fat2thin.evaluation.estimators.estimates import Estimates, draw_bases, estimates
+from fat2thin.evaluation.estimators.estimates import Bases, Estimates, draw_bases, estimates
 from fat2thin.evaluation.estimators.intervals import bootstrap
 from fat2thin.evaluation.estimators.practice import practice_scores
-from fat2thin.evaluation.padding import Padded, actions_of, pad
+from fat2thin.evaluation.padding import Padded, actions_of, constant_in_padding, pad
 from fat2thin.policies.policy import Policy
 
 PRACTICE, CONSTANT = "practice", "best constant action"
-ORDER = ("marginal", "doubly_robust", "importance", "fitted_q")
+ORDER = ("marginal", "doubly_robust", "importance")
 """Estimators, the preferred one first; a row has the first that is not refused."""
 CANDIDATES = 12
 """Logged actions that are tried as constants."""
@@ -54,20 +56,52 @@ class ValueRow:
     """The action of a constant, in the units of the log."""
 
 
-class Question(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
     """What is asked of a log: the same for every row of a table."""
 
     padded: Padded
     horizon: int
     bounds: Any
+    rewards: tuple[float, float]
+    """The lowest and the highest reward."""
+    ends_early: bool
+    """Whether episodes can truly end before the horizon."""
     allowed: tuple[float, float]
     """The range of values that rewards allow."""
     practice: ndarray
     """Scores of the episodes."""
-    log_behaviour: ndarray | None
     confidence: float
     cut: float
     """Share of the episodes that were cut before the horizon."""
+
+    @property
+    def known(self) -> ndarray:
+        """A mask of the padded episodes that are episodes of the log."""
+        return np.asarray(self.padded.episodes.is_episode) > 0
+
+    @property
+    def has_densities(self) -> bool:
+        """Whether the log has the densities of its actions."""
+        return self.padded.dataset.propensity_is_density
+
+    def rows_inside(self, actions: Actions) -> int:
+        """Return how many logged actions a policy with a density could have taken."""
+        inside = np.isfinite(np.asarray(actions.log_density)) & (self.padded.episodes.here > 0)
+        return int(inside.sum())
+
+    @functools.cached_property
+    def behaviour(self) -> Behaviour:
+        """The estimated density of the logged actions, per unit of the padded actions."""
+        return _of_behaviour(self.padded.episodes, bases_of(self.padded).states)
+
+    @functools.cached_property
+    def log_behaviour(self) -> ndarray:
+        """The log density of the logged actions, in raw units."""
+        if self.has_densities:
+            known = np.asarray(self.padded.dataset.propensity, np.float64)
+            return self.padded.pad(np.log(known))
+        return np.asarray(self.behaviour.log_density) + self.padded.log_jacobian()
 
 
 class Judged(NamedTuple):
@@ -78,6 +112,9 @@ class Judged(NamedTuple):
     every: tuple[ValueRow, ...]
     """By every estimator."""
     estimates: Estimates
+    actions: Actions
+    surviving: tuple[int, ...]
+    """Episodes whose logged actions up to each step the policy could have taken."""
 
 
 def in_double_precision(function: Callable[..., Any], *static: str) -> Callable[..., Any]:
@@ -98,6 +135,7 @@ def in_double_precision(function: Callable[..., Any], *static: str) -> Callable[
 _of_practice = in_double_precision(practice_scores, "discount")
 _of_policy = in_double_precision(estimates, "discount")
 _of_constants = in_double_precision(best_constant, "discount")
+_of_behaviour = in_double_precision(behaviour_density)
 _intervals = in_double_precision(
     lambda scores, confidence: bootstrap(scores, jax.random.key(_SEED), confidence), "confidence"
 )
@@ -128,55 +166,70 @@ def ask(
     padded = pad(log)
     last = np.append(log.episode_start[1:], log.rows) - 1
     cut = float(np.mean((lengths < horizon) & (np.asarray(log.continuation[last]) > 0)))
-    behaviour = None
-    if log.propensity is not None:
-        behaviour = padded.pad(np.log(np.asarray(log.propensity, np.float64)))
-    scores = _of_practice(padded.episodes, _bases(padded).states, bounds, discount=log.discount)
+    scores = _of_practice(padded.episodes, bases_of(padded).states, bounds, discount=log.discount)
     return Question(
-        padded, horizon, bounds, (float(bounds[-1, 0]), float(bounds[-1, 1])),
-        scores, behaviour, confidence, cut,
+        padded, horizon, bounds, (low, high), ends_early,
+        (float(bounds[-1, 0]), float(bounds[-1, 1])), scores, confidence, cut,
     )  # fmt: skip
 
 
-def _bases(padded: Padded) -> Any:
+def bases_of(padded: Padded) -> Bases:
+    """Return the random units of features for a log: more for more rows."""
     units = int(np.clip(padded.dataset.rows // ROWS_PER_UNIT, 16, MOST_UNITS))
     return draw_bases(jax.random.key(_SEED), padded.episodes, units)
 
 
 def judge_policy(question: Question, policy: Policy, name: str, kind: str) -> Judged:
     """Return the rows of a policy."""
-    return _judged(question, _estimates(question, actions_of(policy, question.padded)), name, kind)
+    return _judged(question, actions_of(policy, question.padded), {"name": name, "kind": kind})
 
 
-def _estimates(question: Question, actions: Actions) -> Estimates:
-    padded = question.padded
-    return _of_policy(
-        padded.episodes, actions, question.log_behaviour, _bases(padded).both, question.bounds,
-        discount=padded.dataset.discount,
+def _judged(question: Question, actions: Actions, fields: Mapping[str, Any]) -> Judged:
+    refused, surviving = None, _surviving(question, actions)
+    if actions.log_density is None:
+        refused = "the policy clips its actions to the box, so it has no density"
+    elif question.rows_inside(actions) < refusal.LEAST_INSIDE:
+        refused = refusal.too_few_inside(question.rows_inside(actions))
+    found = _of_policy(
+        question.padded.episodes, actions, None if refused else question.log_behaviour,
+        bases_of(question.padded), question.bounds, discount=question.padded.dataset.discount,
     )  # fmt: skip
+    return _rows_of(question, actions, found, fields, refused, surviving)
 
 
-def _judged(question: Question, found: Estimates, name: str, kind: str, **fields: Any) -> Judged:
+def _surviving(question: Question, actions: Actions) -> tuple[int, ...]:
+    """Return how many episodes have only actions that the policy could have taken, by step."""
+    if actions.log_density is None:
+        return ()
+    inside = np.isfinite(np.asarray(actions.log_density)) | (question.padded.episodes.here == 0)
+    alive = np.cumprod(inside[question.known, : question.horizon], axis=1)
+    return tuple(map(int, alive.sum(axis=0)))
+
+
+def _rows_of(
+    question: Question, actions: Actions, found: Estimates, fields: Mapping[str, Any],
+    refused: str | None, surviving: tuple[int, ...],
+) -> Judged:  # fmt: skip
     rows = tuple(
-        _row(question, estimator, found, {"name": name, "kind": kind, **fields})
+        ValueRow(estimator=estimator, refused=refused, **fields)
+        if getattr(found, estimator) is None
+        else _row(question, estimator, found, fields)
         for estimator in ORDER
-        if getattr(found, estimator) is not None
     )
     best = next((row for row in rows if row.refused is None), rows[0])
-    return Judged(best, rows, found)
+    return Judged(best, rows, found, actions, surviving)
 
 
 def _row(
     question: Question, estimator: str, every: Estimates, fields: Mapping[str, Any]
 ) -> ValueRow:
     found = getattr(every, estimator)
-    known = np.asarray(question.padded.episodes.is_episode) > 0
-    scores = np.asarray(found.scores)[known]
+    scores = np.asarray(found.scores)[question.known]
     evidence = refusal.Evidence(
         estimate=float(np.mean(scores)),
         allowed=question.allowed,
-        episodes=int(known.sum()),
-        effective=tuple(map(float, getattr(found, "effective", ()))),
+        episodes=len(scores),
+        effective=tuple(map(float, found.effective)),
         surviving=tuple(map(float, getattr(found, "surviving", ()))),
         clipped=float(every.fitted_q.clipped),
         cut=question.cut,
@@ -184,7 +237,7 @@ def _row(
     refused = refusal.reason(estimator, evidence)
     if refused is not None:
         return ValueRow(estimator=estimator, refused=refused, **fields)
-    numbers = _numbers(question, scores, question.practice[known])
+    numbers = _numbers(question, scores, question.practice[question.known])
     return ValueRow(estimator=estimator, **numbers, **fields)
 
 
@@ -206,8 +259,7 @@ def _numbers(question: Question, scores: ndarray, practice: ndarray | None) -> d
 
 def practice_row(question: Question) -> ValueRow:
     """Return the row of logged practice."""
-    known = np.asarray(question.padded.episodes.is_episode) > 0
-    numbers = _numbers(question, question.practice[known], None)
+    numbers = _numbers(question, question.practice[question.known], None)
     return ValueRow(PRACTICE, "practice", "returns", **numbers)
 
 
@@ -217,20 +269,23 @@ def constant_row(question: Question) -> ValueRow:
     candidates = _candidates(np.asarray(padded.dataset.action, np.float64))
     placed = padded.standardise(candidates)
     choice = _of_constants(
-        padded.episodes, placed, _bases(padded).both, question.bounds,
+        padded.episodes, placed, bases_of(padded).both, question.bounds,
         discount=padded.dataset.discount,
     )  # fmt: skip
     fold = np.repeat(np.arange(FOLDS), len(padded.episodes.here) // FOLDS)
     of_episode = choice.of_fold[fold]
-    joined: Any = None
-    for place in np.unique(choice.of_fold):
-        found = _estimates(question, constant_actions(placed[place], padded.episodes))
-        joined = found if joined is None else _joined(joined, found, of_episode == place)
     action = tuple(map(float, candidates[choice.overall]))
-    return _judged(question, joined, CONSTANT, "constant", action=action).row
+    fields = {"name": CONSTANT, "kind": "constant", "action": action}
+    joined: Judged | None = None
+    for place in np.unique(choice.of_fold):
+        found = _judged(question, constant_in_padding(placed[place], padded), fields)
+        joined = found if joined is None else _joined(joined, found, of_episode == place)
+    assert joined is not None
+    refused = joined.every[0].refused
+    return _rows_of(question, joined.actions, joined.estimates, fields, refused, ()).row
 
 
-def _joined(one: Estimates, other: Estimates, of_other: ndarray) -> Estimates:
+def _joined(one: Judged, other: Judged, of_other: ndarray) -> Judged:
     """Return estimates with some episodes' scores from another policy, and the worse evidence."""
 
     def chosen(name: str, ours: Any, theirs: Any) -> Any:
@@ -238,12 +293,15 @@ def _joined(one: Estimates, other: Estimates, of_other: ndarray) -> Estimates:
             return np.where(of_other, theirs, ours)
         return np.maximum(ours, theirs) if name == "clipped" else np.minimum(ours, theirs)
 
-    parts = {
-        part: type(ours)(**{name: chosen(name, *both) for name, *both in _fields(ours, theirs)})
-        for part in ("fitted_q", "marginal")
-        for ours, theirs in [(getattr(one, part), getattr(other, part))]
-    }
-    return one._replace(**parts)
+    parts: dict[str, Any] = {}
+    for part in ("fitted_q", *ORDER):
+        ours, theirs = (getattr(judged.estimates, part) for judged in (one, other))
+        both = ours is not None and theirs is not None
+        parts[part] = (
+            both
+            and type(ours)(**{name: chosen(name, *pair) for name, *pair in _fields(ours, theirs)})
+        ) or None
+    return one._replace(estimates=one.estimates._replace(**parts))
 
 
 def _fields(ours: Any, theirs: Any) -> list[tuple[Any, ...]]:

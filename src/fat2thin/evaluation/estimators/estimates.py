@@ -11,7 +11,7 @@ from fat2thin.evaluation.estimators.episodes import Actions, Episodes
 from fat2thin.evaluation.estimators.features import Basis, random_basis
 from fat2thin.evaluation.estimators.fitted_q import Direct, design, fit, start_values
 from fat2thin.evaluation.estimators.importance import Importance, importance_scores, weights
-from fat2thin.evaluation.estimators.marginal import Marginal, marginal_scores
+from fat2thin.evaluation.estimators.marginal import Marginal, balanced_scores, ratio_scores
 
 
 class Bases(NamedTuple):
@@ -32,7 +32,9 @@ class Estimates(NamedTuple):
     """What each estimator says; those that need densities are None without them."""
 
     fitted_q: Direct
-    marginal: Marginal
+    """Has no interval of its own: the error of the fit is not in its scores."""
+    balanced: Marginal
+    marginal: Marginal | None
     importance: Importance | None
     doubly_robust: Importance | None
     rho: Float[Array, "episodes horizon"] | None
@@ -41,19 +43,22 @@ class Estimates(NamedTuple):
 
 def estimates(
     episodes: Episodes, actions: Actions, log_behaviour: Float[Array, "episodes steps"] | None,
-    basis: Basis, bounds: Float[Array, "horizon+1 2"], discount: float,
+    bases: Bases, bounds: Float[Array, "horizon+1 2"], discount: float,
 ) -> Estimates:  # fmt: skip
     """Return all estimates; `log_behaviour` is the log density of the logged actions."""
-    rows = design(episodes, actions, basis)
+    rows = design(episodes, actions, bases.both)
     found = fit(rows, discount, bounds)
     direct = start_values(rows, found, bounds)
-    marginal = marginal_scores(episodes, actions, basis, rows, found, discount, bounds)
+    fitted = episodes, actions, bases.both
+    balanced = balanced_scores(*fitted, rows, found, discount, bounds)
     if log_behaviour is None or actions.log_density is None:
-        return Estimates(direct, marginal, None, None, None)
-    log_ratio = jnp.where(
-        jnp.isneginf(actions.log_density), -jnp.inf, actions.log_density - log_behaviour
+        return Estimates(direct, balanced, None, None, None, None)
+    inside = episodes.here * jnp.isfinite(actions.log_density)
+    log_ratio = jnp.where(inside > 0, actions.log_density - log_behaviour, -jnp.inf)
+    marginal = ratio_scores(
+        *fitted, bases.states, rows, found, jnp.exp(log_ratio), discount, bounds
     )
     rho = weights(log_ratio, episodes, len(bounds) - 1)
-    both = episodes, actions, basis, found, direct, rho, discount, bounds
     weighted = importance_scores(episodes, rho, discount)
-    return Estimates(direct, marginal, weighted, doubly_robust_scores(*both), rho)
+    both = doubly_robust_scores(*fitted, found, direct, rho, discount, bounds)
+    return Estimates(direct, balanced, marginal, weighted, both, rho)

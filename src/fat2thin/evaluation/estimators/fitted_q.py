@@ -91,17 +91,17 @@ def fit(rows: Design, discount: float, bounds: Float[Array, "horizon+1 2"]) -> F
     """Return w_h for every number of steps left, without each fold."""
     with jax.default_matmul_precision("highest"):
         weighted = rows.here * rows.known[..., None]
-        count = _without_each(jnp.sum(rows.known, axis=1))
-        gram = _without_each(jnp.einsum("krf,krg->kfg", weighted, rows.here))
+        count = without_each(jnp.sum(rows.known, axis=1))
+        gram = without_each(jnp.einsum("krf,krg->kfg", weighted, rows.here))
         lead = weighted * rows.continuation[..., None]
-        onward = _without_each(jnp.einsum("krf,krg->kfg", lead, rows.following))
+        onward = without_each(jnp.einsum("krf,krg->kfg", lead, rows.following))
         size = rows.here.shape[-1]
         free = jnp.diag(jnp.ones(size).at[0].set(0.0)) * RIDGE
         gram = (gram + free[None]) / count[:, None, None]
         inverse = jax.vmap(solve, (0, None))(gram, jnp.eye(size))
         starts = jnp.sum(rows.start * rows.is_episode[..., None], axis=1)
         episodes = jnp.sum(rows.is_episode, axis=1)
-        start = _without_each(starts) / _without_each(episodes)[:, None]
+        start = without_each(starts) / without_each(episodes)[:, None]
 
         others = (1.0 - jnp.eye(FOLDS))[:, :, None]  # fitted fold, fold of the row
         trained = others * rows.known[None] / count[:, None, None]
@@ -119,7 +119,7 @@ def fit(rows: Design, discount: float, bounds: Float[Array, "horizon+1 2"]) -> F
     return Fit(weights, inverse, onward / count[:, None, None], start)
 
 
-def _without_each(parts: Float[Array, "folds ..."]) -> Float[Array, "folds ..."]:
+def without_each(parts: Float[Array, "folds ..."]) -> Float[Array, "folds ..."]:
     """Return, for each fold, the sum over the others."""
     return jnp.sum(parts, axis=0)[None] - parts
 

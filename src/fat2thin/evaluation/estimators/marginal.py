@@ -1,86 +1,203 @@
 """Marginalised importance sampling with a Q: double reinforcement learning.
 
-    score of an episode = V_H(s_0) + (episodes / rows) Σ_rows Σ_t γ^t w_t(s, a) δ_{H−t},
+    value = mean of V_H(s_0) + Σ_t γ^t m_t (mean of δ_{H−t} over all rows, weighted by w_t),
     δ_h = r + γ c V_{h−1}(s') − Q_h(s, a),
 
-whose mean is the value if Q is right or w is (Kallus and Uehara 2020, 2022). w_t(s, a) is the ratio
-of how often the policy and the log are at (s, a), the policy at step t. Among functions linear in φ
-it is the one that balances them on the log (Uehara, Huang and Jiang 2020; Duan, Jia and Wang 2020),
+which is right if Q is right or w is (Kallus and Uehara 2020, 2022). w_t(s, a) is how much more
+often the policy is at (s, a) at step t than the log, and m_t the share of episodes that still go
+on. Q and w of a fold are fitted on the others, so each episode has a score, and their mean an
+interval without a model of the fit.
+
+`balanced_scores` needs no density of logged actions. Among functions linear in φ, its w balances φ
+on the log (Uehara, Huang and Jiang 2020; Duan, Jia and Wang 2020),
 
     w_t = φ · α_t,   α_0 = G⁻¹ E φ_start,   α_{t+1} = G⁻¹ E[c w_t φ'],   G = E φφᵀ.
 
-No density of logged actions is needed, and w does not multiply over the steps. Q and w of a fold
-are fitted on the others, so the mean of the scores has an interval without a model of the fit.
+`ratio_scores` takes the density ratio ρ = policy / behaviour, with exact zeros outside the band,
+and fits only how often the policy is in a state (Liu et al. 2018; Xie, Ma and Wang 2019),
+
+    w_t = ω_t(s) ρ(s, a),   ω_t = max(0, ψ · β_t),   β_{t+1} = B⁻¹ E[c w_t ψ'],   B = E ψψᵀ,
+
+with features ψ of the state alone. Nothing multiplies over the steps.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fat2thin.evaluation.estimators.episodes import Actions, Episodes
+from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, Episodes
 from fat2thin.evaluation.estimators.features import Basis, features, mean_features
-from fat2thin.evaluation.estimators.fitted_q import Design, Fit, in_folds, start_values
+from fat2thin.evaluation.estimators.fitted_q import (
+    MOST_ROWS,
+    RIDGE,
+    Design,
+    Fit,
+    in_folds,
+    rows_in_folds,
+    some_rows,
+    start_values,
+    without_each,
+)
+from fat2thin.evaluation.fitted_q import solve
 
 _BLOCK = 8192  # rows whose residuals are in memory at a time
 
 
 class Marginal(NamedTuple):
-    """Scores of the episodes, and how many rows the estimate rests on."""
+    """Scores of the episodes, and what the estimate rests on."""
 
     scores: Float[Array, " episodes"]
     effective: Float[Array, " steps"]
-    """Effective sample size of the weights at each step of the horizon, in rows."""
+    """Effective sample size of the weights at each step of the horizon, in episodes: (Σ w)² / Σ w²
+    of their sums over the rows of each."""
     correction: Float[Array, ""]
     """The mean of what the residuals add to V_H."""
 
 
-def balancing_weights(found: Fit, horizon: int) -> Float[Array, "horizon folds features"]:
-    """Return α_t for t = 0 to the horizon − 1."""
+class Model(NamedTuple):
+    """What one fold is valued with."""
 
-    def step(nu: Array, _: None) -> tuple[Array, Array]:
-        alpha = jnp.einsum("kfg,kg->kf", found.inverse, nu)
-        return jnp.einsum("kf,kfg->kg", alpha, found.onward), alpha
-
-    with jax.default_matmul_precision("highest"):
-        return lax.scan(step, found.start, None, length=horizon)[1]
+    ratio: Any
+    """Weights that w is made of, for each step."""
+    q: Float[Array, "horizon+1 features"]
 
 
-def marginal_scores(
+RatioOf = Callable[[Any, Episodes, Array | None], Float[Array, "rows steps"]]
+"""Returns w_t of the rows of an episode, from `Model.ratio` and the density ratios."""
+
+
+def balanced_scores(
     episodes: Episodes, actions: Actions, basis: Basis, rows: Design, found: Fit,
     discount: float, bounds: Float[Array, "horizon+1 2"],
 ) -> Marginal:  # fmt: skip
-    """Return the score of each episode."""
-    horizon = len(bounds) - 1
-    alpha = jnp.moveaxis(balancing_weights(found, horizon), 1, 0)  # fold, t, feature
-    weights = jnp.moveaxis(found.weights, 1, 0)
-    powers = discount ** jnp.arange(horizon)
-    ends = bounds[:-1].T[:, None, :]
+    """Return scores by weights that balance φ."""
 
-    def of_episode(model: tuple[Array, Array], one: Episodes, drawn: Array) -> tuple[Array, ...]:
-        ratio_of, q_of = model
+    def ratio_of(alpha: Array, one: Episodes, _: Array | None) -> Array:
+        return features(one.observation, one.action, basis) @ alpha.T
+
+    alpha, mass = balancing_weights(found, len(bounds) - 1)
+    arrays = episodes, actions, basis, rows, found
+    return _scores(*arrays, discount, bounds, alpha, mass, ratio_of, None)
+
+
+def balancing_weights(
+    found: Fit, horizon: int
+) -> tuple[Float[Array, "folds horizon features"], Float[Array, " horizon"]]:
+    """Return α_t, and the share m_t, for t = 0 to the horizon − 1."""
+
+    def step(nu: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        alpha = jnp.einsum("kfg,kg->kf", found.inverse, nu)
+        # The first feature is 1, so that the weights of all rows have its mean.
+        return jnp.einsum("kf,kfg->kg", alpha, found.onward), (alpha, jnp.mean(nu[:, 0]))
+
+    with jax.default_matmul_precision("highest"):
+        alpha, mass = lax.scan(step, found.start, None, length=horizon)[1]
+    return jnp.moveaxis(alpha, 1, 0), mass
+
+
+def ratio_scores(
+    episodes: Episodes, actions: Actions, basis: Basis, of_states: Basis, rows: Design, found: Fit,
+    rho: Float[Array, "episodes steps"], discount: float, bounds: Float[Array, "horizon+1 2"],
+) -> Marginal:  # fmt: skip
+    """Return scores by weights of states times density ratios, which are 0 outside a band."""
+
+    def ratio_of(beta: Array, one: Episodes, ratio: Array | None) -> Array:
+        assert ratio is not None
+        visits = jnp.maximum(_of_states(one.observation, of_states) @ beta.T, 0.0)
+        return visits * ratio[:, None]
+
+    beta, mass = state_weights(episodes, of_states, rho, len(bounds) - 1)
+    arrays = episodes, actions, basis, rows, found
+    return _scores(*arrays, discount, bounds, beta, mass, ratio_of, rho)
+
+
+def state_weights(
+    episodes: Episodes, of_states: Basis, rho: Float[Array, "episodes steps"], horizon: int
+) -> tuple[Float[Array, "folds horizon features"], Float[Array, " horizon"]]:
+    """Return β_t without each fold, and the share m_t, for t = 0 to the horizon − 1."""
+    cut = jax.tree.map(rows_in_folds, (episodes, rho))
+    rows, ratio = some_rows(cut, MOST_ROWS)
+    here, following = (
+        jax.vmap(_of_states, (0, None))(seen, of_states)
+        for seen in (rows.observation, rows.following)
+    )
+    first = in_folds(episodes.observation[:, 0])
+    starts = jax.vmap(_of_states, (0, None))(first, of_states)
+    of_start = in_folds(episodes.is_episode)
+    others = (1.0 - jnp.eye(FOLDS))[:, :, None]  # fitted fold, fold of the row
+    with jax.default_matmul_precision("highest"):
+        count = without_each(jnp.sum(rows.here, axis=1))
+        gram = without_each(jnp.einsum("kr,krf,krg->kfg", rows.here, here, here))
+        free = jnp.diag(jnp.ones(here.shape[-1]).at[0].set(0.0)) * RIDGE
+        gram = (gram + free[None]) / count[:, None, None]
+        inverse = jax.vmap(solve, (0, None))(gram, jnp.eye(here.shape[-1]))
+        start = without_each(jnp.einsum("ke,kef->kf", of_start, starts))
+        start = start / without_each(jnp.sum(of_start, axis=1))[:, None]
+        trained = others * (rows.here * rows.continuation * ratio)[None] / count[:, None, None]
+        first_mass = jnp.ones(FOLDS)
+        all_rows = others * rows.here[None] / count[:, None, None]
+
+        def step(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], tuple]:
+            nu, mass = carry
+            beta = jnp.einsum("kfg,kg->kf", inverse, nu)
+            visits = jnp.maximum(jnp.einsum("krf,jf->jkr", here, beta), 0.0)
+            # The weights of all rows must add up to the share that is still there.
+            total = jnp.sum(all_rows * visits * ratio[None], axis=(1, 2))
+            factor = mass / jnp.maximum(total, 1e-12)
+            lead = trained * visits * factor[:, None, None]
+            onward = jnp.einsum("jkr,krf->jf", lead, following)
+            left = jnp.sum(lead, axis=(1, 2))
+            return (onward, left), (beta * factor[:, None], jnp.mean(mass))
+
+        _, (beta, mass) = lax.scan(step, (start, first_mass), None, length=horizon)
+    return jnp.moveaxis(beta, 1, 0), mass
+
+
+def _of_states(observation: Float[Array, "rows observation"], basis: Basis) -> Array:
+    return features(observation, jnp.zeros((len(observation), 0)), basis)
+
+
+def _scores(
+    episodes: Episodes, actions: Actions, basis: Basis, rows: Design, found: Fit, discount: float,
+    bounds: Float[Array, "horizon+1 2"], ratio: Any, mass: Float[Array, " horizon"],
+    ratio_of: RatioOf, rho: Array | None,
+) -> Marginal:  # fmt: skip
+    """Return the score of each episode, by the weights of its fold."""
+    horizon = len(bounds) - 1
+    ends = bounds[:-1].T[:, None, :]
+    weights = jnp.moveaxis(found.weights, 1, 0)
+
+    def of_episode(model: Model, given: tuple) -> tuple[Array, ...]:
+        one, drawn, known_ratio = given
         here = features(one.observation, one.action, basis)
         following = mean_features(one.following, drawn, basis)
-        value = jnp.clip(following @ q_of[:-1].T, ends[0], ends[1])  # row, h − 1
+        value = jnp.clip(following @ model.q[:-1].T, ends[0], ends[1])  # row, h − 1
         residual = one.reward[:, None] + discount * one.continuation[:, None] * value
-        residual = (residual - here @ q_of[1:].T)[:, ::-1]  # row, t = horizon − h
-        ratio = here @ ratio_of.T * one.here[:, None]
-        added = jnp.sum(ratio * residual * powers[None])
-        return added, jnp.sum(ratio, axis=0), jnp.sum(ratio**2, axis=0)
+        residual = (residual - here @ model.q[1:].T)[:, ::-1]  # row, t = horizon − h
+        share = ratio_of(model.ratio, one, known_ratio) * one.here[:, None]
+        return jnp.sum(share, axis=0), jnp.sum(share * residual, axis=0)
 
     def of_fold(given: tuple) -> tuple[Array, ...]:
-        model, ones, drawn = given
+        model, several = given
         size = max(1, _BLOCK // episodes.here.shape[1])
-        return lax.map(lambda one: of_episode(model, *one), (ones, drawn), batch_size=size)
+        return lax.map(lambda one: of_episode(model, one), several, batch_size=size)
 
-    parts = jax.tree.map(in_folds, (episodes, actions.following))
+    parts = jax.tree.map(in_folds, (episodes, actions.following, rho))
     with jax.default_matmul_precision("highest"):
-        added, total, squares = lax.map(of_fold, ((alpha, weights), *parts))
-    direct = start_values(rows, found, bounds)
+        found_sums = lax.map(of_fold, (Model(ratio, weights), parts))
+    total, added = (array.reshape(-1, horizon) for array in found_sums)
     known = episodes.is_episode
-    per_episode = jnp.sum(known) / jnp.sum(episodes.here)
-    added = added.reshape(-1) * per_episode
-    effective = jnp.sum(total, axis=(0, 1)) ** 2 / jnp.maximum(jnp.sum(squares, axis=(0, 1)), 1e-12)
-    return Marginal(direct.scores + added, effective, jnp.sum(added * known) / jnp.sum(known))
+    powers = discount ** jnp.arange(horizon)
+    # To first order, a weighted mean of residuals: each row counts by how far it is from the mean.
+    summed = jnp.sum(total, axis=0)
+    safe = jnp.where(jnp.abs(summed) > 1e-9, summed, jnp.inf)
+    mean = jnp.sum(added, axis=0) / safe
+    centred = (added - mean[None] * total) * jnp.sum(known) / safe[None]
+    corrections = jnp.sum((centred + mean[None]) * (mass * powers)[None], axis=1) * known
+    direct = start_values(rows, found, bounds)
+    effective = jnp.sum(total, axis=0) ** 2 / jnp.maximum(jnp.sum(total**2, axis=0), 1e-12)
+    return Marginal(direct.scores + corrections, effective, jnp.sum(corrections) / jnp.sum(known))

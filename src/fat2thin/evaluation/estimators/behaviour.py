@@ -1,0 +1,142 @@
+"""The density of logged actions, where the log has no propensities: a mixture of three kernels.
+
+A regression gives the centre and the spread of the action in a state. Gaussian kernels (Silverman
+1986) stand on three pools: the standardised residuals of all states, those of the nearest states,
+and the actions of the log whatever the state. The weights of the pools maximise the likelihood of
+rows that no pool has. Everything a fold is given is fitted on the other folds.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import logsumexp, ndtr
+from jaxtyping import Array, Float, Int
+
+from fat2thin.evaluation.estimators.episodes import FOLDS, Episodes
+from fat2thin.evaluation.estimators.features import Basis, features
+from fat2thin.evaluation.estimators.fitted_q import RIDGE, rows_in_folds, some_rows
+from fat2thin.evaluation.fitted_q import solve
+
+POOL, NEAREST = 200, 30
+"""Residuals of all states, and of the nearest states."""
+LEAST_SHARE = 0.05
+"""The least weight of a pool, so that no action of the log gets hardly any density."""
+MOST_REFERENCES = 2000  # rows among which the nearest are searched
+_ROUNDS = 20  # of expectation and maximisation for the weight of the pools
+_MEAN_LOG_SQUARE = -1.2704  # the mean of log x² for a standard normal x
+WIDEST = 1.5
+"""How far the logarithm of a fitted spread may be from that of all states."""
+_SMOOTHER = 10.0  # ridge of the spread, relative to that of the centre
+_NARROWEST = 0.05  # of the residual spread: below it a fitted spread does not go
+
+
+class Behaviour(NamedTuple):
+    """The density of the logged actions, per unit of the padded actions."""
+
+    log_density: Float[Array, "episodes steps"]
+    level: Float[Array, "episodes steps action"]
+    """The probability of a smaller action: uniform on (0, 1) if the density is right."""
+    shares: Float[Array, " pools"]
+    """The weights of the pools: all states, the nearest states, any state."""
+
+
+class _Centred(NamedTuple):
+    residual: Float[Array, "rows action"]
+    log_spread: Float[Array, "rows action"]
+
+
+def behaviour_density(episodes: Episodes, basis: Basis) -> Behaviour:
+    """Return the density of each logged action; `basis` has units of states alone."""
+    rows = jax.tree.map(rows_in_folds, episodes)
+    parts, levels = lax.map(lambda fold: _of_fold(rows, basis, fold), jnp.arange(FOLDS))
+    known = rows.here
+    weights = _mixture_weights(parts, known)
+    density = logsumexp(parts + jnp.log(weights), axis=-1)
+    level = jnp.einsum("krpd,p->krd", levels, weights)
+    shape = episodes.here.shape
+    return Behaviour(density.reshape(shape), level.reshape(*shape, -1), weights)
+
+
+def _of_fold(rows: Episodes, basis: Basis, fold: Int[Array, ""]) -> tuple[Array, Array]:
+    """Return log densities (rows, pools) and levels (rows, pools, action) of a fold's rows."""
+    of_others = rows.here * (jnp.arange(FOLDS) != fold)[:, None]
+    references = some_rows((rows.observation, rows.action, of_others), MOST_REFERENCES)
+    seen, done, known = (array.reshape(-1, *array.shape[2:]) for array in references)
+    mean, spread, usual = _regression(seen, done, known, basis)
+
+    def centred(observation: Array, action: Array) -> _Centred:
+        of_state = _states(observation, basis)
+        log_spread = usual[None] + jnp.clip(of_state @ spread, -WIDEST, WIDEST)
+        return _Centred((action - of_state @ mean) / jnp.exp(log_spread), log_spread)
+
+    pool = centred(seen, done).residual
+    weight = jnp.log(jnp.where(known > 0, 1.0, 0.0))
+    chosen = np.random.default_rng(1).permutation(len(pool))[:POOL]
+    here = rows.observation[fold], rows.action[fold]
+    own = centred(*here)
+
+    def of_rows(given: tuple) -> tuple[Array, Array]:
+        state, action, residual, log_spread = given
+        distance = jnp.sum((seen - state[None]) ** 2, axis=1) + jnp.where(known > 0, 0.0, 1e9)
+        _, near = lax.top_k(-distance, min(NEAREST, len(seen)))
+        found = [
+            _kernel(residual, pool[chosen], weight[chosen]),
+            _kernel(residual, pool[near], weight[near]),
+            _kernel(action, done[chosen], weight[chosen]),
+        ]
+        slope = jnp.sum(log_spread) * jnp.asarray([1.0, 1.0, 0.0])
+        density = jnp.stack([one[0] for one in found]) - slope
+        return density, jnp.stack([one[1] for one in found])
+
+    return lax.map(of_rows, (*here, *own), batch_size=256)
+
+
+def _states(observation: Float[Array, "rows observation"], basis: Basis) -> Array:
+    return features(observation, jnp.zeros((len(observation), 0)), basis)
+
+
+def _regression(seen: Array, done: Array, known: Array, basis: Basis) -> tuple[Array, ...]:
+    """Return the weights of the centre and of the log spread, and the log of the usual spread."""
+    of_state = _states(seen, basis)
+    size = of_state.shape[1]
+    weighted = of_state * known[:, None]
+    free = jnp.diag(jnp.ones(size).at[0].set(0.0)) * RIDGE
+    gram = weighted.T @ of_state + free
+    mean = solve(gram, weighted.T @ done)
+    residual = done - of_state @ mean
+    overall = jnp.sqrt(jnp.sum(known[:, None] * residual**2, axis=0) / jnp.sum(known))
+    least = _NARROWEST * overall[None]
+    logs = jnp.log(jnp.maximum(jnp.abs(residual), least) / overall[None]) - _MEAN_LOG_SQUARE / 2.0
+    smooth = gram + (_SMOOTHER - 1.0) * free
+    return mean, solve(smooth, weighted.T @ logs), jnp.log(overall)
+
+
+def _kernel(residual: Array, pool: Array, weight: Array) -> tuple[Array, Array]:
+    """Return the log density of a point by a pool, and its level in each dimension."""
+    width = pool.shape[-1]
+    count = jnp.sum(jnp.exp(weight))
+    mean = jnp.sum(jnp.exp(weight)[:, None] * pool, axis=0) / count
+    spread = jnp.sqrt(jnp.sum(jnp.exp(weight)[:, None] * (pool - mean[None]) ** 2, axis=0) / count)
+    silverman = (4.0 / (width + 2.0) / count) ** (1.0 / (width + 4.0))
+    bandwidth = silverman * jnp.maximum(spread, 0.1)
+    apart = (residual[None] - pool) / bandwidth[None]
+    logs = -0.5 * jnp.sum(apart**2, axis=1) - jnp.sum(jnp.log(bandwidth * np.sqrt(2.0 * np.pi)))
+    level = jnp.sum(jnp.exp(weight)[:, None] * ndtr(apart), axis=0) / count
+    return logsumexp(logs + weight) - jnp.log(count), level
+
+
+def _mixture_weights(parts: Float[Array, "folds rows pools"], known: Array) -> Array:
+    """Return the weights of the pools with the largest likelihood, none below `LEAST_SHARE`."""
+
+    def step(_: int, shares: Array) -> Array:
+        both = parts + jnp.log(shares)
+        each = jnp.exp(both - logsumexp(both, axis=-1, keepdims=True))
+        found = jnp.einsum("krp,kr->p", each, known) / jnp.sum(known)
+        found = jnp.maximum(found, LEAST_SHARE)
+        return found / jnp.sum(found)
+
+    pools = parts.shape[-1]
+    return lax.fori_loop(0, _ROUNDS, step, jnp.full(pools, 1.0 / pools, parts.dtype))
