@@ -1,6 +1,7 @@
 """The command that certifies a policy."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ def certify(
     below: Annotated[_TEXTS, tyro.conf.arg(metavar="NUMBER|ACTION=NUMBER ...")] = (),
     above: Annotated[_TEXTS, tyro.conf.arg(metavar="NUMBER|ACTION=NUMBER ...")] = (),
     table: Annotated[_TEXTS, tyro.conf.arg(metavar="COLUMN=NUMBER,... ...")] = (),
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.json")] = None,
+    overwrite: bool = False,
     seconds: float = 60.0,
     gap: float = 0.05,
     seed: int | None = None,
@@ -44,6 +47,9 @@ def certify(
         above: The same for no action below a number.
         table: Show the bounds by values of a column, for example: --table severity=0,1,2,3,4. A
             range is written 0:1. Several columns give one row per combination.
+        out: JSON file to write the certificate to, with its proof in FILE.json.proof. `fat2thin
+            verify FILE.json` proves it again.
+        overwrite: Replace an existing file.
         seconds: Time after which the search stops. The bounds hold at any time.
         gap: Stop where a bound is this close to the worst action found, as a share of the range of
             actions found.
@@ -56,6 +62,8 @@ def certify(
     from fat2thin.training import load
 
     with plain_errors(ValueError):
+        if out is not None and out.exists() and not overwrite:
+            raise ValueError(f"{out} exists; --overwrite replaces it")
         run = load(folder)
         policy = run.policy(seed, ensemble=ensemble)
         policy = policy if limits is None else policy.with_limits(limits)
@@ -71,8 +79,17 @@ def certify(
         print(found.table(), *_claims(found), sep="\n")
         if by_column:
             print("", by_column, sep="\n")
+        if out is not None:
+            named = {"folder": _relative(folder, out), "seed": seed, "ensemble": ensemble}
+            safety.save_certificate(found, out, named)
+            print(f"\nsaved in {printable(out)}")
     if any(claim.result != safety.PROVEN for claim in found.claims):
         sys.exit(1)
+
+
+def _relative(folder: Path, out: Path) -> str:
+    """Return the path of a folder as seen from a file, if that has no drive or root to cross."""
+    return os.path.relpath(folder.resolve(), out.resolve().parent)
 
 
 def _claims(found: Any) -> Iterator[str]:

@@ -350,16 +350,19 @@ def verify(
     folder: _RunFolder,
     /,
     replay: int | None = None,
+    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     certificate: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     dossier: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
-    """Check the integrity of a run, an export or a dossier.
+    """Check a run, a certificate, an export or a dossier.
 
-    Nothing is changed. The exit status is 1 on failure.
+    Nothing is changed. A certificate is proven again by an independent checker. The exit status is
+    1 on failure.
 
     Args:
-        folder: Run folder of a finished or unfinished run, the folder of an export, or the JSON
-            file of a dossier.
+        folder: Run folder of a finished or unfinished run, folder of an export, or JSON file of a
+            certificate or a dossier.
+        run: With a certificate: the run folder of its policy, if it has moved.
         certificate: With an export: the certificate that it must name.
         dossier: With an export: the dossier that it must name.
         replay: Recompute at least this many steps from the start and compare bits, and also the
@@ -369,16 +372,23 @@ def verify(
     from fat2thin.export.verification import is_export, verify_export
     from fat2thin.report.dossier.twin import verify_dossier
     from fat2thin.runs.dossier_file import is_dossier
+    from fat2thin.safety import is_certificate, verify_certificate
     from fat2thin.training import verify as check
 
     with plain_errors(ValueError):
-        if replay is not None and (is_dossier(folder) or is_export(folder)):
-            raise ValueError("--replay needs a run folder")
-        if is_export(folder):
-            found = verify_export(folder, certificate, dossier)
-        elif certificate or dossier:
+        proven, deployed, judged = is_certificate(folder), is_export(folder), is_dossier(folder)
+        if replay is not None and (proven or deployed or judged):
+            kind = "a certificate" if proven else "an export" if deployed else "a dossier"
+            raise ValueError(f"--replay needs a run folder, this is {kind}")
+        if run is not None and not proven:
+            raise ValueError("--run needs a certificate")
+        if (certificate or dossier) and not deployed:
             raise ValueError("--certificate and --dossier need the folder of an export")
-        elif is_dossier(folder):
+        if proven:
+            found = verify_certificate(folder, run)
+        elif deployed:
+            found = verify_export(folder, certificate, dossier)
+        elif judged:
             found = verify_dossier(folder)
         else:
             found = check(folder, replay)

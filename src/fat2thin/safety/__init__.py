@@ -10,11 +10,19 @@
   decided") and a `counterexample`;
 - `box`, `arithmetic`, `seconds`, `may_not_act`, and `table()`.
 
+`save_certificate(certificate, "certificate.json", run)` writes a certificate with its proof, and
+`verify_certificate("certificate.json")` proves it again with an independent checker.
+
 `table(policy, box, {"severity": [0, 1, 2]})` returns a `fat2thin.tables.Table` with a row per value
 (or combination of values): `never_below`, `never_above`, `highest_found` and `gap_percent`.
 """
 
 from fat2thin.safety.box import Box, BoxError, read_box
+from fat2thin.safety.certificate_file import (
+    is_certificate,
+    save_certificate,
+    verify_certificate,
+)
 from fat2thin.safety.certify import (
     OPEN,
     PROVEN,
@@ -29,5 +37,6 @@ from fat2thin.safety.ends import NotCertified
 
 __all__ = [
     "OPEN", "PROVEN", "REFUTED", "Box", "BoxError", "Certificate", "Claim", "Found",
-    "NotCertified", "certify", "read_box", "table",
+    "NotCertified", "certify", "is_certificate", "read_box", "save_certificate", "table",
+    "verify_certificate",
 ]  # fmt: skip

@@ -51,8 +51,7 @@ class EndProof:
     search: Search = dataclasses.field(repr=False, compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A statement about every action, such as "dose is at most 0.8"."""
 
     action: str

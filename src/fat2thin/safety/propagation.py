@@ -95,7 +95,9 @@ class Rectifiers(NamedTuple):
         slope = np.where(unstable, np.minimum(high / span, 1.0), active)
         height = np.maximum(-low * slope, (1.0 - slope) * high) + _LINE_ERROR * span
         height = np.where(unstable, height, 0.0)
-        below = np.where(unstable, (high > -low).astype(np.float64), active)
+        # The margin decides ties in the same way, however the ends were rounded.
+        steep = high > -low * (1.0 - 1e-6)
+        below = np.where(unstable, steep.astype(np.float64), active)
         return cls(low, high, margin, slope, height, below)
 
     @property

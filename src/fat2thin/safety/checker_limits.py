@@ -1,0 +1,80 @@
+"""The allowed interval of an action over boxes of states, for the checker of certificates."""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from fat2thin.policies.limit_language import Comparison
+
+Ends = tuple[ndarray, ndarray]
+
+
+def interval(
+    limits: Any, action: int, box: tuple[float, float], observations: int, unit: float, tiny: float,
+    low: ndarray, high: ndarray, missing: ndarray,
+) -> tuple[Ends, Ends, ndarray, ndarray]:  # fmt: skip
+    """Return ranges of both ends, and whether some and whether all states have no action.
+
+    A range contains the end in every state of a box. States have the observation's columns and
+    then the last actions, which are not there where `missing`.
+    """
+
+    def sums(linear: Any) -> Ends:
+        least = most = np.full(len(low), linear.constant)
+        size, flushed = np.abs(least), 1.0
+        for place, factor in linear.terms:
+            a, b = factor * low[:, place], factor * high[:, place]
+            least, most = least + np.minimum(a, b), most + np.maximum(a, b)
+            size = size + np.maximum(np.abs(a), np.abs(b))
+            flushed += 1.0 + abs(factor)
+        margin = 16.0 * (len(linear.terms) + 4) * unit * size + 16.0 * flushed * tiny
+        return least - margin, most + margin
+
+    def needs_last(terms: Any) -> ndarray:
+        return missing & any(place >= observations for place, _ in terms)
+
+    def truth(condition: Any) -> Ends:
+        """Return whether a condition holds in all states, and whether in some."""
+        if not isinstance(condition, Comparison):
+            parts = [truth(part) for part in condition.parts]
+            join = np.all if condition.every else np.any
+            return join([part[0] for part in parts], axis=0), join([p[1] for p in parts], axis=0)
+        difference = condition.difference
+        least, most = sums(difference)
+        if len(difference.terms) == 1 and abs(difference.terms[0][1]) == 1.0:
+            # A column is compared with a number exactly; an end at zero may be subnormal.
+            ((place, factor),) = difference.terms
+            a = np.where(low[:, place] == 0.0, -tiny, low[:, place])
+            b = np.where(high[:, place] == 0.0, tiny, high[:, place])
+            number = -difference.constant
+            least = np.minimum(factor * a, factor * b)
+            most = np.maximum(factor * a, factor * b)
+            least, most = (np.sign((end > number) * 1.0 - (end < number)) for end in (least, most))
+        there = ~needs_last(difference.terms)
+        if condition.strict:
+            return (least > 0.0) & there, (most > 0.0) & there
+        return (least >= 0.0) & there, (most >= 0.0) & there
+
+    b0 = b1 = np.full(len(low), box[0])
+    t0 = t1 = np.full(len(low), box[1])
+    some, every = np.full(len(low), False), np.full(len(low), False)
+    for limit in limits:
+        everywhere = np.full(len(low), True)
+        surely, maybe = (everywhere,) * 2 if limit.condition is None else truth(limit.condition)
+        there = ~needs_last([term for bound in limit.bounds for term in bound.end.terms])
+        surely, maybe = surely & there, maybe & there
+        if not limit.bounds:
+            some, every = some | maybe, every | surely
+        for bound in limit.bounds:
+            if bound.action != action:
+                continue
+            least, most = sums(bound.end)
+            if bound.upper:
+                t1 = np.where(surely, np.minimum(t1, most), t1)
+                t0 = np.where(maybe, np.minimum(t0, least), t0)
+            else:
+                b0 = np.where(surely, np.maximum(b0, least), b0)
+                b1 = np.where(maybe, np.maximum(b1, most), b1)
+    some = some | (b1 > t0) | ~np.isfinite(b1 + t0)
+    return (b0, b1), (t0, t1), some, every | (b0 > t1)
