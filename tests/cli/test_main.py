@@ -12,7 +12,7 @@ from fat2thin import data, training
 from fat2thin.cli.commands import app
 from fat2thin.cli.experiments import ClusterArguments, CommandOptions
 from fat2thin.cli.main import TrainOptions, main
-from fat2thin.cli.reading import LISTS, merge_repeated
+from fat2thin.cli.reading import LISTS, LISTS_OF, merge_repeated
 from fat2thin.settings import published as published_settings
 from fat2thin.settings.spec import choose_spec
 from fat2thin.training import load, progress
@@ -164,8 +164,14 @@ def test_exactly_the_options_with_several_values_are_merged():
                 renamed = [mark.name for mark in marks if getattr(mark, "name", None)]
                 option = (*renamed, name.replace("_", "-"))[0]
                 (several if typing.get_origin(kinds[name]) is tuple else one).add(option)
-    assert several == {*LISTS}
-    assert not several & one
+    assert several == {*LISTS, *LISTS_OF["export"]}
+    assert several & one == {*LISTS_OF["export"]}
+    assert merge_repeated(["export", "--to", "c", "--to", "onnx"]) == [
+        "export",
+        "--to",
+        "c",
+        "onnx",
+    ]
 
 
 def test_whole_numbers_may_have_an_exponent(monkeypatch):

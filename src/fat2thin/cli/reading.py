@@ -33,6 +33,7 @@ LISTS = (
     "snapshots",
     "table",
 )  # options that take several values
+LISTS_OF = {"export": ("to",)}  # those that take one value in other commands
 
 
 def merge_repeated(arguments: Sequence[str]) -> list[str]:
@@ -51,7 +52,7 @@ def merge_repeated(arguments: Sequence[str]) -> list[str]:
             current.append(word)
         elif name not in by_option:
             current = by_option[name] = [word]
-        elif name in LISTS:
+        elif name in LISTS or name in LISTS_OF.get(arguments[0], ()):
             current = by_option[name]
             current += [value] if equals else []
         else:

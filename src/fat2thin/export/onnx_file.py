@@ -37,6 +37,9 @@ class _Graph:
     def __init__(self, recording: Recording) -> None:
         self.recording, self.operations = recording, recording.operations
         self.nodes: list[Any] = []
+        self.names: dict[int, str] = {}
+        self.row_count = ""
+        self.skipped = self.clipped()
         self.constants: dict[Any, Any] = {}
         self.sorted: dict[tuple[int, ...], str] = {}
         # Constants, and what depends on nothing else, have one row.
@@ -49,9 +52,9 @@ class _Graph:
         """Return the model."""
         from onnx import TensorProto, helper
 
-        names = [self.constant(np.asarray([0])), self.constant(np.asarray([1]))]
-        shape = self.node("Shape", [INPUTS[0]], "shape")
-        self.row_count = self.node("Slice", [shape, *names], "row_count")
+        for name, place in zip(Answer._fields[:4], self.recording.outputs, strict=False):
+            if self.batched[place] and self.operations[place].name != "input":
+                self.names.setdefault(place, name)
         for place, one in enumerate(self.operations):
             self.add(place, one)
         outputs = []
@@ -64,7 +67,8 @@ class _Graph:
                 self.node("Cast", [flat], name, to=TensorProto.INT32)
                 outputs.append(helper.make_tensor_value_info(name, TensorProto.INT32, [_ROWS]))
             else:
-                self.node("Identity", [source], name)
+                if self.names.get(place) != name:
+                    self.node("Identity", [source], name)
                 width = self.recording.actions
                 outputs.append(
                     helper.make_tensor_value_info(name, TensorProto.FLOAT, [_ROWS, width])
@@ -74,9 +78,9 @@ class _Graph:
             for one in self.operations
             if one.name == "input"
         ]
-        graph = helper.make_graph(
-            self.nodes, "policy", inputs, outputs, [tensor for _, tensor in self.constants.values()]
-        )
+        used = {name for node in self.nodes for name in node.input}
+        tensors = [tensor for name, tensor in self.constants.values() if name in used]
+        graph = helper.make_graph(self.nodes, "policy", inputs, outputs, tensors)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION,
             producer_name="fat2thin",
@@ -107,12 +111,37 @@ class _Graph:
         one = self.operations[place]
         if one.name == "constant":
             return self.constant(one.value)
-        return str(one.value) if one.name == "input" else f"t{place}"
+        return str(one.value) if one.name == "input" else self.names.get(place, f"t{place}")
+
+    def is_number(self, place: int) -> bool:
+        """Whether a result is one constant number."""
+        one = self.operations[place]
+        return one.name == "constant" and one.value.size == 1
+
+    def is_zero(self, place: int) -> bool:
+        """Whether a constant number is 0."""
+        return not np.ravel(self.operations[place].value)[0]
+
+    def clipped(self) -> set[int]:
+        """Return the maxima that become part of a Clip node: runtimes take time for each node."""
+        found = set()
+        for one in self.operations:
+            if one.name != "minimum" or not self.is_number(one.inputs[1]):
+                continue
+            inner = self.operations[one.inputs[0]]
+            uses = sum(one.inputs[0] in other.inputs for other in self.operations)
+            if inner.name == "maximum" and self.is_number(inner.inputs[1]) and uses == 1:
+                found.add(one.inputs[0])
+        return found - {*self.recording.outputs}
 
     def expanded(self, place: int) -> str:
         """Return the name of a result that has all rows."""
         if self.batched[place]:
             return self.name(place)
+        if not self.row_count:
+            ends = [self.constant(np.asarray([0])), self.constant(np.asarray([1]))]
+            shape = self.node("Shape", [INPUTS[0]], "shape")
+            self.row_count = self.node("Slice", [shape, *ends], "row_count")
         width = self.constant(np.asarray([self.operations[place].width]))
         name = f"t{place}_rows_{len(self.nodes)}"
         shape = self.node("Concat", [self.row_count, width], f"{name}_shape", axis=0)
@@ -122,10 +151,19 @@ class _Graph:
         """Add the nodes of an operation."""
         from onnx import TensorProto
 
-        name, inputs = f"t{place}", [self.name(part) for part in one.inputs]
-        if one.name in ("input", "constant"):
+        name, inputs = self.name(place), [self.name(part) for part in one.inputs]
+        if one.name in ("input", "constant") or place in self.skipped:
             return
-        if one.name in _NODES:
+        if one.name == "minimum" and one.inputs[0] in self.skipped:
+            inner = self.operations[one.inputs[0]]
+            ends = [self.operations[part].value for part in (inner.inputs[1], one.inputs[1])]
+            numbers = [self.constant(np.asarray(np.ravel(end)[0])) for end in ends]
+            self.node("Clip", [self.name(inner.inputs[0]), *numbers], name)
+        elif (
+            one.name == "maximum" and self.is_number(one.inputs[1]) and self.is_zero(one.inputs[1])
+        ):
+            self.node("Relu", inputs[:1], name)
+        elif one.name in _NODES:
             self.node(_NODES[one.name], inputs, name)
         elif one.name == "whole":
             assert one.kind == WHOLE

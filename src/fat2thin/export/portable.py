@@ -111,10 +111,11 @@ class Policy:
     # All of the arithmetic follows; `observation`, `uniform` and `last` have shape (rows, columns).
 
     def decide(self, observation: Any, uniform: Any, last: Any = None) -> tuple[Any, ...]:
-        """Return action, centre, low, high, refer and reason; the last two as whole numbers."""
+        """Return action, centre, low, high, refer (true or false) and reason, a sum of codes."""
         xp = self.xp
-        valid = self._all(abs(observation) <= self._info.max)
-        valid = valid & self._all((uniform >= 0.0) & (uniform <= 1.0))
+        # Zero times a number that is not finite is not a number.
+        valid = self._sum(observation * self.dtype(0.0)) == self.dtype(0.0)
+        valid = valid & self._all(abs(uniform - self.dtype(0.5)) <= self.dtype(0.5))
         if self.needs_last_action:
             # nan is the first step of an episode.
             valid = valid & ~self._any(abs(last) > self._info.max)
@@ -123,6 +124,9 @@ class Policy:
         seen, allowed = self._forward(raw, self.settings["observation_transforms"])
         valid = valid if allowed is None else valid & allowed
         centre, log_scale, apart = self._head(seen)
+        # A network that overflowed gives no action.
+        whole = centre + log_scale
+        valid = valid & self._all(whole == whole)
         box, conflict, forbidden = self._box, None, None
         raw_box = [self._low, self._high]
         if self.limits:
@@ -140,12 +144,11 @@ class Policy:
     ) -> tuple[Any, ...]:
         xp, zero, nan = self.xp, self.dtype(0.0), self.dtype("nan")
         found = [(code, mask) for code, mask in found if mask is not None]
-        reason = xp.where(valid, zero, self.dtype(INVALID))
+        codes = None
         for code, mask in found:
-            reason = reason + xp.where(mask & valid, self.dtype(code), zero)
-        # A number that overflowed is no action.
-        known = self._all(abs(centre) <= self._info.max)
-        reason = xp.where(known | (reason > zero), reason, self.dtype(INVALID))
+            part = xp.where(mask, self.dtype(code), zero)
+            codes = part if codes is None else codes + part
+        reason = xp.where(valid, zero if codes is None else codes, self.dtype(INVALID))
         refer, shown = reason > zero, valid
         if self.limits and self.settings["limit_fallback"] is None:
             for code, mask in found:
@@ -153,7 +156,7 @@ class Policy:
         centre, low, high = (xp.where(shown, part, nan) for part in (centre, low, high))
         action, low, high = self._clipped(sample, low, high)
         action = xp.where(refer, self._fallback, action)
-        return action, centre, low, high, xp.where(refer, self.dtype(1.0), zero), reason
+        return action, centre, low, high, refer, reason
 
     def _clipped(self, sample: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
         """Return the sample clipped to the ends, and the ends."""
@@ -295,14 +298,9 @@ class Policy:
         """Return the quantile of the standard law: of half-width 1 for a band, else of scale 1."""
         xp, given, real = self.xp, self._sampling, self.dtype
         one, two = real(1.0), real(2.0)
-        upper, tail = uniform > real(0.5), xp.minimum(uniform, one - uniform)
         if given["kind"] == "index 0":
-            # 2 sin(asin(2u - 1) / 3), and near the ends the same without a loss of digits.
-            middle = two * xp.sin(xp.arcsin(two * uniform - one) / real(3.0))
-            turn = xp.arcsin(xp.sqrt(tail)) * real(2.0 / 3.0)
-            half = xp.sin(turn / two)
-            away = one - (two * half * half + real(3.0**0.5) * xp.sin(turn))
-            return xp.where(tail > real(0.25), middle, xp.where(upper, away, -away))
+            return two * xp.sin(xp.arcsin(two * uniform - one) / real(3.0))
+        upper, tail = uniform > real(0.5), xp.minimum(uniform, one - uniform)
         none = tail < real(LEAST_TAIL)
         folds = -xp.log(two * xp.maximum(tail, real(LEAST_TAIL)))
         folds = xp.maximum(folds, real(0.0))
@@ -346,11 +344,11 @@ class Policy:
             name: np.asarray(self.arrays[f"log.{name}"], np.float64)
             for name in ("mean", "whitening", "centroids", "radius", "threshold")
         }
-        # [x, |x|^2, 1] @ matrix is the squared distance to each centroid in squared radii.
+        # [x, |x|^2] @ slopes + levels is the squared distance to each centroid in squared radii.
         square = np.square(log["radius"])
         parts = [-2.0 * log["centroids"].T, np.ones((1, len(square)))]
-        parts.append(np.square(log["centroids"]).sum(axis=1)[None])
-        self._distances = self.dtype(np.concatenate(parts) / square)
+        self._slopes = self.dtype(np.concatenate(parts) / square)
+        self._levels = self._row(np.square(log["centroids"]).sum(axis=1) / square)
         self._log_mean, self._whitening = self._row(log["mean"]), self.dtype(log["whitening"])
         self._edge = self.dtype((log["threshold"] * given["thresholds"]["distance"]) ** 2)
 
@@ -360,9 +358,8 @@ class Policy:
             return None
         xp, far = self.xp, self.dtype(FARTHEST)
         x = self._clip(xp.matmul(seen - self._log_mean, self._whitening), -far, far)
-        square = self._sum(x * x)
-        ones = xp.ones_like(square)
-        squares = xp.matmul(xp.concatenate([x, square, ones], axis=1), self._distances)
+        extended = xp.concatenate([x, self._sum(x * x)], axis=1)
+        squares = xp.matmul(extended, self._slopes) + self._levels
         return ~(self._min(squares) <= self._edge)
 
     # Limits
@@ -551,10 +548,10 @@ class Policy:
         return self.xp.minimum(self.xp.maximum(x, low), high)
 
     def _all(self, mask: Any) -> Any:
-        return self.xp.all(mask, axis=1, keepdims=True)
+        return mask if mask.shape[1] == 1 else self.xp.all(mask, axis=1, keepdims=True)
 
     def _any(self, mask: Any) -> Any:
-        return self.xp.any(mask, axis=1, keepdims=True)
+        return mask if mask.shape[1] == 1 else self.xp.any(mask, axis=1, keepdims=True)
 
     def _sum(self, x: Any) -> Any:
         return self.xp.sum(x, axis=1, keepdims=True)

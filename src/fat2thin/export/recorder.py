@@ -49,6 +49,11 @@ class Recorded:
         """The operation that it is the result of."""
         return self.recorder.operations[self.place]
 
+    @property
+    def shape(self) -> tuple[None, int]:
+        """Number of rows, which is open, and of columns."""
+        return None, self.operation.width
+
     def _binary(self, name: str, other: Any, kind: str = REAL, mirrored: bool = False) -> Any:
         pair = (other, self) if mirrored else (self, other)
         return self.recorder.record(name, pair, kind)
@@ -226,10 +231,6 @@ class Recorder:
         """Return one row of zeros, which is extended where it is used."""
         width = x.operation.width if isinstance(x, Recorded) else np.shape(x)[-1]
         return np.zeros((1, width), self.dtype)
-
-    def ones_like(self, x: Any) -> ndarray:
-        """Return one row of ones."""
-        return self.zeros_like(x) + self.dtype.type(1.0)
 
 
 _FUNCTIONS = (

@@ -128,6 +128,11 @@ class RoundingBound(Policy):
             deviation = np.abs(self._quantile(uniform))
             of_table = self.settings["sampling"]["error"] + 16 * _UNIT
             of_table = of_table * np.maximum(deviation, 1.0)
+            if self.settings["sampling"]["kind"] == "index 0":
+                # 2u − 1 is rounded, which moves the quantile near its ends.
+                moved = np.clip(uniform + 2 * _UNIT, 0.0, 1.0), np.clip(uniform - 2 * _UNIT, 0, 1)
+                steps = [np.abs(np.abs(self._quantile(one)) - deviation) for one in moved]
+                of_table = of_table + np.maximum(*steps)
             drawn = scale * of_table + np.minimum(error_scale * deviation, 1e30)
             drawn = drawn + 4 * _UNIT * scale * deviation
             action = ends + (half * np.minimum(drawn, 2.0) if kind == "squashed" else half * drawn)
