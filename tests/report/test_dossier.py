@@ -14,7 +14,8 @@ import fat2thin
 from fat2thin import data
 from fat2thin.cli.main import main
 from fat2thin.data.operations import learned_and_held_out
-from fat2thin.report.dossier import assemble, provenance
+from fat2thin.evaluation.value import value
+from fat2thin.report.dossier import assemble, bounds, provenance
 from fat2thin.report.dossier.answer import QUESTIONS, number, percent, plain_numbers
 from fat2thin.report.dossier.assemble import Request, make_dossier
 from fat2thin.report.dossier.behaviour import describe
@@ -22,6 +23,7 @@ from fat2thin.report.dossier.influence import measure_influence
 from fat2thin.report.dossier.subject import open_subject
 from fat2thin.report.dossier.twin import verify_dossier
 from fat2thin.runs.dossier_file import dossier_about
+from fat2thin.safety import verify_certificate
 from report.dossier_runs import LIMITS, short_run, write_log
 
 SHORT = 0.01  # minutes: too few for the value and the certificate
@@ -87,9 +89,9 @@ def test_columns_are_ranked_by_how_far_each_alone_moves_the_band(run):
         subject.judged.observation[:, 0], np.linspace(0.05, 0.95, 9), method="nearest"
     )
     ends = []
-    for value in values:
+    for one in values:
         changed = states.copy()
-        changed[:, 0] = value
+        changed[:, 0] = one
         ends.append(np.asarray(run.policy().support(changed)[1]))
     assert found.highest[0] == pytest.approx(np.ptp(ends, axis=0).mean(axis=0), rel=1e-4)
     total = (found.highest + found.centre)[:, 0]
@@ -170,6 +172,44 @@ def test_a_run_trained_again_is_another_run(run, tmp_path):
 
 def content_of(made):
     return json.loads(made.twin.read_text())
+
+
+def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
+    subject = open_subject(run)
+    influence = measure_influence(subject)
+    facts = describe(subject, influence).facts
+    answer, made = bounds.largest_dose(subject, influence, facts, 6.0, "again")
+    draw, ranges = np.random.default_rng(0), np.array(subject.ranges)
+    states = draw.uniform(ranges[:, 0], ranges[:, 1], (10_000, 3))
+    low, high = (np.asarray(end)[:, 0] for end in run.policy().support(states))
+    assert answer.facts["certified_low"][0] <= low.min()
+    assert high.max() <= answer.facts["certified_high"][0] == made.high[0]
+    assert answer.facts["inside"] is True and not answer.not_run
+    first, *_ = influence.varied(subject)
+    name, label = (getattr(run.columns.observation[first], one) for one in ("name", "label"))
+    table = answer.tables[f"by_{name}"]
+    for row in table.rows:
+        ends = [float(end) for end in row[label].split(" to ")]
+        there = (states[:, first] >= ends[0]) & (states[:, first] <= ends[1])
+        assert row["proven: never below"] <= low[there].min() + 1e-6
+        assert row["proven: never above"] >= high[there].max() - 1e-6
+    assert len(table.rows) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_whole_dossier_has_value_and_certificate_and_verifies(run, tmp_path):
+    made = make_dossier(run, Request(run.folder, minutes=3.0), tmp_path / "whole.html")
+    content = content_of(made)
+    worth = value(run)
+    assert content["answers"][3]["facts"]["gain_low"] == worth.policy.difference_bound
+    assert content["answers"][3]["facts"]["gain"] == worth.policy.difference
+    assert content["certificate"] == "whole.certificate.json"
+    found = verify_dossier(made.twin)
+    assert {one.result for one in found.checks} == {"ok"}
+    assert verify_certificate(tmp_path / "whole.certificate.json").passed
+    (tmp_path / "whole.certificate.json").write_text("{}")
+    assert verify_dossier(made.twin)["certificate"].result == "FAILED"
 
 
 def test_an_export_made_afterwards_names_the_dossier(run, made, capsys):
