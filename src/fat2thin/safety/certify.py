@@ -227,7 +227,7 @@ def certify(
 
 
 def table(
-    policy: Policy | Run, box: Any, columns: Mapping[str, Sequence[float]], *,
+    policy: Policy | Run, box: Any, columns: Mapping[str, Sequence[float | tuple[float, float]]], *,
     seconds: float = 60.0, ranges: Sequence[tuple[float, float]] | None = None, **options: Any,
 ) -> Table:  # fmt: skip
     """Return the proven bounds by values of columns: a row for each combination.
