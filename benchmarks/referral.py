@@ -4,9 +4,12 @@
     python benchmarks/referral.py --logs 10    train again: FtTPO, automatic settings, 5 seeds
 
 On the treatment task, patients start further and further out: their latent state has a random
-direction and a length of k deviations of the usual start. From there, whole episodes are played by
-the policy of all seeds, which always acts, and by the best constant dose of the task, on the same
-patients and noise. Returns are means over 1,000 patients per log, and intervals 95 % bootstrap
+direction and a length of k deviations of the usual start. From there, whole episodes are played on
+the same patients and noise: by the policy of all seeds, which always acts; by the best constant
+dose of the task; and by the policy in the first state, then the constant dose ("once"). Only "once"
+isolates the decision in the far state: the dynamics bring every patient back within one step, so
+the rest of an episode is played near the log. "gain" and "gain once" are the returns minus that of
+the constant dose. Returns are means over 1,000 patients per log, and intervals 95 % bootstrap
 intervals over logs. Logs have 1,200 or 24,000 rows, one file each. Below the tables are the shares
 of referrals among the states of 200 fresh patients of the log's own distribution, by reason.
 """
@@ -42,6 +45,10 @@ CASES = {
 OUT = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 USUAL = (1.0 / 3.0) ** 0.5  # deviation of the usual start, U(-1, 1)
 SEEDS, STEPS, PATIENTS = 5, 2500, 1000
+GAINS = {
+    "acting": ("gain", "low", "high"), "once": ("gain once", "low once", "high once")
+}  # fmt: skip
+"""By way of acting: the columns of its return minus that of the constant dose."""
 
 
 def play(
@@ -63,15 +70,16 @@ def play(
             def step(now: Any, time: Array) -> tuple[Any, Array]:
                 state, seen = now
                 key = jax.random.fold_in(noise_key, time)
-                state, seen, reward, _ = treatment.step(key, state, act(seen), task)
+                state, seen, reward, _ = treatment.step(key, state, act(seen, time), task)
                 return (state, seen), reward
 
             return jnp.sum(jax.lax.scan(step, (start, first), jnp.arange(task.horizon))[1])
 
-        because = cautious.because(first[None])
+        because, dose = cautious.because(first[None]), policy.act(first[None])[0]
         return {
-            "acting": episode(lambda seen: policy.act(seen[None])[0]),
-            "constant": episode(lambda seen: jnp.full(1, constant)),
+            "acting": episode(lambda seen, time: policy.act(seen[None])[0]),
+            "once": episode(lambda seen, time: jnp.where(time == 0, dose, constant)),
+            "constant": episode(lambda seen, time: jnp.full(1, constant)),
             "referred": jnp.any(jnp.stack([*because.values()])).astype(jnp.float32),
             **{name: mask[0].astype(jnp.float32) for name, mask in because.items()},
         }
@@ -102,43 +110,45 @@ def rows_of(logs: list[dict[str, Any]]) -> list[dict[str, float]]:
     rows = []
     for place, out in enumerate(OUT):
         of_logs = [log["out"][place] for log in logs]
-        gain = np.asarray([one["acting"] - one["constant"] for one in of_logs])
-        interval = seed_interval(gain[:, None])
-        means = {
-            name: float(np.mean([one[name] for one in of_logs]))
-            for name in ("acting", "constant", "referred", OUTSIDE, DISAGREE)
-        }
-        rows.append(
-            {"deviations": out, "acting": means["acting"], "constant": means["constant"]}
-            | {"gain": interval.value, "low": interval.low, "high": interval.high}
-            | {name: means[name] for name in ("referred", OUTSIDE, DISAGREE)}
-        )
+        row = {"deviations": out, "constant": float(np.mean([one["constant"] for one in of_logs]))}
+        for way, (gain, low, high) in GAINS.items():
+            differences = np.asarray([one[way] - one["constant"] for one in of_logs])
+            interval = seed_interval(differences[:, None])
+            row |= {gain: interval.value, low: interval.low, high: interval.high}
+        for name in ("referred", OUTSIDE, DISAGREE):
+            row[name] = float(np.mean([one[name] for one in of_logs]))
+        rows.append(row)
     return rows
 
 
-def verdict(rows: list[dict[str, float]]) -> str:
-    worse = [row for row in rows if row["gain"] < 0]
+def verdict(rows: list[dict[str, float]], way: str) -> str:
+    """Return where acting is worse, and the smallest share of referrals there."""
+    gain = GAINS[way][0]
+    worse = [row for row in rows if row[gain] < 0]
     if not worse:
-        return "acting is nowhere worse than the best constant dose"
+        return f"{gain}: acting is nowhere worse than the best constant dose"
     least = min(worse, key=lambda row: row["referred"])
     places = ", ".join(f"{row['deviations']:g}" for row in worse)
     return (
-        f"acting is worse at {places} deviations; the smallest share of referrals there is "
+        f"{gain}: acting is worse at {places} deviations; the smallest share of referrals there is "
         f"{least['referred']:.3f}, at {least['deviations']:g}"
     )
 
 
 def draw(found: dict[str, list[dict[str, Any]]]) -> Figure:
-    figure = Figure(figsize=(3.6 * len(found), 5.6))
-    grid = figure.subplots(2, len(found), sharex=True, sharey="row")
-    for (name, logs), (above, below) in zip(found.items(), grid.T, strict=True):
+    figure = Figure(figsize=(3.6 * len(found), 7.6))
+    grid = figure.subplots(3, len(found), sharex=True, sharey="row")
+    for (name, logs), column in zip(found.items(), grid.T, strict=True):
         rows = rows_of(logs)
         columns = {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
-        out = columns["deviations"]
-        above.axhline(0.0, color=GREY, linewidth=1.2, linestyle="--", label="best constant dose")
-        above.fill_between(out, columns["low"], columns["high"], color=BLUE, alpha=0.2, linewidth=0)
-        above.plot(out, columns["gain"], color=BLUE, label="acting minus best constant dose")
-        above.set(title=name)
+        out, below = columns["deviations"], column[-1]
+        for axes, (gain, low, high) in zip(column, GAINS.values(), strict=False):
+            axes.axhline(0.0, color=GREY, linewidth=1.2, linestyle="--", label="best constant dose")
+            axes.fill_between(out, columns[low], columns[high], color=BLUE, alpha=0.2, linewidth=0)
+            axes.plot(out, columns[gain], color=BLUE, label="acting minus best constant dose")
+            for place in crossings(out, columns[gain]):
+                axes.axvline(place, color="black", linewidth=0.8, linestyle=":")
+        column[0].set(title=name)
         for key, colour, label in (
             ("referred", "black", "referred"), (OUTSIDE, ORANGE, "outside the log"),
             (DISAGREE, PURPLE, "seeds disagree"),
@@ -148,17 +158,31 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> Figure:
                 out, columns[key], color=colour, linestyle=dashes, linewidth=1.6, label=label
             )
         below.axhline(0.95, color=GREY, linewidth=0.8, linestyle=":")
-        worse = out[columns["gain"] < 0]
-        for axes in (above, below):
-            if worse.size:
-                axes.axvspan(worse.min(), out.max(), color="#F3E3D8", linewidth=0)
+        for axes, (gain, *_) in zip(column, GAINS.values(), strict=False):
+            for start, end in intervals_below(out, columns[gain]):
+                axes.axvspan(start, end, color="#F3E3D8", linewidth=0, zorder=0)
         below.set(xlabel="start, in deviations of the usual one", ylim=(-0.03, 1.05))
-    grid[0, 0].set_ylabel("difference of mean returns")
-    grid[1, 0].set_ylabel("share of first states")
-    for axes in grid[:, 0]:
+    grid[0, 0].set_ylabel("whole episodes:\ndifference of returns")
+    grid[1, 0].set_ylabel("first decision alone:\ndifference of returns")
+    grid[2, 0].set_ylabel("share of first states")
+    for axes in (grid[0, 0], grid[2, 0]):
         axes.legend(fontsize=8)
-    figure.suptitle("Acting far from the log (shaded: from where acting is worse)")
+    figure.suptitle("Acting far from the log (shaded: where acting is worse)")
     return figure
+
+
+def crossings(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return where a line through these points crosses zero."""
+    at = np.flatnonzero(np.sign(y[:-1]) * np.sign(y[1:]) < 0)
+    return x[at] - y[at] * (x[at + 1] - x[at]) / (y[at + 1] - y[at])
+
+
+def intervals_below(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
+    """Return the intervals in which a line through these points is below zero."""
+    edges = np.concatenate([x[:1], crossings(x, y), x[-1:]])
+    middle = (edges[:-1] + edges[1:]) / 2.0
+    below = np.interp(middle, x, y) < 0
+    return [(edges[at], edges[at + 1]) for at in np.flatnonzero(below)]
 
 
 def main() -> None:
@@ -181,7 +205,8 @@ def main() -> None:
             for reason in ("referred", OUTSIDE, DISAGREE)
         }
         held_out = ", ".join(f"{reason} {share:.3f}" for reason, share in shares.items())
-        notes = (verdict(rows), f"states of fresh patients: {held_out}")
+        verdicts = (verdict(rows, way) for way in GAINS)
+        notes = (*verdicts, f"states of fresh patients: {held_out}")
         title = f"treatment/{name}, {len(of_case)} logs"
         print(Table(title, tuple({"k": f"{row['deviations']:g}", **row} for row in rows), notes))
         print()

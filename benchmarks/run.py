@@ -16,7 +16,7 @@ add up to the time between the start and the end of the process:
     import       the package, including JAX
     data         reading, checking and hashing the log, and copying it to the device
     trace        JAX converts Python to programs for XLA; this is never cached
-    compile      XLA compiles them, or JAX loads them from the cache
+    compile      XLA compiles them, or JAX loads them from the cache; or that is waited for
     train        all chunks of updates
     evaluate     evaluating policies in JAX, or handing them to the evaluation on the host
     wait         waiting for evaluations on the host, which run in parallel, and their references
@@ -26,12 +26,16 @@ add up to the time between the start and the end of the process:
 
 Each chunk is waited for, so nothing overlaps it and it may be slightly slower than in a normal run.
 The time of other threads is listed below the parts and is not included in them.
+
+Processor time (user and system, of all threads) is sampled every few milliseconds and attributed to
+what the main thread did then. On a machine with other load it says more than wall time.
 """
 
 import argparse
 import functools
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -52,6 +56,7 @@ EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "trace",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
+SAMPLED_EVERY = 0.003  # seconds between two samples of the processor time
 
 
 class Span(NamedTuple):
@@ -61,6 +66,7 @@ class Span(NamedTuple):
     start: float
     end: float
     thread: str
+    program: str = ""
 
 
 class Clock:
@@ -68,9 +74,29 @@ class Clock:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.processor = [(time.time(), time.process_time())]
+        threading.Thread(target=self._sample, daemon=True).start()
 
-    def keep(self, part: str, start: float, end: float) -> None:
-        self.spans.append(Span(part, start, end, threading.current_thread().name))
+    def _sample(self) -> None:
+        while True:
+            time.sleep(SAMPLED_EVERY)
+            self.processor.append((time.time(), time.process_time()))
+
+    def keep(self, part: str, start: float, end: float, program: str = "") -> None:
+        self.spans.append(Span(part, start, end, threading.current_thread().name, program))
+
+    def on_processor(self, spans: list[Span]) -> list[Span]:
+        """Return the spans in seconds of processor time of this process."""
+        import numpy as np
+
+        times, used = zip(*self.processor, (time.time(), time.process_time()), strict=True)
+        return [
+            span._replace(
+                start=float(np.interp(span.start, times, used)),
+                end=float(np.interp(span.end, times, used)),
+            )
+            for span in spans
+        ]
 
     def timed(self, part: str, function: Callable, ready: Callable = lambda result: result) -> Any:
         """Return the function wrapped to record its time; `ready` waits for its result."""
@@ -83,6 +109,8 @@ class Clock:
             finally:
                 self.keep(part, start, time.time())
 
+        if hasattr(function, "lower"):  # a jitted function, which may be compiled ahead
+            wrapped.lower = function.lower  # type: ignore[attr-defined]
         return wrapped
 
     def timed_iterator(self, part: str, function: Callable) -> Callable:
@@ -114,22 +142,33 @@ def own_seconds(spans: list[Span]) -> dict[str, float]:
     return dict(seconds)
 
 
+def programs(clock: Clock) -> list[tuple[str, int, float, float]]:
+    """Return name, number, wall and processor seconds of compiled programs, the longest first."""
+    compiled = [span for span in clock.spans if span.part == "compile"]
+    wall: Counter[str] = Counter()
+    processor: Counter[str] = Counter()
+    for seconds, spans in ((wall, compiled), (processor, clock.on_processor(compiled))):
+        for span in spans:
+            seconds[span.program] += span.end - span.start  # type: ignore[assignment]
+    count = Counter(span.program for span in compiled)
+    return [(name, count[name], wall[name], processor[name]) for name, _ in wall.most_common()]
+
+
 def watch(clock: Clock) -> None:
     """Import what a run needs, and wrap the functions of every part."""
     import jax
 
     from fat2thin.cli import main as cli  # noqa: F401
-    from fat2thin.engine import loop
+    from fat2thin.engine import devices, loop
     from fat2thin.engine.pack import Pack
     from fat2thin.evaluation.returns import HostJudge, TreatmentEvaluator
     from fat2thin.runs.folder import RunFolder
-    from fat2thin.training import evaluation_queue
-    from fat2thin.training import train as run
+    from fat2thin.training import evaluation_queue, runner
     from fat2thin.training.evaluation_queue import EvaluationQueue
 
-    def compiled(event: str, start_time: float, end_time: float, **_: Any) -> None:
+    def compiled(event: str, start_time: float, end_time: float, **about: Any) -> None:
         if event in EVENTS:
-            clock.keep(EVENTS[event], start_time, end_time)
+            clock.keep(EVENTS[event], start_time, end_time, str(about.get("fun_name", "")))
 
     def hashed(logs: Any) -> Any:
         """Compute the cached hash, which a run needs right afterwards."""
@@ -148,9 +187,10 @@ def watch(clock: Clock) -> None:
             setattr(owner, name, clock.timed(part, getattr(owner, name), ready))
 
     jax.monitoring.register_event_time_span_listener(compiled)
-    wrap("data", run, "read_logs", ready=hashed)
+    wrap("data", runner, "read_logs", ready=hashed)
     wrap("data", Pack, "data")
     wrap("train", loop, "chunk")
+    wrap("compile", devices, "wait", ready=lambda result: result)
     wrap("evaluate", evaluation_queue, "evaluator", ready=watched)
     wrap("evaluate", EvaluationQueue, "evaluate")
     wrap("wait", EvaluationQueue, "references")
@@ -173,9 +213,12 @@ def child(report: Path, arguments: list[str]) -> None:
 
     main = threading.main_thread().name
     beside = [span for span in clock.spans if span.thread != main]
+    inside = [span for span in clock.spans if span.thread == main]
     content = {
         "start": start,
-        "parts": own_seconds([span for span in clock.spans if span.thread == main]),
+        "parts": own_seconds(inside),
+        "processor": own_seconds(clock.on_processor(inside)),
+        "programs": programs(clock),
         "beside": {
             f"{part}, in thread {thread}": seconds
             for thread in sorted({span.thread for span in beside})
@@ -189,26 +232,43 @@ def child(report: Path, arguments: list[str]) -> None:
     report.write_text(json.dumps(content))
 
 
+def timed_process(command: list[str], cache: Path) -> tuple[float, float]:
+    """Run a command with a folder for compiled programs; return wall and processor seconds."""
+    environment = {
+        **{key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"},
+        "XDG_CACHE_HOME": str(cache),
+    }
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    total, after = time.time() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if answer.returncode:
+        raise RuntimeError(answer.stderr)
+    return total, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def measure(folder: Path, name: str, arguments: list[str]) -> dict[str, Any]:
     """Run a command in a new process and return its times."""
     report, out = folder / f"{name}.json", folder / name
-    environment = {
-        **{key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"},
-        "XDG_CACHE_HOME": str(folder / "cache"),
-    }
     command = [sys.executable, __file__, "--child", str(report), *arguments, "--out", str(out)]
-    start = time.time()
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    total = time.time() - start
-    if answer.returncode:
-        raise RuntimeError(answer.stderr)
+    total, processor = timed_process(command, folder / "cache")
     found = json.loads(report.read_text())
     if not found["calls"].get("train"):
         raise RuntimeError("no chunk was recorded: update the wrapped functions in watch()")
-    parts = {part: found["parts"].get(part, 0.0) for part in PARTS}
-    parts["python"] = total - (found["end"] - found["start"])
-    parts["other"] += total - sum(parts.values())
-    return {"total": total, **found, "parts": parts}
+
+    def complete(parts: dict[str, float], whole: float, python: float) -> dict[str, float]:
+        parts = {part: parts.get(part, 0.0) for part in PARTS} | {"python": python}
+        return parts | {"other": parts["other"] + whole - sum(parts.values())}
+
+    # The end and the start of the process are "python"; its processor time includes both.
+    python = total - (found["end"] - found["start"])
+    outside = processor - sum(found["processor"].values())
+    return {
+        "total": total,
+        "total_processor": processor,
+        **found,
+        "parts": complete(found["parts"], total, python),
+        "processor": complete(found["processor"], processor, outside),
+    }
 
 
 def table(runs: dict[str, dict[str, Any]]) -> str:

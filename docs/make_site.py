@@ -41,6 +41,7 @@ PARTS = {
     "Start": ("start/install.md", "start/tour.md", "start/*.md", "gallery.md", "examples/*.md"),
     "Guides": (
         "guides/own_log.md",
+        "guides/decisions.md",
         "guides/small_logs.md",
         "guides/data.md",
         "guides/training.md",

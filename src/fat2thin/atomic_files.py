@@ -3,7 +3,7 @@
 Every writer of the package uses `writing`, `write` or `writing_folder`: the contents go to a new
 file with a random name next to the target, are synced to disk, and are then renamed to the target.
 A symbolic link with that name is never followed. Every reader starts with `open_regular`, which
-raises an error for a pipe or a device instead of blocking.
+raises an error for a pipe or a device instead of blocking. A disk that is full is named.
 """
 
 import contextlib
@@ -27,6 +27,21 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk without room, or of a limit on the size of files."""
+
+
+class NoRoomError(OSError):
+    """Raised when there is no room for a file; the message names it and the way out."""
+
+    def __init__(self, number: int, what: str) -> None:
+        reason = os.strerror(number)
+        super().__init__(number, f"{what}: {reason}. Free some space, or use another disk")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class NotRegularFileError(OSError):
@@ -70,6 +85,17 @@ def _not_regular(path: Path, mode: int) -> NotRegularFileError:
 
 
 @contextlib.contextmanager
+def _room_for(place: Path) -> Iterator[None]:
+    """Name the file, or the folder, for which a disk has no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL or isinstance(error, NoRoomError):
+            raise
+        raise NoRoomError(error.errno, f"there is no room for {place}") from error
+
+
+@contextlib.contextmanager
 def creating(path: Path) -> Iterator[IO[bytes]]:
     """Create a file and sync it to disk; raise an error if the file exists."""
     with _new_file(path) as file:
@@ -81,16 +107,17 @@ def creating(path: Path) -> Iterator[IO[bytes]]:
 def writing(place: Path) -> Iterator[IO[bytes]]:
     """Write a file that replaces `place` once it is synced; keep the old file after an error."""
     temporary = _temporary(place)
-    file = _new_file(temporary)
-    try:
-        with file:
-            yield file
-            _sync_file(file)
-        os.replace(temporary, place)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with _room_for(place):
+        file = _new_file(temporary)
+        try:
+            with file:
+                yield file
+                _sync_file(file)
+            os.replace(temporary, place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
     sync(place.parent)
 
 
@@ -107,18 +134,19 @@ def writing_folder(place: Path) -> Iterator[Path]:
     Create the files with `creating`. An existing folder with that name is replaced.
     """
     temporary, old = _temporary(place), None
-    os.mkdir(temporary)
-    try:
-        yield temporary
-        sync(temporary)
-        if place.exists():
-            old = place.rename(_temporary(place))
-        os.rename(temporary, place)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if old is not None:
-            os.rename(old, place)
-        raise
+    with _room_for(place):
+        os.mkdir(temporary)
+        try:
+            yield temporary
+            sync(temporary)
+            if place.exists():
+                old = place.rename(_temporary(place))
+            os.rename(temporary, place)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if old is not None:
+                os.rename(old, place)
+            raise
     sync(place.parent)
     if old is not None and old.is_symlink():
         old.unlink()

@@ -11,6 +11,7 @@ import pytest
 
 from fat2thin import data
 from fat2thin.cli.main import main
+from fat2thin.cli.working import Working
 from fat2thin.columns import Column, Transform
 from fat2thin.data import writers
 from fat2thin.data.checks import Finding, Report
@@ -327,6 +328,22 @@ def test_help_lists_the_formats(capsys):
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert all(suffix in text for suffix in writers.FORMATS)
+
+
+@pytest.mark.parametrize("suffix", writers.FORMATS)
+def test_ctrl_c_while_a_log_is_written_leaves_nothing(suffix, tmp_path, monkeypatch, capsys):
+    def interrupted(display, cells):
+        if any((tmp_path / "out").iterdir()):
+            raise KeyboardInterrupt
+
+    data.save_npz(data.load("treatment/cubic@5"), tmp_path / "log.npz")
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr(Working, "did", interrupted)
+        main(["data", "convert", str(tmp_path / "log.npz"), str(tmp_path / "out" / f"x{suffix}")])
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "fat2thin: Interrupted. Only finished files were kept.\n"
+    assert not [*(tmp_path / "out").iterdir()]
 
 
 def test_convert_never_replaces_the_description_of_its_source(tmp_path, capsys):

@@ -4,11 +4,14 @@ import dataclasses
 import errno
 import json
 import os
+import resource
+import shutil
 import tracemalloc
 
 import numpy as np
 import pytest
 
+from fat2thin.atomic_files import NoRoomError
 from fat2thin.data import (
     DataFileError,
     Dataset,
@@ -23,7 +26,7 @@ from fat2thin.data.formats import hdf5, npz, table
 from fat2thin.data.operations import Box, RawLog
 from fat2thin.data.row_arrays import FollowingRows, MappedRows, RowArray, is_lazy
 from fat2thin.data.summary import summarise
-from fat2thin.data.writers import write
+from fat2thin.data.writers import FORMATS, write
 
 ROWS, WIDTH, EPISODE = 100_000, 17, 1000
 
@@ -187,7 +190,9 @@ def test_a_broken_folder_has_the_findings_of_the_log_in_memory(code, tmp_path, m
     )
     box = Box(folder.action_low, folder.action_high, folder.discount)
     expected = check(raw, box)
-    assert dataclasses.replace(report, note="") == dataclasses.replace(expected, note="")
+    assert report.errors[0].code == "other_hash"
+    report = dataclasses.replace(report, errors=report.errors[1:], note="")
+    assert report == dataclasses.replace(expected, note="")
 
 
 def test_a_log_larger_than_the_memory_limit_is_converted_on_disk(tmp_path, monkeypatch):
@@ -234,9 +239,22 @@ def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatc
     monkeypatch.setattr(os, "posix_fallocate", full)
     with (
         long_work.arrays_on_disk(tmp_path),
-        pytest.raises(ValueError, match=r"has no room for .* bytes of scratch files"),
+        pytest.raises(NoRoomError, match=r"^there is no room for .* bytes of scratch files in .*/"),
     ):
         load(str(tmp_path / "log.hdf5"))
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_disk_that_is_full_while_a_log_is_written_is_named(suffix, tmp_path):
+    """With a real limit: the system refuses to let a file grow."""
+    out, before = tmp_path / f"log{suffix}", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(NoRoomError, match=rf"^there is no room for .*log\{suffix}: File too"):
+            write(noisy(2000), out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_action_outside_the_box_is_not_written(tmp_path):
@@ -280,6 +298,10 @@ def starts(folder):
     np.save(folder / "episode_start.npy", np.array([0, 10**6]))
 
 
+def no_action(folder):
+    np.save(folder / "action.npy", np.load(folder / "action.npy")[:, :0])
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -296,14 +318,48 @@ def starts(folder):
         (unsorted, "apart.npy: must be increasing row numbers"),
         (outdated, "has format 99, this version reads 1"),
         (starts, "has no usable log: .*episode_start"),
+        (no_action, "action must have at least one column"),
     ],
-    ids=range(13),
+    ids=range(14),
 )  # fmt: skip
 def test_a_damaged_folder_is_refused_by_the_name_of_the_file(damage, message, folder, tmp_path):
     place = copied(folder, tmp_path)
     damage(place)
     with pytest.raises(DataFileError, match=message):
         read_mapped(place)
+
+
+def test_a_file_that_is_cut_while_it_is_in_use_is_an_error(folder, tmp_path):
+    """Without the check, the system ends the process. A folder that is removed stays readable."""
+    place = copied(folder, tmp_path)
+    log = read_mapped(place)
+    shutil.rmtree(place)
+    np.testing.assert_array_equal(log.reward[:10], read_mapped(folder).reward[:10])
+    log = read_mapped(copied(folder, tmp_path))
+    os.truncate(place / "reward.npy", 200)
+    with pytest.raises(ValueError, match=r"reward\.npy was cut while it was in use"):
+        log.reward[:10]
+
+
+def no_rewards(folder):
+    np.save(folder / "reward.npy", np.load(folder / "reward.npy") * np.nan)
+
+
+def other_ends(folder):
+    np.save(folder / "continuation.npy", np.load(folder / "continuation.npy") * 2)
+
+
+def other_box(folder):
+    about = json.loads((folder / "log.json").read_text())
+    (folder / "log.json").write_text(json.dumps(about | {"action_high": [2.0]}))
+
+
+@pytest.mark.parametrize("change", [no_rewards, other_ends, other_box])
+def test_the_check_finds_rows_that_were_changed_after_the_conversion(change, folder, tmp_path):
+    place = copied(folder, tmp_path)
+    assert check(read_mapped(place)).errors == ()
+    change(place)
+    assert check(read_mapped(place)).codes[0] == "other_hash"
 
 
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Arrays that are read in parts: next observations, selections, functions, and their statistics."""
 
 import dataclasses
+import tempfile
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,9 +50,17 @@ def log(**changes):
     return Dataset(name="log", **{**arrays, **box, **changes})
 
 
+def stored_rows(array):
+    """Return the rows of an array as those of a file."""
+    with tempfile.TemporaryFile() as file:
+        mapped = np.memmap(file, array.dtype, "w+", shape=array.shape)
+    mapped[...] = array
+    return StoredRows(mapped)
+
+
 def lazy(dataset):
     """Return the data set as if its rows were read from a file."""
-    arrays = {name: StoredRows(np.asarray(getattr(dataset, name))) for name in dataset.row_arrays}
+    arrays = {name: stored_rows(np.asarray(getattr(dataset, name))) for name in dataset.row_arrays}
     found = dataset.next_observation
     if isinstance(found, FollowingRows):
         rows = FollowingRows(arrays["observation"], found.apart, found.values)
@@ -126,7 +135,7 @@ def test_parts_and_scales_of_a_file_are_those_of_an_array(in_blocks):
 def test_statistics_of_a_file_are_those_of_numpy(in_blocks):
     table = np.concatenate([STATES, -STATES[:7], np.zeros((5, 3), np.float32)])
     shares = (0.0, 0.05, 0.5, 0.77, 1.0)
-    stored = StoredRows(table)
+    stored = stored_rows(table)
     wanted = np.quantile(table.astype(np.float64), shares, axis=0).T
     np.testing.assert_allclose(quantiles(stored, shares), wanted, rtol=1e-15, atol=0)
     np.testing.assert_allclose(mean(stored), table.mean(axis=0, dtype=float), rtol=1e-12)

@@ -271,6 +271,9 @@ def test_a_dry_run_prints_the_text_for_sbatch_and_writes_nothing(planned, tmp_pa
     for line in ("array=0-1%2", "time=90", "partition=gpu", "mem=4GB", "job-name=fat2thin"):
         assert f"#SBATCH --{line}" in shown
     assert not logging.getLogger("submitit").handlers
+    with pytest.raises(ValueError, match=r"^--slurm has no 'partitions'; there are partition, "):
+        wrong = dataclasses.replace(options, slurm=("partitions=gpu",))
+        driver.carry_out(planned, tmp_path / "out", options=wrong)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -280,7 +283,8 @@ def test_an_address_at_which_nothing_listens_is_refused_at_once(planned, tmp_pat
     with pytest.raises(
         ValueError, match=r"no Ray cluster could be used at 127\.0\.0\.1:1: .* head"
     ):
-        driver.carry_out(planned, tmp_path, options=options)
+        driver.carry_out(planned, tmp_path / "new", options=options)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

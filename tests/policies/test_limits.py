@@ -26,6 +26,10 @@ def bound(text, **more):
         ("0.1 <= dose <= 0.5 when not (severity > 2 or weight_kg < 3)", 1.0, np.nan, 0.1, 0.5),
         ("-2 * dose <= -(weight_kg / 50)", 0.0, np.nan, 0.2, 1.0),
         ("dose == 0.3 when abs(severity - 1) < 0.5", 1.2, np.nan, 0.3, 0.3),
+        ("dose <= 1 / 4", 0.0, np.nan, 0.0, 0.25),
+        ("dose <= 2 / 4 * severity / 5", 2.0, np.nan, 0.0, 0.2),
+        ("dose <= 0.1 * severity", 0.0, np.nan, 0.0, 0.0),
+        ("abs(dose - last_dose) <= 0", 0.0, 0.7, 0.7, 0.7),
     ],
 )
 def test_interval_is_what_the_text_says(text, severity, last, low, high):
@@ -46,6 +50,11 @@ def test_interval_is_what_the_text_says(text, severity, last, low, high):
         ("abs(dose) >= 1", "one interval"),
         ("severity > 2", "must bound an action"),
         ("dose <= 1e999", "too large"),
+        ("dose <= 1e39", "character 9.*too large"),
+        ("dose <= 1e30 * severity * 1e30", "too large"),
+        ("dose <= 0.1 / 0", "character 15.*the divisor is 0"),
+        ("dose <= 1 / severity", "only a constant can be divided by"),
+        ("dose <= 0.\N{ARABIC-INDIC DIGIT THREE}", "not part of the language"),
         ("(" * 60 + "dose" + ")" * 60 + " <= 1", "more than 50 brackets"),
     ],
 )
@@ -81,6 +90,26 @@ def test_a_million_intervals_hold_in_float64():
     np.testing.assert_allclose(low[acts], exact_low[acts], atol=3e-6)
 
 
+@pytest.mark.parametrize("number", [0.1, 0.3, 0.7, 1.1, 2.5, 70.1])
+def test_a_column_with_the_number_of_a_condition_is_equal_to_it(number):
+    """A table says 0.7, and no float32 is 0.7: the number and the column are rounded alike."""
+    state = jnp.array([np.float32(number), 0.0])
+    for sign, holds in (("<=", True), (">=", True), ("==", True), ("<", False), (">", False)):
+        for text in (f"severity {sign} {number}", f"-2 * severity {sign} -{number} * 2"):
+            found = bound(f"dose <= 0.2 when {text}").interval(state)
+            assert bool(found.high[0] < 0.5) == holds, text
+            opposite = bound(f"dose <= 0.2 when not {text}").interval(state)
+            assert bool(opposite.high[0] < 0.5) != holds, text
+
+
+def test_strict_limits_at_zero_exclude_it():
+    """The numbers next to 0 are rounded to 0 by compiled programs."""
+    for text in ("rest < 0", "rest > 0", "rest >= 1e-46", "rest <= -1e-46"):
+        found = jax.jit(bound(text).interval)(jnp.array([1.0, 1.0]))
+        assert not (found.low[1] <= 0.0 <= found.high[1]) and found.acts, text
+    assert not bound("dose < 0").interval(jnp.array([1.0, 1.0])).acts
+
+
 def test_conflicts_and_forbidden_states_name_their_limits():
     limits = bound(
         "dose <= 0.2", y="dose >= 0.3 when severity > 2", z="no action when severity > 5"
@@ -101,6 +130,11 @@ def test_files_are_read_and_errors_name_line_and_column(tmp_path):
     file.write_text('[limits]\nok = "dose <= 1"\ncap = "dose <= severty"\n')
     with pytest.raises(LimitFileError, match=r"limits.toml, line 3, column 16: limit 'cap'"):
         LimitRules.from_toml(file).bind(*NAMES, *BOX)
+    file.write_text('[limits]\ncap = "dose <= 0.8"\n\n[limits.fallback]\ndose = 2\nrest = 0\n')
+    with pytest.raises(LimitFileError, match=r"limits.toml, line 4: the fallback dose = 2 leaves"):
+        LimitRules.from_toml(file).bind(*NAMES, *BOX)
+    file.write_text('[limits]\ncap = "dose <= 0.8"\n', encoding="utf-8-sig")  # of Windows
+    assert LimitRules.from_toml(file).rules == (("cap", "dose <= 0.8"),)
     file.write_text("cap = 3\n")
     with pytest.raises(LimitFileError, match=r"no table \[limits\]"):
         LimitRules.from_toml(file)

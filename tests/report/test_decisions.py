@@ -144,3 +144,57 @@ def test_limits_are_obeyed_and_named(folder, capsys):
     with pytest.raises(SystemExit, match=r"states.csv.*'last_dose'.*is missing, and limits depend"):
         decide(folder, "--limits", str(limits), "--out", str(folder / "never.csv"))
     assert not (folder / "never.csv").exists()
+
+
+def test_nearest_logged_steps_are_shown_and_no_column_replaces_another(folder):
+    log, states, out = (folder / name for name in ("named.csv", "asked.csv", "named_out.csv"))
+    lines, draw = ["who,decision,distance,reward,return,limit"], np.random.default_rng(0)
+    for row in range(200):
+        values = ",".join(f"{value:.4f}" for value in draw.uniform(size=5))
+        lines.append(f"{row // 10},{values}")
+    log.write_text("\n".join(lines) + "\n")
+    file = np.loadtxt(log, delimiter=",", skiprows=1)
+    toml = TOML.partition("[columns]")[0]
+    for old, new in (
+        ("log.csv", "named.csv"), ("patient", "who"), ('["dose"]', '["return", "limit"]'),
+        ('["weight", "sex", "level"]', '["decision", "distance"]'),
+    ):  # fmt: skip
+        toml = toml.replace(old, new)
+    log.with_suffix(".toml").write_text(toml)
+    options = {"settings_from": "default", "hidden": (4,)}
+    run = fat2thin.train("bc", str(log), out=folder / "named", steps=2, **options)
+    limits = folder / "colon.toml"
+    limits.write_text('[limits]\n"a:b" = "return <= 0.5"\n"a:c" = "limit <= 0.5"\n')
+    states.write_text("decision,distance\n0.5,0.5\nx,0.5\n0.1,0.9\n")
+    cases = folder / "cases.parquet"
+    words = ["--log", str(log), "--cases", str(cases), "--nearest", "3", "--keep", "decision"]
+    words += ["--limits", str(limits), "--distance", "1e6", "--out", str(out)]
+    main(["decide", str(folder / "named"), str(states), *words])
+    found = arrow_csv.read_csv(out).to_pydict()
+    assert found["kept_decision"] == ["0.5", "x", "0.1"]
+    assert found["decision"] == ["act", "refer", "act"]
+    assert found["limits"] == ["a:b, a:c", "", "a:b, a:c"]
+    near = arrow_parquet.read_table(cases).to_pydict()
+    assert near["row"] == [1, 1, 1, 3, 3, 3] and near["case"] == [1, 2, 3] * 2
+    # The data set lacks the last row of every episode, whose next observation is unknown.
+    rows = np.asarray(near["log_row"]) - 1
+    names = ("decision", "logged_distance", "reward", "logged_return", "limit")
+    for name, column in zip(names, file.T[1:], strict=True):
+        np.testing.assert_allclose(near[name], column[rows], rtol=1e-6)
+    for row, later in zip(rows, near["return"], strict=True):
+        rest = file[row : row // 10 * 10 + 9, 3]
+        assert later == pytest.approx(np.sum(rest * 0.9 ** np.arange(len(rest))), rel=1e-5)
+    policy = run.policy().with_limits(limits)
+    known, place = np.arange(200) % 10 < 9, policy.referral.coverage.place
+    gaps = np.linalg.norm(place(file[known, 1:3]) - place(np.array([0.5, 0.5])), axis=1)
+    np.testing.assert_allclose(near["distance"][:3], np.sort(gaps)[:3], rtol=1e-4)
+    low, high = map(np.asarray, policy.support(np.array([0.5, 0.5])))
+    doses = file[rows[:3], 4:]
+    assert near["inside"][:3] == ((low <= doses) & (doses <= high)).all(axis=1).tolist()
+    for asked, part in ((0, slice(0, 3)), (2, slice(3, 6))):
+        for name, column in (
+            ("policy_cases_return", "logged_return"), ("cases_limit", "limit"),
+            ("cases_return", "return"), ("cases_inside", "inside"),
+        ):  # fmt: skip
+            assert found[name][asked] == pytest.approx(np.mean(near[column][part]), rel=1e-6)
+        assert found["cases_distance"][asked] == pytest.approx(near["distance"][part][-1])

@@ -12,7 +12,7 @@ from fat2thin.report.plan_status import PlanReader, follow_plan, has_many_runs
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import RunFolder
 from fat2thin.runs.lock import locked
-from fat2thin.runs.plan_file import PlanFile, read_plan
+from fat2thin.runs.plan_file import SESSIONS, PlanFile, read_plan
 
 SPEC = {"algorithm": "stand_in", "dataset": "tiny/own", "config": {}, "seeds": [0], "steps": 40}
 ABOUT = {"format": 1, "status": "running", "spec": SPEC, "problem": {}, "sha256": []}
@@ -60,9 +60,12 @@ def test_runs_below_a_folder_without_a_plan_are_counted(root):
     )
 
 
-def test_following_ends_with_the_processes(root):
-    """While a process trains, the view stays; the lock is released in the third reading."""
-    held = locked(root / "half")
+@pytest.mark.parametrize(
+    ("folder", "running"), [("half", [1, 1, 1, 0]), (f"{SESSIONS}/a", [0, 0, 0])]
+)
+def test_following_ends_with_the_processes(root, folder, running):
+    """While a run trains or a driver waits for workers; the lock is released in reading three."""
+    held = locked(root / folder)
     held.__enter__()
     readings = []
 
@@ -76,8 +79,8 @@ def test_following_ends_with_the_processes(root):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_status, "PlanReader", Reader)
         console = Console(file=io.StringIO(), force_terminal=True, width=150)
-        status = follow_plan(root, console, refresh=0.01, patience=0.05)
-    assert [one.running for one in readings[:4]] == [1, 1, 1, 0]
+        status = follow_plan(root, console, refresh=0.01, patience=0.0)
+    assert [one.running for one in readings] == running
     assert status.running == 0
     assert "2 of 5 runs done" in console.file.getvalue()
 

@@ -91,6 +91,18 @@ def test_a_run_is_verified_and_other_limits_are_another_run(run, capsys):
     assert values["spec"]["limits"]["rules"]["cap"] == RULES["cap"]
 
 
+def test_other_limits_replace_those_of_the_run_and_say_so(run, tmp_path, capsys):
+    states, limits, out = (tmp_path / name for name in ("states.csv", "limits.toml", "out.csv"))
+    limits.write_text('[limits]\nless = "action_0 <= -0.5"\n')
+    states.write_text(
+        ",".join(f"observation_{place}" for place in range(8)) + "\n" + "0," * 7 + "0\n"
+    )
+    with pytest.raises(SystemExit, match=r"one policy.*Choose a seed"):
+        main(["decide", str(run.folder), str(states), "--limits", str(limits), "--out", str(out)])
+    shown = capsys.readouterr().out
+    assert "replace those that the run learned within: cap, rate, stop" in shown
+
+
 def test_an_interrupted_run_resumes_to_the_same_bits(run, tmp_path, monkeypatch):
     from fat2thin.training import run_writer, runner
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from fat2thin.cli.reading import read_settings, read_value
+from fat2thin.cli.reading import read_run, read_settings, read_value
 from fat2thin.terminal_text import did_you_mean, plain_errors, printable
 
 
@@ -41,8 +41,9 @@ def decide(
         seed: Decide by one seed instead of all.
         keep: Columns of the table to copy, for example: --keep patient day.
         columns: TOML of the log, whose categories encode columns of texts.
-        limits: TOML file with a table [limits]. If a limit depends on the last action, the table of
-            states needs its column, such as last_dose, empty at the first step of an episode.
+        limits: TOML file with a table [limits], instead of the limits of the run. If a limit
+            depends on the last action, the table of states needs its column, such as last_dose,
+            empty at the first step of an episode.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
         log: Name or path of the log, to compare every state with what was done in similar ones: the
@@ -62,7 +63,6 @@ def decide(
     from fat2thin.policies.limit_language import LAST
     from fat2thin.policies.policy import Policy
     from fat2thin.report import decisions
-    from fat2thin.training import load
 
     with plain_errors(ValueError):
         for file in filter(None, (out, cases)):
@@ -83,9 +83,8 @@ def decide(
                 )
             policy = DeployedPolicy(folder)
         else:
-            run = load(folder)
+            run = read_run(folder, limits)
             policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
-            policy = policy if limits is None else policy.with_limits(limits)
         rates = policy.needs_last_action
         last = [f"{LAST}{column.name}" for column in policy.action_columns if rates]
         found = read_states(states, policy.observation_columns, columns, keep, last)
@@ -202,23 +201,22 @@ def map_states(
         at: Fixed values of other columns, for example: --at weight=70.
         action: Action that is shown; the first by default.
         seed: Decide by one seed instead of all.
-        limits: TOML file with a table [limits]. Limits on changes do not apply on a map.
+        limits: TOML file with a table [limits], instead of the limits of the run. Limits on changes
+            do not apply on a map.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
         overwrite: Replace an existing file.
     """
     from fat2thin.policies.decision import Thresholds, with_referral
     from fat2thin.report import state_map
-    from fat2thin.training import load
 
     with plain_errors(ValueError):
         if out.suffix.lower() not in (".png", ".pdf"):
             raise ValueError(f"{out}: a map is written as .png or .pdf")
         if out.exists() and not overwrite:
             raise ValueError(f"{out} exists; --overwrite replaces it")
-        run = load(folder)
+        run = read_run(folder, limits)
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
-        policy = policy if limits is None else policy.with_limits(limits)
         if "observation" not in run.columns.ranges:
             raise ValueError(f"{folder} was written by an earlier version: train again for a map")
         fixed = {name: float(value) for name, value in read_settings(at).items()}

@@ -12,12 +12,13 @@ import shutil
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from fat2thin.settings.options import CHOICES, explain
-from fat2thin.terminal_text import closest_first, did_you_mean
+from fat2thin.terminal_text import closest_first, did_you_mean, printable
 
 _MOST_DIGITS = 15  # of a whole number that is written with an exponent
 LISTS = (
@@ -218,6 +219,23 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"{name} is set twice, to {given[name]!r} and {value!r}: set it once")
         given[name] = value
     return given
+
+
+def read_run(folder: Path, limits: Path | None = None) -> Any:
+    """Return the run of a folder, with the limits of a file around its policies."""
+    from fat2thin.training import load
+
+    run = load(folder)
+    if limits is None:
+        return run
+    limited, learned = run.with_limits(limits), run.program.problem.limits
+    if learned is not None:
+        names = ", ".join(map(printable, learned.names))
+        print(
+            f"The limits of {printable(limits)} replace those that the run learned within: {names}",
+            end="\n\n",
+        )
+    return limited
 
 
 _TEXTS = ("seeds", "report_seeds", "reward_scale")

@@ -45,13 +45,20 @@ class Working(long_work.Display):
 
 @contextlib.contextmanager
 def working(title: str) -> Iterator[None]:
-    """Show the progress of work on logs: a bar that vanishes at the end, lines for a file."""
+    """Show the progress of work on logs: a bar that vanishes at the end, lines for a file.
+
+    Ctrl-C ends the command.
+    """
     text = TextColumn("{task.description}", markup=False)
     pace = TextColumn("{task.fields[pace]}", markup=False, table_column=Column())
     columns = SpinnerColumn(), text, BarColumn(), TaskProgressColumn(), pace
     on_terminal, console = sys.stderr.isatty(), Console(stderr=True)
-    with (
-        RichProgress(*columns, console=console, disable=not on_terminal, transient=True) as bar,
-        long_work.watched(Working(printable(title), bar, on_terminal)),
-    ):
-        yield
+    try:
+        with (
+            RichProgress(*columns, console=console, disable=not on_terminal, transient=True) as bar,
+            long_work.watched(Working(printable(title), bar, on_terminal)),
+        ):
+            yield
+    except KeyboardInterrupt:
+        print("fat2thin: Interrupted. Only finished files were kept.", file=sys.stderr)
+        sys.exit(130)

@@ -331,6 +331,8 @@ class Dataset:
             if columns == default_columns(kind, len(columns)):
                 columns = default_columns(kind, size)  # numbered names follow the width
             names = [column.name for column in columns]
+            if not size:
+                raise self._wrong(kind, "must have at least one column")
             if len(names) != size:
                 raise self._wrong(field, f"must name {size} columns, not {len(names)}")
             name, times = collections.Counter(names).most_common(1)[0]

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fat2thin.atomic_files import FULL, NoRoomError
+
 LEAST_ON_DISK = 2**24
 """Bytes of an array below which it stays in memory."""
 
@@ -80,10 +82,10 @@ def _reserve(descriptor: int, size: int, folder: Path) -> None:
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        raise ValueError(
-            f"folder {folder} has no room for {size:,} bytes of scratch files "
-            f"({error.strerror}): free some space, or write to another disk"
-        ) from error
+        if error.errno not in FULL:
+            raise
+        what = f"there is no room for {size:,} bytes of scratch files in {folder}"
+        raise NoRoomError(error.errno, what) from error
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from fat2thin.data.coverage import Coverage
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import discounted_returns
 
-_GROUP = 16  # rows whose smallest distance is compared first
+_GROUP = 16  # rows whose smallest distance is compared first: g, g + groups, g + 2 groups, ...
 _MORE = 8  # groups looked into beyond those that are needed without rounding
 _QUERIES = 128  # states at once
 
@@ -90,12 +90,13 @@ class LoggedCases:
         """Return rows and distances. Rounded distances only decide which rows are looked at."""
         squares = (-2.0 * placed.astype(np.float32)) @ self._rounded.T
         squares += self._squares
-        lowest = squares.reshape(len(placed), -1, _GROUP).min(axis=2)
+        lowest = squares.reshape(len(placed), _GROUP, -1).min(axis=1)
         groups = lowest.shape[1]
+        members = groups * np.arange(_GROUP)
         taken = min(count + _MORE, groups)
         order = np.argpartition(lowest, taken - 1, axis=1)
         near = order[:, :taken]
-        candidates = (near[:, :, None] * _GROUP + np.arange(_GROUP)).reshape(len(placed), -1)
+        candidates = (near[:, :, None] + members).reshape(len(placed), -1)
         row, distance = self._exact(placed, candidates, count)
         if taken == groups:
             return row, distance
@@ -107,7 +108,7 @@ class LoggedCases:
         reach = np.square(last) - np.square(own) + error
         for place in np.flatnonzero(rest < reach):
             near = np.flatnonzero(lowest[place] <= reach[place])
-            every = (near[:, None] * _GROUP + np.arange(_GROUP)).reshape(1, -1)
+            every = (near[:, None] + members).reshape(1, -1)
             found = self._exact(placed[place : place + 1], every, count)
             row[place], distance[place] = found[0][0], found[1][0]
         return row, distance

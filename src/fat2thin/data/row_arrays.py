@@ -8,6 +8,7 @@ into memory, and so do methods other than `min` and `max`.
 """
 
 import abc
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -239,11 +240,16 @@ def _bits(array: np.ndarray) -> np.ndarray:
 class StoredRows(RowArray):
     """The rows of a memory-mapped file."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.memmap) -> None:
         self._array, self.shape, self.dtype = array, array.shape, array.dtype
+        self._file: mmap.mmap = array.base  # type: ignore[assignment]
+        self._end = array.offset + array.nbytes
 
     def read(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return rows; see `RowArray`."""
+        """Return rows; see `RowArray`. A `ValueError` says that the file was cut meanwhile."""
+        # The system would end the process. A file that is removed or replaced is still there.
+        if self._file.size() < self._end:
+            raise ValueError(f"{self._array.filename} was cut while it was in use: write it again")
         return np.array(self._array[rows])
 
 
@@ -274,7 +280,7 @@ class SelectedRows(RowArray):
         self._array, self._starts = array, starts
         self._ends = np.cumsum(lengths)
         self._before = self._ends - lengths
-        self.shape, self.dtype = (int(self._ends[-1]), *array.shape[1:]), array.dtype
+        self.shape, self.dtype = (int(np.sum(lengths)), *array.shape[1:]), array.dtype
 
     def numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return the row numbers in the other array."""

@@ -10,11 +10,10 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -24,7 +23,7 @@ from fat2thin.data.safe_files import default_limit
 from fat2thin.engine import loop
 from fat2thin.engine.compilation_cache import make_room
 from fat2thin.engine.metrics import ChunkReport
-from fat2thin.engine.program import JOBS, Data, Jobs, Program, mesh, take
+from fat2thin.engine.program import JOBS, Data, Jobs, Program, mesh, of_jobs, put, take
 from fat2thin.evaluation.returns import Evaluation, Evaluator
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream
@@ -65,6 +64,7 @@ class JobScheduler:
         self.at_a_time = of_device * devices  # jobs per turn
         self._program = dataclasses.replace(program, devices=devices)
         self._plain = self.count == devices == 1
+        self._compiling: Future[jax.stages.Compiled] | None = None
         self._jobs = self.spread(jobs)
 
     @property
@@ -98,6 +98,24 @@ class JobScheduler:
             return init(self._jobs)
         return self._one_by_one(init, (self._jobs,), self._all)
 
+    def compile_ahead(self, data: Data, length: int) -> None:
+        """Start to compile a chunk of this length in a thread; the next call of `chunk` waits.
+
+        On a CPU, the programs of a short run take longer to compile than to run, and most of a
+        compilation takes one core. JAX keeps the compiled program for later calls of the function.
+        """
+        if not (self._plain and self._program.sequential):
+            return
+        states = loop.init.eval_shape(self._jobs, program=self._program)
+        active = put(np.ones(self._all.size), bool)
+        program = loop.chunk.lower(
+            states, data, self._jobs, np.int32(0), active,
+            program=self._program, length=length, preparing=False,
+        )  # fmt: skip
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compilation")
+        self._compiling = thread.submit(program.compile)
+        thread.shutdown(wait=False)
+
     def chunk(
         self, states: State, data: Data, start: int, length: int,
         active: np.ndarray | None = None, preparing: bool = False,
@@ -107,7 +125,7 @@ class JobScheduler:
         def move(states: State, jobs: Jobs, active: Array) -> tuple[State, ChunkReport]:
             try:
                 return loop.chunk(
-                    states, data, jobs, jnp.int32(start), active,
+                    states, data, jobs, np.int32(start), active,
                     program=self._program, length=length, preparing=preparing,
                 )  # fmt: skip
             except jax.errors.JaxRuntimeError as error:
@@ -120,9 +138,13 @@ class JobScheduler:
                 ) from error
 
         going = np.ones(self._all.size, bool) if active is None else active
+        if self._compiling is not None:
+            # If the compiler failed, the call below fails likewise.
+            wait([self._compiling])
+            self._compiling = None
         if self.count > 1:
             return self._one_by_one(move, (states, self._jobs, going), self._all)
-        states, report = move(states, self._jobs, self.spread(jnp.asarray(going)))
+        states, report = move(states, self._jobs, self.spread(put(going, bool)))
         return states, self.gathered(report)
 
     def policies(self, states: State) -> dict[str, Policy]:
@@ -136,7 +158,7 @@ class JobScheduler:
     ) -> dict[str, Evaluation]:  # fmt: skip
         """Evaluate the policies of the jobs at some places; see `loop.evaluate`."""
         judge = functools.partial(
-            loop.evaluate, number=jnp.int32(number), stream=stream,
+            loop.evaluate, number=np.int32(number), stream=stream,
             program=self._program, evaluator=evaluator, episodes=episodes,
         )  # fmt: skip
         return self._of_jobs(judge, states, jobs)
@@ -238,8 +260,7 @@ def free_memory() -> float | None:
 
 def chunk_size(program: Program, jobs: Jobs, count: int) -> int:
     """Estimate the memory of a chunk of `count` jobs; `jobs` holds at least one of them."""
-    init = functools.partial(loop.init, program=program)
-    leaves = jax.tree.leaves(eqx.filter_eval_shape(init, take(jobs, slice(1))))
+    leaves = jax.tree.leaves(loop.init.eval_shape(of_jobs(jobs, 1), program=program))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     # Axes of a layer's weights: jobs, networks, outputs, inputs.
     layers = [leaf for leaf in leaves if leaf.ndim > 2]

@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fat2thin.algorithms.base import Algorithm, Batch, Problem, State, with_level, with_numbers
+from fat2thin.compilation import QuicklyCompiled
 from fat2thin.engine.metrics import (
     BlockMetrics,
     ChunkReport,
@@ -151,7 +152,7 @@ def train(
     return lax.scan(chunk, state, jnp.arange(0, steps, length, dtype=jnp.int32))
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@functools.partial(QuicklyCompiled, static_argnames="program", level=0)
 def init(jobs: Jobs, *, program: Program) -> State:
     """Return the states that all jobs start in."""
 
@@ -235,13 +236,13 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
     return {name: dataclasses.replace(policy, limits=limits) for name, policy in made.items()}
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@functools.partial(QuicklyCompiled, static_argnames="program")
 def policies(states: State, jobs: Jobs, *, program: Program) -> dict[str, Policy]:
     """Return the policies of all jobs: "actor" and, if the algorithm has one, "proposal"."""
     return over_jobs(lambda state, job: _policies(state, job, program), program)(states, jobs)
 
 
-@functools.partial(jax.jit, static_argnames=("stream", "program", "evaluator", "episodes"))
+@functools.partial(QuicklyCompiled, static_argnames=("stream", "program", "evaluator", "episodes"))
 def evaluate(
     states: State, jobs: Jobs, number: Int[Array, ""],
     *, stream: Stream, program: Program, evaluator: Evaluator, episodes: int,

@@ -5,16 +5,12 @@ of the same widths, action box and discount. Their data sets, seeds and numeric 
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from fat2thin import algorithms
 from fat2thin.algorithms.base import Batch, Problem, State, shapes_program
@@ -30,10 +26,18 @@ from fat2thin.engine.program import (
     LoggedRows,
     ObservationScale,
     Program,
+    of_jobs,
+    put,
     sequential_here,
 )
 from fat2thin.engine.window import StreamedLog, WholeLogs, Window, rows_there, window_that_fits
-from fat2thin.evaluation.batches import logged_rows, next_logged, problem_of, scaled_actions
+from fat2thin.evaluation.batches import (
+    action_box,
+    logged_rows,
+    next_logged,
+    problem_of,
+    scaled_actions,
+)
 from fat2thin.evaluation.held_out import Watched
 from fat2thin.evaluation.limited import bind_limits
 from fat2thin.policies import in_half_ranges
@@ -126,17 +130,9 @@ def shapes_of(spec: RunSpec, problem: Problem, scales: Sequence[Scales]) -> Shap
     """Return the shapes of a run, from those of one seed; no array of the run is made."""
     one = dataclasses.replace(spec, seeds=spec.seeds[:1])
     program, jobs = make_program(spec, problem), jobs_of(one, scales[:1])
-    states = eqx.filter_eval_shape(functools.partial(loop.init, program=program), jobs)
-    make = functools.partial(loop.policies, program=program)
-    policies = eqx.filter_eval_shape(make, states, jobs)
+    states = loop.init.eval_shape(jobs, program=program)
+    policies = loop.policies.eval_shape(states, jobs, program=program)
     return Shapes(*of_jobs((jobs, states, policies), len(spec.seeds)))
-
-
-def of_jobs(like: Any, count: int) -> Any:
-    """Return shapes with a leading axis of `count` jobs in place of any other number."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), like
-    )
 
 
 def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
@@ -145,17 +141,17 @@ def jobs_of(spec: RunSpec, scales: Sequence[Scales]) -> Jobs:
     observed = [scales[log].observation for log in of_seeds]
     found = [scale for scale in observed if scale is not None]
     return Jobs(
-        seed=jnp.asarray(spec.seeds, jnp.int32),
-        run=jnp.zeros(len(spec.seeds), jnp.int32),
-        log=jnp.asarray(of_seeds, jnp.int32),
+        seed=put(spec.seeds, np.int32),
+        run=put([0] * len(spec.seeds), np.int32),
+        log=put(of_seeds, np.int32),
         settings={},
         observation_scale=ObservationScale(
-            mean=jnp.asarray([scale.mean for scale in found], jnp.float32),
-            scale=jnp.asarray([scale.scale for scale in found], jnp.float32),
+            mean=put([scale.mean for scale in found], np.float32),
+            scale=put([scale.scale for scale in found], np.float32),
         )
         if found
         else None,
-        value_level=jnp.asarray([scales[log].level for log in of_seeds], jnp.float32)
+        value_level=put([scales[log].level for log in of_seeds], np.float32)
         if spec.centre_values
         else None,
     )
@@ -178,19 +174,18 @@ def make_pack(
         one = jobs_of(spec, [log.scales for log in several])
         places = np.asarray([place[id(log)] for log in several], np.int32)
         settings = {
-            name: jnp.full(len(spec.seeds), getattr(spec.config, name), jnp.float32)
+            name: put([getattr(spec.config, name)] * len(spec.seeds), np.float32)
             for name in varying
         }
-        of_seeds = np.asarray(one.log)
-        ranges = None
+        of_seeds, ranges = np.asarray(one.log), None
         if getattr(spec.config, "clip_targets", False):
             allowed = np.asarray([_value_range(log) for log in several], np.float32)
-            ranges = jnp.asarray(allowed[of_seeds])
-        log = jnp.asarray(places[of_seeds])
-        jobs.append(one._replace(run=one.run + run, log=log, settings=settings, value_range=ranges))
+            ranges = put(allowed[of_seeds], np.float32)
+        number, log = put([run] * len(spec.seeds), np.int32), put(places[of_seeds], np.int32)
+        jobs.append(one._replace(run=number, log=log, settings=settings, value_range=ranges))
     return Pack(
         program=make_program(specs[0], problems[0]),
-        jobs=jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *jobs),
+        jobs=jax.device_put(jax.tree.map(lambda *arrays: np.concatenate(arrays), *jobs)),
         logs=tuple(different.values()),
         window=specs[0].window or 0,
         longest=specs[0].log_every,
@@ -285,7 +280,7 @@ def data_size(dataset: Dataset, next_action: bool = False, rows: int | None = No
     columns = dataset.observation_size + dataset.action_size + 3 + next_action
     columns += 0 if dataset.allowed is None else dataset.allowed.shape[1]
     apart = dataset.observation_size * len(_apart(dataset))
-    size = (columns * dataset.rows + apart) * jnp.dtype(jnp.float32).itemsize
+    size = (columns * dataset.rows + apart) * np.dtype(np.float32).itemsize
     return size if rows is None else math.ceil(size * rows / dataset.rows)
 
 
@@ -306,7 +301,7 @@ def on_device(
     levels = levels or [0.0] * len(datasets)
     return Data(
         rows=_logged_rows([*map(centred, datasets, levels)], next_action),
-        row_count=jnp.asarray([dataset.rows for dataset in datasets], jnp.int32),
+        row_count=put([dataset.rows for dataset in datasets], np.int32),
         watched=watched_rows(datasets, held_out, levels, next_action) if held_out else None,
     )
 
@@ -338,15 +333,14 @@ def _logged_rows(datasets: Sequence[Dataset], next_action: bool) -> LoggedRows:
     known = np.zeros((len(datasets), rows), np.float32)
     for of_log, dataset in zip(known, datasets, strict=True):
         of_log[: dataset.rows] = next_logged(dataset)
-    low, high = jnp.asarray(datasets[0].action_low), jnp.asarray(datasets[0].action_high)
     return LoggedRows(
-        observation=jnp.asarray(observation),
-        action=in_half_ranges(jnp.asarray(padded("action")), low, high),
-        reward=jnp.asarray(padded("reward")),
-        continuation=jnp.asarray(padded("continuation")),
-        following=jnp.asarray(following),
-        next_logged=jnp.asarray(known) if next_action else None,
-        allowed=None if limited is None else jnp.asarray(padded("allowed")),
+        observation=put(observation, np.float32),
+        action=put(in_half_ranges(padded("action"), *action_box(datasets[0])), np.float32),
+        reward=put(padded("reward"), np.float32),
+        continuation=put(padded("continuation"), np.float32),
+        following=put(following, np.int32),
+        next_logged=put(known, np.float32) if next_action else None,
+        allowed=None if limited is None else put(padded("allowed"), np.float32),
     )
 
 
@@ -360,30 +354,28 @@ def watched_rows(
     def places(rows: int) -> np.ndarray:
         return np.arange(WATCHED) * rows // WATCHED
 
-    def spread(arrays: list[Rows]) -> Array:
-        evenly = [array[places(len(array))] for array in arrays]
-        return jnp.asarray(np.stack(evenly), jnp.float32)
+    def spread(arrays: list[Rows]) -> np.ndarray:
+        return np.stack([array[places(len(array))] for array in arrays]).astype(np.float32)
 
     pairs = list(zip(held_out, datasets, strict=True))
     counts = [[min(one.rows, WATCHED) for one in pair] for pair in pairs]
     return Watched(
         held_out=_stacked([*map(centred, held_out, levels)], spread, next_action),
-        observed_return=jnp.asarray(
-            np.stack([discounted_returns(part, places(part.rows)) for part in held_out]),
-            jnp.float32,
+        observed_return=put(
+            [discounted_returns(part, places(part.rows)) for part in held_out], np.float32
         ),
         learned=_stacked([*map(centred, datasets, levels)], spread, next_action),
-        counts=jnp.asarray(counts, jnp.float32),
-        noisy=jnp.asarray([is_noisy(dataset) for dataset in datasets]),
-        reachable=jnp.asarray([reachable_returns(*pair) for pair in pairs], jnp.float32),
-        level=jnp.asarray(levels, jnp.float32),
+        counts=put(counts, np.float32),
+        noisy=put([is_noisy(dataset) for dataset in datasets], bool),
+        reachable=put([reachable_returns(*pair) for pair in pairs], np.float32),
+        level=put(levels, np.float32),
     )
 
 
 def _stacked(
-    datasets: Sequence[Dataset], stack: Callable[[list[Rows]], Array], next_action: bool
+    datasets: Sequence[Dataset], stack: Callable[[list[Rows]], np.ndarray], next_action: bool
 ) -> Batch:
     """Return the rows of all logs, stacked field by field; actions in half-ranges of the box."""
     logged = [logged_rows(dataset, next_action) for dataset in datasets]
     rows = jax.tree.map(lambda *arrays: stack([*arrays]), *logged)
-    return scaled_actions(rows, datasets[0])
+    return jax.device_put(scaled_actions(rows, datasets[0]))

@@ -145,6 +145,18 @@ def take(tree: Any, places: int | slice | np.ndarray | Array | tuple[Array, ...]
     return jax.tree.map(lambda leaf: leaf[places], tree)
 
 
+def put(values: Any, dtype: Any) -> Array:
+    """Return values as an array on the device; unlike `jnp.asarray`, this compiles nothing."""
+    return jax.device_put(np.asarray(values, dtype))
+
+
+def of_jobs(like: Any, count: int) -> Any:
+    """Return shapes with a leading axis of `count` jobs in place of any other number."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), like
+    )
+
+
 def sequential_here() -> bool:
     """Whether jobs run one after the other on this machine's default device."""
     return jax.default_backend() == "cpu"

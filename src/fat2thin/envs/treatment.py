@@ -23,8 +23,10 @@ from typing import Any, NamedTuple
 import equinox
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from fat2thin.compilation import QuicklyCompiled
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.readers import Reader, register_reader
 from fat2thin.random_streams import Stream, stream_key
@@ -439,12 +441,17 @@ def log(key: PRNGKeyArray, task: Treatment, episodes: int = TRAJECTORIES) -> dic
     }
 
 
+@functools.partial(QuicklyCompiled, static_argnames=("task", "episodes"))
+def _log_of_seed(seed: Int[Array, ""], task: Treatment, episodes: int) -> dict[str, Array]:
+    return log(stream_key(seed, Stream.LOG), task, episodes)
+
+
 def read_log(name: str, seed: int) -> Dataset:
     """Return the log of this name and seed."""
     task = by_name(name)
     return Dataset(
         name=name,
-        **log(stream_key(seed, Stream.LOG), task, trajectories_of(name)),
+        **_log_of_seed(np.int32(seed), task, trajectories_of(name)),
         action_low=(task.dose_low,),
         action_high=(task.dose_high,),
         discount=task.discount,

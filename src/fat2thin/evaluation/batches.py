@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fat2thin.algorithms.base import Batch, Problem, RowLimits
@@ -31,9 +30,9 @@ def batch_of(dataset: Dataset, next_action: bool = False) -> Batch:
     """
     dataset = transformed(dataset)
     rows = jax.tree.map(
-        lambda array: jnp.asarray(array, jnp.float32), logged_rows(dataset, next_action)
+        lambda array: np.asarray(array, np.float32), logged_rows(dataset, next_action)
     )
-    return jax.device_get(scaled_actions(rows, dataset))
+    return scaled_actions(rows, dataset)
 
 
 def logged_rows(dataset: Dataset, next_action: bool) -> Batch:
@@ -76,11 +75,16 @@ def next_logged(dataset: Dataset) -> Rows:
     return known if is_lazy(dataset.action) else np.asarray(known)
 
 
+def action_box(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of a data set's action box in the precision of policies."""
+    return np.asarray(dataset.action_low, np.float32), np.asarray(dataset.action_high, np.float32)
+
+
 def scaled_actions(rows: Batch, dataset: Dataset) -> Batch:
     """Return rows with actions in half-ranges of the data set's box, and limits by their names."""
     if rows.limits is not None:
         rows = rows._replace(limits=row_limits(rows.limits))
-    box = jnp.asarray(dataset.action_low), jnp.asarray(dataset.action_high)
+    box = action_box(dataset)
     rows = rows._replace(action=in_half_ranges(rows.action, *box))
     if rows.next_action is None:
         return rows

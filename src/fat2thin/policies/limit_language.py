@@ -12,7 +12,6 @@ condition depends on the state alone.
 
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,12 +22,14 @@ LONGEST_LIMIT = 2000
 """Maximum number of characters of a limit."""
 MOST_BRACKETS = 50
 """Maximum depth of brackets: the parser calls itself for each."""
+LARGEST = 1e38
+"""Largest number of a limit: policies compute in float32."""
 LAST = "last_"
 """Before the name of an action: its value at the previous step."""
 NO_ACTION = "no action"
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|`(?P<quoted>[^`]+)`"
+    r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|`(?P<quoted>[^`]+)`"
     r"|(?P<word>[^\W\d]\w*)|(?P<sign><=|>=|==|<|>|[-+*/()]))"
 )
 _COMPARATORS = ("<=", "<", ">=", ">", "==")
@@ -260,7 +261,7 @@ class _Parser:
             )
         ((action, factor),) = both.actions.items()
         end = both._replace(actions={}).times(-1.0 / factor).linear()
-        _check_finite(end, left.place)
+        _check_size(end, left.place)
         # factor · action + rest ≤ 0 is action ≤ −rest / factor for a positive factor.
         sides = {"<=": [True], "<": [True], ">=": [False], ">": [False], "==": [True, False]}
         strict = sign.text in ("<", ">")
@@ -364,7 +365,10 @@ class _Parser:
             other = self.factor()
             if sign.text == "/" and not other.is_constant:
                 raise LimitError("only a constant can be divided by", other.place)
-            if found.is_constant and not found.absolute:
+            if sign.text == "/" and other.constant == 0.0:
+                raise LimitError("the divisor is 0", other.place)
+            # A product has the same value in both orders, a quotient has not.
+            if sign.text == "*" and found.is_constant and not found.absolute:
                 found, other = other, found._replace(place=other.place)
             if not other.is_constant or other.absolute:
                 raise LimitError(
@@ -374,8 +378,6 @@ class _Parser:
                 raise LimitError(
                     "abs(...) can only be multiplied by a positive constant", sign.place
                 )
-            if sign.text == "/" and other.constant == 0.0:
-                raise LimitError("the divisor is 0", other.place)
             found = found.times(1.0 / other.constant if sign.text == "/" else other.constant)
         return found
 
@@ -412,7 +414,7 @@ class _Parser:
         empty = _Sum(0.0, {}, {}, False, token.place)
         if token.kind == "number":
             number = float(token.text)
-            if not math.isfinite(number):
+            if number > LARGEST:
                 raise LimitError(f"{token.text} is too large", token.place)
             return empty._replace(constant=number)
         if token.kind == "quoted" or (token.kind == "word" and token.text not in _KEYWORDS):
@@ -457,12 +459,13 @@ def _listed(names: Names) -> str:
 
 def _comparison(both: _Sum, strict: bool) -> Comparison:
     difference = both.linear()
-    _check_finite(difference, both.place)
+    _check_size(difference, both.place)
     return Comparison(difference, strict)
 
 
-def _check_finite(found: Linear, place: int) -> None:
-    if not all(map(math.isfinite, [found.constant, *(factor for _, factor in found.terms)])):
+def _check_size(found: Linear, place: int) -> None:
+    numbers = [found.constant, *(factor for _, factor in found.terms)]
+    if not all(abs(number) <= LARGEST for number in numbers):
         raise LimitError("a number is too large here", place)
 
 

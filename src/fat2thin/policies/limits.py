@@ -75,6 +75,8 @@ class LimitRules:
     """Where each limit was read, for messages."""
     columns: tuple[int, ...] = dataclasses.field(default=(), compare=False, repr=False)
     """The column of the file at which each text starts; 0 where it is not known."""
+    fallback_place: str = dataclasses.field(default="limits", compare=False, repr=False)
+    """Where the fallback was read."""
 
     @classmethod
     def read(cls, given: Any) -> "LimitRules":
@@ -104,7 +106,7 @@ class LimitRules:
                 raise LimitFileError(
                     f"{shown}: a file with limits has at most {LARGEST_FILE} bytes"
                 )
-            text = raw.decode("utf-8")
+            text = raw.decode("utf-8-sig")
             table = tomllib.loads(text)
         except OSError as error:
             raise LimitFileError(f"{shown} cannot be read: {error.strerror}") from error
@@ -132,12 +134,12 @@ class LimitRules:
         cls, table: Mapping[str, Any], shown: str, lines: Sequence[str] = ()
     ) -> "LimitRules":
         rules: list[tuple[str, str]] = []
-        places, columns = [], []
+        places, columns, fallback_place = [], [], shown
         for name, text in table.items():
             line, column = _find(lines, name, text)
             place = f"{shown}, line {line}" if line else shown
             if name == FALLBACK:
-                fallback = _fallback(text, place)
+                fallback, fallback_place = _fallback(text, place), place
                 continue
             if not isinstance(text, str):
                 found = type(text).__name__
@@ -153,7 +155,7 @@ class LimitRules:
                 f"{shown}: there must be 1 to {MOST_LIMITS} limits, found {len(rules)}"
             )
         made = fallback if FALLBACK in table else ()
-        return cls(tuple(rules), made, tuple(places), tuple(columns))
+        return cls(tuple(rules), made, tuple(places), tuple(columns), fallback_place)
 
     def bind(
         self, observation: Iterable[Column | str], action: Iterable[Column | str],
@@ -194,16 +196,22 @@ class LimitRules:
         for name in given:
             if name not in names.action:
                 hint = did_you_mean(name, names.action)
+                listed = ", ".join(names.action)
                 raise LimitFileError(
-                    f"the fallback names {name!r}{hint}; the actions are {', '.join(names.action)}"
+                    f"{self.fallback_place}: the fallback names {printable(name)!r}{hint}; the "
+                    f"actions are {listed}"
                 )
         if missing := [name for name in names.action if name not in given]:
-            raise LimitFileError(f"the fallback must name every action: {missing[0]!r} is missing")
+            raise LimitFileError(
+                f"{self.fallback_place}: the fallback must name every action: {missing[0]!r} is "
+                "missing"
+            )
         made = tuple(given[name] for name in names.action)
         for name, value, least, most in zip(names.action, made, low, high, strict=True):
             if not least <= value <= most:
                 raise LimitFileError(
-                    f"the fallback {name} = {value:g} leaves the action box {least:g} to {most:g}"
+                    f"{self.fallback_place}: the fallback {name} = {value:g} leaves the action box "
+                    f"{least:g} to {most:g}"
                 )
         return made
 
@@ -401,7 +409,7 @@ class Limits(eqx.Module):
                 value, margin = _evaluate(bound.end, state)
                 inward, outward = _rounded(bound.end, value, margin, bound.upper)
                 if bound.strict:
-                    inward = outward = jnp.nextafter(inward, _infinity(not bound.upper, dtype))
+                    inward = outward = _beyond(inward, bound.upper)
                 # An end that overflowed is unknown: it allows nothing.
                 unknown = jnp.isnan(inward)
                 inward = jnp.where(unknown, _infinity(not bound.upper, dtype), inward)
@@ -453,6 +461,12 @@ def _infinity(positive: bool, dtype: Any) -> Array:
     return jnp.asarray(jnp.inf if positive else -jnp.inf, dtype)
 
 
+def _beyond(end: Array, upper: bool) -> Array:
+    """Return the next number inside an end; at 0 a normal one, because others are rounded to 0."""
+    tiny = jnp.asarray(-jnp.finfo(end.dtype).tiny if upper else jnp.finfo(end.dtype).tiny)
+    return jnp.where(end == 0.0, tiny, jnp.nextafter(end, _infinity(not upper, end.dtype)))
+
+
 def _variables(limit: Limit) -> set[int]:
     """Return the places of all variables that a limit depends on."""
     found = {place for bound in limit.bounds for place, _ in bound.end.terms}
@@ -470,15 +484,17 @@ def _evaluate(linear: Linear, state: Array) -> tuple[Array, Array]:
     """Return a sum in each state, and a bound of its rounding error."""
     dtype = state.dtype
     total = jnp.full(state.shape[1:], jnp.asarray(linear.constant, dtype))
-    size = jnp.abs(total)
+    size, zero = jnp.abs(total), total == 0.0
     for place, factor in linear.terms:
         product = jnp.asarray(factor, dtype) * state[place]
         total, size = total + product, size + jnp.abs(product)
+        zero = zero & (state[place] == 0.0)
     exact = not linear.constant and [abs(factor) for _, factor in linear.terms] == [1.0]
-    # Each of n terms is rounded twice (factor, product), and each of n sums once.
+    # Each of n terms is rounded three times (factor, column, product), and each of n sums once. A
+    # product too small for the type becomes 0; the sum of products with 0 is exact.
     share = 0.0 if exact else (len(linear.terms) + 3) * float(jnp.finfo(dtype).eps)
-    tiny = 0.0 if exact else float(jnp.finfo(dtype).tiny)
-    return total, size * share + tiny
+    tiny = 0.0 if exact else len(linear.terms) * float(jnp.finfo(dtype).tiny)
+    return total, size * share + jnp.where(zero, 0.0, tiny).astype(dtype)
 
 
 def _rounded(linear: Linear, value: Array, margin: Array, upper: bool) -> tuple[Array, Array]:
@@ -494,12 +510,19 @@ def _rounded(linear: Linear, value: Array, margin: Array, upper: bool) -> tuple[
 
 def _neighbours(number: float, dtype: Any) -> tuple[Any, Any]:
     """Return the largest number of a type at or below a float64, and the smallest at or above."""
-    kind = np.dtype(dtype).type
-    with np.errstate(over="ignore"):
-        near = kind(number)
+    near, tiny = _nearest(number, dtype), np.finfo(dtype).tiny
+    kind = type(near)
+    if 0.0 < abs(number) < tiny:  # programs round such numbers to 0
+        return (kind(0.0), tiny) if number > 0.0 else (-tiny, kind(0.0))
     below = near if float(near) <= number else np.nextafter(near, kind(-np.inf))
     above = near if float(near) >= number else np.nextafter(near, kind(np.inf))
     return below, above
+
+
+def _nearest(number: float, dtype: Any) -> Any:
+    """Return a float64 in a type; what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.dtype(dtype).type(number)
 
 
 def _holds(limit: Limit, state: Array, observations: int) -> Array:
@@ -513,16 +536,17 @@ def _holds(limit: Limit, state: Array, observations: int) -> Array:
 
 
 def _true(condition: Comparison | Condition, state: Array) -> Array:
-    """Return where a condition is true; where rounding leaves it open, it counts as true."""
+    """Return where a condition is true; where rounding of a sum leaves it open, it is true."""
     if isinstance(condition, Condition):
         parts = jnp.stack([_true(part, state) for part in condition.parts])
         return jnp.all(parts, axis=0) if condition.every else jnp.any(parts, axis=0)
     difference, strict = condition.difference, condition.strict
-    if len(difference.terms) == 1 and abs(difference.terms[0][1]) == 1.0:
-        # One column against a number: exact, by the neighbours of the number.
+    if len(difference.terms) == 1:
+        # One column against a number, which is rounded as the column is: a column that is given as
+        # 0.7 is at least 0.7, and not below it.
         ((place, factor),) = difference.terms
-        value = state[place] * jnp.asarray(factor, state.dtype)
-        below, above = _neighbours(-difference.constant, state.dtype)
-        return value > jnp.asarray(below) if strict else value >= jnp.asarray(above)
+        number = jnp.asarray(_nearest(-difference.constant / factor, state.dtype))
+        low, high = (number, state[place]) if factor > 0.0 else (state[place], number)
+        return high > low if strict else high >= low
     value, margin = _evaluate(difference, state)
     return value + margin > 0.0 if strict else value + margin >= 0.0

@@ -488,12 +488,15 @@ def unit_policy(
     return Policy(bounded, -jnp.ones(size), jnp.ones(size), family)
 
 
-def in_half_ranges(action: Array, low: Array, high: Array) -> Array:
+def in_half_ranges(action: Any, low: Any, high: Any) -> Any:
     """Convert actions to half-ranges of the box: -1 is its low end, 1 its high end.
 
     The result is clipped, because rounding may put an action at an end of the box beyond it, where
-    some families have no density. It carries no gradient.
+    some families have no density. It carries no gradient. NumPy arrays stay on the host, and have
+    the same bits there.
     """
     low, high = (expand_to_rank(end, action.ndim) for end in (low, high))
     placed = (action - (low + high) / 2.0) / ((high - low) / 2.0)
+    if isinstance(placed, np.ndarray):
+        return np.clip(placed, -1.0, 1.0)
     return lax.stop_gradient(jnp.clip(placed, -1.0, 1.0))

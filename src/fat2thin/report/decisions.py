@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
 from fat2thin.atomic_files import write
+from fat2thin.data.dataset import Dataset
 from fat2thin.data.nearest_cases import LoggedCases
 from fat2thin.data.states import States
 from fat2thin.export.deployed import DeployedPolicy
@@ -22,6 +24,8 @@ from fat2thin.tables import Table
 ACT, REFER = "act", "refer"
 SUFFIXES = (".csv", ".parquet")
 _BLOCK = 100_000  # states that are decided at once
+_OWN = ("row", "decision", "reasons", "distance", "disagreement", "limits")
+"""Columns of decisions that keep their names whatever other columns are called."""
 
 
 def decisions_table(
@@ -39,19 +43,18 @@ def decisions_table(
     With the log, the means of the `nearest` logged steps follow: what was done ("cases_dose"), the
     discounted return that followed ("cases_return"), the distance of the farthest of them in
     standard deviations ("cases_distance"), and the share of their actions in the band
-    ("cases_inside").
+    ("cases_inside"). A column with the name of another gets a word before it, for example
+    "kept_decision" or "policy_dose".
     """
     starts = range(0, max(len(states.observation), 1), _BLOCK)
     parts = [
         _columns(policy, states, slice(start, start + _BLOCK), cases, nearest) for start in starts
     ]
-    names = [column.name for column in policy.action_columns]
     columns: dict[str, Any] = {"row": np.arange(1, len(states.observation) + 1)}
-    columns |= states.kept
+    columns |= {_free(name, _OWN, "kept"): values for name, values in states.kept.items()}
     joined = {name: np.concatenate([part[0][name] for part in parts]) for name in parts[0][0]}
     for name, values in joined.items():
-        taken = name in columns and name in names
-        columns[f"policy_{name}" if taken else name] = _arrow(values)
+        columns[_free(name, columns, "policy")] = _arrow(values)
     counts = {name: sum(part[1][name] for part in parts) for name in parts[0][1]}
     every = len(states.observation)
     named = {"all": every, ACT: every - counts["referred"], REFER: counts.pop("referred")}
@@ -79,10 +82,11 @@ def save_decisions(table: pa.Table, out: Path) -> None:
 def cases_table(policy: Policy, states: States, cases: LoggedCases, nearest: int = 10) -> pa.Table:
     """Return the nearest logged steps of each state, one per row. These are rows of the log.
 
-    The columns are "row" (of the states, from 1), "case" (from 1, nearest first), "log_row" (from
-    0), "distance" in standard deviations, the observations, the actions, "inside" (whether the
-    policy could have taken the action), "reward" and "return", the discounted sum of rewards from
-    there. States that cannot be read have no cases.
+    The columns are "row" (of the states, from 1), "case" (from 1, nearest first), "log_row" (of the
+    log's files, from 1, counting rows that the data set does not have), "distance" in standard
+    deviations, "inside" (whether the policy could have taken the
+    action), "reward", "return" (the discounted sum of rewards from there), the observations and the
+    actions. States that cannot be read have no cases.
     """
     decided = policy.decide(states.observation, last=states.last)
     known = np.flatnonzero(~decided.because[INVALID])
@@ -95,14 +99,29 @@ def cases_table(policy: Policy, states: States, cases: LoggedCases, nearest: int
     columns: dict[str, Any] = {
         "row": np.repeat(known + 1, count),
         "case": np.tile(np.arange(1, count + 1), len(known)),
-        "log_row": found.row.ravel(),
+        "log_row": _file_rows(cases.dataset)[found.row.ravel()],
         "distance": found.distance.ravel(),
     }
+    columns |= {"inside": inside.ravel(), "reward": found.reward.ravel()}
+    columns["return"] = found.later_return.ravel()
     for kind, values in (("observation", found.observation), ("action", found.action)):
         for place, column in enumerate(getattr(policy, f"{kind}_columns")):
-            columns[column.name] = values[..., place].ravel()
-    columns |= {"inside": inside.ravel(), "reward": found.reward.ravel()}
-    return pa.table({**columns, "return": found.later_return.ravel()})
+            columns[_free(column.name, columns, "logged")] = values[..., place].ravel()
+    return pa.table(columns)
+
+
+def _free(name: str, taken: Container[str], before: str) -> str:
+    """Return a name that no column has yet: with a word before it where it is taken."""
+    while name in taken:
+        name = f"{before}_{name}"
+    return name
+
+
+def _file_rows(dataset: Dataset) -> np.ndarray:
+    """Return the row of its files, from 1, that each row of a data set was."""
+    origin = dataset.origin
+    kept = np.arange(dataset.rows) if origin is None else np.flatnonzero(origin.kept)
+    return kept + 1
 
 
 def _between(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -127,16 +146,17 @@ def _columns(
         low[acts], high[acts] = policy.support(seen[acts], before)
     columns: dict[str, Any] = {"decision": np.where(found.referred, REFER, ACT)}
     for place, column in enumerate(policy.action_columns):
-        columns[column.name] = found.action[:, place]
-        columns[f"{column.name}_low"] = low[:, place]
-        columns[f"{column.name}_high"] = high[:, place]
+        for end, values in (("", found.action), ("_low", low), ("_high", high)):
+            columns[_free(f"{column.name}{end}", (*columns, *_OWN), "policy")] = values[:, place]
     columns["reasons"] = np.asarray(
         [_reasons(found, row, fault) for row, fault in enumerate(faults)], object
     )
     columns |= {"distance": found.distance, "disagreement": found.disagreement}
     masks = {"referred": found.referred, **found.because}
-    if found.binding is not None:
-        names = [name.partition(":")[0] for name in found.limits]
+    # An export does not say which limits bind.
+    limits = policy.limits if isinstance(policy, Policy) else None
+    if limits is not None and found.binding is not None:
+        names = limits.names
         bound = (", ".join(itertools.compress(names, row)) for row in found.binding)
         columns["limits"] = np.asarray([*bound], object)
         masks |= {
@@ -154,16 +174,15 @@ def _cases(
     """Return means of the nearest logged steps; nan for a state that cannot be read."""
     known = ~found.because[INVALID]
     near = cases.nearest(seen[known], nearest)
+    inside = near.share_inside(*(end[known] for end in band))
     means = {
-        f"cases_{column.name}": near.action[..., place].mean(axis=1)
-        for place, column in enumerate(policy.action_columns)
-    }
-    means |= {
         "cases_return": near.later_return.mean(axis=1),
         "cases_distance": near.distance[:, -1],
+        "cases_inside": np.where(found.referred[known], np.nan, inside),
     }
-    inside = near.share_inside(*(end[known] for end in band))
-    means["cases_inside"] = np.where(found.referred[known], np.nan, inside)
+    for place, column in enumerate(policy.action_columns):
+        name = _free(f"cases_{column.name}", means, "policy")
+        means[name] = near.action[..., place].mean(axis=1)
     columns = {name: np.full(len(known), np.nan) for name in means}
     for name, values in means.items():
         columns[name][known] = values

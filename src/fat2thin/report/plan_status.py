@@ -18,7 +18,7 @@ from fat2thin.report.run_status import Pace
 from fat2thin.runs import lock
 from fat2thin.runs.checkpoints import FOLDER as CHECKPOINTS
 from fat2thin.runs.folder import DIVERGED, RUN
-from fat2thin.runs.plan_file import PLAN, PlanFile, read_plan
+from fat2thin.runs.plan_file import PLAN, PlanFile, has_driver, read_plan
 from fat2thin.runs.status import StatusReader
 from fat2thin.terminal_text import counted, printable
 
@@ -170,11 +170,12 @@ class PlanDisplay:
 
 
 def follow_plan(
-    root: Path, console: Console | None = None, *, refresh: float = 1.0, patience: float = 5.0
+    root: Path, console: Console | None = None, *, refresh: float = 1.0, patience: float = 10.0
 ) -> PlanStatus | None:
-    """Show a plan until its runs are over or no process trains any; None after Ctrl-C.
+    """Show a plan until no process trains its runs and no driver of a cluster works on it.
 
-    In seconds: `refresh` between reads, and `patience` for a next part of the plan to begin.
+    Returns its status, or None after Ctrl-C. In seconds: `refresh` between reads, and `patience`
+    for a next part of the plan to begin.
     """
     display = PlanDisplay(root, console or Console())
     last_busy = time.monotonic()
@@ -183,7 +184,7 @@ def follow_plan(
             while True:
                 status = display.update(refresh)
                 now = time.monotonic()
-                if status.running:
+                if status.running or has_driver(root):
                     last_busy = now
                 elif now - last_busy > patience:
                     return status

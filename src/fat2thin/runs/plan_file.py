@@ -4,6 +4,7 @@ The run folders say what was computed; this file only says which of them there w
 could not be computed.
 """
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,11 @@ from typing import NamedTuple
 from fat2thin.atomic_files import write
 from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError
+from fat2thin.runs.lock import in_use
 
 PLAN = "plan.json"
+SESSIONS = ".cluster"
+"""Folder below a plan with a folder per driver of a cluster, which holds its lock."""
 FORMAT = 1
 
 _is_plan = files.fields(runs=files.each(files.is_count), failed=files.each(str))
@@ -31,6 +35,13 @@ class PlanFile(NamedTuple):
         root.mkdir(parents=True, exist_ok=True)
         known = {"format": FORMAT, "runs": dict(self.updates), "failed": dict(self.failed)}
         write(root / PLAN, files.as_json(known))
+
+
+def has_driver(root: Path) -> bool:
+    """Return whether the driver of a cluster works on a plan, on any machine."""
+    with contextlib.suppress(OSError):  # its folder may just have been removed
+        return any(map(in_use, (root / SESSIONS).iterdir()))
+    return False
 
 
 def read_plan(root: Path) -> PlanFile | None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +20,9 @@ from fat2thin.data.memory import FRAME_KEYS, open_data
 from fat2thin.engine import loop
 from fat2thin.engine.devices import LIMIT, JobScheduler, share_of_logs
 from fat2thin.engine.metrics import ChunkReport, divergences
-from fat2thin.engine.pack import LoadedLog, make_pack, of_jobs, traced_settings, with_window
-from fat2thin.engine.program import chunk_lengths
-from fat2thin.engine.window import WholeLogs, Window
+from fat2thin.engine.pack import LoadedLog, make_pack, traced_settings, with_window
+from fat2thin.engine.program import chunk_lengths, of_jobs
+from fat2thin.engine.window import WholeLogs
 from fat2thin.evaluation.returns import SCORE, Evaluation
 from fat2thin.runs import checkpoints, files
 from fat2thin.runs.checkpoints import START, Checkpoint, Place
@@ -215,6 +214,8 @@ class _Training:
         """Prepare the folders, or reset them to where all of them resume."""
         self.timer = Timer(self._checkpoint_seconds)
         self.place = found[0].place if found[0] else START
+        self.data = self.pack.data(self.scheduler.replicated)
+        self._compile_ahead()
         self.states = self._first_states(found)
         also: dict[str, Any] = dict(self.scheduler.about)
         if self.pack.jobs.settings:
@@ -228,10 +229,16 @@ class _Training:
             self.writers.append(RunWriter(spec, problem, logs, jobs, folder, also, checkpoint))
             end = jobs.stop
 
+    def _compile_ahead(self) -> None:
+        """Compile the first chunk of updates while the initial states are made and evaluated."""
+        done = self.place.step if self.place.training else 0
+        left = _left(chunk_lengths(self.spec.stops, self.spec.log_every), done)
+        if left and isinstance(self.data, WholeLogs):
+            self.scheduler.compile_ahead(self.data.data, left[0])
+
     def _first_states(self, found: Sequence[Checkpoint | None]) -> State:
         """Return the states of the checkpoints, or fresh ones."""
-        init = functools.partial(loop.init, program=self.pack.program)
-        like = eqx.filter_eval_shape(init, self.pack.jobs)
+        like = loop.init.eval_shape(self.pack.jobs, program=self.pack.program)
         parts = [
             files.load_tree(checkpoint.path / checkpoints.STATE, of_jobs(like, len(spec.seeds)), np)
             for spec, checkpoint in zip(self.specs, found, strict=True)
@@ -261,12 +268,11 @@ class _Training:
                 "(%s sets the memory limit)",
                 len(self.pack.jobs.seed), self.scheduler.at_a_time, LIMIT,
             )  # fmt: skip
-        data = self.pack.data(self.scheduler.replicated)
         listening = any(writer.folder for writer in self.writers)
         try:
             with Interruption(listening) as self.interruption:
-                self._prepare(data, progress)
-                self._train(data, progress)
+                self._prepare(progress)
+                self._train(progress)
             self._keep_evaluations(progress, wait=True)
             states = self.scheduler.gathered(self.states)
             for number, writer in enumerate(self.writers):
@@ -278,7 +284,7 @@ class _Training:
                 also = {} if speed is None else {"rollouts": speed}
                 writer.end(self.spec.steps, states, status=FINISHED, **also)
         finally:
-            data.close()
+            self.data.close()
             self.evaluations.close()
         if self.interruption.asked:
             raise Interrupted(
@@ -287,7 +293,7 @@ class _Training:
             )
         return [writer.result() for writer in self.writers]
 
-    def _train(self, data: WholeLogs | Window, progress: Silent) -> None:
+    def _train(self, progress: Silent) -> None:
         step = self.place.step
         progress.begin(self.spec.steps, len(self.pack.jobs.seed))
         if step == 0:
@@ -295,7 +301,7 @@ class _Training:
         else:
             progress.advance(step)
         for length in _left(chunk_lengths(self.spec.stops, self.spec.log_every), step):
-            rows = data.at(step, length)
+            rows = self.data.at(step, length)
             self.states, report = self.scheduler.chunk(self.states, rows, step, length, self.active)
             self._stop_diverged(report, step, kept=step)
             step += length
@@ -339,7 +345,7 @@ class _Training:
             return False
         return True
 
-    def _prepare(self, data: WholeLogs | Window, progress: Silent) -> None:
+    def _prepare(self, progress: Silent) -> None:
         """Run the algorithm's preparation, if it has one; its mean metrics go to run.json."""
         preparation = self.pack.program.algorithm.preparation
         if preparation is None or self.place.training:
@@ -348,7 +354,7 @@ class _Training:
         progress.begin(steps, len(self.pack.jobs.seed), "preparation")
         for length in _left(chunk_lengths([steps], self.spec.log_every), done):
             self.states, report = self.scheduler.chunk(
-                self.states, data.at(done, length), done, length, self.active, preparing=True
+                self.states, self.data.at(done, length), done, length, self.active, preparing=True
             )
             # The whole preparation is before the first step.
             self._stop_diverged(report, done, kept=0)

@@ -5,6 +5,8 @@ A warning may be harmless: a task without end has no end marks. A finding covers
 threshold is a constant with its reason.
 """
 
+import dataclasses
+
 import numpy as np
 
 from fat2thin.columns import Column
@@ -56,6 +58,8 @@ def check(log: Dataset | RawLog, box: Box | None = None, order: Order | None = N
         return Report(wrong_form)
     names = Names.of(arrays, columns)
     report = _findings(arrays, names, box, origin, log.propensity_is_density)
+    if isinstance(log, Dataset) and (changed := tuple(form.other_hash(log))):
+        report = dataclasses.replace(report, errors=(*changed, *report.errors))
     if origin is not None and origin.places is not None:
         report = report.with_places(origin.places)
     return report

@@ -1,12 +1,21 @@
 """The checks that yield errors: types, shapes, order and cells."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from fat2thin.data import long_work
 from fat2thin.data.checks.findings import Finding, Names, in_rows
-from fat2thin.data.dataset import is_box, not_a_density, not_a_flag, not_a_probability, not_finite
+from fat2thin.data.dataset import (
+    Dataset,
+    is_box,
+    not_a_density,
+    not_a_flag,
+    not_a_probability,
+    not_finite,
+)
 from fat2thin.data.operations import Box
 from fat2thin.data.row_arrays import FoundRows, Rows, find_rows
 
@@ -74,6 +83,19 @@ def wrong_values(
             "is not above 0" if is_density else "is not above 0 and at most 1",
             "Give the probability with which the logged action was chosen, or say that it is a "
             "density: propensity_is = \"density\".",
+        )  # fmt: skip
+
+
+def other_hash(log: Dataset) -> Iterator[Finding]:
+    """Yield an error about files that are not those that their log.json describes."""
+    if log.recorded is None:
+        return
+    long_work.expect(sum(getattr(log, name).size for name in log.arrays))
+    if dataclasses.replace(log, recorded=None).sha256 != log.sha256:
+        yield Finding(
+            "other_hash", "log.json", log.rows, (),
+            "has another content hash than the files next to it: they were changed",
+            "Convert the log again. Training trusts this hash and does not check the rows.",
         )  # fmt: skip
 
 

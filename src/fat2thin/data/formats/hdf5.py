@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from fat2thin.atomic_files import NoRoomError
 from fat2thin.data import long_work
 from fat2thin.data.formats.array_log import DAMAGED, ArrayFile
 from fat2thin.data.safe_files import DataFileError, MemoryBudget, file_error, opened_path
@@ -248,7 +249,7 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
     """Convert errors of the HDF5 library about a damaged file to `DataFileError`."""
     try:
         yield
-    except DataFileError:
+    except (DataFileError, NoRoomError):
         raise
     # For damaged files the library raises almost any kind of error.
     except Exception as error:

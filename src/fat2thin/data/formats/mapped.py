@@ -127,7 +127,7 @@ def _about(folder: Path) -> Mapping[str, Any]:
     return about
 
 
-def _opened(path: Path) -> np.ndarray:
+def _opened(path: Path) -> np.memmap:
     """Map a file of plain numbers; its size must be what its header says."""
     whole = path.stem in ("episode_start", _APART)
     with open_file(path) as file:

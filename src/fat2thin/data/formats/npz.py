@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
-from fat2thin.atomic_files import writing
+from fat2thin.atomic_files import NoRoomError, writing
 from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset, not_a_flag
 from fat2thin.data.formats.array_log import (
@@ -269,7 +269,7 @@ def _explained(path: Path, field: str = "") -> Iterator[None]:
     """Convert errors of the standard library about a damaged archive to `DataFileError`."""
     try:
         yield
-    except DataFileError:
+    except (DataFileError, NoRoomError):
         raise
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError) as error:
         complaint = f"is damaged: {error or type(error).__name__}"

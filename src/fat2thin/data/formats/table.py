@@ -125,13 +125,14 @@ def _read_files(schema: TableSchema, files: Sequence[TableFile]) -> tuple[RawLog
     # A small Parquet file may declare more equal rows than fit in memory.
     packed = sum(file.row_bound for file in files if isinstance(file, ParquetFile))
     width = sum(slots[key][-1].stop for key in slots)
-    size, limit = packed * (4 * width + 2), long_work.free_on_disk() or default_limit()
-    if size > limit:
+    size, free = packed * (4 * width + 2), long_work.free_on_disk()
+    if size > (limit := default_limit() if free is None else free):
         needed = f"its files have {packed} rows, which would take {size:,} bytes"
-        raise schema.wrong(
-            f"{needed}; the limit is {limit:,}",
-            "Convert them with `fat2thin data convert`, or use fewer files or fewer columns.",
-        )
+        remedy = "Convert them with `fat2thin data convert`, or use fewer files or fewer columns."
+        if free is not None:
+            remedy = "That much disk space is needed where the output goes. Free some, or use "
+            remedy += "another disk."
+        raise schema.wrong(f"{needed}; the limit is {limit:,}", remedy)
     bound = sum(file.row_bound for file in files)
     # The columns of the files, and the numbers in checks.
     long_work.expect(bound * (len(_columns_of(columns, columns)) + 2 * width))

@@ -98,13 +98,15 @@ def carry_out(
     packs, reused = plan.missing_packs(planned, root)
     for pack in packs:
         _refuse_memory(pack)
-    plan.write_file(planned, root)
     if not packs:
+        plan.write_file(planned, root)
         return
     with open_session(root) as session:
         workers = open_workers(options, session)
         try:
-            _Driver(workers, session, options, packs).run(reused)
+            driver = _Driver(workers, session, options, packs)
+            plan.write_file(planned, root)
+            driver.run(reused)
         finally:
             workers.close()
 
@@ -165,7 +167,6 @@ class _Driver:
         self._packs = dict(enumerate(cut(packs, workers.count, memory)))
         self._tries = dict.fromkeys(self._packs, 0)
         self._failed: dict[str, str] = {}
-        self._plan = read_plan(self._root) or PlanFile({})
 
     def _checked(self) -> float | None:
         """Check all workers that can be asked; return the memory of the smallest device."""
@@ -237,7 +238,8 @@ class _Driver:
             return
         left = [one for one in pack.runs if not plan.is_over(one, self._root)]
         self._failed |= {one.name: result.why for one in left}
-        self._plan._replace(failed=self._failed).write(self._root)
+        known = read_plan(self._root) or PlanFile({})
+        known._replace(failed=self._failed).write(self._root)
         if result.status == REFUSED:
             # Other machines may be fine, but results that depend on luck are worth nothing.
             raise ClusterError(result.why)

@@ -6,7 +6,6 @@ also have the driver's versions. Otherwise it computes nothing, and says why.
 """
 
 import contextlib
-import errno
 import hashlib
 import os
 import secrets
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import fat2thin
-from fat2thin.atomic_files import open_regular, write
+from fat2thin.atomic_files import FULL, open_regular, write
 from fat2thin.data.formats.d4rl import FOLDER_VARIABLE
 from fat2thin.runs.identity import machine_difference, versions
 from fat2thin.runs.lock import in_use, locked
+from fat2thin.runs.plan_file import SESSIONS
 
-SESSIONS = ".cluster"  # below the folder of the plan, one folder per driver
 _DRIVER = "driver"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Session(NamedTuple):
@@ -52,6 +50,7 @@ class Session(NamedTuple):
 @contextlib.contextmanager
 def open_session(root: Path) -> Iterator[Session]:
     """Hold the lock that workers look for; remove what drivers that have ended left behind."""
+    new = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     sessions = root.resolve() / SESSIONS
     sessions.mkdir(mode=0o700, exist_ok=True)
@@ -76,6 +75,8 @@ def open_session(root: Path) -> Iterator[Session]:
         shutil.rmtree(session.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             sessions.rmdir()
+            if new:  # and nothing was computed
+                root.rmdir()
 
 
 def versions_here() -> dict[str, str]:
@@ -127,9 +128,10 @@ def mark(host: str) -> str:
 def explain(error: OSError, session: Session) -> str:
     """Return a failed read or write as one sentence; a full disk is named."""
     here = socket.gethostname()
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return (
-            f"the shared folder {session.root} is full, {here} could not write to it ({error}). "
+            f"the shared folder {session.root} is full, {here} could not write to it "
+            f"({os.strerror(error.errno or 0)}). "
             "Free some space and run the same command again: it resumes"
         )
     return f"{here} could not read or write a file ({error})"

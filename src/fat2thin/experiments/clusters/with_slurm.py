@@ -12,6 +12,7 @@ from fat2thin.experiments.clusters.options import SLURM, ClusterOptions, load_ex
 from fat2thin.experiments.clusters.shared_folder import Session
 from fat2thin.experiments.clusters.tasks import FAILED, INTERRUPTED, TaskResult, WorkerReport
 from fat2thin.experiments.clusters.with_ray import last_line
+from fat2thin.terminal_text import closest_first
 
 WORKERS = 8  # packs at a time by default
 _LOGS = "slurm"
@@ -105,7 +106,11 @@ def executor(options: ClusterOptions, folder: Path, readable: bool) -> Any:
             "from which jobs can be sent (--dry-run prints the text for sbatch anywhere)"
         )
     made = kind(folder, max_num_timeout=options.retries)
-    made.update_parameters(**parameters(options))
+    wanted, known = parameters(options), sorted(kind._valid_parameters())
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"--slurm has no {name!r}; there are {closest_first(name, known)}")
+    made.update_parameters(**wanted)
     return made
 
 

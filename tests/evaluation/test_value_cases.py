@@ -1,0 +1,68 @@
+"""The tabular problems with exact values, and a small study of coverage on one of them.
+
+`benchmarks/value.py` measures all cases and sizes; docs/results/value.md has its results.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+ROOT = Path(__file__).parents[2]
+LOGS = 200
+FALSE_ALARM = 1e-3
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import value
+        import value_cases
+
+        yield value, value_cases
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture(scope="module", params=["ladder", "cliff"])
+def problem(request, benchmark):
+    return getattr(benchmark[1], request.param)()
+
+
+def test_the_probabilities_are_probabilities(problem):
+    np.testing.assert_allclose(problem.chance.sum(axis=-1), 1.0)
+    np.testing.assert_allclose(problem.practice.sum(axis=-1), 1.0)
+    assert problem.chance.min() >= 0 and problem.start.sum() == pytest.approx(1.0)
+
+
+def test_cells_of_a_band_have_the_probabilities_of_scipy(problem, benchmark):
+    policy = benchmark[1].tabular_case(problem, "fix").policies()["shifted"]
+    low, high = (
+        np.asarray(end)[:, 0] for end in policy.support(np.arange(problem.levels)[:, None])
+    )
+    # Epanechnikov's density is Beta(2, 2) on the band.
+    cdf = scipy.stats.beta(2, 2, low[:, None], (high - low)[:, None]).cdf(problem.ends[None])
+    np.testing.assert_allclose(problem.cells(policy), np.diff(cdf, axis=1), atol=1e-4)
+
+
+def test_the_value_of_practice_is_the_mean_of_simulated_returns(problem):
+    log = jax.jit(problem.log, static_argnums=1)(jax.random.key(0), 20_000)
+    returns = np.asarray(log.reward) @ problem.discount ** np.arange(problem.horizon)
+    error = returns.std() / np.sqrt(returns.size)
+    # The probability of a false alarm is 6e-5.
+    assert abs(returns.mean() - problem.value(problem.practice)) < 4 * error
+
+
+def test_a_log_follows_the_cells_of_practice(problem):
+    log = jax.jit(problem.log, static_argnums=1)(jax.random.key(1), 2000)
+    here = np.asarray(log.here) > 0
+    level = np.asarray(log.observation)[here][:, 0].astype(int)
+    cell = np.searchsorted(problem.ends, np.asarray(log.action)[here][:, 0], side="right") - 1
+    width = np.diff(problem.ends)[cell]
+    expected = np.log(problem.practice[level, cell] / width)
+    np.testing.assert_allclose(np.asarray(log.log_density)[here], expected, rtol=1e-4)
