@@ -17,6 +17,8 @@
 * `effective_sample_size`, `surviving_episodes`: of the policy's importance weights, per step;
   `marginal_sample_size`, of the marginal weights; all in episodes. Empty where there are none.
 * `estimates`: what every estimator says about the policy, as `ValueRow`s.
+* `calibration`, `gain`: `value_pictures.Calibration` of the estimated density of each action, and
+  `value_pictures.GainByColumn`, where the gain comes from. Empty where there is nothing to show.
 * `notes`: sentences.
 
 `to_json()` has all of this, without nan. Values are Σ γ^t r_t over the horizon from the first
@@ -40,6 +42,12 @@ from fat2thin.evaluation.value_confidence import (
     Guarantee,
     confounding,
     guarantee,
+)
+from fat2thin.evaluation.value_pictures import (
+    Calibration,
+    GainByColumn,
+    calibration,
+    gain_by_column,
 )
 from fat2thin.evaluation.value_rows import (
     Judged,
@@ -97,6 +105,8 @@ class PolicyValue:
     surviving_episodes: tuple[int, ...]
     marginal_sample_size: tuple[float, ...]
     estimates: tuple[ValueRow, ...]
+    calibration: tuple[Calibration, ...]
+    gain: tuple[GainByColumn, ...]
     notes: tuple[str, ...]
 
     @property
@@ -241,6 +251,8 @@ def _report(
         surviving_episodes=own.surviving,
         marginal_sample_size=() if marginal is None else _numbers_of(marginal.effective),
         estimates=own.every,
+        calibration=calibration(question),
+        gain=gain_by_column(question, own),
         notes=(*_notes(question, policy, bound, hidden), *found.notes),
     )
 

@@ -96,6 +96,11 @@ class Question:
         """The estimated density of the logged actions, per unit of the padded actions."""
         return _of_behaviour(self.padded.episodes, bases_of(self.padded).states)
 
+    @property
+    def estimated(self) -> Behaviour | None:
+        """The estimated density, if a policy needed one."""
+        return vars(self).get("behaviour")
+
     @functools.cached_property
     def log_behaviour(self) -> ndarray:
         """The log density of the logged actions, in raw units."""
