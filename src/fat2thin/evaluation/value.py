@@ -27,7 +27,7 @@ states of the episodes, in the log's own units, and never outside `allowed`.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ import numpy as np
 from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.evaluation.held_out import FinishedRun
+from fat2thin.evaluation.padding import SMOOTHED
 from fat2thin.evaluation.unseen import Unseen, unseen_episodes
 from fat2thin.evaluation.value_confidence import (
     NEEDED,
@@ -253,7 +254,7 @@ def _report(
         estimates=own.every,
         calibration=calibration(question),
         gain=gain_by_column(question, own),
-        notes=(*_notes(question, policy, bound, hidden), *found.notes),
+        notes=(*_notes(question, rows, bound, hidden), *found.notes),
     )
 
 
@@ -278,8 +279,10 @@ def _verdict(policy: ValueRow, confidence: float) -> str:
 
 
 def _notes(
-    question: Question, policy: ValueRow, bound: Guarantee | None, hidden: Confounding | None
-) -> tuple[str, ...]:
+    question: Question, rows: Sequence[ValueRow], bound: Guarantee | None,
+    hidden: Confounding | None,
+) -> tuple[str, ...]:  # fmt: skip
+    policy = rows[0]
     low, high = question.allowed
     notes = [
         f"estimator: {ESTIMATORS[policy.estimator]}. Assumption: {ASSUMPTIONS[policy.estimator]}",
@@ -296,6 +299,7 @@ def _notes(
         notes.append(f"no guaranteed bound: it needs {NEEDED}")
     if hidden is not None and hidden.difference[0] > 0:
         notes.append(_of_confounding(hidden))
+    notes += [_of_constant(question, row) for row in rows if row.action is not None]
     if question.cut:
         notes.append(
             f"{100 * question.cut:.3g} % of the episodes were cut before step {question.horizon}; "
@@ -315,4 +319,15 @@ def _of_confounding(hidden: Confounding) -> str:
     return (
         "something unobserved may have made each logged action up to Γ times more or less likely: "
         f"the gain vanishes {gone}{shown} (Γ per step)"
+    )
+
+
+def _of_constant(question: Question, row: ValueRow) -> str:
+    """Return which action a constant is, and how it was chosen, in words."""
+    columns = zip(question.padded.dataset.action_columns, row.action or (), strict=True)
+    parts = (f"{column.name} {number:.3g} {column.unit}".strip() for column, number in columns)
+    return (
+        f"{row.name}: {', '.join(parts)}, chosen on other episodes than it is valued on. A policy "
+        f"with one action per state is valued with actions up to {SMOOTHED:g} standard deviations "
+        "of the logged actions away from it"
     )

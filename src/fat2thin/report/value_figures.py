@@ -70,14 +70,11 @@ def sample_size_figure(found: PolicyValue) -> Figure | None:
     axes = figure.subplots()
     for name, values, colour, needed in lines:
         if values:
-            # A line of zeros at the bottom of the axis would look like no line.
-            axes.plot(
-                np.arange(1, len(values) + 1), np.maximum(values, 0.5), color=colour, label=name
-            )
+            axes.plot(np.arange(1, len(values) + 1), values, color=colour, label=name)
             if needed is not None:
                 axes.axhline(needed, color=colour, linestyle=DASHED, label=f"needed: {needed:g}")
-    axes.set_yscale("log")
-    axes.set_ylim(0.45, max(2.0, 1.3 * found.episodes))
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_ylim(-0.1, max(2.0, 1.3 * found.episodes))
     axes.set_xlabel("step of the episode")
     axes.set_ylabel(f"episodes, of {found.episodes:,}")
     axes.legend(fontsize="small")
@@ -98,7 +95,7 @@ def calibration_figure(found: PolicyValue) -> Figure:
 
 
 def gain_figure(found: PolicyValue) -> Figure:
-    """Draw the gain over practice by fifths of the logged steps, for some columns."""
+    """Draw the gain over practice, by the fitted Q, in fifths of the logged steps."""
     figure, grid = panels(len(found.gain), (2.7, 2.4), (0.8, 0.6), sharey=True)
     for axes, one in zip(grid.flat, found.gain, strict=False):
         places = np.arange(len(one.gain))
@@ -108,7 +105,7 @@ def gain_figure(found: PolicyValue) -> Figure:
         axes.set_xticks(np.arange(len(ends)) - 0.5, ends, fontsize="small")
         axes.set_xlabel(_wrapped(one.column))
     for row in grid:
-        row[0].set_ylabel("gain per episode")
+        row[0].set_ylabel("gain per episode, by Q")
     return figure
 
 
