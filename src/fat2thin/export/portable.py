@@ -431,7 +431,8 @@ class Policy:
             below, above = self._neighbours(end["constant"])
             inward, outward = (below, above) if bound["upper"] else (above, below)
             if bound["strict"]:
-                inward = outward = np.nextafter(inward, real(sign * np.inf))
+                after = np.nextafter(inward, real(sign * np.inf))
+                inward = outward = after if inward else real(sign * self._info.tiny)
             return inward, outward
         value, margin = self._evaluate(end, state)
         inward, outward = value + real(sign) * margin, value - real(sign) * margin
@@ -456,7 +457,7 @@ class Policy:
         return holds
 
     def _true(self, condition: Any, state: Any) -> Any:
-        """Return where a condition is true; where rounding leaves it open, it counts as true."""
+        """Return where a condition is true; where rounding of a sum leaves it open, it is true."""
         if "parts" in condition:
             found = [self._true(part, state) for part in condition["parts"]]
             whole = found[0]
@@ -465,11 +466,13 @@ class Policy:
             return whole
         difference, strict = condition["difference"], condition["strict"]
         terms, zero = difference["terms"], self.dtype(0.0)
-        if len(terms) == 1 and abs(terms[0][1]) == 1.0:
+        if len(terms) == 1:
+            # A number is rounded as the column is, which it is compared with.
             ((place, factor),) = terms
-            value = state[place] * self.dtype(factor)
-            below, above = self._neighbours(-difference["constant"])
-            return value > below if strict else value >= above
+            value, number = state[place], self._nearest(-difference["constant"] / factor)
+            if factor > 0.0:
+                return value > number if strict else value >= number
+            return value < number if strict else value <= number
         value, margin = self._evaluate(difference, state)
         return value + margin > zero if strict else value + margin >= zero
 
@@ -484,16 +487,29 @@ class Policy:
             total, size = total + product, size + abs(product)
         if exact:
             return total, real(0.0)
-        share = (len(terms) + 3) * float(self._info.eps)
-        return total, size * real(share) + real(self._info.tiny)
+        share, tiny = (len(terms) + 3) * float(self._info.eps), real(len(terms) * self._info.tiny)
+        if linear["constant"] or not terms:
+            return total, size * real(share) + tiny
+        # A sum of products with 0 is exact.
+        zero = state[terms[0][0]] == real(0.0)
+        for place, _ in terms[1:]:
+            zero = zero & (state[place] == real(0.0))
+        return total, size * real(share) + self.xp.where(zero, real(0.0), tiny)
 
     def _neighbours(self, number: float) -> tuple[Any, Any]:
         """Return the largest number of the type at or below a number, and the smallest above."""
-        with np.errstate(over="ignore"):
-            near = self.dtype(number)
+        near, tiny = self._nearest(number), self._info.tiny
+        zero = self.dtype(0.0)
+        if 0.0 < abs(number) < tiny:  # programs may round such numbers to 0
+            return (zero, tiny) if number > 0.0 else (-tiny, zero)
         below = near if float(near) <= number else np.nextafter(near, self.dtype(-np.inf))
         above = near if float(near) >= number else np.nextafter(near, self.dtype(np.inf))
         return below, above
+
+    def _nearest(self, number: float) -> Any:
+        """Return a number in the type; what is too large becomes infinite."""
+        with np.errstate(over="ignore"):
+            return self.dtype(number)
 
     # Transforms of columns, and small helpers
 

@@ -133,7 +133,8 @@ class AllowedActions:
     def _compared(self, difference: Linear, states: States) -> tuple[ndarray, ndarray]:
         """Return bounds of a difference whose sign decides a comparison.
 
-        One column against a number is compared exactly; a subnormal number may count as zero.
+        One column against a number is compared exactly, after the number is rounded to the type; a
+        subnormal number may count as zero.
         """
         if len(difference.terms) == 1 and abs(difference.terms[0][1]) == 1.0:
             ((place, factor),) = difference.terms
@@ -143,9 +144,9 @@ class AllowedActions:
             ends = factor * low, factor * high
             exact = np.minimum(*ends), np.maximum(*ends)
             # Compared with the number and not added to it: a sum would be rounded.
+            number = float(self.arithmetic.kind(-difference.constant))
             return tuple(  # type: ignore[return-value]
-                np.sign(end + 0.0) if not difference.constant else _sign(end, -difference.constant)
-                for end in exact
+                np.sign(end + 0.0) if not number else _sign(end, number) for end in exact
             )
         return self._linear(difference, states)
 

@@ -43,11 +43,13 @@ def interval(
         difference = condition.difference
         least, most = sums(difference)
         if len(difference.terms) == 1 and abs(difference.terms[0][1]) == 1.0:
-            # A column is compared with a number exactly; an end at zero may be subnormal.
+            # A column is compared exactly with a number of its type; an end at zero may be
+            # subnormal.
             ((place, factor),) = difference.terms
             a = np.where(low[:, place] == 0.0, -tiny, low[:, place])
             b = np.where(high[:, place] == 0.0, tiny, high[:, place])
-            number = -difference.constant
+            kind = np.float32 if unit > 2.0**-53 else np.float64
+            number = float(kind(-difference.constant))
             least = np.minimum(factor * a, factor * b)
             most = np.maximum(factor * a, factor * b)
             least, most = (np.sign((end > number) * 1.0 - (end < number)) for end in (least, most))
