@@ -49,13 +49,8 @@ def measure(reward: str, seed: int) -> dict[str, float]:
     """Return mean returns by policy and way of acting, and how far the seeds agree."""
     name = f"treatment/{reward}"
     log, task = data.load(name, seed), treatment.by_name(name)
-    options = {
-        "steps": STEPS,
-        "seeds": SEEDS,
-        "settings_from": "auto",
-        "task": "none",
-        "holdout": 0.0,
-    }
+    options = {"steps": STEPS, "seeds": SEEDS, "settings_from": "auto", "task": "none"}
+    options["holdout"] = 0.0
     run = fat2thin.train("fttpo", log, **options)
 
     def score(policy: fat2thin.policies.Policy, way: type) -> float:

@@ -192,7 +192,7 @@ def sampling() -> Table:
 
 
 def _on_patients(name: str, log: Dataset, **options: Any) -> list[float]:
-    run = fat2thin.train("fttpo", log, seeds=SEEDS, task="none", **options)
+    run = fat2thin.train("fttpo", log, seeds=SEEDS, holdout=0.0, task="none", **options)
     task = treatment.by_name(name)
     found = [
         treatment.rollout(jax.random.key(1), Sampled(run.policy(one)), task, PATIENTS)

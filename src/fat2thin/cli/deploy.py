@@ -111,8 +111,10 @@ def decide(
 def export(
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     /,
-    to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="numpy|onnx|c|stablehlo ...")],
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")],
+    to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="numpy|onnx|c|stablehlo ...")] = (
+        "numpy",
+    ),
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     seed: int | None = None,
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     distance: float = 1.0,
@@ -131,7 +133,7 @@ def export(
     Args:
         folder: Run folder. All seeds decide together.
         to: Formats to write.
-        out: New folder.
+        out: New folder; export in the run folder by default.
         seed: Export one seed instead of all.
         limits: TOML file with a table [limits] to put around the policy.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
@@ -139,11 +141,14 @@ def export(
         fallback: Action of referred states, one number per action; by default that of the limits,
             or nan.
         certificate: Certificate of this policy, whose hash the export names.
-        dossier: Dossier of this policy, whose hash the export names.
+        dossier: Dossier of this policy, whose hash the export names; by default dossier.json in the
+            run folder, if it is about this very policy.
     """
     from fat2thin.export.folder import export_run
     from fat2thin.policies.decision import Thresholds, with_referral
+    from fat2thin.runs.dossier_file import dossier_about
 
+    out = folder / "export" if out is None else out
     words = ["fat2thin", "export", str(folder), "--to", *to, "--out", str(out)]
     options = {
         "seed": (seed, None), "limits": (limits, None), "distance": (distance, 1.0),
@@ -156,6 +161,7 @@ def export(
         run = read_run(folder, limits)
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
         action = None if fallback is None else read_value(fallback)
+        dossier = dossier_about(folder, policy) if dossier is None else dossier
         metadata = export_run(
             run, out, to, seed, fallback=action, command=shlex.join(words),
             certificate=certificate, dossier=dossier, policy=policy,
@@ -163,6 +169,8 @@ def export(
     for name, stamp in metadata["files"].items():
         print(f"{printable(out / name)}  {stamp['bytes']:,} bytes")
     print(f"sampling: {metadata['sampling']['how']}")
+    if dossier is not None:
+        print(f"names the dossier {printable(dossier)}")
 
 
 def map_states(

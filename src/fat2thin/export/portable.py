@@ -431,8 +431,9 @@ class Policy:
             below, above = self._neighbours(end["constant"])
             inward, outward = (below, above) if bound["upper"] else (above, below)
             if bound["strict"]:
-                after = np.nextafter(inward, real(sign * np.inf))
-                inward = outward = after if inward else real(sign * self._info.tiny)
+                # At 0 a normal number, because others are rounded to 0.
+                further = np.nextafter(inward, real(sign * np.inf))
+                inward = outward = real(sign * self._info.tiny) if inward == 0.0 else further
             return inward, outward
         value, margin = self._evaluate(end, state)
         inward, outward = value + real(sign) * margin, value - real(sign) * margin
@@ -467,12 +468,12 @@ class Policy:
         difference, strict = condition["difference"], condition["strict"]
         terms, zero = difference["terms"], self.dtype(0.0)
         if len(terms) == 1:
-            # A number is rounded as the column is, which it is compared with.
+            # One column against a number, which is rounded as the column is.
             ((place, factor),) = terms
-            value, number = state[place], self._nearest(-difference["constant"] / factor)
+            number = self._nearest(-difference["constant"] / factor)
             if factor > 0.0:
-                return value > number if strict else value >= number
-            return value < number if strict else value <= number
+                return state[place] > number if strict else state[place] >= number
+            return state[place] < number if strict else state[place] <= number
         value, margin = self._evaluate(difference, state)
         return value + margin > zero if strict else value + margin >= zero
 
@@ -481,27 +482,25 @@ class Policy:
         real, terms = self.dtype, linear["terms"]
         exact = not linear["constant"] and [abs(factor) for _, factor in terms] == [1.0]
         total = self.xp.zeros_like(state[0]) + real(linear["constant"])
-        size = abs(total)
+        size, zero = abs(total), None
         for place, factor in terms:
             product = real(factor) * state[place]
             total, size = total + product, size + abs(product)
+            none = state[place] == real(0.0)
+            zero = none if zero is None else zero & none
         if exact:
             return total, real(0.0)
-        share, tiny = (len(terms) + 3) * float(self._info.eps), real(len(terms) * self._info.tiny)
-        if linear["constant"] or not terms:
-            return total, size * real(share) + tiny
-        # A sum of products with 0 is exact.
-        zero = state[terms[0][0]] == real(0.0)
-        for place, _ in terms[1:]:
-            zero = zero & (state[place] == real(0.0))
-        return total, size * real(share) + self.xp.where(zero, real(0.0), tiny)
+        # A product too small for the type becomes 0; the sum of products with 0 is exact.
+        tiny = real(len(terms) * float(self._info.tiny))
+        tiny = self.xp.where(zero, real(0.0), tiny) if linear["constant"] == 0.0 else tiny
+        share = (len(terms) + 3) * float(self._info.eps)
+        return total, size * real(share) + tiny
 
     def _neighbours(self, number: float) -> tuple[Any, Any]:
         """Return the largest number of the type at or below a number, and the smallest above."""
-        near, tiny = self._nearest(number), self._info.tiny
-        zero = self.dtype(0.0)
-        if 0.0 < abs(number) < tiny:  # programs may round such numbers to 0
-            return (zero, tiny) if number > 0.0 else (-tiny, zero)
+        near, tiny = self._nearest(number), self.dtype(self._info.tiny)
+        if 0.0 < abs(number) < tiny:  # programs round such numbers to 0
+            return (self.dtype(0.0), tiny) if number > 0.0 else (-tiny, self.dtype(0.0))
         below = near if float(near) <= number else np.nextafter(near, self.dtype(-np.inf))
         above = near if float(near) >= number else np.nextafter(near, self.dtype(np.inf))
         return below, above
