@@ -1,6 +1,6 @@
 """The rules by which an estimate is refused, with the reason. All are computed from the log alone.
 
-`benchmarks/` and docs/results/ have the study that they were fixed with.
+`benchmarks/value.py` judges them on problems with known values.
 """
 
 import dataclasses

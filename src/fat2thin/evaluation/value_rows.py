@@ -79,7 +79,7 @@ class Question:
     @property
     def known(self) -> ndarray:
         """A mask of the padded episodes that are episodes of the log."""
-        return np.asarray(self.padded.episodes.is_episode) > 0
+        return np.asarray(self.padded.episodes.here)[:, 0] > 0
 
     @property
     def has_densities(self) -> bool:
