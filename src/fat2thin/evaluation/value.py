@@ -192,16 +192,16 @@ def value(
     of_seeds = []
     if seeds and not isinstance(policy, Policy):
         of_seeds = [(f"seed {seed}", policy.policy(seed=seed)) for seed in policy.spec.seeds]
-    # Policies are asked about the log in blocks, which count as they are read.
+    # The log is read for every policy, which counts once, and its estimate counts as twice as much.
     cells = found.dataset.observation.size
-    long_work.expect(cells * (len(policies) + len(of_seeds) + constant))
+    long_work.expect(cells * (3 * (len(policies) + len(of_seeds)) + 6 * constant))
     own = judge_policy(question, policies.pop("policy"), "policy", "policy")
     rows = [own.row]
     rows += [judge_policy(question, one, name, "seed").row for name, one in of_seeds]
     rows.append(practice_row(question))
     if constant:
         rows.append(constant_row(question))
-        long_work.did(cells)
+        long_work.did(6 * cells)
     rows += [judge_policy(question, one, name, "run").row for name, one in policies.items()]
     bound = guarantee(question, own.estimates, found.unseen, reward_range is not None)
     return _report(question, tuple(rows), own, found, bound)
@@ -259,7 +259,7 @@ def _report(
 
 
 def _numbers_of(array: Any) -> tuple[float, ...]:
-    return tuple(map(float, array))
+    return tuple(map(float, np.nan_to_num(array)))
 
 
 def _verdict(policy: ValueRow, confidence: float) -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy import ndarray
 
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 from fat2thin.evaluation import refusal
@@ -188,7 +189,10 @@ def bases_of(padded: Padded) -> Bases:
 
 def judge_policy(question: Question, policy: Policy, name: str, kind: str) -> Judged:
     """Return the rows of a policy."""
-    return _judged(question, actions_of(policy, question.padded), {"name": name, "kind": kind})
+    actions = actions_of(policy, question.padded)
+    found = _judged(question, actions, {"name": name, "kind": kind})
+    long_work.did(2 * question.padded.dataset.observation.size)
+    return found
 
 
 def _judged(question: Question, actions: Actions, fields: Mapping[str, Any]) -> Judged:
@@ -266,8 +270,10 @@ def _numbers(question: Question, scores: ndarray, practice: ndarray | None) -> d
 
 def practice_row(question: Question) -> ValueRow:
     """Return the row of logged practice."""
-    numbers = _numbers(question, question.practice[question.known], None)
-    return ValueRow(PRACTICE, "practice", "returns", **numbers)
+    scores = question.practice[question.known]
+    if refused := refusal.too_few_episodes(len(scores)):
+        return ValueRow(PRACTICE, "practice", "returns", refused=refused)
+    return ValueRow(PRACTICE, "practice", "returns", **_numbers(question, scores, None))
 
 
 def constant_row(question: Question) -> ValueRow:
