@@ -84,7 +84,7 @@ def test_a_seed_does_not_depend_on_the_others(tiny_world, folder):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["cubic@500", "quadratic@500", "cubic@1000"])
 def test_a_window_of_a_tenth_gives_returns_within_the_interval_of_the_whole_log(name):
-    """Student's interval at 99 % over six seeds; a window that does not move is far outside."""
+    """Student's interval at 99 % over six seeds."""
     log, task = load_log(f"treatment/{name}", 0), treatment.by_name(f"treatment/{name}")
     returns = []
     for window in (0, log.rows // 10):
