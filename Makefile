@@ -28,7 +28,7 @@ PYTEST = $(TESTING) -m pytest -n $(JOBS) --maxprocesses 4 --dist loadfile
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
 
-demo: setup ## learn a dosing policy and draw it, into demo/ (about a minute)
+demo: setup ## learn dosing policies, draw one, and make a dossier of one, into demo/ (about two minutes)
 	@$(ON_CPU) $(BIN)/python -m fat2thin demo --out demo
 
 test: lint ## lint, then every quick test and a sample of the slow ones

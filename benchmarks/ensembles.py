@@ -50,6 +50,7 @@ def measure(reward: str, seed: int) -> dict[str, float]:
     name = f"treatment/{reward}"
     log, task = data.load(name, seed), treatment.by_name(name)
     options = {"steps": STEPS, "seeds": SEEDS, "settings_from": "auto", "task": "none"}
+    options["holdout"] = 0.0
     run = fat2thin.train("fttpo", log, **options)
 
     def score(policy: fat2thin.policies.Policy, way: type) -> float:

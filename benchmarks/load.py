@@ -103,7 +103,7 @@ def environments(folder: Path) -> str:
     began = time.perf_counter()
     run = fat2thin.train(
         "fttpo", str(folder / "pendulum.npz"), steps=100, hidden=(16,), evaluate_every=50,
-        settings_from="default",
+        settings_from="default", seeds=1, holdout=0.0,
         episodes=64, task="Pendulum-v1", out=folder / "environments", progress=Silent(),
     )  # fmt: skip
     played = run.about["rollouts"]

@@ -94,6 +94,7 @@ def measure(reward: str, episodes: int, seed: int) -> dict[str, Any]:
     name = f"treatment/{reward}"
     log, task = data.load(f"{name}@{episodes}", seed), treatment.by_name(name)
     options = {"steps": STEPS, "seeds": SEEDS, "settings_from": "auto", "task": "none"}
+    options["holdout"] = 0.0
     policy = fat2thin.train("fttpo", log, **options).policy()
     constant = stored_references()[task]["best constant"].measures["dose_mean"]
     at = jax.jit(lambda out: play(policy, constant, task, out))

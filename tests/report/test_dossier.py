@@ -14,14 +14,16 @@ import fat2thin
 from fat2thin import data
 from fat2thin.cli.main import main
 from fat2thin.data.operations import learned_and_held_out
-from fat2thin.report.dossier import assemble, provenance
+from fat2thin.evaluation.value import value
+from fat2thin.report.dossier import assemble, bounds, provenance
 from fat2thin.report.dossier.answer import QUESTIONS, number, percent, plain_numbers
 from fat2thin.report.dossier.assemble import Request, make_dossier
 from fat2thin.report.dossier.behaviour import describe
 from fat2thin.report.dossier.influence import measure_influence
 from fat2thin.report.dossier.subject import open_subject
 from fat2thin.report.dossier.twin import verify_dossier
-from fat2thin.runs.dossier_file import dossier_hash
+from fat2thin.runs.dossier_file import dossier_about
+from fat2thin.safety import verify_certificate
 from report.dossier_runs import LIMITS, short_run, write_log
 
 SHORT = 0.01  # minutes: too few for the value and the certificate
@@ -65,10 +67,10 @@ def test_facts_agree_with_the_policy_asked_row_by_row(run, content, held_out):
     assert doing["inside"] == pytest.approx(inside.mean(), abs=1e-9)
     assert content["answers"][4]["facts"]["referred"] == pytest.approx(1 - acts.mean())
     every = np.asarray(data.load(run.spec.dataset).action, float)
-    reach = np.quantile(low[acts], 0.01), np.quantile(high[acts], 0.99)
     given = logged[:, 0] - every.min()
-    can = (reach[0] <= logged[:, 0]) & (logged[:, 0] <= reach[1])
-    assert doing["carried"] == pytest.approx(given[can].sum() / given.sum(), rel=1e-6)
+    carried = given[inside].sum() / given.sum()
+    assert doing["carried"] == pytest.approx(carried, rel=1e-6)
+    assert doing["proportion"] == pytest.approx(carried / inside.mean(), rel=1e-6)
     assert doing["largest_found"] == pytest.approx([high[acts].max()])
     centres = np.stack(
         [np.asarray(run.policy(seed).act(held_out.observation)) for seed in (0, 1, 2)]
@@ -87,9 +89,9 @@ def test_columns_are_ranked_by_how_far_each_alone_moves_the_band(run):
         subject.judged.observation[:, 0], np.linspace(0.05, 0.95, 9), method="nearest"
     )
     ends = []
-    for value in values:
+    for one in values:
         changed = states.copy()
-        changed[:, 0] = value
+        changed[:, 0] = one
         ends.append(np.asarray(run.policy().support(changed)[1]))
     assert found.highest[0] == pytest.approx(np.ptp(ends, axis=0).mean(axis=0), rel=1e-4)
     total = (found.highest + found.centre)[:, 0]
@@ -139,7 +141,6 @@ def test_the_page_names_its_twin_and_loads_nothing(made):
 
 def test_verify_finds_what_no_longer_belongs_together(run, made, tmp_path, capsys):
     assert verify_dossier(made.twin).passed
-    assert dossier_hash(run.folder) == made.sha256
     main(["verify", str(made.twin)])
     assert "ok" in capsys.readouterr().out
     other = tmp_path / "other"
@@ -159,17 +160,64 @@ def test_a_run_trained_again_is_another_run(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     run = fat2thin.load(tmp_path / "run")
     made = make_dossier(run, Request(run.folder, minutes=SHORT))
-    assert dossier_hash(run.folder) == made.sha256
+    assert dossier_about(run.folder, run.policy()) == made.twin
+    assert dossier_about(run.folder, run.policy(seed=0)) is None
     state = run.folder / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\1")
     assert verify_dossier(made.twin)["run"].result == "FAILED"
     about = run.folder / "run.json"
     about.write_text(about.read_text().replace('"seconds": ', '"seconds": 1'))
-    assert dossier_hash(run.folder) is None
+    assert dossier_about(run.folder, run.policy()) is None
 
 
 def content_of(made):
     return json.loads(made.twin.read_text())
+
+
+def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
+    subject = open_subject(run)
+    influence = measure_influence(subject)
+    facts = describe(subject, influence).facts
+    answer, made = bounds.largest_dose(subject, influence, facts, 6.0, "again")
+    draw, ranges = np.random.default_rng(0), np.array(subject.ranges)
+    states = draw.uniform(ranges[:, 0], ranges[:, 1], (10_000, 3))
+    low, high = (np.asarray(end)[:, 0] for end in run.policy().support(states))
+    assert answer.facts["certified_low"][0] <= low.min()
+    assert high.max() <= answer.facts["certified_high"][0] == made.high[0]
+    assert answer.facts["inside"] is True and not answer.not_run
+    first, *_ = influence.varied(subject)
+    name, label = (getattr(run.columns.observation[first], one) for one in ("name", "label"))
+    table = answer.tables[f"by_{name}"]
+    for row in table.rows:
+        ends = [float(end) for end in row[label].split(" to ")]
+        there = (states[:, first] >= ends[0]) & (states[:, first] <= ends[1])
+        assert row["proven: never below"] <= low[there].min() + 1e-6
+        assert row["proven: never above"] >= high[there].max() - 1e-6
+    assert len(table.rows) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_whole_dossier_has_value_and_certificate_and_verifies(run, tmp_path):
+    made = make_dossier(run, Request(run.folder, minutes=3.0), tmp_path / "whole.html")
+    content = content_of(made)
+    worth = value(run)
+    assert content["answers"][3]["facts"]["gain_low"] == worth.policy.difference_bound
+    assert content["answers"][3]["facts"]["gain"] == worth.policy.difference
+    assert content["certificate"] == "whole.certificate.json"
+    found = verify_dossier(made.twin)
+    assert {one.result for one in found.checks} == {"ok"}
+    assert verify_certificate(tmp_path / "whole.certificate.json").passed
+    (tmp_path / "whole.certificate.json").write_text("{}")
+    assert verify_dossier(made.twin)["certificate"].result == "FAILED"
+
+
+def test_an_export_made_afterwards_names_the_dossier(run, made, capsys):
+    main(["export", str(run.folder)])
+    assert f"names the dossier {made.twin}" in capsys.readouterr().out
+    metadata = json.loads((run.folder / "export" / "metadata.json").read_text())
+    assert metadata["dossier"]["sha256"] == made.sha256
+    main(["verify", str(run.folder / "export"), "--dossier", str(made.twin)])
 
 
 def test_limits_are_put_around_the_policy(run, tmp_path):
@@ -228,8 +276,14 @@ def test_a_policy_that_cannot_give_the_large_doses_does_not_carry_what_was_given
     )
     vars(subject)["bands"] = bands
     facts = describe(subject, influence).facts
-    assert facts["carried"] < 0.1
-    assert facts["inside"] == pytest.approx(0.9, abs=0.01)
+    assert facts["inside"] == facts["covered"] == pytest.approx(0.9, abs=0.01)
+    assert facts["carried"] < 0.1 and facts["proportion"] < 0.1
+    # A narrow band that leaves out doses whatever their size is no reason against a policy.
+    logged = np.random.default_rng(0).uniform(0.0, 2.0, logged.shape)
+    low, high = np.full_like(logged, 0.9), np.full_like(logged, 1.1)
+    vars(subject)["bands"] = dataclasses.replace(bands, logged=logged, low=low, high=high)
+    facts = describe(subject, influence).facts
+    assert facts["inside"] < 0.15 and facts["proportion"] == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

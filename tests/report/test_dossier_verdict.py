@@ -17,7 +17,8 @@ from fat2thin.report.dossier.verdict import (
 )
 
 GOOD = {
-    1: {"carried": 0.8, "carried_action": "", "moved": 0.5, "at_edge": 0.1, "beyond": 0.0},
+    1: {"proportion": 0.9, "carried": 0.4, "covered": 0.44, "carried_action": "", "moved": 0.5,
+        "at_edge": 0.1, "beyond": 0.0},
     2: {"inside": True, "certified_words": "0.1 to 1.4 mg"},
     3: {},
     4: {"gain_low": 0.2, "gain_high": 0.6, "gain_level": "95 %", "unit": "points",
@@ -59,9 +60,9 @@ def test_all_rules_that_hold_make_a_policy_ready_for_review():
         (4, {"calibration": None}, UNKNOWN),
         (2, {"inside": None, "certified_words": None}, UNKNOWN),
         (2, {"inside": False}, FAILS),
-        (1, {"carried": 0.49}, ATTENTION),
-        (1, {"carried": 0.2}, FAILS),
-        (1, {"carried": None}, UNKNOWN),
+        (1, {"proportion": 0.49}, ATTENTION),
+        (1, {"proportion": 0.2}, FAILS),
+        (1, {"proportion": None}, UNKNOWN),
         (1, {"moved": 0.01}, ATTENTION),
         (1, {"at_edge": 1.0}, ATTENTION),
         (1, {"beyond": 0.05}, ATTENTION),
@@ -84,7 +85,7 @@ def test_each_rule_alone_changes_the_verdict(question, facts, state):
 @pytest.mark.parametrize(
     ("question", "facts"),
     [
-        (1, {"carried": rules.CARRIED}), (1, {"at_edge": rules.MOST_AT_EDGE}),
+        (1, {"proportion": rules.CARRIED}), (1, {"at_edge": rules.MOST_AT_EDGE}),
         (5, {"referred": rules.MOST_REFERRED}), (6, {"agree": rules.AGREE}),
         (7, {"judged_episodes": rules.FEWEST_EPISODES}), (4, {"possible": rules.POSSIBLE}),
     ],
@@ -94,5 +95,5 @@ def test_a_rule_holds_at_its_threshold(question, facts):
 
 
 def test_a_number_that_is_not_finite_is_not_known():
-    assert changed(1, carried=np.nan) == [UNKNOWN]
-    assert "not known" in judged(1, carried=np.nan)[2].measured
+    assert changed(1, proportion=np.nan) == [UNKNOWN]
+    assert "no logged action" in judged(1, proportion=np.nan)[2].measured

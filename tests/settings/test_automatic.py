@@ -53,6 +53,10 @@ def made_up_log(noisy):
     )
 
 
+ALONE = {"seeds": 1, "holdout": 0.0}
+"""What a data set with a name gets by default."""
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """A noisy log."""
@@ -110,12 +114,39 @@ def test_a_small_predictable_log_gets_its_own_settings(clear, limit, most, found
     assert resolve("auto", "fttpo", clear) == found
 
 
+def test_your_own_log_gets_seeds_and_held_out_episodes(path, asked, caplog):
+    with caplog.at_level(logging.WARNING):
+        fat2thin.train("fttpo", path)
+        fat2thin.train("fttpo", path, steps=7, seeds=[2], holdout=0.5)
+        fat2thin.train("fttpo", "treatment/quadratic", task="none")
+    own, given, named = asked
+    assert (own.seeds, own.holdout, own.steps) == ((0, 1, 2, 3, 4), 0.2, 2_500)
+    assert own.to_json()["seeds"] == [0, 1, 2, 3, 4] and own.to_json()["holdout"] == 0.2
+    assert (given.seeds, given.holdout, given.steps) == ((2,), 0.5, 7)
+    assert (named.seeds, named.holdout) == ((0,), 0.0)
+    lines = [record.message.split("\n")[0] for record in caplog.records]
+    assert lines[0] == (
+        "Chosen for your own log: 5 seeds, 20 % of the episodes held out, 2,500 updates per seed "
+        "(--seeds, --holdout, --steps to change)."
+    )
+    assert not any(line.startswith("Chosen") for line in lines[1:])
+
+
+def test_a_log_of_one_episode_has_nothing_to_hold_out(tmp_path, asked, caplog):
+    one = str(tmp_path / "one.npz")
+    data.save_npz(data.load("treatment/cubic@1"), one)
+    with caplog.at_level(logging.WARNING):
+        fat2thin.train("fttpo", one)
+    assert asked[0].holdout == 0.0 and len(asked[0].seeds) == 5
+    assert "no episode held out, because there is only one" in caplog.text
+
+
 def test_other_algorithms_get_their_defaults_on_scaled_logs(clear, asked, limit):
     for most, origin in ((ROWS, "small-clear"), (ROWS - 1, "large")):
         limit(most)
         for algorithm in ALGORITHMS:
             assert resolve("auto", algorithm, clear) == origin
-        fat2thin.train("iql", clear, steps=3)
+        fat2thin.train("iql", clear, steps=3, **ALONE)
         assert asked.pop() == make_spec("iql", clear, steps=3, settings_from=origin)
         assert_scaled(make_spec("iql", clear, steps=3, settings_from=origin))
         assert settings_for("iql", origin) == {}
@@ -177,7 +208,7 @@ def test_given_settings_override_those_for_automatic(path, asked):
 
 
 def test_a_given_config_is_not_changed(path, asked):
-    fat2thin.train("iql", path, steps=2, config=IQL)
+    fat2thin.train("iql", path, steps=2, config=IQL, **ALONE)
     assert asked == [make_spec("iql", path, steps=2, config=IQL)]
 
 
@@ -205,7 +236,7 @@ def test_algorithms_add_their_own_settings_for():
 
 def test_a_registered_algorithm_keeps_its_defaults(path, asked):
     assert resolve("auto", "stand_in", path) == "default"
-    fat2thin.train("stand_in", path, steps=2)
+    fat2thin.train("stand_in", path, steps=2, **ALONE)
     assert asked == [make_spec("stand_in", path, steps=2)]
     with pytest.raises(ValueError, match=r"'small' is known for .*, fttpo, .* not for stand_in"):
         settings_for("stand_in")
@@ -273,14 +304,14 @@ def test_the_note_names_the_log_its_rows_the_settings_and_the_way_out(path):
 
 def test_automatic_settings_for_are_logged(path, clear, asked, caplog):
     with caplog.at_level(logging.WARNING):
-        fat2thin.train("iql", path)
-        fat2thin.train("fttpo", clear)
+        fat2thin.train("iql", path, steps=2, **ALONE)
+        fat2thin.train("fttpo", clear, steps=2, **ALONE)
     assert [record.message for record in caplog.records] == [
         sentence("iql", path, "small"), sentence("fttpo", clear, "small-clear"),
     ]  # fmt: skip
     caplog.clear()
-    fat2thin.train("iql", path, settings_from="small")
-    fat2thin.train("iql", path, settings_from="default", steps=2)
+    fat2thin.train("iql", path, settings_from="small", steps=2, **ALONE)
+    fat2thin.train("iql", path, settings_from="default", steps=2, **ALONE)
     assert not caplog.records and len(asked) == 4
 
 
@@ -398,7 +429,7 @@ def test_given_settings_drop_automatic_ones_without_effect(
 
 
 def test_dropped_settings_are_logged_even_with_explicit_settings_for(path, asked, caplog):
-    fat2thin.train("fttpo", path, settings_from="small", actor_loss="exact")
+    fat2thin.train("fttpo", path, settings_from="small", actor_loss="exact", steps=2, **ALONE)
     assert [record.message for record in caplog.records] == [
         "Not used, because a given setting rules them out: kept_mass=0.3."
     ]

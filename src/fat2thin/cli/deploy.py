@@ -71,6 +71,9 @@ def decide(
                 raise ValueError(f"{file}: tables are written as {suffixes}")
             if file.exists() and not overwrite:
                 raise ValueError(f"{file} exists; --overwrite replaces it")
+        files = [file.resolve() for file in (states, out, cases) if file is not None]
+        if len({*files}) < len(files):
+            raise ValueError("the states, --out and --cases must be different files")
         if cases is not None and log is None:
             raise ValueError("--cases needs the log: give its name or path with --log")
         policy: Policy | DeployedPolicy
@@ -108,8 +111,10 @@ def decide(
 def export(
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     /,
-    to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="numpy|onnx|c|stablehlo ...")],
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")],
+    to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="numpy|onnx|c|stablehlo ...")] = (
+        "numpy",
+    ),
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     seed: int | None = None,
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     distance: float = 1.0,
@@ -128,7 +133,7 @@ def export(
     Args:
         folder: Run folder. All seeds decide together.
         to: Formats to write.
-        out: New folder.
+        out: New folder; export in the run folder by default.
         seed: Export one seed instead of all.
         limits: TOML file with a table [limits] to put around the policy.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
@@ -136,12 +141,14 @@ def export(
         fallback: Action of referred states, one number per action; by default that of the limits,
             or nan.
         certificate: Certificate of this policy, whose hash the export names.
-        dossier: Dossier of this policy, whose hash the export names.
+        dossier: Dossier of this policy, whose hash the export names; by default dossier.json in the
+            run folder, if it is about this very policy.
     """
     from fat2thin.export.folder import export_run
     from fat2thin.policies.decision import Thresholds, with_referral
-    from fat2thin.training import load
+    from fat2thin.runs.dossier_file import dossier_about
 
+    out = folder / "export" if out is None else out
     words = ["fat2thin", "export", str(folder), "--to", *to, "--out", str(out)]
     options = {
         "seed": (seed, None), "limits": (limits, None), "distance": (distance, 1.0),
@@ -151,10 +158,10 @@ def export(
     for name, (value, default) in options.items():
         words += [f"--{name}", str(value)] if value != default else []
     with plain_errors(ValueError):
-        run = load(folder)
+        run = read_run(folder, limits)
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
-        policy = policy if limits is None else policy.with_limits(limits)
         action = None if fallback is None else read_value(fallback)
+        dossier = dossier_about(folder, policy) if dossier is None else dossier
         metadata = export_run(
             run, out, to, seed, fallback=action, command=shlex.join(words),
             certificate=certificate, dossier=dossier, policy=policy,
@@ -162,6 +169,8 @@ def export(
     for name, stamp in metadata["files"].items():
         print(f"{printable(out / name)}  {stamp['bytes']:,} bytes")
     print(f"sampling: {metadata['sampling']['how']}")
+    if dossier is not None:
+        print(f"names the dossier {printable(dossier)}")
 
 
 def map_states(
@@ -211,7 +220,10 @@ def map_states(
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
         if "observation" not in run.columns.ranges:
             raise ValueError(f"{folder} was written by an earlier version: train again for a map")
-        fixed = {name: float(value) for name, value in read_settings(at).items()}
+        fixed = read_settings(at)
+        for name, value in fixed.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+                raise ValueError(f"--at {name}={value}: this must be a number")
         names = [column.name for column in policy.action_columns]
         if action is not None and action not in names:
             hint = did_you_mean(action, names)

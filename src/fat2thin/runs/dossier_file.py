@@ -4,6 +4,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from fat2thin.policies.plain import plain_policy
+from fat2thin.policies.policy import Policy
 from fat2thin.runs import files
 from fat2thin.runs.files import DamagedError
 from fat2thin.runs.folder import RUN
@@ -38,9 +40,11 @@ def run_hash(folder: Path) -> str:
     return hashlib.sha256(contents).hexdigest()
 
 
-def dossier_hash(folder: Path) -> str | None:
-    """Return the SHA-256 of the dossier in a run folder; None without one about this very run."""
+def dossier_about(folder: Path, policy: Policy) -> Path | None:
+    """Return the dossier in a run folder, if it is about this run and this very policy."""
     path = folder / DOSSIER
-    if not is_dossier(path) or read_dossier(path)["hashes"]["run"] != run_hash(folder):
+    if not is_dossier(path):
         return None
-    return hashlib.sha256(files.read(path, files.LARGEST_JSON)).hexdigest()
+    hashes = read_dossier(path)["hashes"]
+    same = hashes["run"] == run_hash(folder)
+    return path if same and hashes["policy"] == plain_policy(policy).policy_hash else None

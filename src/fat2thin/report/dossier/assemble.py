@@ -1,12 +1,14 @@
 """Make the dossier of a run: answer every question within a time budget, judge, write."""
 
 import dataclasses
+import hashlib
 import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from fat2thin import __version__
 from fat2thin.policies.plain import NotPlainError, plain_policy
@@ -20,6 +22,8 @@ from fat2thin.report.dossier.twin import write_twin
 from fat2thin.report.dossier.verdict import Finding, judge, verdict
 from fat2thin.runs.dossier_file import DOSSIER, is_dossier, run_hash
 from fat2thin.runs.result import Run, load
+from fat2thin.safety.certificate_file import save_certificate
+from fat2thin.safety.certify import Certificate
 
 MINUTES = 5.0
 """Time that a dossier takes at most by default, on two cores and for a log of 100,000 rows."""
@@ -110,17 +114,24 @@ def make_dossier(
     clock = _Clock(request.minutes, begin)
     with clock.part("reading run and log"):
         subject = open_subject(run, request.log, request.limits)
-    influence, answers = _answers(subject, request, clock)
+    influence, answers, proof = _answers(subject, request, clock)
     facts = {place: answer.facts for place, answer in enumerate(answers, start=1)}
     findings = judge(facts)
+    hashes = _hashes(subject)
+    certificate = twin.with_name(f"{twin.stem}.certificate.json")
+    where = os.path.relpath(run.folder, twin.parent)
+    if proof is not None:
+        save_certificate(proof, certificate, {"folder": where, "seed": None, "ensemble": None})
+        hashes["certificate"] = hashlib.sha256(certificate.read_bytes()).hexdigest()
     content = {
         "title": f"Dossier: {run.spec.algorithm} on {subject.name}",
         "version": __version__,
         "command": request.command(),
-        "run": os.path.relpath(run.folder, twin.parent),
+        "run": where,
         "log": subject.given or run.spec.dataset,
-        "certificate": None,
-        "hashes": _hashes(subject),
+        "certificate": None if proof is None else certificate.name,
+        "hashes": hashes,
+        "weight_hash": hashes["weights"],
         "verdict": verdict(findings),
         "findings": [one._asdict() for one in findings],
         "answers": [
@@ -149,8 +160,14 @@ def refuse_existing(page: Path, twin: Path) -> None:
         raise ValueError(f"{twin} exists and is not the twin of a dossier; choose another file")
 
 
-def _answers(subject: Subject, request: Request, clock: _Clock) -> tuple[Influence, list[Answer]]:
-    """Return the columns that matter most, and the answers to all questions."""
+class _Found(NamedTuple):
+    influence: Influence
+    answers: list[Answer]
+    certificate: Certificate | None
+
+
+def _answers(subject: Subject, request: Request, clock: _Clock) -> _Found:
+    """Return the columns that matter most, the answers to all questions, and the certificate."""
     run, folder = subject.run, shlex.quote(str(request.folder))
     with clock.part("asking the policy in every judged state"):
         _ = subject.bands
@@ -167,12 +184,12 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> tuple[Influen
         value = worth.worth(subject, others, clock.left, again)
     with clock.part("certificate"):
         again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
-        largest = bounds.largest_dose(subject, influence, doing.facts, clock.left, again)
+        largest, proof = bounds.largest_dose(subject, influence, doing.facts, clock.left, again)
     commands = [provenance.training_command(run, str(request.folder)), request.command()]
     with clock.part("checking the log"):
         made = provenance.origin(subject, _hashes(subject), commands)
     answers = [doing, largest, obeying, value, refusing, agreeing, made]
-    return influence, [*answers, _doubts(subject, answers)]
+    return _Found(influence, [*answers, _doubts(subject, answers)], proof)
 
 
 def _doubts(subject: Subject, answers: Sequence[Answer]) -> Answer:
@@ -185,7 +202,9 @@ def _hashes(subject: Subject) -> dict[str, str | None]:
     run = subject.run
     assert run.folder is not None
     try:
-        policy = plain_policy(subject.policy).policy_hash
+        plain = plain_policy(subject.policy)
+        policy, weights = plain.policy_hash, plain.weight_hash
     except NotPlainError:
-        policy = ""
-    return {"run": run_hash(run.folder), "policy": policy, "log": subject.log.sha256}
+        policy = weights = ""
+    log = subject.log.sha256
+    return {"run": run_hash(run.folder), "policy": policy, "weights": weights, "log": log}

@@ -17,7 +17,6 @@ SHOWN_COLUMNS = 6  # columns of a state that are shown: those that move the band
 FEWEST_ROWS, FEWEST_EPISODES = 20, 3
 """Of a group of logged steps whose numbers may be shown."""
 _TAILS = (0.05, 0.95)
-_FAR = (0.01, 0.99)  # ends of what the policy can give, over states
 
 
 def describe(subject: Subject, influence: Influence) -> Answer:
@@ -145,18 +144,19 @@ def _shares(subject: Subject) -> dict[str, Any]:
     """Return the facts that the rules about the doses read; the worst action dimension counts."""
     bands, policy = subject.bands, subject.policy
     acts = bands.acts
-    names = ("carried", "moved", "at_edge", "beyond")
+    names = ("proportion", "carried", "covered", "moved", "at_edge", "beyond")
     if not acts.any():
         return {**dict.fromkeys(names), "inside": 0.0, "carried_action": ""}
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
     logged = np.asarray(subject.log.action[:], np.float64)
     range_low, range_high = logged.min(axis=0), logged.max(axis=0)
     low, high, width = bands.low[acts], bands.high[acts], box[1] - box[0]
-    amount = bands.logged - range_low
-    reach = np.quantile(low, _FAR[0], axis=0), np.quantile(high, _FAR[1], axis=0)
-    can = (reach[0] <= bands.logged) & (bands.logged <= reach[1])
-    total = amount.sum(axis=0)
-    carried = np.where(total > 0, (amount * can).sum(axis=0) / np.where(total > 0, total, 1), 1.0)
+    amount, inside = bands.logged - range_low, bands.inside
+    total, covered = amount.sum(axis=0), inside.mean(axis=0)
+    carried = (amount * inside).sum(axis=0) / np.where(total > 0, total, 1.0)
+    # Of doses that were left out at random, as large a share as of the steps.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        proportion = np.where(total > 0, carried / covered, 1.0)
     middle = (low + high) / 2.0
     spread = np.diff(np.quantile(bands.logged, _TAILS, axis=0), axis=0)[0]
     moved = np.diff(np.quantile(middle, _TAILS, axis=0), axis=0)[0]
@@ -165,13 +165,13 @@ def _shares(subject: Subject) -> dict[str, Any]:
     beyond = ((low < range_low - tiny) | (high > range_high + tiny)).mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(spread > 0, moved / spread, np.where(moved > 0, np.inf, 1.0))
-    least = int(carried.argmin())
+    least = int(np.nan_to_num(proportion, nan=np.inf).argmin())
     several = len(carried) > 1
     return {
-        "inside": float(bands.inside.all(axis=1).mean()),
-        "carried": float(carried.min()), "moved": float(min(share.max(), 1e6)),
+        "inside": float(inside.all(axis=1).mean()),
+        "proportion": float(proportion[least]), "carried": float(carried[least]),
+        "covered": float(covered[least]), "moved": float(min(share.max(), 1e6)),
         "carried_action": policy.action_columns[least].name if several else "",
         "at_edge": float(at_edge.max()), "beyond": float(beyond.max()),
-        "reach_low": reach[0].tolist(), "reach_high": reach[1].tolist(),
         "largest_found": high.max(axis=0).tolist(), "smallest_found": low.min(axis=0).tolist(),
     }  # fmt: skip

@@ -24,15 +24,15 @@ FEW_VALUES = 6  # values of a column up to which each has its own line
 
 def largest_dose(
     subject: Subject, influence: Influence, found: Mapping[str, Any], seconds: float, command: str
-) -> Answer:
-    """Return the answer to the second question; `found` are the facts of the first.
+) -> tuple[Answer, Certificate | None]:
+    """Return the answer to the second question, and the certificate that it rests on.
 
-    `seconds` is the time that is left: half of it proves bounds over the range of the log, half
-    the table by the columns that move the band most.
+    `found` are the facts of the first question. `seconds` is the time that is left: half of it
+    proves bounds over the range of the log, half the tables by the columns that matter most.
     """
     if seconds < LEAST_SECONDS:
         why = f"it takes at least {LEAST_SECONDS:.0f} s, and {max(seconds, 0):.0f} s were left"
-        return _without(subject, found, NotRun("the certificate", why, command))
+        return _without(subject, found, NotRun("the certificate", why, command)), None
     try:
         made = certify(
             subject.policy, {}, gap=GAP, seconds=min(seconds / 2.0, MOST_SECONDS),
@@ -40,12 +40,12 @@ def largest_dose(
         )  # fmt: skip
     except NotCertified as error:
         why = str(error).removeprefix("not certified: ")
-        return _without(subject, found, NotRun("the certificate", why, command))
+        return _without(subject, found, NotRun("the certificate", why, command)), None
     tables = [
         _by_column(subject, place, min(seconds / 4.0, MOST_SECONDS))
         for place in influence.varied(subject)[:TABLED]
     ]
-    return _with(subject, made, [one for one in tables if one is not None], found)
+    return _with(subject, made, [one for one in tables if one is not None], found), made
 
 
 def _without(subject: Subject, found: Mapping[str, Any], missing: NotRun) -> Answer:

@@ -25,9 +25,11 @@ AGREE = 0.90
 HARDLY_AGREE = 0.50
 """Below this, what the policy does depends more on the random seed than on the log."""
 CARRIED = 0.50
-"""Share of everything that was given which the doses of the policy must carry: most of it."""
+"""Of what was given, the share in the bands, relative to the share of the steps in the bands. It is
+1 for a policy that leaves out doses whatever their size; at least half of that is asked for."""
 HARDLY_CARRIED = 0.25
-"""Below this, three quarters of everything that was given is beyond the policy's reach."""
+"""Below this, the policy covers the steps in which little was given, and not the doses that treat:
+three quarters of what its share of the steps should carry is missing."""
 POSSIBLE = 0.99
 """Share of states whose Q must lie within what rewards allow: rounding and rare states aside."""
 HARDLY_POSSIBLE = 0.50
@@ -121,15 +123,22 @@ def _bounds(facts: Facts) -> Finding:
 
 
 def _carried(facts: Facts) -> Finding:
-    share = facts[1].get("carried")
+    found = facts[1]
+    share = found.get("proportion")
+    action = f" of {found['carried_action']}" if found.get("carried_action") else ""
+    measured = (
+        f"its bands contain {percent(found['covered'])} of the logged steps, but "
+        f"{percent(found['carried'])} of everything{action} that was given above the lowest logged "
+        f"dose: {number(share)} of its share"
+        if _known(share)
+        else "its bands contain no logged action"
+    )
     return Finding(
-        "The doses that it can give carry most of what was given",
-        _at_least(share, CARRIED, HARDLY_CARRIED),
-        f"{percent(share)} of everything given above the lowest logged dose"
-        + (f" ({facts[1]['carried_action']})" if facts[1].get("carried_action") else ""),
-        1,
-        f"At least {percent(CARRIED)}. The rule fails below {percent(HARDLY_CARRIED)}: the policy "
-        "then leaves out the doses that treat, however many small ones it covers.",
+        "The doses that it can give carry what was given, and not only the small ones",
+        _at_least(share, CARRIED, HARDLY_CARRIED), measured, 1,
+        f"At least {CARRIED:g} of its share: a policy that leaves out doses of any size has 1. "
+        f"The rule fails below {HARDLY_CARRIED:g}: the policy then leaves out the doses that "
+        "treat, however many small ones it covers.",
     )  # fmt: skip
 
 
