@@ -16,7 +16,7 @@ from fat2thin.report.dossier.subject import Subject
 from fat2thin.runs.result import Run
 from fat2thin.tables import Table
 
-SECONDS, SECONDS_PER_ROW = 20.0, 1.5e-3
+SECONDS, SECONDS_PER_ROW = 15.0, 1.5e-3
 """Time that the value of one policy takes at least, and per judged row, on two cores."""
 MOST_STATES = 20_000  # states in which Q is compared with what rewards allow
 SLACK = 0.01
