@@ -4,11 +4,12 @@
     python benchmarks/value.py --run                   measure every case (about an hour of a core)
     python benchmarks/value.py --run --cases NAME ...  measure some cases, keep the others
 
-For each case of `value_cases.py` and each size of log, fresh logs are drawn in one compiled program,
-and every estimator values every policy on each of them. The tables compare with the true values:
-bias, width and coverage of 95 % intervals, one-sided lower bounds, false claims to be better than
-practice, and the share refused. The summaries are in docs/results/value.json; --raw FILE keeps the
-numbers of every log.
+For each case of `value_cases.py` and each size of log, fresh logs are drawn in one compiled
+program, and every estimator values every policy on each of them. The tables compare with the true
+values: bias, width and coverage of 95 % intervals, one-sided lower bounds, false claims to be
+better than practice, and the share refused. "shown" is what `value` shows: the first estimator of
+its order that is not refused. fitted_q is never shown: its interval lacks the error of the fit. The
+summaries are in docs/results/value.json; --raw FOLDER keeps the numbers of every log.
 """
 
 import argparse
@@ -24,20 +25,25 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 from jax import Array, lax
-from value_cases import Case, Log, Truth, cases
 
 from fat2thin.evaluation import refusal
+from fat2thin.evaluation.estimators.behaviour import behaviour_density
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes, value_bounds
-from fat2thin.evaluation.estimators.estimates import draw_bases, estimates
+from fat2thin.evaluation.estimators.estimates import estimates
+from fat2thin.evaluation.estimators.features import draw_bases
+from fat2thin.evaluation.estimators.fitted_q import design, fit
 from fat2thin.evaluation.estimators.intervals import bootstrap
+from fat2thin.evaluation.estimators.marginal import marginal_scores
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.padding import DRAWS
-from fat2thin.evaluation.value_rows import MOST_UNITS, ROWS_PER_UNIT
+from fat2thin.evaluation.value_rows import MOST_UNITS, ORDER, ROWS_PER_UNIT
 from fat2thin.policies.policy import Policy
 from fat2thin.tables import Table
+from value_cases import Case, Log, Truth, cases
 
 RESULTS = Path("docs/results/value.json")
-ESTIMATORS = ("marginal", "balanced", "doubly_robust", "importance", "fitted_q")
+ESTIMATORS = ("marginal", "doubly_robust", "importance", "estimated", "fitted_q")
+"""`estimated` is the marginal one without propensities: with the estimated density of behaviour."""
 LOGS = {200: 500, 1_000: 500, 20_000: 20}
 """Logs per size."""
 AT_ONCE = 50  # logs per call
@@ -94,15 +100,19 @@ def prepared(log: Log, policies: dict[str, Policy], key: Array) -> tuple:
             )
         )
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *every)
-    return episodes, stacked, jnp.where(log.here > 0, log.log_density, 0.0)
+    # The estimated density is one of standardised actions.
+    per_unit = jnp.sum(jnp.log(action_scale))
+    return episodes, stacked, jnp.where(log.here > 0, log.log_density, 0.0), per_unit
 
 
 def estimated(
-    episodes: Episodes, policies: Actions, behaviour: Array, case: Case, rows: int, key: Array
+    given: tuple, case: Case, rows: int, key: Array, names: tuple[str, ...]
 ) -> dict[str, Array]:
     """Return the numbers of every policy and estimator on one log."""
+    episodes, policies, behaviour, per_unit = given
     units = int(np.clip(rows // ROWS_PER_UNIT, 16, MOST_UNITS))
-    bases = draw_bases(jax.random.key(0), episodes, units)
+    columns = episodes.observation.shape[-1], episodes.action.shape[-1]
+    bases = draw_bases(jax.random.key(0), *columns, units)
     logged = episodes.here > 0
     least = jnp.min(jnp.where(logged, episodes.reward, jnp.inf))
     most = jnp.max(jnp.where(logged, episodes.reward, -jnp.inf))
@@ -112,20 +122,32 @@ def estimated(
     last = jnp.take_along_axis(episodes.continuation, length[:, None] - 1, axis=1)[:, 0]
     cut = jnp.mean((length < case.horizon) & (last > 0))
 
+    guessed = behaviour_density(episodes, bases.states).log_density - per_unit
+
     def of_policy(actions: Actions) -> tuple[Array, Array]:
         found = estimates(episodes, actions, behaviour, bases, bounds, case.discount)
-        scores = jnp.stack([getattr(found, name).scores for name in ESTIMATORS])
+        assert actions.log_density is not None
+        inside = episodes.here * jnp.isfinite(actions.log_density)
+        # What no name asks for is not compiled.
+        ratio = jnp.where(inside > 0, jnp.exp(actions.log_density - guessed), 0.0)
+        features = design(episodes, actions, bases.both)
+        fitted = fit(features, case.discount, bounds)
+        without = marginal_scores(
+            episodes, actions, bases, features, fitted, ratio, case.discount, bounds
+        )
+        every = found._asdict() | {"estimated": without}
+        scores = jnp.stack([every[name].scores for name in names])
         nothing, sure = jnp.zeros(()), jnp.full((), jnp.inf)
         facts = []
-        for name in ESTIMATORS:
-            one = getattr(found, name)
+        for name in names:
+            one = every[name]
             weighted = name != "fitted_q"
             of_histories = name in ("importance", "doubly_robust")
             facts.append(jnp.stack([
                 jnp.min(one.effective) if weighted else sure,
-                one.surviving[-1] if of_histories else sure,
+                one.surviving[-1] if of_histories else jnp.sum(inside),
                 found.fitted_q.clipped, cut,
-                one.correction if name in ("marginal", "balanced") else nothing,
+                one.correction if name in ("marginal", "estimated") else nothing,
                 bounds[-1, 0], bounds[-1, 1], largest(one.scores),
             ]))  # fmt: skip
         return scores, jnp.stack(facts)
@@ -149,7 +171,14 @@ def largest(scores: Array) -> Array:
     return jnp.max(squares) / jnp.maximum(jnp.sum(squares), 1e-30)
 
 
-def study(case: Case, rows: int, logs: int, policies: dict[str, Policy]) -> dict[str, np.ndarray]:
+def study(
+    case: Case,
+    rows: int,
+    logs: int,
+    policies: dict[str, Policy],
+    at_once: int = AT_ONCE,
+    names: tuple[str, ...] = ESTIMATORS,
+) -> dict[str, np.ndarray]:
     """Return the numbers of all logs, stacked."""
     episodes = case.episodes(rows)
 
@@ -164,15 +193,15 @@ def study(case: Case, rows: int, logs: int, policies: dict[str, Policy]) -> dict
     @jax.jit
     def judge(given: tuple, keys: Array) -> dict[str, Array]:
         def one(given: tuple) -> dict[str, Array]:
-            (log, actions, behaviour), key = given
-            return estimated(log, actions, behaviour, case, rows, key)
+            of_log, key = given
+            return estimated(of_log, case, rows, key, names)
 
         return lax.map(one, (given, keys))
 
     found = []
     keys = jax.random.split(jax.random.key(rows), logs)
-    for first in range(0, logs, AT_ONCE):
-        given = jax.device_get(draw(keys[first : first + AT_ONCE]))
+    for first in range(0, logs, at_once):
+        given = jax.device_get(draw(keys[first : first + at_once]))
         number = len(given[0].here)
         with jax.enable_x64(True):
             doubled = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), given)
@@ -196,7 +225,6 @@ def cells_of(case: Case, rows: int, raw: dict[str, np.ndarray]) -> dict[tuple[st
     found = {}
     names = raw["policies"].tolist()
     for place, policy in enumerate(names):
-        of_policy = []
         for kind, estimator in enumerate(ESTIMATORS):
             evidence = dict(zip(EVIDENCE, raw["facts"][:, place, kind].T, strict=True))
             value, difference = raw["value"][:, place, kind], raw["difference"][:, place, kind]
@@ -209,8 +237,8 @@ def cells_of(case: Case, rows: int, raw: dict[str, np.ndarray]) -> dict[tuple[st
                 refused,
             )
             found[policy, estimator] = cell
-            of_policy.append(cell)
         # As in `value`: the first that is not refused.
+        of_policy = [found[policy, estimator] for estimator in ORDER]
         order = np.argmin([cell.refused for cell in of_policy], axis=0)
         pick = functools.partial(_pick, of_policy, order)
         found[policy, "shown"] = Cell(pick("value"), pick("difference"), {}, pick("refused"))
@@ -226,7 +254,8 @@ def refusals(
     estimator: str, estimates: np.ndarray, evidence: dict[str, np.ndarray], episodes: int
 ) -> np.ndarray:
     """Return which estimates `fat2thin value` refuses."""
-    found = []
+    # The other two are judged by the rules of the marginal estimator.
+    rule, found = estimator if estimator in ORDER else "marginal", []
     for number, estimate in enumerate(estimates):
         facts = {name: float(of_logs[number]) for name, of_logs in evidence.items()}
         one = refusal.Evidence(
@@ -238,7 +267,7 @@ def refusals(
             clipped=facts["clipped"],
             cut=facts["cut"],
         )
-        found.append(refusal.reason(estimator, one) is not None)
+        found.append(refusal.reason(rule, one) is not None)
     return np.array(found)
 
 
@@ -251,16 +280,16 @@ def summary(
     numbers = raw["practice"]
     nothing = Cell(numbers, np.zeros_like(numbers), {}, np.zeros(len(numbers), bool))
     found.append(
-        given | {"policy": "practice", "estimator": "returns"} | _row(nothing, practice, 0)
+        given | {"policy": "practice", "estimator": "returns"} | row_of(nothing, practice, 0)
     )
     for (policy, estimator), cell in cells_of(case, rows, raw).items():
         gain = truths[policy].value - practice
-        row = _row(cell, truths[policy].value, gain)
+        row = row_of(cell, truths[policy].value, gain)
         found.append(given | {"policy": policy, "estimator": estimator} | row)
     return found
 
 
-def _row(cell: Cell, truth: float, gain: float) -> dict[str, Any]:
+def row_of(cell: Cell, truth: float, gain: float) -> dict[str, Any]:
     kept = ~cell.refused
     value, difference = cell.value[kept], cell.difference[kept]
     inside = (value[:, 1] <= truth) & (truth <= value[:, 2])
@@ -349,7 +378,8 @@ def measure(case: Case, folder: Path, sizes: dict[int, int]) -> list[dict[str, A
     for rows, logs in sizes.items():
         raw = study(case, rows, logs, policies)
         raw["policies"] = np.array([*policies])
-        np.savez_compressed(folder / f"{case.name.replace('/', '-')}-{rows}.npz", **raw)
+        arrays: dict[str, Any] = raw
+        np.savez_compressed(folder / f"{case.name.replace('/', '-')}-{rows}.npz", **arrays)
         found += summary(case, rows, raw, truths)
         print(f"{case.name}, {rows} rows: {time.process_time() - began:.0f} s", flush=True)
     return found

@@ -6,7 +6,7 @@ log was drawn. Their values are exact on the two tabular problems, and simulated
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -203,7 +203,7 @@ def _ward_truths(ward: Ward, policies: dict[str, Policy]) -> dict[str, Truth]:
     return {name: _simulate(functools.partial(returns, act=act)) for name, act in acts.items()}
 
 
-def ward_case(ward: Ward, widths: dict[str, tuple[float, ...]], steps: float, half: str) -> Case:
+def ward_case(ward: Ward, widths: Mapping[str, tuple[float, ...]], steps: float, half: str) -> Case:
     """Return a ward; the bands lie around practice, around the guideline, or between them."""
     box = ward.action_low, ward.action_high
 

@@ -1,5 +1,7 @@
 """Test configuration: a cache of compiled programs, and a rotating sample of the slow tests."""
 
+import atexit
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +35,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Deterministic examples, and no deadline: the first example compiles.
 hypothesis.settings.register_profile("fat2thin", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fat2thin")
+
+
+def pytest_collection_finish():
+    """Search for garbage seldom: modules, tests and compiled programs stay, and there are many."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 10, 10)
+    atexit.register(gc.freeze)
 
 
 @pytest.fixture

@@ -46,9 +46,9 @@ KINDS = {
 MEAN, SCALE = np.array([1.5, 60.0, 0.3], np.float32), np.array([0.9, 20.0, 1.2], np.float32)
 
 
-def network_of(key, hidden, sharpness):
+def network_of(key, hidden, sharpness, inputs=3, actions=2):
     """A network with larger weights and biases than a fresh one."""
-    network = PolicyNetwork(key, 3, action_size=2, hidden=hidden)
+    network = PolicyNetwork(key, inputs, action_size=actions, hidden=hidden)
     leaves, structure = jax.tree.flatten(network)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(leaves))
     noisy = [
@@ -126,6 +126,14 @@ def ends(policy, states):
     return _ends(policy, jnp.asarray(states[:, : len(OBSERVATION)], jnp.float32), last)
 
 
+def blocks(policy, states, size=20_000):
+    """Yield the most extreme actions of the policy at blocks of states."""
+    for start in range(0, len(states), size):
+        low, high = map(np.asarray, ends(policy, states[start : start + size]))
+        if not np.isnan(low).all():
+            yield np.nanmin(low, axis=0), np.nanmax(high, axis=0)
+
+
 def attacked(policy, box, rng, count=256, steps=6):
     """The most extreme actions that samples, then steps along their slopes, find."""
     low, high = np.asarray(box.low), np.asarray(box.high)
@@ -158,3 +166,22 @@ def _gradient(policy, seen, last, upper, action):
         return jnp.nansum(jnp.where(upper, high, low)[:, action])
 
     return jax.grad(total)(seen)
+
+
+CASES = [
+    {"kind": "sparse", "rules": "linear"},
+    {"kind": "sparse", "rules": "rate", "transformed": True},
+    {"kind": "sparse", "rules": "cap", "members": 3, "rule": "consensus"},
+    {"kind": "sparse", "rules": "stop", "members": 2},
+    {"kind": "clip", "hidden": (5, 5, 5)},
+    {"kind": "deterministic", "rules": "fallback"},
+    {"kind": "squashed", "rules": "equal"},
+    {"kind": "sparse", "rules": "fallback", "members": 5, "rule": "median", "transformed": True},
+    {"kind": "sparse", "rules": "none", "members": 4, "rule": "consensus", "hidden": (12,)},
+    {"kind": "sparse", "rules": "equal", "hidden": (16, 16)},
+]
+
+
+def named(case):
+    """The name of a case in a test's id."""
+    return "-".join(map(str, case.values()))

@@ -10,9 +10,9 @@ import jax
 class QuicklyCompiled:
     """A jitted function that LLVM optimises little on a CPU; elsewhere it is like `jax.jit`.
 
-    Level 1 is simple optimisations, 0 none. Neither changes how XLA fuses operations. With level 1
-    all bits were those of the default; with 0 they are only where no function such as `tanh` is
-    computed (`tests/engine/test_quick_compilation.py`).
+    Level 1 is simple optimisations, 0 none. Neither changes how XLA fuses operations, but level 1
+    may change the bits of sums over many numbers, and 0 those of functions such as `tanh`. Use it
+    where `tests/engine/test_quick_compilation.py` shows that the result keeps all bits.
     """
 
     def __init__(self, function: Callable, level: int = 1, **options: Any) -> None:

@@ -337,7 +337,7 @@ def test_a_file_that_is_cut_while_it_is_in_use_is_an_error(folder, tmp_path):
     np.testing.assert_array_equal(log.reward[:10], read_mapped(folder).reward[:10])
     log = read_mapped(copied(folder, tmp_path))
     os.truncate(place / "reward.npy", 200)
-    with pytest.raises(ValueError, match=r"reward\.npy was cut while it was in use"):
+    with pytest.raises(OSError, match=r"reward\.npy was cut while it was in use"):
         log.reward[:10]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +23,10 @@ def batch_rows(data, log=0, number=0):
     return np.concatenate(columns, axis=1)
 
 
-def log_of(tiny_world, rows=ROWS, seed=0):
+def log_of(tiny_world, rows=ROWS, seed=0, starts=None):
     """Return a log in which most next observations are the row below, in uneven episodes."""
     dataset = tiny_world.dataset(rows=rows, seed=seed)
-    starts = np.unique([0, 7, 8, *range(31, rows, 37)])
+    starts = np.unique([0, 7, 8, *range(31, rows, 37)]) if starts is None else np.asarray(starts)
     following = np.roll(dataset.observation, -1, axis=0)
     following[np.append(starts[1:], rows) - 1] += 1.0
     changes = {"next_observation": following, "episode_start": starts}
@@ -86,6 +87,54 @@ def test_every_update_draws_from_the_rows_of_its_window(window, next_action, tin
                 expected, found = np.delete(expected, ends, 0), np.delete(found, ends, 0)
             np.testing.assert_array_equal(found, expected)
     there.close()
+
+
+ODD = {
+    "one_episode": [0],
+    "single_rows": range(400),
+    "pairs": range(0, 400, 2),
+    "cut_ends_last": [0, 200, 396, 397, 398, 399],
+    "ends_of_blocks": range(0, 400, 6),
+}
+
+
+@pytest.mark.parametrize("starts", ODD.values(), ids=ODD)
+def test_odd_episodes_come_into_the_window_as_they_are(starts, tiny_world):
+    dataset = log_of(tiny_world, rows=400, starts=starts)
+    whole = batch_rows(on_device([dataset]))
+    there, (log,) = window_on(dataset, window=96)
+    for start in (0, 200):
+        data = there.at(start, LONGEST)
+        for number in (start, start + LONGEST - 1):
+            first = log.stay.first(number)
+            order = [log.order[one % log.blocks.number] for one in range(first, first + HELD)]
+            rows = [log.blocks.start(one) + np.arange(log.blocks.size) for one in order]
+            expected = whole[np.concatenate(rows)]
+            np.testing.assert_array_equal(batch_rows(data, 0, number), expected)
+    there.close()
+
+
+def test_blocks_are_read_by_another_thread_as_soon_as_the_one_before_has_come(
+    tiny_world, monkeypatch
+):
+    """A block takes longer to read than a chunk to compute, where a window is large."""
+    readers, read = [], StreamedLog.read
+
+    def noted(log, number):
+        readers.append(threading.current_thread())
+        return read(log, number)
+
+    monkeypatch.setattr(StreamedLog, "read", noted)
+    window, (log,) = window_on(log_of(tiny_world), window=320)
+    assert log.stay.updates / HELD > 2  # a block comes in less often than a chunk ends
+    for start in range(0, 400, 2):
+        window.at(start, 2)
+        next_block = log.order[(log.stay.first(start + 1) + HELD) % log.blocks.number]
+        assert (0, next_block) in window._coming or next_block in window._there[0].values()
+    window.close()
+    # Only the first window is read by the thread that computes.
+    assert readers.count(threading.main_thread()) == HELD
+    assert len(readers) > HELD + log.blocks.number
 
 
 @pytest.mark.parametrize(("rows", "window"), [(10_000, 1600), (530, 53)])

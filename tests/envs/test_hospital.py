@@ -150,7 +150,7 @@ def test_a_log_is_read_by_its_name():
     first = data.load("hospital/insulin@20", 3)
     assert first.sha256 == data.load("hospital/insulin@20", 3).sha256
     assert first.sha256 != data.load("hospital/insulin@20", 4).sha256
-    assert first.episode_start.size == 20 and first.propensity is not None
+    assert first.episode_start.size == 20 and first.propensity_is_density
     assert first.observation_columns[0].label == "glucose (mg/dL)"
     hidden = data.load("hospital/sepsis-hidden@5")
     assert hidden.propensity is None and hidden.action_size == 2

@@ -3,35 +3,36 @@
 `benchmarks/value.py` measures all cases and sizes; docs/results/value.md has its results.
 """
 
+import importlib
 import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
 ROOT = Path(__file__).parents[2]
-LOGS = 200
+LOGS, ROWS = 200, 400
 FALSE_ALARM = 1e-3
 
 
 @pytest.fixture(scope="module")
-def benchmark():
+def on_path():
+    """Make the modules in benchmarks/ importable."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import value
-        import value_cases
+    yield
+    sys.path.remove(str(ROOT / "benchmarks"))
 
-        yield value, value_cases
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+
+@pytest.fixture(scope="module")
+def cases(on_path):
+    return importlib.import_module("value_cases")
 
 
 @pytest.fixture(scope="module", params=["ladder", "cliff"])
-def problem(request, benchmark):
-    return getattr(benchmark[1], request.param)()
+def problem(request, cases):
+    return getattr(cases, request.param)()
 
 
 def test_the_probabilities_are_probabilities(problem):
@@ -40,8 +41,8 @@ def test_the_probabilities_are_probabilities(problem):
     assert problem.chance.min() >= 0 and problem.start.sum() == pytest.approx(1.0)
 
 
-def test_cells_of_a_band_have_the_probabilities_of_scipy(problem, benchmark):
-    policy = benchmark[1].tabular_case(problem, "fix").policies()["shifted"]
+def test_cells_of_a_band_have_the_probabilities_of_scipy(problem, cases):
+    policy = cases.tabular_case(problem, "fix").policies()["shifted"]
     low, high = (
         np.asarray(end)[:, 0] for end in policy.support(np.arange(problem.levels)[:, None])
     )
@@ -66,3 +67,28 @@ def test_a_log_follows_the_cells_of_practice(problem):
     width = np.diff(problem.ends)[cell]
     expected = np.log(problem.practice[level, cell] / width)
     np.testing.assert_allclose(np.asarray(log.log_density)[here], expected, rtol=1e-4)
+
+
+def test_intervals_cover_the_exact_value(cases):
+    """The probability of a false alarm is `FALSE_ALARM` if the coverage is exactly 95 %."""
+    study = importlib.import_module("value")
+    case = cases.tabular_case(cases.ladder(), "fix")
+    policies = {"near": case.policies()["near"]}
+    truths = case.truths(policies)
+    names = "marginal", "fitted_q"
+    raw = study.study(case, ROWS, LOGS, policies, at_once=LOGS, names=names)
+    gain = truths["near"].value - truths["practice"].value
+    least = scipy.stats.binom(LOGS, 0.95).ppf(FALSE_ALARM / 6)
+
+    def covered(numbers, truth):
+        inside = (numbers[:, 1] <= truth) & (truth <= numbers[:, 2])
+        return inside.sum(), (numbers[:, 3] <= truth).sum()
+
+    counts = [
+        *covered(raw["practice"], truths["practice"].value),
+        *covered(raw["value"][:, 0, 0], truths["near"].value),
+        *covered(raw["difference"][:, 0, 0], gain),
+    ]
+    assert min(counts) >= least, counts
+    # The test can fail: intervals without the error of the fit are far too short.
+    assert covered(raw["value"][:, 0, 1], truths["near"].value)[0] < least

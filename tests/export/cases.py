@@ -1,19 +1,26 @@
-"""Policies to export: every family, with and without limits, transforms and several seeds."""
+"""Policies to export, and their answers by JAX and SciPy: what exports are compared with."""
 
+import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fat2thin.columns import Column, Transform
+from fat2thin.columns import Column, Transform, inverse_transform, transform
 from fat2thin.data import Dataset
 from fat2thin.data.coverage import summarise_states
+from fat2thin.export.contents import contents_of, synthetic_states
+from fat2thin.export.portable import LEAST_TAIL, REASONS, Answer
+from fat2thin.export.rounding import RoundingBound
 from fat2thin.policies import families
 from fat2thin.policies.decision import Thresholds, with_referral
 from fat2thin.policies.ensemble import ensemble_of
 from fat2thin.policies.networks import PolicyNetwork
+from fat2thin.policies.plain import plain_family, plain_policy
 from fat2thin.policies.policy import unit_policy
+from fat2thin.report.page_policies import quantile
 
 COLUMNS = {
     False: (
@@ -98,8 +105,6 @@ def one_policy(family, transformed, seed, hidden=(16, 16)):
 @functools.cache
 def policy(family="sparse", variant="plain", members=3):
     """Return a policy as `run.policy()` would, with a summary of the log."""
-    import dataclasses
-
     transformed = "transforms" in variant
     if "ensemble" in variant:
         # Alike, so that most of their bands overlap.
@@ -121,3 +126,108 @@ def policy(family="sparse", variant="plain", members=3):
     made = dataclasses.replace(made, observation_columns=observation, action_columns=action)
     made = with_referral(made, coverage(transformed), Thresholds(1.0, 0.1))
     return made.with_limits(LIMITS) if "limits" in variant else made
+
+
+SHARES = np.array([0.0, LEAST_TAIL, 0.5, 1.0 - 2.0**-24, 1.0], np.float32)
+
+
+class Case(NamedTuple):
+    """A policy with states and the answers that exports must give."""
+
+    contents: object
+    states: object
+    expected: Answer
+    """By JAX and SciPy; the action also where the state is referred."""
+    near: np.ndarray
+    """States so close to a threshold or a condition that rounding decides."""
+    ends_bound: np.ndarray
+    action_bound: np.ndarray
+
+
+def case_of(policy, count, seed=1):
+    """Return the states of a policy and its answers, by JAX and SciPy alone."""
+    contents = contents_of(plain_policy(policy))
+    states = synthetic_states(contents, count, seed)
+    states.uniform[: 2 * len(SHARES)] = np.tile(SHARES, 2)[:, None]
+    with np.errstate(all="ignore"):
+        decided = policy.decide(states.observation, last=states.last)
+        valid = ~decided.because["invalid input"]
+        last = None if states.last is None else states.last[valid]
+        seen = states.observation[valid]
+        centre = np.full(states.uniform.shape, np.nan)
+        low, high, action = centre.copy(), centre.copy(), centre.copy()
+        ends = policy.support(seen, last)
+        box = np.asarray(policy.low), np.asarray(policy.high)
+        low[valid], high[valid] = (np.clip(np.asarray(end), *box) for end in ends)
+        centre[valid] = type(policy).act_and_agree(policy, seen, None, last)[0]
+        action[valid] = _action(policy, contents, seen, states.uniform[valid].astype(float),
+                                low[valid], high[valid], centre[valid])  # fmt: skip
+    codes = sum(np.where(decided.because[name], code, 0) for code, name in REASONS.items())
+    bounds = RoundingBound(contents).bounds(states)
+    thresholds = policy.referral.thresholds
+    close = np.abs(decided.distance / thresholds.distance - 1.0) <= 1e-5
+    close |= np.abs(decided.disagreement / thresholds.disagreement - 1.0) <= 1e-5
+    # Where a limit is open or float32 overflows there is no bound.
+    near = close | ~np.isfinite(bounds[0]).all(axis=1)
+    answer = Answer(action, centre, low, high, decided.referred.astype(int), codes)
+    return Case(contents, states, answer, near, *bounds)
+
+
+def _action(policy, contents, seen, share, low, high, centre):
+    """Return quantiles by SciPy: of the band, or of the law that the head gives."""
+    if not contents.settings["sampling"]["samples"]:
+        return centre
+    family, plain = policy.family, plain_family(policy.family)
+    transforms = family.transforms if isinstance(family, families.Transformed) else ()
+    tail = np.clip(np.minimum(share, 1.0 - share), LEAST_TAIL, 0.5)
+    law = plain.settings()
+    if plain.kind == "sparse" and plain.box == "inside":
+        ends = [transform(end.astype(np.float64), transforms) for end in (low, high)]
+        place, reach = (ends[0] + ends[1]) / 2.0, (ends[1] - ends[0]) / 2.0
+        below = quantile(law, np.zeros_like(place), np.zeros_like(place), tail)
+        drawn = place + reach * np.where(share > 0.5, -below, below)
+    else:
+        head = [np.asarray(part, np.float64) for part in policy.network(jnp.asarray(seen))]
+        if plain.kind == "squashed":
+            mirrored = np.tanh(2.0 * head[0] - np.arctanh(quantile(law, *head, tail)))
+            mirrored = np.where(np.isfinite(mirrored), mirrored, 1.0)
+        else:
+            mirrored = 2.0 * head[0] - quantile(law, *head, tail)
+        found = np.where(share > 0.5, mirrored, quantile(law, *head, tail))
+        ends = [transform(np.float64(end), transforms) for end in (policy.low, policy.high)]
+        drawn = (ends[0] + ends[1]) / 2.0 + (ends[1] - ends[0]) / 2.0 * found
+    return np.clip(inverse_transform(drawn, transforms), low, high)
+
+
+def check(case, found):
+    """Raise an AssertionError where an answer is not that of the policy; return what was compared.
+
+    The result is the largest difference as a share of the bound, and the number of states in which
+    rounding may decide on a referral.
+    """
+    expected, valid = case.expected, case.expected.reason & 16 == 0
+    differs = found.refer != expected.refer
+    assert not (differs & ~case.near).any(), np.flatnonzero(differs & ~case.near)[:5]
+    assert ((found.reason != 0) == (found.refer == 1)).all()
+    assert (found.refer[~valid] == 1).all() and (found.reason[~valid] == 16).all()
+    acts = (found.refer == 0) & (expected.refer == 0)
+    assert ((found.low <= found.action) & (found.action <= found.high))[found.refer == 0].all()
+    fallback = case.contents.settings["fallback"]
+    referred = found.action[found.refer == 1]
+    if fallback is None:
+        assert np.isnan(referred).all()
+    else:
+        assert (np.float32(referred) == np.float32(fallback)).all()
+    largest = 0.0
+    for name in ("low", "high", "centre", "action"):
+        rows = acts if name == "action" else valid & (found.reason != 16)
+        bound = (case.action_bound if name == "action" else case.ends_bound)[rows]
+        one, other = (np.asarray(getattr(answer, name))[rows] for answer in (found, expected))
+        with np.errstate(invalid="ignore"):
+            share = np.abs(one - other) / bound
+        known = np.isfinite(bound)
+        assert (np.isnan(one) == np.isnan(other))[known].all(), name
+        share = share[known & ~np.isnan(one)]
+        assert (share <= 1.0).all(), (name, share.max())
+        largest = max(largest, float(share.max(initial=0.0)))
+    return largest, int(case.near.sum())

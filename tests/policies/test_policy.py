@@ -240,6 +240,16 @@ def test_half_ranges_of_an_action_at_the_end_of_a_box_do_not_exceed_1():
     assert np.all(np.asarray(ends) <= 1.0)
 
 
+def test_half_ranges_of_an_array_on_the_host_have_the_bits_of_one_on_the_device():
+    rng = np.random.default_rng(0)
+    low, high = np.float32([[-2.0, -0.3, 0.0], [1.5, 0.7, 7.3]])
+    action = rng.uniform(low, high, (2, 3_000, 3)).astype(np.float32)
+    on_host = in_half_ranges(action, low, high)
+    assert isinstance(on_host, np.ndarray)
+    on_device = in_half_ranges(*map(jnp.asarray, (action, low, high)))
+    np.testing.assert_array_equal(on_host, on_device)
+
+
 @functools.cache
 def learned_policy(standardised=False):
     network = PolicyNetwork(jax.random.key(0), 3, 2, (4,))

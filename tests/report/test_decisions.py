@@ -93,6 +93,17 @@ def test_parquet_in_and_out_decides_the_same(folder):
         np.testing.assert_allclose(*(one[name].to_numpy() for one in (found, again)), rtol=1e-6)
 
 
+def test_no_rows_are_decided_and_the_states_are_never_overwritten(folder):
+    empty, out = folder / "empty.csv", folder / "none.csv"
+    empty.write_text("weight,sex,level\n")
+    main(["decide", str(folder / "run"), str(empty), "--out", str(out)])
+    assert arrow_csv.read_csv(out).num_rows == 0
+    with pytest.raises(SystemExit, match="must be different files"):
+        main(["decide", str(folder / "run"), str(empty), "--out", str(empty), "--overwrite"])
+    policy = fat2thin.load(folder / "run").policy()
+    assert policy.decide(np.zeros((2, 0, 4))).action.shape == (2, 0, 1)
+
+
 def test_a_missing_column_is_an_error_that_names_it(folder):
     wrong = folder / "wrong.csv"
     wrong.write_text(STATES.replace("weight", "wieght"))
@@ -161,7 +172,7 @@ def test_nearest_logged_steps_are_shown_and_no_column_replaces_another(folder):
     ):  # fmt: skip
         toml = toml.replace(old, new)
     log.with_suffix(".toml").write_text(toml)
-    options = {"settings_from": "default", "hidden": (4,)}
+    options = {"settings_from": "default", "hidden": (4,), "seeds": 1, "holdout": 0.0}
     run = fat2thin.train("bc", str(log), out=folder / "named", steps=2, **options)
     limits = folder / "colon.toml"
     limits.write_text('[limits]\n"a:b" = "return <= 0.5"\n"a:c" = "limit <= 0.5"\n')

@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
         frame, episode="who", observation=["severity", "weight"], action="dose", reward="reward",
         action_low=0, action_high=1, discount=0.9,
     )  # fmt: skip
-    options = {"steps": 2, "settings_from": "default", "hidden": (4,)}
+    options = {"steps": 2, "settings_from": "default", "hidden": (4,), "seeds": 1, "holdout": 0.0}
     fat2thin.train("fttpo", log, out=folder / "run", **options)
     (folder / "limits.toml").write_text('[limits]\ncap = "dose <= 0.3 when severity > 2"\n')
     return folder
@@ -60,3 +60,6 @@ def test_the_command_draws_a_picture(folder, capsys):
     assert out.read_bytes().startswith(b"\x89PNG") and str(out) in capsys.readouterr().out
     with pytest.raises(SystemExit, match="--overwrite replaces it"):
         main(arguments)
+    for wrong in ("nan", "x", "True"):
+        with pytest.raises(SystemExit, match=f"--at weight={wrong}: this must be a number"):
+            main([*arguments, "--overwrite", "--at", f"weight={wrong}"])

@@ -2,14 +2,18 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from fat2thin.data import load as load_log
 from fat2thin.data import save_mapped
 from fat2thin.engine import devices
+from fat2thin.envs import treatment
+from fat2thin.policies.policy import Sampled
 from fat2thin.runs.verification import verify
-from fat2thin.training import execute, make_spec
+from fat2thin.training import execute, make_spec, train
 from fat2thin.training.progress import Silent
 from side_by_side import assert_same_bits
 
@@ -74,6 +78,26 @@ def test_a_run_from_a_window_resumes_to_the_same_bits(step, tiny_world, folder, 
 def test_a_seed_does_not_depend_on_the_others(tiny_world, folder):
     both, alone = (execute(spec_of(folder, window=18, seeds=seeds)) for seeds in ([3, 5], [5]))
     np.testing.assert_array_equal(both.metrics["loss"][:, 1:], alone.metrics["loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["cubic@500", "quadratic@500", "cubic@1000"])
+def test_a_window_of_a_tenth_gives_returns_within_the_interval_of_the_whole_log(name):
+    """Student's interval at 99 % over six seeds."""
+    log, task = load_log(f"treatment/{name}", 0), treatment.by_name(f"treatment/{name}")
+    returns = []
+    for window in (0, log.rows // 10):
+        run = train(
+            "fttpo", log, seeds=6, steps=1500, batch_size=128, evaluate_every=1500, task="none",
+            window=window,
+        )  # fmt: skip
+        policies = [Sampled(run.policy(seed)) for seed in run.spec.seeds]
+        found = [treatment.rollout(jax.random.key(1), one, task, 300) for one in policies]
+        returns.append([float(one.returns.mean()) for one in found])
+    whole, windowed = np.asarray(returns)
+    allowed = stats.t.ppf(0.995, whole.size - 1) * whole.std(ddof=1) / np.sqrt(whole.size)
+    assert abs(windowed.mean() - whole.mean()) < allowed
 
 
 def test_a_log_above_the_share_of_the_device_gets_a_window(

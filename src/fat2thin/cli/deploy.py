@@ -71,6 +71,9 @@ def decide(
                 raise ValueError(f"{file}: tables are written as {suffixes}")
             if file.exists() and not overwrite:
                 raise ValueError(f"{file} exists; --overwrite replaces it")
+        files = [file.resolve() for file in (states, out, cases) if file is not None]
+        if len({*files}) < len(files):
+            raise ValueError("the states, --out and --cases must be different files")
         if cases is not None and log is None:
             raise ValueError("--cases needs the log: give its name or path with --log")
         policy: Policy | DeployedPolicy
@@ -144,7 +147,6 @@ def export(
     from fat2thin.export.folder import export_run
     from fat2thin.policies.decision import Thresholds, with_referral
     from fat2thin.runs.dossier_file import dossier_about
-    from fat2thin.training import load
 
     out = folder / "export" if out is None else out
     words = ["fat2thin", "export", str(folder), "--to", *to, "--out", str(out)]
@@ -156,9 +158,8 @@ def export(
     for name, (value, default) in options.items():
         words += [f"--{name}", str(value)] if value != default else []
     with plain_errors(ValueError):
-        run = load(folder)
+        run = read_run(folder, limits)
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
-        policy = policy if limits is None else policy.with_limits(limits)
         action = None if fallback is None else read_value(fallback)
         dossier = dossier_about(folder, policy) if dossier is None else dossier
         metadata = export_run(
@@ -219,7 +220,10 @@ def map_states(
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
         if "observation" not in run.columns.ranges:
             raise ValueError(f"{folder} was written by an earlier version: train again for a map")
-        fixed = {name: float(value) for name, value in read_settings(at).items()}
+        fixed = read_settings(at)
+        for name, value in fixed.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+                raise ValueError(f"--at {name}={value}: this must be a number")
         names = [column.name for column in policy.action_columns]
         if action is not None and action not in names:
             hint = did_you_mean(action, names)

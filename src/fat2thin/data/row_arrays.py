@@ -246,10 +246,10 @@ class StoredRows(RowArray):
         self._end = array.offset + array.nbytes
 
     def read(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return rows; see `RowArray`. A `ValueError` says that the file was cut meanwhile."""
+        """Return rows; see `RowArray`. An `OSError` says that the file was cut meanwhile."""
         # The system would end the process. A file that is removed or replaced is still there.
         if self._file.size() < self._end:
-            raise ValueError(f"{self._array.filename} was cut while it was in use: write it again")
+            raise OSError(f"{self._array.filename} was cut while it was in use: write it again")
         return np.array(self._array[rows])
 
 

@@ -236,13 +236,13 @@ def _policies(state: State, job: Jobs, program: Program) -> dict[str, Policy]:
     return {name: dataclasses.replace(policy, limits=limits) for name, policy in made.items()}
 
 
-@functools.partial(QuicklyCompiled, static_argnames="program")
+@functools.partial(jax.jit, static_argnames="program")
 def policies(states: State, jobs: Jobs, *, program: Program) -> dict[str, Policy]:
     """Return the policies of all jobs: "actor" and, if the algorithm has one, "proposal"."""
     return over_jobs(lambda state, job: _policies(state, job, program), program)(states, jobs)
 
 
-@functools.partial(QuicklyCompiled, static_argnames=("stream", "program", "evaluator", "episodes"))
+@functools.partial(jax.jit, static_argnames=("stream", "program", "evaluator", "episodes"))
 def evaluate(
     states: State, jobs: Jobs, number: Int[Array, ""],
     *, stream: Stream, program: Program, evaluator: Evaluator, episodes: int,

@@ -26,6 +26,7 @@ from jaxtyping import Array, Int
 from fat2thin.data import Dataset
 from fat2thin.data.row_arrays import FollowingRows
 from fat2thin.engine.program import Data, LoggedRows, WindowPlace
+from fat2thin.evaluation.batches import action_box
 from fat2thin.evaluation.held_out import Watched
 from fat2thin.policies import in_half_ranges
 from fat2thin.settings.spec import WINDOW_BATCHES
@@ -154,7 +155,7 @@ class StreamedLog:
         return {place % slots: self.order[place % count] for place in places}
 
     def read(self, number: int) -> _Block:
-        """Read a block into host memory."""
+        """Read a block into host memory, with actions in half-ranges of the box."""
         dataset, size = self.dataset, self.blocks.size
         start = self.blocks.start(number)
         rows = slice(start, start + size)
@@ -176,6 +177,8 @@ class StreamedLog:
         observation, action, reward, continuation = (
             np.asarray(one[rows], np.float32) for one in columns
         )
+        # On the host, as for a whole log: a device may round the last bit in another way.
+        action = in_half_ranges(action, *action_box(dataset))
         allowed = None if dataset.allowed is None else np.asarray(dataset.allowed[rows], np.float32)
         return _Block(observation, action, reward, continuation, following, values, known, allowed)
 
@@ -210,7 +213,6 @@ class Window:
         self._reader = concurrent.futures.ThreadPoolExecutor(1, "fat2thin-reader")
         self._coming: dict[tuple[int, int], concurrent.futures.Future[_Block]] = {}
         first, stays = logs[0].dataset, [log.stay for log in logs]
-        self._box = jnp.asarray(first.action_low), jnp.asarray(first.action_high)
         rows = (len(logs), max(stay.slots * stay.blocks.size for stay in stays))
         states = max(log.stay.slots * (log.blocks.size + log.apart) for log in logs)
         numbers = ([getattr(stay.blocks, name) for stay in stays] for name in ("size", "held"))
@@ -251,9 +253,8 @@ class Window:
         self._reader.shutdown(cancel_futures=True)
 
     def _read(self, log: StreamedLog, number: int) -> _Block:
-        """Return a block on the device, with actions in half-ranges of the box."""
-        block = jax.device_put(log.read(number))
-        return self._place(block._replace(action=in_half_ranges(block.action, *self._box)))
+        """Return a block on the device."""
+        return self._place(jax.device_put(log.read(number)))
 
     def _put(self, number: int, slot: int, block: _Block) -> None:
         log, slots = self._logs[number], self._logs[number].stay.slots

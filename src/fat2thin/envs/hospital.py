@@ -248,6 +248,7 @@ def read_log(name: str, seed: int) -> Dataset:
         **{field: getattr(found, field)[kept] for field in arrays},
         episode_start=np.cumsum(lengths) - lengths,
         propensity=None if ward.hidden else np.exp(found.log_propensity[kept]),
+        propensity_is_density=not ward.hidden,
         action_low=ward.action_low,
         action_high=ward.action_high,
         discount=ward.discount,

@@ -16,7 +16,8 @@ from fat2thin.evaluation import refusal
 from fat2thin.evaluation.estimators.behaviour import Behaviour, behaviour_density
 from fat2thin.evaluation.estimators.constants import best_constant
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, value_bounds
-from fat2thin.evaluation.estimators.estimates import Bases, Estimates, draw_bases, estimates
+from fat2thin.evaluation.estimators.estimates import Estimates, estimates
+from fat2thin.evaluation.estimators.features import Bases, draw_bases
 from fat2thin.evaluation.estimators.intervals import bootstrap
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.padding import Padded, actions_of, constant_in_padding, pad
@@ -176,7 +177,8 @@ def ask(
 def bases_of(padded: Padded) -> Bases:
     """Return the random units of features for a log: more for more rows."""
     units = int(np.clip(padded.dataset.rows // ROWS_PER_UNIT, 16, MOST_UNITS))
-    return draw_bases(jax.random.key(_SEED), padded.episodes, units)
+    log = padded.dataset
+    return draw_bases(jax.random.key(_SEED), log.observation_size, log.action_size, units)
 
 
 def judge_policy(question: Question, policy: Policy, name: str, kind: str) -> Judged:

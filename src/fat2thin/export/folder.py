@@ -133,7 +133,7 @@ def _fallback(given: Any, policy: Policy) -> tuple[float, ...] | None:
 
 
 def _document(path: Path | None, name: str, plain: PlainPolicy) -> Document | None:
-    """Return the hash of a document; refuse one of other weights."""
+    """Return the hash of a document; refuse a certificate of other weights or limits."""
     if path is None:
         return None
     data = read_small(path, LARGEST_DOCUMENT, f"Give the file of the {name}.")
@@ -141,17 +141,23 @@ def _document(path: Path | None, name: str, plain: PlainPolicy) -> Document | No
         values = json.loads(data)
     except (ValueError, RecursionError):
         values = None
-    found = values if isinstance(values, dict) else {}
-    weights = found.get("weight_hash", plain.weight_hash)
-    if weights != plain.weight_hash:
+    if not isinstance(values, dict) or not isinstance(values.get("sha256"), dict):
+        return Document(hashlib.sha256(data).hexdigest(), None)
+    limits = {limit.name: limit.text for limit in plain.limits}
+    settings = json.loads(json.dumps(plain.settings()))
+    certified, rules = values.get("policy", {}), values.get("limits", {}).get("rules", limits)
+    other = ""
+    if values["sha256"].get("weights") != plain.weight_hash:
+        other = "other weights"
+    elif any(settings.get(part) != value for part, value in certified.items()):
+        other = "a policy with other columns, another family or another ensemble"
+    elif rules != limits:
+        other = "a policy with other limits"
+    if other:
         raise ValueError(
-            f"{printable(path)} is the {name} of other weights ({weights!s:.16}...): this policy "
-            f"has {plain.weight_hash[:16]}..."
+            f"{printable(path)} is the {name} of {other}: export the policy that it was made for"
         )
-    arithmetic = found.get("arithmetic")
-    return Document(
-        hashlib.sha256(data).hexdigest(), None if arithmetic is None else str(arithmetic)
-    )
+    return Document(hashlib.sha256(data).hexdigest(), str(values.get("arithmetic")))
 
 
 def _states_file(states: States, answers: Answer) -> bytes:

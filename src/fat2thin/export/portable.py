@@ -431,7 +431,9 @@ class Policy:
             below, above = self._neighbours(end["constant"])
             inward, outward = (below, above) if bound["upper"] else (above, below)
             if bound["strict"]:
-                inward = outward = np.nextafter(inward, real(sign * np.inf))
+                # At 0 a normal number, because others are rounded to 0.
+                further = np.nextafter(inward, real(sign * np.inf))
+                inward = outward = real(sign * self._info.tiny) if inward == 0.0 else further
             return inward, outward
         value, margin = self._evaluate(end, state)
         inward, outward = value + real(sign) * margin, value - real(sign) * margin
@@ -456,7 +458,7 @@ class Policy:
         return holds
 
     def _true(self, condition: Any, state: Any) -> Any:
-        """Return where a condition is true; where rounding leaves it open, it counts as true."""
+        """Return where a condition is true; where rounding of a sum leaves it open, it is true."""
         if "parts" in condition:
             found = [self._true(part, state) for part in condition["parts"]]
             whole = found[0]
@@ -465,11 +467,13 @@ class Policy:
             return whole
         difference, strict = condition["difference"], condition["strict"]
         terms, zero = difference["terms"], self.dtype(0.0)
-        if len(terms) == 1 and abs(terms[0][1]) == 1.0:
+        if len(terms) == 1:
+            # One column against a number, which is rounded as the column is.
             ((place, factor),) = terms
-            value = state[place] * self.dtype(factor)
-            below, above = self._neighbours(-difference["constant"])
-            return value > below if strict else value >= above
+            number = self._nearest(-difference["constant"] / factor)
+            if factor > 0.0:
+                return state[place] > number if strict else state[place] >= number
+            return state[place] < number if strict else state[place] <= number
         value, margin = self._evaluate(difference, state)
         return value + margin > zero if strict else value + margin >= zero
 
@@ -478,22 +482,33 @@ class Policy:
         real, terms = self.dtype, linear["terms"]
         exact = not linear["constant"] and [abs(factor) for _, factor in terms] == [1.0]
         total = self.xp.zeros_like(state[0]) + real(linear["constant"])
-        size = abs(total)
+        size, zero = abs(total), None
         for place, factor in terms:
             product = real(factor) * state[place]
             total, size = total + product, size + abs(product)
+            none = state[place] == real(0.0)
+            zero = none if zero is None else zero & none
         if exact:
             return total, real(0.0)
+        # A product too small for the type becomes 0; the sum of products with 0 is exact.
+        tiny = real(len(terms) * float(self._info.tiny))
+        tiny = self.xp.where(zero, real(0.0), tiny) if linear["constant"] == 0.0 else tiny
         share = (len(terms) + 3) * float(self._info.eps)
-        return total, size * real(share) + real(self._info.tiny)
+        return total, size * real(share) + tiny
 
     def _neighbours(self, number: float) -> tuple[Any, Any]:
         """Return the largest number of the type at or below a number, and the smallest above."""
-        with np.errstate(over="ignore"):
-            near = self.dtype(number)
+        near, tiny = self._nearest(number), self.dtype(self._info.tiny)
+        if 0.0 < abs(number) < tiny:  # programs round such numbers to 0
+            return (self.dtype(0.0), tiny) if number > 0.0 else (-tiny, self.dtype(0.0))
         below = near if float(near) <= number else np.nextafter(near, self.dtype(-np.inf))
         above = near if float(near) >= number else np.nextafter(near, self.dtype(np.inf))
         return below, above
+
+    def _nearest(self, number: float) -> Any:
+        """Return a number in the type; what is too large becomes infinite."""
+        with np.errstate(over="ignore"):
+            return self.dtype(number)
 
     # Transforms of columns, and small helpers
 

@@ -1,9 +1,8 @@
 """A bound of how far float32 arithmetic, in any order of summation, is from exact arithmetic.
 
-The bound follows the computation of one state and adds up what each operation may err: u = 2^-24
-relative for a sum, product or quotient, n u for a sum of n terms, and `_ULPS` units in the last
-place for exp, log, tanh and a square root. It is infinite where a comparison decides between two
-formulas and rounding could turn it, and where float32 overflows.
+The bound follows the computation of one state and adds up what each operation may err, by the
+assumptions of certificates (`fat2thin.safety.arithmetic`). It is infinite where a comparison
+decides between two formulas and rounding could turn it, and where float32 overflows.
 """
 
 from typing import Any
@@ -13,11 +12,10 @@ from numpy import ndarray
 
 from fat2thin.export.contents import Contents, States
 from fat2thin.export.portable import LEAST_OVERLAP, Policy
+from fat2thin.safety.arithmetic import ARITHMETICS
 
-_UNIT = 2.0**-24
-_ULPS = 8.0 * 2 * _UNIT  # of exp, log and tanh: that of XLA and of vectorised libraries included
-_LARGEST = float(np.finfo(np.float32).max)
-_TINY = float(np.finfo(np.float32).tiny)
+_FLOAT32 = ARITHMETICS["float32"]
+_UNIT, _TINY, _FUNCTION = _FLOAT32.unit, _FLOAT32.tiny, _FLOAT32.function_error()
 
 
 class RoundingBound(Policy):
@@ -33,7 +31,8 @@ class RoundingBound(Policy):
             seen = states.observation.astype(np.float64)
             last = None if states.last is None else states.last.astype(np.float64)
             ends, action = self._follow(seen, states.uniform.astype(np.float64), last)
-        return (np.where(np.isfinite(one), one, np.inf) for one in (ends, action))  # type: ignore[return-value]
+        known = [np.where(np.isfinite(one), one, np.inf) for one in (ends, action)]
+        return known[0], known[1]
 
     def _follow(self, raw: ndarray, uniform: ndarray, last: Any) -> tuple[ndarray, ndarray]:
         seen, _ = self._forward(raw, self.settings["observation_transforms"])
@@ -48,15 +47,17 @@ class RoundingBound(Policy):
             else:
                 shifted = raw[:, place] + one["number"]
                 moved = error[:, place] + 2 * _UNIT * (np.abs(shifted) + abs(one["number"]))
-                error[:, place] = -np.log1p(-moved / shifted) + _ULPS * value + _UNIT
+                error[:, place] = -np.log1p(-moved / shifted) + _FUNCTION * value + _UNIT
+        self._lost = ~np.all(np.isfinite(error), axis=1, keepdims=True)
         heads = [self._head_error(member, seen, error) for member in self._members]
-        unknown = np.zeros((len(raw), 1), bool)
+        unknown = self._lost
         if self.settings["rule"] == "consensus":
             bands = [self._band(one[0], one[1]) for one in heads]
             low = self._largest([centre - width for centre, width in bands])
             high = self._smallest([centre + width for centre, width in bands])
             slack = self._largest([one[2] + one[3] for one in heads]) * 2 + 4 * _UNIT
-            unknown = np.any(np.abs(high - low - LEAST_OVERLAP) <= 2 * slack, axis=1, keepdims=True)
+            open_ = np.abs(high - low - LEAST_OVERLAP) <= 2 * slack
+            unknown = unknown | np.any(open_, axis=1, keepdims=True)
         centre, log_scale, _ = self._head(seen)
         error_centre = self._largest([one[2] for one in heads])
         error_scale = self._largest([one[3] for one in heads])
@@ -66,7 +67,7 @@ class RoundingBound(Policy):
             width = np.exp(log_scale)
             error_centre, error_scale = (
                 both + 4 * _UNIT,
-                both * 1.01 + _ULPS * (1 + np.abs(log_scale)) * width,
+                both * 1.01 + _FUNCTION * (1 + np.abs(log_scale)) * width,
             )
         return self._placed_error(
             raw, last, uniform, centre, log_scale, error_centre, error_scale, unknown
@@ -86,8 +87,10 @@ class RoundingBound(Policy):
             y, error = _product(x, error, weight, bias)
             x = np.maximum(y, 0.0)
         centre, error_centre = _product(x, error, for_centre[0], for_centre[1])
+        # Where float32 overflows, the result may be no number.
+        self._lost |= ~np.all(np.isfinite(error_centre), axis=1, keepdims=True)
         if member["tanh"]:
-            error_centre, centre = np.minimum(error_centre + _ULPS, 2.0), np.tanh(centre)
+            error_centre, centre = np.minimum(error_centre + _FUNCTION, 2.0), np.tanh(centre)
         log_scale, error_log = _product(x, error, for_scale[0], for_scale[1])
         if member["fixed"] is not None:
             log_scale, error_log = member["fixed"] + 0 * centre, 0 * centre
@@ -100,7 +103,7 @@ class RoundingBound(Policy):
         error_log = np.minimum(error_log, ends[-1][1] - ends[-1][0])
         error_log = error_log + 4 * _UNIT * (1 + np.abs(np.concatenate(ends)).max())
         # JAX takes exp, log and exp again.
-        error_log = error_log + 2 * _ULPS * (1 + np.abs(log_scale))
+        error_log = error_log + 2 * _FUNCTION * (1 + np.abs(log_scale))
         error_scale = np.exp(log_scale) * np.expm1(error_log)
         return centre, log_scale, error_centre, error_scale
 
@@ -111,13 +114,13 @@ class RoundingBound(Policy):
         kind, transforms = self.family["kind"], self.settings["action_transforms"]
         scale, half = np.exp(log_scale), self._half
         size = np.abs(self._middle) + half
-        box_error = 4 * _UNIT * size + _ULPS * np.abs(size)
+        box_error = 4 * _UNIT * size + _FUNCTION * np.abs(size)
         of_limits = np.zeros_like(centre)
         if self.limits:
             of_limits, open_ = self._limit_error(raw, last)
             unknown = unknown | open_
         if kind == "squashed":
-            placed = half * np.minimum(error_centre + _ULPS, 2.0)
+            placed = half * np.minimum(error_centre + _FUNCTION, 2.0)
         elif kind == "sparse":
             placed = half * (error_centre + error_scale)
         else:
@@ -160,7 +163,7 @@ class RoundingBound(Policy):
             else:
                 most = self._high[0, place] + one["number"]
                 found[:, place] = most * (
-                    np.expm1(error[:, place]) + 2 * _ULPS * (1 + np.abs(np.log(most)))
+                    np.expm1(error[:, place]) + 2 * _FUNCTION * (1 + np.abs(np.log(most)))
                 )
             found[:, place] += 4 * _UNIT * (np.abs(self._high[0, place]) + abs(one["number"]))
         return found
@@ -201,7 +204,7 @@ class RoundingBound(Policy):
             least = self._low[0, place] + one["number"]
             slope = one["number"] if one["kind"] == "scale" else 1.0 / least
             found[:, place] = error[:, place] * slope + (
-                _ULPS * 20 if one["kind"] == "log" else 0.0
+                _FUNCTION * 20 if one["kind"] == "log" else 0.0
             )
         return found, moved
 
@@ -220,19 +223,14 @@ class RoundingBound(Policy):
         if "parts" in condition:
             found = [self._is_open(part, state) for part in condition["parts"]]
             return np.any(found, axis=0)
-        terms = condition["difference"]["terms"]
         total, margin = self._single(condition["difference"], state)
-        if len(terms) == 1 and abs(terms[0][1]) == 1.0:
-            # Compared exactly, but a subnormal number may be read as zero.
-            return np.abs(total) <= 2 * _TINY
         return np.abs(total) <= margin
 
 
 def _product(x: ndarray, error: ndarray, weight: ndarray, bias: ndarray) -> tuple[ndarray, ndarray]:
     """Return x @ weight + bias and a bound of its error, for any order of summation."""
-    terms = len(weight) + 2
-    share = terms * _UNIT / (1.0 - terms * _UNIT)
-    sizes = np.abs(weight)
+    terms, sizes = len(weight), np.abs(weight)
     largest = (np.abs(x) + error) @ sizes + np.abs(bias)
-    found = error @ sizes + share * largest
-    return x @ weight + bias, np.where(largest < _LARGEST, found, np.inf)
+    flushed = 2.0 * terms + 2.0 + np.abs(x).sum(axis=1, keepdims=True) + sizes.sum(axis=0)
+    found = error @ sizes + _FLOAT32.sum_error(terms) * largest + _TINY * flushed
+    return x @ weight + bias, np.where(largest < _FLOAT32.largest, found, np.inf)

@@ -167,7 +167,7 @@ def decide(
     referred = np.any([*because.values()], axis=0)
     action[referred] = np.nan
     return Decision(
-        action.reshape(*shape, -1), referred.reshape(shape),
+        action.reshape(*shape, policy.low.size), referred.reshape(shape),
         {name: mask.reshape(shape) for name, mask in because.items()},
         distance.reshape(shape), disagreement.reshape(shape),
         blocking.reshape(*shape, len(limits)),

@@ -495,8 +495,10 @@ def in_half_ranges(action: Any, low: Any, high: Any) -> Any:
     some families have no density. It carries no gradient. NumPy arrays stay on the host, and have
     the same bits there.
     """
+    if isinstance(action, np.ndarray):
+        # XLA multiplies by the reciprocal of a broadcast divisor.
+        placed = (action - (low + high) / 2.0) * (1.0 / ((high - low) / 2.0))
+        return np.clip(placed, -1.0, 1.0)
     low, high = (expand_to_rank(end, action.ndim) for end in (low, high))
     placed = (action - (low + high) / 2.0) / ((high - low) / 2.0)
-    if isinstance(placed, np.ndarray):
-        return np.clip(placed, -1.0, 1.0)
     return lax.stop_gradient(jnp.clip(placed, -1.0, 1.0))

@@ -268,7 +268,7 @@ def _central(policy: Policy, answer: _Answer) -> dict[str, np.ndarray]:
 
 
 def quantile(
-    law: Plain, centre: np.ndarray, log_scale: np.ndarray, share: float
+    law: Plain, centre: np.ndarray, log_scale: np.ndarray, share: float | np.ndarray
 ) -> Float[np.ndarray, "*rows action"]:
     """Return the quantile of a distribution at `share`, in half-ranges."""
     scale = np.exp(log_scale)

@@ -168,7 +168,11 @@ class Run:
         It is that of the part which updates saw. There is none, and a ValueError, if the seeds
         learned from different logs or the log is too short.
         """
-        self._refuse_different_logs()
+        if self._has_different_logs:
+            raise ValueError(
+                "the seeds of this run learned from different logs, so it has no summary of one "
+                f"log to refer states by. To decide, {self._one_file}"
+            )
         if self.folder is not None:
             found = RunFolder(self.folder).log_summary(self.program.problem)
         else:
@@ -184,14 +188,25 @@ class Run:
 
     def _refuse_different_logs(self) -> None:
         """Refuse to combine seeds whose logs differ: they are different experiments."""
-        if len({*self.about.get("sha256", ())}) > 1:
+        if self._has_different_logs:
             name, first = self.spec.dataset, self.spec.seeds[0]
             raise ValueError(
                 f"the seeds of this run learned from different logs, because {name} draws one per "
                 f"seed, so they are not one policy. Choose a seed, as in policy(seed={first}), or "
-                f"train on one file: `fat2thin data make {name} log.npz`, then `fat2thin train "
-                f"{self.spec.algorithm} log.npz`"
+                f"{self._one_file}"
             )
+
+    @property
+    def _has_different_logs(self) -> bool:
+        return len({*self.about.get("sha256", ())}) > 1
+
+    @property
+    def _one_file(self) -> str:
+        name, algorithm = self.spec.dataset, self.spec.algorithm
+        return (
+            f"train on one file: `fat2thin data make {name} log.npz`, then `fat2thin train "
+            f"{algorithm} log.npz`"
+        )
 
     def with_limits(self, limits: Any) -> "Run":
         """Return this run with limits around its policies, instead of those that it learned within.

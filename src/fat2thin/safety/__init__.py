@@ -33,7 +33,7 @@ from fat2thin.safety.certify import (
     certify,
     table,
 )
-from fat2thin.safety.ends import NotCertified
+from fat2thin.safety.propagation import NotCertified
 
 __all__ = [
     "OPEN", "PROVEN", "REFUTED", "Box", "BoxError", "Certificate", "Claim", "Found",

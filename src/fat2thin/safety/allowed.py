@@ -50,13 +50,20 @@ class AllowedActions:
     """Number of observation columns; later columns are last actions."""
     arithmetic: Arithmetic
 
+    @property
+    def bounded(self) -> bool:
+        """Whether a limit bounds this action."""
+        ends = (bound for limit in self.limits for bound in limit.bounds)
+        return any(bound.action == self.action for bound in ends)
+
     def over(self, states: States) -> Allowed:
-        """Return bounds of the interval's ends over each box."""
+        """Return bounds of the interval's ends over each box.
+
+        The policy rounds ends inward, so they never leave the exact interval, except where rounded
+        ends cross and one action is left between them.
+        """
         boxes = len(states.low)
-        ends = {
-            upper: [np.full(boxes, end), np.full(boxes, end)]
-            for upper, end in ((False, self.low), (True, self.high))
-        }
+        low, high = np.full((3, boxes), self.low), np.full((3, boxes), self.high)
         without, never = np.zeros((2, boxes), bool)
         for limit in self.limits:
             surely, maybe = self._holds(limit, states)
@@ -66,18 +73,20 @@ class AllowedActions:
             for bound in limit.bounds:
                 if bound.action != self.action:
                     continue
-                least, most = self._linear(bound.end, states)
-                worse = np.minimum if bound.upper else np.maximum
-                # The end cuts for sure, or perhaps.
-                weak, strong = (most, least) if bound.upper else (least, most)
-                of_end = ends[bound.upper]
-                of_end[0] = np.where(surely, worse(of_end[0], weak), of_end[0])
-                of_end[1] = np.where(maybe, worse(of_end[1], strong), of_end[1])
-        # By end: the weakest and the strongest possible.
-        (low_least, low_most), (high_most, high_least) = ends[False], ends[True]
-        without = without | (low_most > high_least) | ~np.isfinite(low_most + high_least)
+                least, most, margin = self._linear(bound.end, states)
+                # Rows: the end if it surely holds, the same with rounding, and if it may hold.
+                if bound.upper:
+                    values = most, most + margin, least - margin
+                    holds = np.stack([surely, surely, maybe])
+                    high = np.where(holds, np.minimum(high, np.stack(values)), high)
+                else:
+                    values = least, least - margin, most + margin
+                    holds = np.stack([surely, surely, maybe])
+                    low = np.where(holds, np.maximum(low, np.stack(values)), low)
+        crossing = ~(low[2] <= high[2])
+        low_least, high_most = (np.where(crossing, end[1], end[0]) for end in (low, high))
         return Allowed(
-            low_least, low_most, high_least, high_most, without, never | (low_least > high_most)
+            low_least, low[2], high[2], high_most, without | crossing, never | (low[1] > high[1])
         )
 
     def condition_columns(self) -> set[int]:
@@ -89,8 +98,8 @@ class AllowedActions:
             for place, _ in comparison.difference.terms
         }
 
-    def _linear(self, linear: Linear, states: States) -> tuple[ndarray, ndarray]:
-        """Return bounds of a sum that also cover its rounding, and rounding into the interval."""
+    def _linear(self, linear: Linear, states: States) -> tuple[ndarray, ndarray, ndarray]:
+        """Return bounds of a sum, and by how much rounded values, also inward, may miss it."""
         least = np.full(len(states.low), linear.constant)
         most, size = least.copy(), np.abs(least)
         flushed = len(linear.terms) + 1.0 + sum(abs(factor) for _, factor in linear.terms)
@@ -99,8 +108,8 @@ class AllowedActions:
             least, most = least + np.minimum(*ends), most + np.maximum(*ends)
             size = size + np.maximum(*map(np.abs, ends))
         share = 16.0 * (len(linear.terms) + 4) * self.arithmetic.unit
-        margin = share * size + 16.0 * flushed * self.arithmetic.tiny
-        return least - margin, most + margin
+        own = (2e-13 if linear.terms else 0.0) * size
+        return least - own, most + own, share * size + 16.0 * flushed * self.arithmetic.tiny
 
     def _holds(self, limit: Limit, states: States) -> tuple[ndarray, ndarray]:
         """Return whether a limit holds in all states, and whether in some."""
@@ -133,7 +142,8 @@ class AllowedActions:
     def _compared(self, difference: Linear, states: States) -> tuple[ndarray, ndarray]:
         """Return bounds of a difference whose sign decides a comparison.
 
-        One column against a number is compared exactly; a subnormal number may count as zero.
+        One column against a number is compared exactly, after the number is rounded to the type; a
+        subnormal number may count as zero.
         """
         if len(difference.terms) == 1 and abs(difference.terms[0][1]) == 1.0:
             ((place, factor),) = difference.terms
@@ -143,11 +153,12 @@ class AllowedActions:
             ends = factor * low, factor * high
             exact = np.minimum(*ends), np.maximum(*ends)
             # Compared with the number and not added to it: a sum would be rounded.
+            number = float(self.arithmetic.kind(-difference.constant))
             return tuple(  # type: ignore[return-value]
-                np.sign(end + 0.0) if not difference.constant else _sign(end, -difference.constant)
-                for end in exact
+                np.sign(end + 0.0) if not number else _sign(end, number) for end in exact
             )
-        return self._linear(difference, states)
+        least, most, margin = self._linear(difference, states)
+        return least - margin, most + margin
 
 
 def _sign(value: ndarray, number: float) -> ndarray:

@@ -219,7 +219,8 @@ def _check_claims(found: dict[str, Any]) -> str:
     for claim in values["claims"]:
         sign, bound = SIDES[claim["side"]], bounds[claim["action"], claim["side"]]
         example = claim["counterexample"]
-        holds = bound is None or sign * bound <= sign * claim["value"]
+        cast = float(np.dtype(values["arithmetic"]).type(claim["value"]))
+        holds = bound is None or sign * bound <= max(sign * claim["value"], sign * cast)
         if (claim["result"] == PROVEN) != holds:
             raise ValueError(f"{claim['action']}: the claim of {claim['value']!r} does not follow")
         if claim["result"] == REFUTED and not sign * example["value"] > sign * claim["value"]:

@@ -16,7 +16,8 @@ from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 from fat2thin.safety.arithmetic import ARITHMETICS, Arithmetic
 from fat2thin.safety.box import Box, read_box
-from fat2thin.safety.ends import BANDS, BandEnd, NotCertified
+from fat2thin.safety.ends import BANDS, BandEnd
+from fat2thin.safety.propagation import NotCertified
 from fat2thin.safety.search import Search
 from fat2thin.tables import Table
 from fat2thin.terminal_text import did_you_mean
@@ -227,7 +228,7 @@ def certify(
 
 
 def table(
-    policy: Policy | Run, box: Any, columns: Mapping[str, Sequence[float | tuple[float, float]]], *,
+    policy: Policy | Run, box: Any, columns: Mapping[str, Sequence[Any]], *,
     seconds: float = 60.0, ranges: Sequence[tuple[float, float]] | None = None, **options: Any,
 ) -> Table:  # fmt: skip
     """Return the proven bounds by values of columns: a row for each combination.
@@ -247,7 +248,7 @@ def table(
         here = states
         for name, value in zip(columns, choice, strict=True):
             ends = value if isinstance(value, Sequence) else (value, value)
-            here = here.with_column(name, *ends)
+            here = here.with_column(name, *map(float, ends))
         found = certify(policy, here, seconds=seconds / len(choices), **options)
         for action in found.actions:
             row: dict[str, Any] = {
@@ -356,6 +357,9 @@ class _Deployed:
         place = self.actions.index(action)
         box = float(self.policy.low[place]), float(self.policy.high[place])
         value = float(np.clip(float(ends[side == "high"][place]), *box))
+        if search.end.arithmetic.name != "float32":
+            # Policies act in float32; in other arithmetic the search's own float64 is the value.
+            value = SIDES[side] * search.worst.value
         return None if math.isnan(value) else Found(value, values)
 
 
@@ -376,8 +380,9 @@ def _decide(
 ) -> Claim:  # fmt: skip
     """Return whether a claim holds, after as much splitting as time allows."""
     action, side, value = claim
-    sign = SIDES[side]
-    limit = sign * value
+    sign, cast = SIDES[side], float(search.end.arithmetic.kind(value))
+    # The number as the policy's arithmetic rounds it, where that is the weaker claim.
+    limit = max(sign * value, sign * cast)
     search.run(lambda bound, worst: bound <= limit or worst > limit, deadline, shown)
     found = deployed.found(action, side, search)
     if found is not None and sign * found.value > limit:

@@ -117,10 +117,16 @@ class _End:
 
     def bounds(self, low: ndarray, high: ndarray, missing: ndarray, numbers: ndarray) -> ndarray:
         """Return upper bounds of sign · action over boxes."""
-        (b0, b1), (t0, t1), some, every = interval(
-            self.limits, self.action, (self.low, self.high), self.observations, self.unit,
-            self.tiny, low, high, missing,
-        )  # fmt: skip
+        some, every = np.full(len(low), False), np.full(len(low), False)
+        for action, box in enumerate(zip(self.proof["low"], self.proof["high"], strict=True)):
+            *ends, without, never = interval(
+                self.limits, action, (float(box[0]), float(box[1])), self.observations, self.unit,
+                self.tiny, low, high, missing,
+            )  # fmt: skip
+            # A state in which one action has no allowed value has no action at all.
+            some, every = some | without, every | never
+            if action == self.action:
+                (b0, b1), (t0, t1) = ends
         top, base = (t1, b1) if self.sign > 0 else (-b0, -t0)
         found = top
         if self.family["kind"] in ("sparse", "deterministic"):
@@ -223,7 +229,10 @@ class _End:
         relative = (terms + 3) * self.unit / (1.0 - (terms + 3) * self.unit)
         relative += EPSILON * (8.0 * max(weight.shape) + 100.0)  # of the sums here
         flushed = 2.0 * terms + 2.0 + size.sum(axis=-1, keepdims=True) + np.abs(weight).sum(axis=1)
-        error = relative * (size @ np.abs(weight).T + np.abs(bias)) + self.tiny * flushed
+        sizes = size @ np.abs(weight).T + np.abs(bias)
+        if not (sizes < float(np.finfo(self.kind).max) / 16.0).all():
+            raise NotProven(f"{self.kind} may overflow in the network")
+        error = relative * sizes + self.tiny * flushed
         most, least = (back(layers, middle, radius, side * weight) for side in (1.0, -1.0))
         return bias - least - error, bias + most + error, error
 
@@ -257,9 +266,10 @@ class _End:
     def width_ends(self, settings: Mapping[str, Any]) -> tuple[float, float, float]:
         """Return the ends of the log half-width, and what is added to the network's."""
         offset, rounded = float(settings["ratio"] or 0.0), [*map(float, settings["bounds"])]
-        first, last = (float(np.float32(end)) for end in rounded)
+        kind = np.dtype(self.kind).type
+        first, last = (float(kind(end)) for end in rounded)
         if settings["ratio"] is not None:
-            least, most = (float(np.float32(end)) for end in settings["ratio_bounds"])
+            least, most = (float(kind(end)) for end in settings["ratio_bounds"])
             first, last = (min(max(end + offset, least), most) for end in (first, last))
         return (min(first, 0.0), min(last, 0.0), offset) if self.inside else (first, last, offset)
 

@@ -20,7 +20,7 @@ def interval(
     then the last actions, which are not there where `missing`.
     """
 
-    def sums(linear: Any) -> Ends:
+    def sums(linear: Any) -> tuple[ndarray, ndarray, ndarray]:
         least = most = np.full(len(low), linear.constant)
         size, flushed = np.abs(least), 1.0
         for place, factor in linear.terms:
@@ -29,7 +29,8 @@ def interval(
             size = size + np.maximum(np.abs(a), np.abs(b))
             flushed += 1.0 + abs(factor)
         margin = 16.0 * (len(linear.terms) + 4) * unit * size + 16.0 * flushed * tiny
-        return least - margin, most + margin
+        own = 1e-13 * size if linear.terms else 0.0 * size
+        return least - own, most + own, margin
 
     def needs_last(terms: Any) -> ndarray:
         return missing & any(place >= observations for place, _ in terms)
@@ -41,13 +42,16 @@ def interval(
             join = np.all if condition.every else np.any
             return join([part[0] for part in parts], axis=0), join([p[1] for p in parts], axis=0)
         difference = condition.difference
-        least, most = sums(difference)
+        least, most, margin = sums(difference)
+        least, most = least - margin, most + margin
         if len(difference.terms) == 1 and abs(difference.terms[0][1]) == 1.0:
-            # A column is compared with a number exactly; an end at zero may be subnormal.
+            # A column is compared exactly with a number of its type; an end at zero may be
+            # subnormal.
             ((place, factor),) = difference.terms
             a = np.where(low[:, place] == 0.0, -tiny, low[:, place])
             b = np.where(high[:, place] == 0.0, tiny, high[:, place])
-            number = -difference.constant
+            kind = np.float32 if unit > 2.0**-53 else np.float64
+            number = float(kind(-difference.constant))
             least = np.minimum(factor * a, factor * b)
             most = np.maximum(factor * a, factor * b)
             least, most = (np.sign((end > number) * 1.0 - (end < number)) for end in (least, most))
@@ -56,8 +60,8 @@ def interval(
             return (least > 0.0) & there, (most > 0.0) & there
         return (least >= 0.0) & there, (most >= 0.0) & there
 
-    b0 = b1 = np.full(len(low), box[0])
-    t0 = t1 = np.full(len(low), box[1])
+    # By row: ends that surely hold, the same with rounding, and ends that may hold.
+    bottom, top = np.full((3, len(low)), box[0]), np.full((3, len(low)), box[1])
     some, every = np.full(len(low), False), np.full(len(low), False)
     for limit in limits:
         everywhere = np.full(len(low), True)
@@ -69,12 +73,14 @@ def interval(
         for bound in limit.bounds:
             if bound.action != action:
                 continue
-            least, most = sums(bound.end)
+            (least, most, margin), holds = sums(bound.end), np.stack([surely, surely, maybe])
             if bound.upper:
-                t1 = np.where(surely, np.minimum(t1, most), t1)
-                t0 = np.where(maybe, np.minimum(t0, least), t0)
+                end = np.stack([most, most + margin, least - margin])
+                top = np.where(holds, np.minimum(top, end), top)
             else:
-                b0 = np.where(surely, np.maximum(b0, least), b0)
-                b1 = np.where(maybe, np.maximum(b1, most), b1)
-    some = some | (b1 > t0) | ~np.isfinite(b1 + t0)
-    return (b0, b1), (t0, t1), some, every | (b0 > t1)
+                end = np.stack([least, least - margin, most + margin])
+                bottom = np.where(holds, np.maximum(bottom, end), bottom)
+    # The policy rounds ends inward; where they cross, an action between them may be left.
+    crossing = ~(bottom[2] <= top[2])
+    first, last = (np.where(crossing, end[1], end[0]) for end in (bottom, top))
+    return (first, bottom[2]), (top[2], last), some | crossing, every | (bottom[1] > top[1])

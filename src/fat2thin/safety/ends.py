@@ -23,19 +23,24 @@ from numpy import ndarray
 from fat2thin.columns import LOG, Transform, transform
 from fat2thin.policies.ensemble import LEAST_OVERLAP
 from fat2thin.policies.plain import PlainMember, PlainPolicy
-from fat2thin.safety.allowed import AllowedActions, States
+from fat2thin.safety.allowed import Allowed, AllowedActions, States
 from fat2thin.safety.arithmetic import Arithmetic
 from fat2thin.safety.lines import above_half_width, above_tanh, half_width
-from fat2thin.safety.propagation import Affine, Inputs, LinearBound, Rectifiers, Trunk
+from fat2thin.safety.propagation import (
+    Affine,
+    Inputs,
+    LinearBound,
+    NotCertified,
+    Rectifiers,
+    Trunk,
+)
 
 BANDS = ("sparse", "deterministic")
 """Kinds of families whose actions the network bounds; others may take any allowed action."""
+SLACK = 1e-9
+"""Share of the action box by which bounds are widened, for a checker that rounds differently."""
 SLOPE_STEPS = 255
 """Slopes of lines are whole multiples of 1/255, so that a certificate keeps a byte for each."""
-
-
-class NotCertified(ValueError):
-    """Raised for a policy or box that nothing can be proven about; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,16 +58,18 @@ class BandHead:
     """Whether there is no band, but one action."""
 
     @classmethod
-    def of(cls, member: PlainMember, action: int, point: bool, inside: bool) -> "BandHead":
-        """Return the head of an action."""
+    def of(
+        cls, member: PlainMember, action: int, point: bool, inside: bool, kind: Any
+    ) -> "BandHead":
+        """Return the head of an action; `kind` is the type in which the policy acts."""
         weight, bias = member.log_scale.weight[action], member.log_scale.bias[action]
         if member.fixed is not None:
             weight, bias = np.zeros_like(weight), member.fixed[action]
-        ends = [float(np.float32(end)) for end in member.bounds]
+        ends = [float(kind(end)) for end in member.bounds]
         offset = 0.0 if member.ratio is None else float(member.ratio)
         if member.ratio is not None:
             assert member.ratio_bounds is not None
-            around = [float(np.float32(end)) for end in member.ratio_bounds]
+            around = [float(kind(end)) for end in member.ratio_bounds]
             ends = [min(max(end + offset, around[0]), around[1]) for end in ends]
         if inside:
             ends = [min(end, 0.0) for end in ends]
@@ -105,8 +112,7 @@ class MemberBounds(NamedTuple):
     inputs: Inputs
     slopes: list[ndarray]
     looseness: ndarray
-    """How far the first layer's upper lines are from its rectifiers, weighted by what the bound
-    makes of them; shape (boxes, neurons)."""
+    """Share of each input in how far lines are from rectifiers; shape (boxes, inputs)."""
 
 
 class EndBounds(NamedTuple):
@@ -130,9 +136,14 @@ class BandEnd:
         self.has_band = plain.family.kind in BANDS
         low, high = float(plain.low[action]), float(plain.high[action])
         self.box = low, high
-        self.allowed = AllowedActions(
-            plain.limits, action, low, high, len(plain.observations), arithmetic
-        )
+        boxes = zip(plain.low.tolist(), plain.high.tolist(), strict=True)
+        every = [
+            AllowedActions(plain.limits, place, *ends, len(plain.observations), arithmetic)
+            for place, ends in enumerate(boxes)
+        ]
+        self.allowed = every[action]
+        # A state in which one action has no allowed value has no action at all.
+        self.other_allowed = [one for one in every if one.bounded and one.action != action]
         self.transform: Transform | None = (
             plain.action_transforms[action] if plain.action_transforms else None
         )
@@ -144,7 +155,10 @@ class BandEnd:
         self.consensus = plain.rule == "consensus"
         actions = range(len(plain.low)) if self.consensus else (action,)
         self.heads = [
-            {one: BandHead.of(member, one, self.point, self.inside) for one in actions}
+            {
+                one: BandHead.of(member, one, self.point, self.inside, arithmetic.kind)
+                for one in actions
+            }
             for member in plain.members
         ]
 
@@ -152,7 +166,7 @@ class BandEnd:
         self, states: States, steps: int = 0, slopes: Sequence[Sequence[ndarray]] | None = None
     ) -> EndBounds:
         """Return the bounds over boxes, with `steps` steps that improve slopes, or given slopes."""
-        allowed = self.allowed.over(states)
+        allowed = self.allowed_over(states)
         above = self._mirrored(allowed.low_least, allowed.high_most)
         below = self._mirrored(allowed.low_most, allowed.high_least)
         top, base = above[1], below[0]
@@ -164,7 +178,8 @@ class BandEnd:
                 for place in range(len(self.heads))
             )
             end, width = self._combined(members)
-            high = np.minimum(self._placed(end, width, base), top)
+            slack = SLACK * (self.box[1] - self.box[0])
+            high = np.minimum(self._placed(end, width, base) + slack, top)
         high = np.where(np.isnan(high), top, high)
         capped = high >= top
         if self.plain.fallback is not None:
@@ -175,6 +190,15 @@ class BandEnd:
         else:
             high = np.where(allowed.never, -np.inf, high)
         return EndBounds(high, members, allowed.without, capped)
+
+    def allowed_over(self, states: States) -> Allowed:
+        """Return bounds of the allowed interval, and whether states have an action at all."""
+        found = self.allowed.over(states)
+        others = [one.over(states) for one in self.other_allowed]
+        return found._replace(
+            without=np.logical_or.reduce([found.without, *(one.without for one in others)]),
+            never=np.logical_or.reduce([found.never, *(one.never for one in others)]),
+        )
 
     def network_inputs(self, place: int, states: States) -> tuple[ndarray, ndarray]:
         """Return the ends of a member's inputs: transformed and standardised observations."""
@@ -210,8 +234,7 @@ class BandEnd:
         )
         # The sum of separate bounds may be closer.
         end = np.minimum(end + self._head_error(head), band.centre[1] + band.width[1])
-        weights, lines = np.abs(linear.rows[-1][:, 0]), found[0]
-        loose = weights * np.where(lines.unstable, lines.height, 0.0)
+        loose = inputs.radius * trunk.looseness(found, linear)
         return MemberBounds(end, band, others, linear, inputs, kept, loose)
 
     def _band(

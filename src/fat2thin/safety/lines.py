@@ -22,12 +22,14 @@ def above_tanh(low: ndarray, high: ndarray) -> tuple[ndarray, ndarray]:
     chord = np.where(span > 1e-9, (np.tanh(high) - np.tanh(low)) / np.where(span > 0, span, 1), 0.0)
     touch = _tangent_point(low, high)
     # The tangent at the middle is the best where it is allowed.
-    touch = np.clip(np.maximum((low + high) / 2.0, touch), 0.0, None)
-    slope = np.where(touch >= high, chord, 1.0 - np.tanh(touch) ** 2)
+    touch = np.maximum((low + high) / 2.0, touch)
+    is_chord = touch >= high
+    touch = np.where(is_chord, high, touch)
+    slope = np.where(is_chord, chord, 1.0 - np.tanh(touch) ** 2)
     slope = np.maximum(slope, 0.0)
     tangent = np.tanh(touch) - slope * touch
     ends = np.maximum(np.tanh(low) - slope * low, np.tanh(high) - slope * high)
-    height = np.where(touch >= high, ends, np.maximum(tangent, ends))
+    height = np.where(is_chord, ends, np.maximum(tangent, ends))
     error = _ERROR * (1.0 + slope * np.maximum(np.abs(low), np.abs(high)))
     # A chord of a short interval is not reliable.
     flat = ~np.isfinite(slope) | (span <= 1e-9)

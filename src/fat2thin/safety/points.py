@@ -30,7 +30,7 @@ class PointEnds:
     def values(self, states: ndarray, missing: ndarray) -> ndarray:
         """Return the values at states of shape (states, columns); −inf where there is no action."""
         end, side = self.end, self.end.side
-        allowed = end.allowed.over(States(states, states, missing))
+        allowed = end.allowed_over(States(states, states, missing))
         low, high = allowed.low_most, allowed.high_least
         value = high if side > 0 else -low
         if end.has_band:

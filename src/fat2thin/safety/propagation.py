@@ -20,7 +20,14 @@ from numpy import ndarray
 
 from fat2thin.safety.arithmetic import PROVER_UNIT, Arithmetic
 
+
+class NotCertified(ValueError):
+    """Raised for a policy or box that nothing can be proven about; the message says why."""
+
+
 _LINE_ERROR = 8.0 * PROVER_UNIT
+_DEEPER, _LINEAR = 0.1, 1e-3
+"""Weights in the choice of the input whose range is split; any value gives valid bounds."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +51,8 @@ class Affine:
         """Return bounds on the rounding errors of the outputs, for inputs up to `largest`."""
         terms = self.weight.shape[1]
         sizes = largest @ self.size.T + np.abs(self.bias)
+        if not (sizes < arithmetic.largest).all():
+            raise NotCertified(f"not certified: {arithmetic.name} may overflow in the network")
         flushed = 2.0 * terms + 2.0 + largest.sum(axis=-1, keepdims=True) + self.size.sum(axis=1)
         prover = PROVER_UNIT * (8.0 * max(self.weight.shape) + 100.0)
         return sizes * (arithmetic.sum_error(terms) + prover) + arithmetic.tiny * flushed
@@ -212,6 +221,21 @@ class Trunk:
         error = PROVER_UNIT * (4.0 * rows.shape[-1] + 16.0)
         high += error * ((size @ inputs.largest[:, :, None])[..., 0] + np.abs(high))
         return LinearBound(high, rows, tuple(kept))
+
+    def looseness(self, found: Sequence[Rectifiers], bound: LinearBound) -> ndarray:
+        """Return how much each input moves rectifiers, weighted by how far lines are from them.
+
+        The weight of a rectifier is its share in the bound. What reaches a deeper layer passes
+        through others and counts less.
+        """
+        total: ndarray | float = 0.0
+        for place in reversed(range(len(found))):
+            lines, rows = found[place], bound.rows[len(found) - 1 - place]
+            loose = np.abs(rows[:, 0]) * np.where(lines.unstable, lines.height, 0.0)
+            passing = (lines.high > 0.0) * total if place < len(found) - 1 else 0.0
+            total = (loose + _DEEPER * passing) @ self.layers[place].size
+        # Where all rectifiers are stable, only the lines above tanh and exp are loose.
+        return total + _LINEAR * np.abs(bound.coefficients[:, 0])
 
     def optimised(
         self, inputs: Inputs, found: Sequence[Rectifiers], rows: ndarray, steps: int,

@@ -19,8 +19,6 @@ from fat2thin.safety.points import PointEnds
 
 LARGEST_BATCH = 64
 MOST_NODES = 1_000_000
-SLACK = 1e-9
-"""Share of the action box by which bounds are widened, for a checker that rounds differently."""
 _STARTS, _MOST_THRESHOLDS, _STEPS = 32, 256, 8
 
 
@@ -221,9 +219,7 @@ class Search:
         """Bound boxes, choose where to split them, and try their worst corners."""
         low, high, missing = (self._nodes[name][nodes] for name in ("low", "high", "missing"))
         found = self.end.over(States(low, high, missing), _STEPS)
-        width = self.end.box[1] - self.end.box[0]
-        limit = max(self.end.side * one for one in self.end.box)
-        bound = np.minimum(found.high + SLACK * width, limit)
+        bound = np.minimum(found.high, max(self.end.side * one for one in self.end.box))
         self._nodes["bound"][nodes], self._nodes["without"][nodes] = bound, found.without
         self._nodes["towards"][nodes] = self._directions(found, low, high)
         for place, node in enumerate(nodes.tolist()):
@@ -250,14 +246,13 @@ class Search:
     def _directions(self, found: EndBounds, low: ndarray, high: ndarray) -> ndarray:
         """Return the column of each box whose split promises the closest bounds.
 
-        It is that whose share in the looseness of the first layer's lines is the largest or, where
-        a limit sets the bound, the widest column of the limits.
+        It is that whose share in the looseness of lines is the largest or, where a limit sets the
+        bound, the widest column of the limits.
         """
         width = high - low
         scores = np.zeros_like(width)
-        for trunk, member in zip(self.end.trunks, found.members, strict=False):
-            count = member.inputs.radius.shape[1]
-            scores[:, :count] += member.inputs.radius * (member.looseness @ trunk.layers[0].size)
+        for member in found.members:
+            scores[:, : member.looseness.shape[1]] += member.looseness
         used = self._columns_of_limits()
         span = np.where(self.high > self.low, self.high - self.low, 1.0)
         by_limits = np.where(used, width / span, 0.0)

@@ -95,7 +95,7 @@ def read_mapped(path: str | Path) -> Dataset:
         )
         fields = {
             **rows,
-            "episode_start": np.asarray(arrays["episode_start"]),
+            "episode_start": _numbers(arrays["episode_start"]),
             "action_low": tuple(map(float, about["action_low"])),
             "action_high": tuple(map(float, about["action_high"])),
             "discount": float(about["discount"]),
@@ -145,12 +145,12 @@ def _opened(path: Path) -> np.memmap:
     return array
 
 
-def _following(folder: Path, observation: Rows, arrays: Mapping[str, np.ndarray]) -> FollowingRows:
+def _following(folder: Path, observation: Rows, arrays: Mapping[str, np.memmap]) -> FollowingRows:
     """Return next observations from those that are stored, after a check of their places."""
     if _APART not in arrays or _VALUES not in arrays:
         missing = next(name for name in (_APART, _VALUES) if name not in arrays)
         raise file_error(folder / f"{missing}.npy", "is missing", DAMAGED)
-    apart, values = np.asarray(arrays[_APART]), arrays[_VALUES]
+    apart, values = _numbers(arrays[_APART]), arrays[_VALUES]
     last = len(observation) - 1
     rising = apart.ndim == 1 and apart.size and apart[0] >= 0
     if rising:
@@ -158,7 +158,12 @@ def _following(folder: Path, observation: Rows, arrays: Mapping[str, np.ndarray]
     if not rising or apart[-1] != last or values.shape != (apart.size, *observation.shape[1:]):
         complaint = f"must be increasing row numbers up to {last}, with one next observation each"
         raise file_error(folder / f"{_APART}.npy", complaint, DAMAGED)
-    return FollowingRows(observation, apart, np.asarray(values))
+    return FollowingRows(observation, apart, StoredRows(values))
+
+
+def _numbers(array: np.memmap) -> np.ndarray:
+    """Return row numbers, in memory unless there are millions of them."""
+    return np.array(array) if array.nbytes < long_work.LEAST_ON_DISK else np.asarray(array)
 
 
 register_suffix(SUFFIX, lambda path, _: read_mapped(path))

@@ -6,7 +6,7 @@ and the actions of the log whatever the state. The weights of the pools maximise
 rows that no pool has. Everything a fold is given is fitted on the other folds.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def behaviour_density(episodes: Episodes, basis: Basis) -> Behaviour:
     parts, levels = lax.map(lambda fold: _of_fold(rows, basis, fold), jnp.arange(FOLDS))
     known = rows.here
     weights = _mixture_weights(parts, known)
-    density = logsumexp(parts + jnp.log(weights), axis=-1)
+    density = logsumexp(parts + jnp.log(weights)[None, None], axis=-1)
     level = jnp.einsum("krpd,p->krd", levels, weights)
     shape = episodes.here.shape
     return Behaviour(density.reshape(shape), level.reshape(*shape, -1), weights)
@@ -131,8 +131,8 @@ def _kernel(residual: Array, pool: Array, weight: Array) -> tuple[Array, Array]:
 def _mixture_weights(parts: Float[Array, "folds rows pools"], known: Array) -> Array:
     """Return the weights of the pools with the largest likelihood, none below `LEAST_SHARE`."""
 
-    def step(_: int, shares: Array) -> Array:
-        both = parts + jnp.log(shares)
+    def step(_: Any, shares: Array) -> Array:
+        both = parts + jnp.log(shares)[None, None]
         each = jnp.exp(both - logsumexp(both, axis=-1, keepdims=True))
         found = jnp.einsum("krp,kr->p", each, known) / jnp.sum(known)
         found = jnp.maximum(found, LEAST_SHARE)

@@ -34,7 +34,7 @@ def constant_actions(action: Float[Array, " action"], episodes: Episodes) -> Act
 
 def best_constant(
     episodes: Episodes, candidates: Float[Array, "candidates action"], basis: Basis,
-    bounds: Float[Array, "horizon+1 2"], discount: float,
+    bounds: Float[Array, "left 2"], discount: float,
 ) -> Choice:  # fmt: skip
     """Return the best of the candidates."""
 

@@ -20,7 +20,7 @@ from fat2thin.evaluation.estimators.importance import Importance, linear_scores,
 
 def doubly_robust_scores(
     episodes: Episodes, actions: Actions, basis: Basis, found: Fit, direct: Direct,
-    rho: Float[Array, "episodes horizon"], discount: float, bounds: Float[Array, "horizon+1 2"],
+    rho: Float[Array, "episodes horizon"], discount: float, bounds: Float[Array, "left 2"],
 ) -> Importance:  # fmt: skip
     """Return the score of each episode."""
     horizon = rho.shape[1]

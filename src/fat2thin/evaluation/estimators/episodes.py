@@ -52,7 +52,7 @@ def mean_score(scores: Float[Array, " episodes"], episodes: Episodes) -> Float[A
 
 def value_bounds(
     low: float | Array, high: float | Array, discount: float | Array, horizon: int, ends_early: bool
-) -> Float[Array, "horizon+1 2"]:
+) -> Float[Array, "left 2"]:
     """Return the smallest and the largest value that rewards allow with 0 to `horizon` steps left.
 
     With S = Σ discount^t over h steps they are low S and high S or, where episodes can end early,

@@ -2,30 +2,15 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from fat2thin.evaluation.estimators.doubly_robust import doubly_robust_scores
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes
-from fat2thin.evaluation.estimators.features import Basis, random_basis
+from fat2thin.evaluation.estimators.features import Bases
 from fat2thin.evaluation.estimators.fitted_q import Direct, design, fit, start_values
 from fat2thin.evaluation.estimators.importance import Importance, importance_scores, weights
-from fat2thin.evaluation.estimators.marginal import Marginal, balanced_scores, ratio_scores
-
-
-class Bases(NamedTuple):
-    """The random units of features of states with actions, and of states alone."""
-
-    both: Basis
-    states: Basis
-
-
-def draw_bases(key: Key[Array, ""], episodes: Episodes, units: int) -> Bases:
-    """Draw the random units for logs of these shapes."""
-    seen, done = episodes.observation.shape[-1], episodes.action.shape[-1]
-    keys = jax.random.split(key)
-    return Bases(random_basis(keys[0], seen + done, units), random_basis(keys[1], seen, units))
+from fat2thin.evaluation.estimators.marginal import Marginal, marginal_scores
 
 
 class Estimates(NamedTuple):
@@ -33,7 +18,6 @@ class Estimates(NamedTuple):
 
     fitted_q: Direct
     """Has no interval of its own: the error of the fit is not in its scores."""
-    balanced: Marginal
     marginal: Marginal | None
     importance: Importance | None
     doubly_robust: Importance | None
@@ -43,22 +27,20 @@ class Estimates(NamedTuple):
 
 def estimates(
     episodes: Episodes, actions: Actions, log_behaviour: Float[Array, "episodes steps"] | None,
-    bases: Bases, bounds: Float[Array, "horizon+1 2"], discount: float,
+    bases: Bases, bounds: Float[Array, "left 2"], discount: float,
 ) -> Estimates:  # fmt: skip
     """Return all estimates; `log_behaviour` is the log density of the logged actions."""
     rows = design(episodes, actions, bases.both)
     found = fit(rows, discount, bounds)
     direct = start_values(rows, found, bounds)
     fitted = episodes, actions, bases.both
-    balanced = balanced_scores(*fitted, rows, found, discount, bounds)
     if log_behaviour is None or actions.log_density is None:
-        return Estimates(direct, balanced, None, None, None, None)
+        return Estimates(direct, None, None, None, None)
     inside = episodes.here * jnp.isfinite(actions.log_density)
     log_ratio = jnp.where(inside > 0, actions.log_density - log_behaviour, -jnp.inf)
-    marginal = ratio_scores(
-        *fitted, bases.states, rows, found, jnp.exp(log_ratio), discount, bounds
-    )
+    ratio = jnp.exp(log_ratio)
+    marginal = marginal_scores(episodes, actions, bases, rows, found, ratio, discount, bounds)
     rho = weights(log_ratio, episodes, len(bounds) - 1)
     weighted = importance_scores(episodes, rho, discount)
     both = doubly_robust_scores(*fitted, found, direct, rho, discount, bounds)
-    return Estimates(direct, balanced, marginal, weighted, both, rho)
+    return Estimates(direct, marginal, weighted, both, rho)

@@ -57,3 +57,17 @@ def mean_features(
     draws = jnp.moveaxis(actions, 1, 0)
     first = features(observation, draws[0], basis)
     return jax.lax.scan(add, first, draws[1:])[0] / len(draws)
+
+
+class Bases(NamedTuple):
+    """The random units of features of states with actions, and of states alone."""
+
+    both: Basis
+    states: Basis
+
+
+def draw_bases(key: Key[Array, ""], observation: int, action: int, units: int) -> Bases:
+    """Draw the random units for logs with these numbers of columns."""
+    keys = jax.random.split(key)
+    both = random_basis(keys[0], observation + action, units)
+    return Bases(both, random_basis(keys[1], observation, units))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, Episodes
 from fat2thin.evaluation.estimators.features import Basis, features, mean_features
@@ -41,7 +41,7 @@ class Design(NamedTuple):
 class Fit(NamedTuple):
     """What is fitted without each fold."""
 
-    weights: Float[Array, "horizon+1 folds features"]
+    weights: Float[Array, "left folds features"]
     """w_h for h = 0 to the horizon."""
     inverse: Float[Array, "folds features features"]
     """The inverse of the mean of φφᵀ, with its ridge."""
@@ -51,7 +51,7 @@ class Fit(NamedTuple):
     """The mean of φ in the first states."""
 
 
-def in_folds(array: Float[Array, "episodes ..."]) -> Float[Array, "folds part ..."]:
+def in_folds(array: Shaped[Array, "episodes ..."]) -> Shaped[Array, "folds part ..."]:
     """Return an array with its episodes cut into `FOLDS` stretches."""
     return array.reshape(FOLDS, -1, *array.shape[1:])
 
@@ -87,7 +87,7 @@ def some_rows(rows: Any, most_rows: int) -> Any:
     return jax.tree.map(lambda array: array[:, np.sort(chosen)], rows)
 
 
-def fit(rows: Design, discount: float, bounds: Float[Array, "horizon+1 2"]) -> Fit:
+def fit(rows: Design, discount: float, bounds: Float[Array, "left 2"]) -> Fit:
     """Return w_h for every number of steps left, without each fold."""
     with jax.default_matmul_precision("highest"):
         weighted = rows.here * rows.known[..., None]
@@ -132,7 +132,7 @@ class Direct(NamedTuple):
     """Share of first states whose value was outside what rewards allow."""
 
 
-def start_values(rows: Design, found: Fit, bounds: Float[Array, "horizon+1 2"]) -> Direct:
+def start_values(rows: Design, found: Fit, bounds: Float[Array, "left 2"]) -> Direct:
     """Return V_H of the first states, clipped to what rewards allow."""
     with jax.default_matmul_precision("highest"):
         value = jnp.einsum("kef,kf->ke", rows.start, found.weights[-1])

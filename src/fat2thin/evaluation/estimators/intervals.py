@@ -5,7 +5,7 @@ the smallest mean of non-negative numbers that a gambler could not get rich agai
 and Ramdas 2024), for a fixed mixture of stakes.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def betting_bound(scores: Float[Array, " episodes"], confidence: float = 0.95) -
         gains = jnp.log1p(stakes[:, None] * (scores[None] / mean - 1.0))
         return logsumexp(jnp.sum(gains, axis=1)) - jnp.log(len(STAKES)) >= needed
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) / 2.0
         smaller = is_too_small(middle)

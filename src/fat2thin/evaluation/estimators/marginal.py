@@ -8,21 +8,17 @@ often the policy is at (s, a) at step t than the log, and m_t the share of episo
 on. Q and w of a fold are fitted on the others, so each episode has a score, and their mean an
 interval without a model of the fit.
 
-`balanced_scores` needs no density of logged actions. Among functions linear in φ, its w balances φ
-on the log (Uehara, Huang and Jiang 2020; Duan, Jia and Wang 2020),
-
-    w_t = φ · α_t,   α_0 = G⁻¹ E φ_start,   α_{t+1} = G⁻¹ E[c w_t φ'],   G = E φφᵀ.
-
-`ratio_scores` takes the density ratio ρ = policy / behaviour, with exact zeros outside the band,
-and fits only how often the policy is in a state (Liu et al. 2018; Xie, Ma and Wang 2019),
+With the density ratio ρ = policy / behaviour, which is exactly 0 outside a band, only how often the
+policy is in a state is fitted (Liu et al. 2018; Xie, Ma and Wang 2019),
 
     w_t = ω_t(s) ρ(s, a),   ω_t = max(0, ψ · β_t),   β_{t+1} = B⁻¹ E[c w_t ψ'],   B = E ψψᵀ,
 
-with features ψ of the state alone. Nothing multiplies over the steps.
+with features ψ of the state alone. Nothing multiplies over the steps. Weights that are linear in
+features of state and action instead need no density, but they miss the ends of a band: where that
+was measured, their intervals missed the value too.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, Episodes
-from fat2thin.evaluation.estimators.features import Basis, features, mean_features
+from fat2thin.evaluation.estimators.features import Bases, Basis, features, mean_features
 from fat2thin.evaluation.estimators.fitted_q import (
     MOST_ROWS,
     RIDGE,
@@ -56,63 +52,6 @@ class Marginal(NamedTuple):
     of their sums over the rows of each."""
     correction: Float[Array, ""]
     """The mean of what the residuals add to V_H."""
-
-
-class Model(NamedTuple):
-    """What one fold is valued with."""
-
-    ratio: Any
-    """Weights that w is made of, for each step."""
-    q: Float[Array, "horizon+1 features"]
-
-
-RatioOf = Callable[[Any, Episodes, Array | None], Float[Array, "rows steps"]]
-"""Returns w_t of the rows of an episode, from `Model.ratio` and the density ratios."""
-
-
-def balanced_scores(
-    episodes: Episodes, actions: Actions, basis: Basis, rows: Design, found: Fit,
-    discount: float, bounds: Float[Array, "horizon+1 2"],
-) -> Marginal:  # fmt: skip
-    """Return scores by weights that balance φ."""
-
-    def ratio_of(alpha: Array, one: Episodes, _: Array | None) -> Array:
-        return features(one.observation, one.action, basis) @ alpha.T
-
-    alpha, mass = balancing_weights(found, len(bounds) - 1)
-    arrays = episodes, actions, basis, rows, found
-    return _scores(*arrays, discount, bounds, alpha, mass, ratio_of, None)
-
-
-def balancing_weights(
-    found: Fit, horizon: int
-) -> tuple[Float[Array, "folds horizon features"], Float[Array, " horizon"]]:
-    """Return α_t, and the share m_t, for t = 0 to the horizon − 1."""
-
-    def step(nu: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
-        alpha = jnp.einsum("kfg,kg->kf", found.inverse, nu)
-        # The first feature is 1, so that the weights of all rows have its mean.
-        return jnp.einsum("kf,kfg->kg", alpha, found.onward), (alpha, jnp.mean(nu[:, 0]))
-
-    with jax.default_matmul_precision("highest"):
-        alpha, mass = lax.scan(step, found.start, None, length=horizon)[1]
-    return jnp.moveaxis(alpha, 1, 0), mass
-
-
-def ratio_scores(
-    episodes: Episodes, actions: Actions, basis: Basis, of_states: Basis, rows: Design, found: Fit,
-    rho: Float[Array, "episodes steps"], discount: float, bounds: Float[Array, "horizon+1 2"],
-) -> Marginal:  # fmt: skip
-    """Return scores by weights of states times density ratios, which are 0 outside a band."""
-
-    def ratio_of(beta: Array, one: Episodes, ratio: Array | None) -> Array:
-        assert ratio is not None
-        visits = jnp.maximum(_of_states(one.observation, of_states) @ beta.T, 0.0)
-        return visits * ratio[:, None]
-
-    beta, mass = state_weights(episodes, of_states, rho, len(bounds) - 1)
-    arrays = episodes, actions, basis, rows, found
-    return _scores(*arrays, discount, bounds, beta, mass, ratio_of, rho)
 
 
 def state_weights(
@@ -161,34 +100,36 @@ def _of_states(observation: Float[Array, "rows observation"], basis: Basis) -> A
     return features(observation, jnp.zeros((len(observation), 0)), basis)
 
 
-def _scores(
-    episodes: Episodes, actions: Actions, basis: Basis, rows: Design, found: Fit, discount: float,
-    bounds: Float[Array, "horizon+1 2"], ratio: Any, mass: Float[Array, " horizon"],
-    ratio_of: RatioOf, rho: Array | None,
+def marginal_scores(
+    episodes: Episodes, actions: Actions, bases: Bases, rows: Design, found: Fit,
+    rho: Float[Array, "episodes steps"], discount: float, bounds: Float[Array, "left 2"],
 ) -> Marginal:  # fmt: skip
-    """Return the score of each episode, by the weights of its fold."""
+    """Return the score of each episode, by the weights and the Q of its fold."""
     horizon = len(bounds) - 1
+    beta, mass = state_weights(episodes, bases.states, rho, horizon)
     ends = bounds[:-1].T[:, None, :]
-    weights = jnp.moveaxis(found.weights, 1, 0)
 
-    def of_episode(model: Model, given: tuple) -> tuple[Array, ...]:
-        one, drawn, known_ratio = given
-        here = features(one.observation, one.action, basis)
-        following = mean_features(one.following, drawn, basis)
-        value = jnp.clip(following @ model.q[:-1].T, ends[0], ends[1])  # row, h − 1
+    def of_episode(model: tuple[Array, Array], given: tuple) -> tuple[Array, Array]:
+        visits_of, q_of = model
+        one, drawn, ratio = given
+        here = features(one.observation, one.action, bases.both)
+        following = mean_features(one.following, drawn, bases.both)
+        value = jnp.clip(following @ q_of[:-1].T, ends[0], ends[1])  # row, h − 1
         residual = one.reward[:, None] + discount * one.continuation[:, None] * value
-        residual = (residual - here @ model.q[1:].T)[:, ::-1]  # row, t = horizon − h
-        share = ratio_of(model.ratio, one, known_ratio) * one.here[:, None]
+        residual = (residual - here @ q_of[1:].T)[:, ::-1]  # row, t = horizon − h
+        visits = jnp.maximum(_of_states(one.observation, bases.states) @ visits_of.T, 0.0)
+        share = visits * (ratio * one.here)[:, None]
         return jnp.sum(share, axis=0), jnp.sum(share * residual, axis=0)
 
-    def of_fold(given: tuple) -> tuple[Array, ...]:
+    def of_fold(given: tuple) -> tuple[Array, Array]:
         model, several = given
         size = max(1, _BLOCK // episodes.here.shape[1])
         return lax.map(lambda one: of_episode(model, one), several, batch_size=size)
 
     parts = jax.tree.map(in_folds, (episodes, actions.following, rho))
+    models = beta, jnp.moveaxis(found.weights, 1, 0)
     with jax.default_matmul_precision("highest"):
-        found_sums = lax.map(of_fold, (Model(ratio, weights), parts))
+        found_sums = lax.map(of_fold, (models, parts))
     total, added = (array.reshape(-1, horizon) for array in found_sums)
     known = episodes.is_episode
     powers = discount ** jnp.arange(horizon)

@@ -22,7 +22,7 @@ from fat2thin.evaluation.estimators.fitted_q import (
 
 
 def practice_scores(
-    episodes: Episodes, basis: Basis, bounds: Float[Array, "horizon+1 2"], discount: float
+    episodes: Episodes, basis: Basis, bounds: Float[Array, "left 2"], discount: float
 ) -> Float[Array, " episodes"]:
     """Return the discounted return of each episode; `basis` has units of states alone."""
     horizon = len(bounds) - 1
@@ -50,8 +50,8 @@ def practice_scores(
 
 
 def state_values(
-    episodes: Episodes, basis: Basis, bounds: Float[Array, "horizon+1 2"], discount: float
-) -> Float[Array, "horizon+1 folds features"]:
+    episodes: Episodes, basis: Basis, bounds: Float[Array, "left 2"], discount: float
+) -> Float[Array, "left folds features"]:
     """Return the weights of practice's V with 0 to `horizon` steps left, without each fold."""
     rows = some_rows(jax.tree.map(rows_in_folds, episodes), MOST_ROWS)
     empty = jnp.zeros((*rows.reward.shape, 0))

@@ -47,7 +47,7 @@ def worst_mean(
 
 
 def worst_values(
-    episodes: Episodes, actions: Actions, basis: Basis, bounds: Float[Array, "horizon+1 2"],
+    episodes: Episodes, actions: Actions, basis: Basis, bounds: Float[Array, "left 2"],
     discount: float,
 ) -> Sensitivity:  # fmt: skip
     """Return the mean of V_H in the first states, in the worst case of each of `GAMMAS`."""

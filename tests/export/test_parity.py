@@ -1,0 +1,98 @@
+"""Every format gives the answers of the policy, which JAX and SciPy compute (`cases.py`)."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from export.cases import CASES, case_of, check, policy
+from fat2thin import algorithms, data
+from fat2thin.algorithms.published import AuthorsSparseFamily
+from fat2thin.export.formats import FORMATS, compiled, run_compiled
+from fat2thin.policies.plain import NotPlainError, plain_policy
+from untrained import untrained_run
+
+QUICK = [("sparse", "limits"), ("sparse_half", "transforms"), ("squashed", "ensemble")]
+MILLION = 1_000_000
+
+
+def answers(name, case):
+    """Return the answers of a format, from the files that it writes."""
+    one = FORMATS[name]
+    return one.run(case.contents, one.write(case.contents, {"policy": "test"}), case.states)
+
+
+@functools.cache
+def quick(family, variant):
+    return case_of(policy(family, variant), 3000)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "stablehlo"])
+@pytest.mark.parametrize("which", QUICK, ids=" ".join)
+def test_a_format_gives_the_answers_of_the_policy(name, which):
+    case = quick(*which)
+    largest, near = check(case, answers(name, case))
+    assert largest < 0.2  # bounds hold for the worst case of rounding, which is rare
+    assert near < 0.15 * 3000 and 0.1 < case.expected.refer.mean() < 0.9
+
+
+def test_stablehlo_gives_the_answers_of_the_policy():
+    case = quick("sparse", "limits")
+    check(case, answers("stablehlo", case))
+
+
+def test_c_in_double_precision_is_as_close():
+    case = quick("sparse", "limits")
+    with compiled(FORMATS["c"].write(case.contents, {})["policy.h"]) as library:
+        found = run_compiled(library, case.states, case.contents, np.float64)
+    assert found.action.dtype == np.float64
+    check(case, found)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_million_states_per_format(name):
+    """All families with and without limits, transforms and several seeds."""
+    each = MILLION // len(CASES) + 1
+    compared = near = 0
+    for which in CASES:
+        case = case_of(policy(*which), each, seed=2)
+        near += check(case, answers(name, case))[1]
+        compared += each
+    assert compared >= MILLION and near < 0.05 * compared
+
+
+@pytest.fixture(scope="module")
+def log_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "log.npz"
+    data.save_npz(data.load("treatment/quadratic@100", seed=0), path)
+    return path
+
+
+def policies_of(name, path):
+    run = untrained_run(name, path, seeds=[0, 1, 2], settings={"hidden": (8, 6)})
+    return [run.policy(0), run.policy()]
+
+
+def test_policies_of_fttpo(log_file):
+    case = case_of(policies_of("fttpo", log_file)[1], 500)
+    check(case, answers("numpy", case))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", algorithms.names())
+def test_policies_of_all_algorithms_in_all_formats(name, log_file):
+    for one in policies_of(name, log_file):
+        case = case_of(one, 5000)
+        for format_name in FORMATS:
+            check(case, answers(format_name, case))
+
+
+def test_a_policy_without_a_plain_description_is_refused(log_file):
+    settings = {"hidden": (4,), "published": True}
+    run = untrained_run("fttpo", log_file, seeds=[0], settings=settings)
+    assert isinstance(run.policy(0).family, AuthorsSparseFamily)
+    with pytest.raises(NotPlainError, match="AuthorsSparseFamily"):
+        plain_policy(run.policy(0))
