@@ -31,9 +31,7 @@ def worth(subject: Subject, against: Mapping[str, Run], seconds: float, command:
         why = f"it takes about {needed:.0f} s, and {max(seconds, 0.0):.0f} s of the time were left"
         return _unknown(facts, why, command)
     try:
-        found = value(
-            subject.policy, subject.judged, against={n: r.policy() for n, r in against.items()}
-        )
+        found = value(subject.run, subject.judged, against=against or None)
     except ValueError as error:
         return _unknown(facts, str(error), command)
     return _answer(subject, found, facts)
