@@ -253,7 +253,7 @@ def demo(out: Path = Path("demo")) -> None:
     print(f"\none log, as if it were your own: {printable(log)}")
     train("fttpo", str(log), TrainOptions(), out=out / "own")
     print()
-    dossier(out / "own", minutes=0.75)
+    dossier(out / "own", minutes=1.0)
 
 
 @command("Train", "algorithms")

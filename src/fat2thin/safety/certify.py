@@ -147,7 +147,7 @@ class Certificate:
             return "-"
         rounding = {"low": decimal.ROUND_FLOOR, "high": decimal.ROUND_CEILING}
         last = decimal.Decimal(1).scaleb(-digits)
-        exact = decimal.Decimal(float(value))
+        exact = decimal.Decimal(repr(float(value)))
         return f"{exact.quantize(last, rounding.get(side, decimal.ROUND_HALF_EVEN)):f}"
 
     def _notes(self) -> tuple[str, ...]:
@@ -171,10 +171,10 @@ def certify(
     policy: Policy | Run,
     box: Any,
     *,
-    below: float | Mapping[str, float] | None = None,
-    above: float | Mapping[str, float] | None = None,
-    gap: float = 0.05,
-    seconds: float = 60.0,
+    below: float | int | Mapping[str, Any] | None = None,
+    above: float | int | Mapping[str, Any] | None = None,
+    gap: float | int = 0.05,
+    seconds: float | int = 60.0,
     ranges: Sequence[tuple[float, float]] | None = None,
     arithmetic: str = "float32",
     progress: Callable[[str, float], None] | None = None,
@@ -229,7 +229,8 @@ def certify(
 
 def table(
     policy: Policy | Run, box: Any, columns: Mapping[str, Sequence[Any]], *,
-    seconds: float = 60.0, ranges: Sequence[tuple[float, float]] | None = None, **options: Any,
+    seconds: float | int = 60.0, ranges: Sequence[tuple[float, float]] | None = None,
+    **options: Any,
 ) -> Table:  # fmt: skip
     """Return the proven bounds by values of columns: a row for each combination.
 

@@ -283,7 +283,9 @@ class BandEnd:
             _, better = trunk.optimised(inputs, found, rows, steps)
             slopes = [np.rint(one * SLOPE_STEPS) / SLOPE_STEPS for one in better]
         linear = trunk.bound(inputs, found, rows, slopes)
-        kept = [] if slopes is None else list(slopes)
+        if slopes is None:
+            slopes = [lines.below[:, None] for lines in reversed(found)]
+        kept = list(slopes)
         return linear.high[:, 0] + fixed, linear, kept
 
     def _combined(self, members: Sequence[MemberBounds]) -> tuple[ndarray, ndarray]:

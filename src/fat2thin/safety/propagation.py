@@ -155,32 +155,36 @@ class Trunk:
     def _second(
         self, inputs: Inputs, first: Rectifiers, layer: Affine, margin: ndarray
     ) -> tuple[ndarray, ndarray]:
-        """Return the bounds of the second layer: the lines scale W of the first, per neuron."""
-        of_first = self.layers[0]
-        boxes, outputs = len(inputs.centre), len(layer.bias)
-        # Rows: W of the first layer, its bias, and its margins.
-        columns = np.concatenate(
-            [
-                np.broadcast_to(of_first.weight.T, (boxes, *of_first.weight.T.shape)),
-                np.broadcast_to(of_first.bias, (boxes, 1, len(of_first.bias))),
-                first.margin[:, None],
-            ],
-            axis=1,
-        )
-        above, below = columns * first.slope[:, None], columns * first.below[:, None]
-        above[:, -2] += first.height
-        stacked = np.stack([above, below]).reshape(-1, len(of_first.bias))
-        shape = (2, boxes, columns.shape[1], outputs)
-        positive = (stacked @ layer.positive.T).reshape(shape)
-        negative = (stacked @ layer.negative.T).reshape(shape)
+        """Return the bounds of the second layer: the lines scale W of the first, per neuron.
+
+        Neurons that are inactive in all boxes drop out, and those that are active in all are one
+        linear function, so only the others are multiplied for each box.
+        """
+        of_first, boxes = self.layers[0], len(inputs.centre)
+        active, mixed = (first.low >= 0.0).all(axis=0), (first.high > 0.0).any(axis=0)
+        mixed &= ~active
+        # Columns: W of the first layer, its bias, and its margins.
+        columns = np.concatenate([of_first.weight, of_first.bias[:, None]], axis=1)
+        linear = (layer.weight[:, active] @ columns[active]).T
+        fixed = first.margin[:, active] @ layer.size[:, active].T
+        made = np.empty((2, boxes, len(columns.T) + 1, int(mixed.sum())))
+        made[:, :, :-1] = columns[mixed].T
+        made[:, :, -1] = first.margin[:, mixed]
+        made[0] *= first.slope[:, None, mixed]
+        made[0, :, -2] += first.height[:, mixed]
+        made[1] *= first.below[:, None, mixed]
+        stacked = made.reshape(2 * boxes * made.shape[2], made.shape[-1])
+        shape = (*made.shape[:-1], len(layer.bias))
+        positive = (stacked @ layer.positive[:, mixed].T).reshape(shape)
+        negative = (stacked @ layer.negative[:, mixed].T).reshape(shape)
         ends = []
         for side in (0, 1):
-            made = positive[side] + negative[1 - side]
-            slack = positive[side][:, -1] - negative[1 - side][:, -1]
-            middle = np.einsum("bio,bi->bo", made[:, :-2], inputs.centre)
-            reach = np.einsum("bio,bi->bo", np.abs(made[:, :-2]), inputs.radius)
+            both = positive[side][:, :-1] + negative[1 - side][:, :-1] + linear
+            slack = positive[side][:, -1] - negative[1 - side][:, -1] + fixed
+            middle = np.einsum("bio,bi->bo", both[:, :-1], inputs.centre)
+            reach = np.einsum("bio,bi->bo", np.abs(both[:, :-1]), inputs.radius)
             sign = 1.0 - 2.0 * side
-            ends.append(middle + made[:, -2] + layer.bias + sign * (reach + slack + margin))
+            ends.append(middle + both[:, -1] + layer.bias + sign * (reach + slack + margin))
         return ends[1], ends[0]
 
     def _deeper(
@@ -273,7 +277,8 @@ class Trunk:
         inputs."""
         values, made = inputs.corners(at.coefficients), []
         for step in reversed(range(len(found))):
-            lines, layer, rows = found[-1 - step], self.layers[-1 - step], at.rows[step]
+            place = len(found) - 1 - step
+            lines, layer, rows = found[place], self.layers[place], at.rows[step]
             values = (values.reshape(-1, values.shape[-1]) @ layer.weight.T + layer.bias).reshape(
                 *values.shape[:2], -1
             )

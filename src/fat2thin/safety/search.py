@@ -19,7 +19,10 @@ from fat2thin.safety.points import PointEnds
 
 LARGEST_BATCH = 64
 MOST_NODES = 1_000_000
-_STARTS, _MOST_THRESHOLDS, _STEPS = 32, 256, 8
+_STARTS, _MOST_THRESHOLDS = 32, 256
+_STEPS, _MOST_OPTIMISED = 8, 128
+"""Steps that improve slopes, for the first boxes: later ones gain more from being split, and steps
+took longer than they saved (`benchmarks/certify.py --steps`)."""
 
 
 class Leaves(NamedTuple):
@@ -91,7 +94,7 @@ class Search:
         self._add(np.tile(self.low, (boxes, 1)), np.tile(self.high, (boxes, 1)), self.missing)
         ready: list[int] = []
         left = list(range(boxes))
-        cuts = thresholds(self.end.allowed.limits)
+        cuts = self._thresholds()
         while left:
             node = left.pop()
             cut = next((cut for cut in cuts if self._cuts(node, *cut)), None)
@@ -178,6 +181,14 @@ class Search:
         self.count = stop
         return start
 
+    def _thresholds(self) -> list[tuple[int, float]]:
+        """Return where conditions change: at a number for "more", just below it for "at least"."""
+        kind, found = self.end.arithmetic.kind, []
+        for column, number in thresholds(self.end.allowed.limits):
+            near = kind(number)
+            found += [(column, float(near)), (column, float(np.nextafter(near, kind(-np.inf))))]
+        return found
+
     def _cuts(self, node: int, column: int, value: float) -> bool:
         low, high = self._nodes["low"][node, column], self._nodes["high"][node, column]
         at = self._below(value)
@@ -218,7 +229,8 @@ class Search:
     def _measure(self, nodes: ndarray) -> None:
         """Bound boxes, choose where to split them, and try their worst corners."""
         low, high, missing = (self._nodes[name][nodes] for name in ("low", "high", "missing"))
-        found = self.end.over(States(low, high, missing), _STEPS)
+        steps = _STEPS if self.count <= _MOST_OPTIMISED else 0
+        found = self.end.over(States(low, high, missing), steps)
         bound = np.minimum(found.high, max(self.end.side * one for one in self.end.box))
         self._nodes["bound"][nodes], self._nodes["without"][nodes] = bound, found.without
         self._nodes["towards"][nodes] = self._directions(found, low, high)
@@ -246,13 +258,16 @@ class Search:
     def _directions(self, found: EndBounds, low: ndarray, high: ndarray) -> ndarray:
         """Return the column of each box whose split promises the closest bounds.
 
-        It is that whose share in the looseness of lines is the largest or, where a limit sets the
-        bound, the widest column of the limits.
+        It is that whose share in the looseness of lines and in the bound is the largest or, where a
+        limit sets the bound, the widest column of the limits.
         """
         width = high - low
         scores = np.zeros_like(width)
         for member in found.members:
-            scores[:, : member.looseness.shape[1]] += member.looseness
+            loose = member.looseness
+            moves = np.abs(member.linear.coefficients[:, 0]) * member.inputs.radius
+            # The first factor is about what the worse half gains, the second what the better does.
+            scores[:, : loose.shape[1]] += loose * (loose + moves)
         used = self._columns_of_limits()
         span = np.where(self.high > self.low, self.high - self.low, 1.0)
         by_limits = np.where(used, width / span, 0.0)
