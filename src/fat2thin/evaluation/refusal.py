@@ -55,8 +55,8 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
         return f"{100 * evidence.cut:.2g} % of the episodes were cut before the horizon"
     if evidence.largest_share > LARGEST_SHARE:
         return (
-            f"one episode has {100 * evidence.largest_share:.2g} % of the variance of the scores, so "
-            "that it alone decides"
+            f"one episode has {100 * evidence.largest_share:.2g} % of the variance of the scores: "
+            "it alone decides"
         )
     low, high = evidence.allowed
     if not math.isfinite(evidence.estimate) or not low <= evidence.estimate <= high:
