@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 LEAST_EPISODES = 40
 """Episodes below which there is no interval worth printing."""
-LEAST_EFFECTIVE = {"marginal": 10.0, "doubly_robust": 50.0, "importance": 50.0}
+LEAST_EFFECTIVE = {"marginal": 50.0, "doubly_robust": 50.0, "importance": 50.0}
 """Effective sample size, in episodes, below which an estimator is refused."""
-LARGEST_SHARE = 0.5
+LARGEST_SHARE = 0.3
 """Share of one episode in the variance of the scores above which an estimate is refused."""
 LEAST_INSIDE = 30
 """Logged actions inside the band below which no density is estimated."""
