@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
     "distributions", "policies", "algorithms", "data", "envs", "evaluation", "settings", "engine",
-    "runs", "training", "report", "experiments", "paper", "testing",
+    "runs", "training", "export", "report", "experiments", "paper", "testing",
 )  # fmt: skip
 """Subpackages in the reference."""
 PARTS = {
@@ -42,6 +42,7 @@ PARTS = {
     "Guides": (
         "guides/own_log.md",
         "guides/decisions.md",
+        "guides/export.md",
         "guides/small_logs.md",
         "guides/data.md",
         "guides/training.md",

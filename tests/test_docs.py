@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = (
     "docs/guides/certificates.md", "docs/guides/decisions.md", "docs/guides/distributions.md",
-    "docs/guides/own_log.md",
-    "docs/guides/sweeps.md", "docs/guides/training.md", "docs/start/tour.md",
+    "docs/guides/export.md", "docs/guides/own_log.md", "docs/guides/sweeps.md",
+    "docs/guides/training.md", "docs/guides/value.md", "docs/start/tour.md",
 )  # fmt: skip
 """Pages whose blocks take half a minute or more each."""
 MARKED = [

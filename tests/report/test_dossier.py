@@ -168,6 +168,7 @@ def test_a_run_trained_again_is_another_run(run, tmp_path):
     about = run.folder / "run.json"
     about.write_text(about.read_text().replace('"seconds": ', '"seconds": 1'))
     assert dossier_about(run.folder, run.policy()) is None
+    assert "another run" in verify_dossier(made.twin)["run"].what
 
 
 def content_of(made):

@@ -197,13 +197,6 @@ def test_every_seed_is_on_the_page_if_there_are_few(run, monkeypatch):
     assert [len(of_run["policies"]) for of_run in gather([run, run])["runs"]] == [1, 1]
 
 
-def test_coverage_is_that_of_the_selected_policy():
-    first, second = gather([hospital_run(selected={"0": 10, "4": 0})])["runs"][0]["policies"]
-    assert first["selected"] == 10
-    assert first["coverage"] == {"held_out": False, "inside": 0.5, "width": 0.3}
-    assert second["coverage"] is None  # the untrained policy
-
-
 def test_the_typical_state_without_standardisation_is_the_middle_of_the_logged_ranges():
     run = hospital_run()
     run = dataclasses.replace(run, jobs=run.jobs._replace(observation_scale=None))

@@ -12,7 +12,7 @@ import fat2thin
 from choices import choices
 from fat2thin import algorithms, data
 from fat2thin.cli.main import main
-from fat2thin.data import Dataset
+from fat2thin.data import Dataset, readers
 from fat2thin.settings import automatic
 from fat2thin.settings.automatic import SMALL_STEPS, enough_steps, resolve, settings_for
 from fat2thin.settings.spec import describe_settings
@@ -66,11 +66,16 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def clear(tmp_path_factory):
-    """A log with deterministic dynamics."""
-    path = tmp_path_factory.mktemp("logs") / "machine.npz"
-    data.save_npz(made_up_log(noisy=False), path)
-    return str(path)
+def clear():
+    """A data set with a name and deterministic dynamics."""
+
+    def read(name, seed):
+        return dataclasses.replace(made_up_log(noisy=False), name=name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_READERS", dict(readers._READERS))
+        data.register_reader(data.Reader("machine/", read))
+        yield "machine/log"
 
 
 @pytest.fixture
@@ -130,6 +135,14 @@ def test_your_own_log_gets_seeds_and_held_out_episodes(path, asked, caplog):
         "(--seeds, --holdout, --steps to change)."
     )
     assert not any(line.startswith("Chosen") for line in lines[1:])
+
+
+def test_a_small_log_of_your_own_gets_small_networks(tmp_path, clear):
+    own = str(tmp_path / "machine.npz")
+    data.save_npz(data.load(clear), own)
+    assert resolve("auto", "fttpo", own) == "small"
+    assert resolve("auto", "fttpo", clear) == "small-clear"
+    assert "and it is your own: settings for small" in sentence("fttpo", own, "small")
 
 
 def test_a_log_of_one_episode_has_nothing_to_hold_out(tmp_path, asked, caplog):
@@ -291,7 +304,7 @@ def sentence(algorithm, log, origin, given=()):
 
 def test_the_note_names_the_log_its_rows_the_settings_and_the_way_out(path):
     line = sentence("fttpo", path, "small")
-    assert line.startswith(f"{path} has 40 rows, and its next observations are noisy: settings for")
+    assert line.startswith(f"{path} has 40 rows, and it is your own: settings for small noisy logs")
     assert "(hidden=16,16, weight_decay=3.0, learning_rate=0.0003, temperature=0.35" in line
     assert "kept_mass=0.3, standardise=True, reward_scale=deviation, centre_values=True). " in line
     assert line.endswith("Use --settings-from default for the algorithm's defaults.")

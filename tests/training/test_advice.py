@@ -30,8 +30,7 @@ NAN = float("nan")
 
 
 def found(
-    rows=10_000, constant=1.0, action=(0.25,), factor=1.0, without=(), seeds=1, huber=np.inf,
-    **changes,
+    rows=10_000, constant=1.0, action=(0.25,), without=(), seeds=1, huber=np.inf, **changes,
 ):  # fmt: skip
     """Return the findings of equal seeds; a list has one value per seed."""
     metrics = {name: value for name, value in (HEALTHY | changes).items() if name not in without}
@@ -41,7 +40,6 @@ def found(
         constant_value=np.broadcast_to(constant, seeds).astype(float),
         constant_action=np.tile(np.asarray(action, float), (seeds, 1)),
         held_out_rows=rows,
-        reward_factor=np.full(seeds, factor),
         reachable=[Reachable(-15.8, -0.011)] * seeds,
         huber_limit=huber,
     )
@@ -189,7 +187,7 @@ def test_an_algorithm_without_a_band_gives_no_warning_about_it():
 
 def test_a_constant_that_is_as_good_is_reported():
     sentence = one(CONSTANT, constant=2.0)
-    assert "For seed 7 the best is 0.25; such constants are worth 2, the policy 2 (" in sentence
+    assert "For seed 7 the best is 0.25. What both are worth" in sentence
     assert warnings(constant=1.9999) == []
 
 
@@ -197,12 +195,7 @@ def test_a_constant_has_the_names_and_units_of_the_actions():
     columns = (Column("noradrenaline", "µg/kg/min"), Column("fluids"))
     given = found(constant=2.0, action=(0.25, -1.5))._replace(action_columns=columns)
     (sentence,) = advice((7,), given)
-    assert "the best is noradrenaline 0.25 µg/kg/min, fluids -1.5; such" in sentence
-
-
-def test_the_value_of_a_constant_is_in_the_units_of_the_rewards():
-    sentence = one(CONSTANT, constant=3.0, action=(0.25, -1.5), factor=0.5)
-    assert "the best is 0.25, -1.5; such constants are worth 6, the policy 4 (" in sentence
+    assert "the best is noradrenaline 0.25 µg/kg/min, fluids -1.5. What both" in sentence
 
 
 def test_a_warning_names_the_seeds_it_applies_to():
@@ -210,7 +203,7 @@ def test_a_warning_names_the_seeds_it_applies_to():
     unknown, sentence = warnings(seeds=(3, 5, 8, 9), held_out_value=values)
     assert unknown.startswith("seed 9: ")
     assert sentence.startswith("seeds 5, 8: a constant action")
-    assert "For seed 5 the best is 0.25; such constants are worth 1, the policy 0.5" in sentence
+    assert "For seed 5 the best is 0.25. " in sentence
 
 
 def test_percentages_are_over_the_named_seeds():
@@ -280,11 +273,11 @@ def test_the_constant_is_a_logged_action_with_a_possible_value(known):
     """Each seed has its own log; it learns from six episodes and holds out two."""
     parts = [split(data.load(LOG, seed), 0.2, seed) for seed in (0, 1)]
     assert known.held_out_rows == min(held_out.rows for held_out, _ in parts)
-    for (held_out, learned), action, value, factor in zip(
-        parts, known.constant_action, known.constant_value, known.reward_factor, strict=True
+    for (held_out, learned), action, value in zip(
+        parts, known.constant_action, known.constant_value, strict=True
     ):
         assert np.min(np.abs(learned.action - action)) < 1e-5
-        assert factor == pytest.approx(1.0 / np.std(learned.reward), rel=1e-5)
+        factor = 1.0 / np.std(learned.reward)
         # No policy has a value above that of the best reward at every step.
         rewards = np.concatenate([held_out.reward, learned.reward])
         assert abs(value) < factor * np.abs(rewards).max() / (1.0 - learned.discount)

@@ -62,9 +62,12 @@ def value(
             )  # fmt: skip
     print(found)
     if out is not None:
+        from fat2thin.report.value_figures import save_value_figures
+
         out.mkdir(parents=True, exist_ok=True)
-        write(out / "value.json", json.dumps(found.to_json(), indent=1).encode())
-        print(f"\n{printable(out / 'value.json')}")
+        place = out / "value.json"
+        write(place, json.dumps(found.to_json(), indent=1).encode())
+        print("", *map(printable, (place, *save_value_figures(found, out))), sep="\n")
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -253,7 +253,7 @@ def demo(out: Path = Path("demo")) -> None:
     print(f"\none log, as if it were your own: {printable(log)}")
     train("fttpo", str(log), TrainOptions(), out=out / "own")
     print()
-    dossier(out / "own", minutes=0.75)
+    dossier(out / "own", minutes=1.0)
 
 
 @command("Train", "algorithms")
@@ -346,6 +346,8 @@ def validate(
         if run.program.problem.limits is not None:
             print("", run.limits_on([log]).table(f"limits on {log.name}"), sep="\n")
         print("", run.referrals_on(log), sep="\n")
+        asked = f"fat2thin value {printable(folder)} {printable(dataset)}"
+        print("", f"What the policy is worth beside practice: `{asked}`", sep="\n")
         if out is not None:
             from fat2thin.report.log_figures import save_log_figures
 

@@ -1,6 +1,6 @@
 """The rules by which an estimate is refused, with the reason. All are computed from the log alone.
 
-`benchmarks/` and docs/results/ have the study that they were fixed with.
+`benchmarks/value.py` judges them on problems with known values.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ class Evidence:
 
 def reason(estimator: str, evidence: Evidence) -> str | None:
     """Return why an estimate is refused, or None."""
-    if evidence.episodes < LEAST_EPISODES:
-        return f"{evidence.episodes} episodes are too few: at least {LEAST_EPISODES} are needed"
+    if few := too_few_episodes(evidence.episodes):
+        return few
     least, step = _least(evidence.effective)
     needed = LEAST_EFFECTIVE[estimator]
     if least < needed:
@@ -58,6 +58,13 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
             f"what the rewards allow, [{low:.4g}, {high:.4g}]"
         )
     return None
+
+
+def too_few_episodes(count: int) -> str | None:
+    """Return why there is no interval for this number of episodes, or None."""
+    if count >= LEAST_EPISODES:
+        return None
+    return f"{count} episodes are too few: at least {LEAST_EPISODES} are needed"
 
 
 def too_few_inside(rows: int) -> str:

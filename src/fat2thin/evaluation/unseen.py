@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from fat2thin import data
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import keep_episodes, learned_and_held_out
 from fat2thin.data.row_arrays import blocks
@@ -63,6 +64,8 @@ def unseen_episodes(runs: Sequence[FinishedRun], log: Dataset | None) -> Unseen:
     parts = [training_parts(run) for run in runs]
     if log is None:
         log = _held_out(runs[0], parts[0])
+    hashed = [log, *(part.learned for part in parts if part is not None)]
+    long_work.expect(sum(one.observation.size for one in hashed))
     for run in runs:
         check_fits(run, log)
     seen = np.zeros(log.episode_start.size, bool)

@@ -17,6 +17,8 @@
 * `effective_sample_size`, `surviving_episodes`: of the policy's importance weights, per step;
   `marginal_sample_size`, of the marginal weights; all in episodes. Empty where there are none.
 * `estimates`: what every estimator says about the policy, as `ValueRow`s.
+* `calibration`, `gain`: `value_pictures.Calibration` of the estimated density of each action, and
+  `value_pictures.GainByColumn`, where the gain comes from. Empty where there is nothing to show.
 * `notes`: sentences.
 
 `to_json()` has all of this, without nan. Values are Σ γ^t r_t over the horizon from the first
@@ -25,7 +27,7 @@ states of the episodes, in the log's own units, and never outside `allowed`.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ import numpy as np
 from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.evaluation.held_out import FinishedRun
+from fat2thin.evaluation.padding import SMOOTHED
 from fat2thin.evaluation.unseen import Unseen, unseen_episodes
 from fat2thin.evaluation.value_confidence import (
     NEEDED,
@@ -40,6 +43,12 @@ from fat2thin.evaluation.value_confidence import (
     Guarantee,
     confounding,
     guarantee,
+)
+from fat2thin.evaluation.value_pictures import (
+    Calibration,
+    GainByColumn,
+    calibration,
+    gain_by_column,
 )
 from fat2thin.evaluation.value_rows import (
     Judged,
@@ -97,6 +106,8 @@ class PolicyValue:
     surviving_episodes: tuple[int, ...]
     marginal_sample_size: tuple[float, ...]
     estimates: tuple[ValueRow, ...]
+    calibration: tuple[Calibration, ...]
+    gain: tuple[GainByColumn, ...]
     notes: tuple[str, ...]
 
     @property
@@ -181,16 +192,16 @@ def value(
     of_seeds = []
     if seeds and not isinstance(policy, Policy):
         of_seeds = [(f"seed {seed}", policy.policy(seed=seed)) for seed in policy.spec.seeds]
-    # Policies are asked about the log in blocks, which count as they are read.
+    # The log is read for every policy, which counts once, and its estimate counts as twice as much.
     cells = found.dataset.observation.size
-    long_work.expect(cells * (len(policies) + len(of_seeds) + constant))
+    long_work.expect(cells * (3 * (len(policies) + len(of_seeds)) + 6 * constant))
     own = judge_policy(question, policies.pop("policy"), "policy", "policy")
     rows = [own.row]
     rows += [judge_policy(question, one, name, "seed").row for name, one in of_seeds]
     rows.append(practice_row(question))
     if constant:
         rows.append(constant_row(question))
-        long_work.did(cells)
+        long_work.did(6 * cells)
     rows += [judge_policy(question, one, name, "run").row for name, one in policies.items()]
     bound = guarantee(question, own.estimates, found.unseen, reward_range is not None)
     return _report(question, tuple(rows), own, found, bound)
@@ -241,12 +252,14 @@ def _report(
         surviving_episodes=own.surviving,
         marginal_sample_size=() if marginal is None else _numbers_of(marginal.effective),
         estimates=own.every,
-        notes=(*_notes(question, policy, bound, hidden), *found.notes),
+        calibration=calibration(question),
+        gain=gain_by_column(question, own),
+        notes=(*_notes(question, rows, bound, hidden), *found.notes),
     )
 
 
 def _numbers_of(array: Any) -> tuple[float, ...]:
-    return tuple(map(float, array))
+    return tuple(map(float, np.nan_to_num(array)))
 
 
 def _verdict(policy: ValueRow, confidence: float) -> str:
@@ -266,8 +279,10 @@ def _verdict(policy: ValueRow, confidence: float) -> str:
 
 
 def _notes(
-    question: Question, policy: ValueRow, bound: Guarantee | None, hidden: Confounding | None
-) -> tuple[str, ...]:
+    question: Question, rows: Sequence[ValueRow], bound: Guarantee | None,
+    hidden: Confounding | None,
+) -> tuple[str, ...]:  # fmt: skip
+    policy = rows[0]
     low, high = question.allowed
     notes = [
         f"estimator: {ESTIMATORS[policy.estimator]}. Assumption: {ASSUMPTIONS[policy.estimator]}",
@@ -284,6 +299,7 @@ def _notes(
         notes.append(f"no guaranteed bound: it needs {NEEDED}")
     if hidden is not None and hidden.difference[0] > 0:
         notes.append(_of_confounding(hidden))
+    notes += [_of_constant(question, row) for row in rows if row.action is not None]
     if question.cut:
         notes.append(
             f"{100 * question.cut:.3g} % of the episodes were cut before step {question.horizon}; "
@@ -303,4 +319,15 @@ def _of_confounding(hidden: Confounding) -> str:
     return (
         "something unobserved may have made each logged action up to Γ times more or less likely: "
         f"the gain vanishes {gone}{shown} (Γ per step)"
+    )
+
+
+def _of_constant(question: Question, row: ValueRow) -> str:
+    """Return which action a constant is, and how it was chosen, in words."""
+    columns = zip(question.padded.dataset.action_columns, row.action or (), strict=True)
+    parts = (f"{column.name} {number:.3g} {column.unit}".strip() for column, number in columns)
+    return (
+        f"{row.name}: {', '.join(parts)}, chosen on other episodes than it is valued on. A policy "
+        f"with one action per state is valued with actions up to {SMOOTHED:g} standard deviations "
+        "of the logged actions away from it"
     )

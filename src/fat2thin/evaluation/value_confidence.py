@@ -63,8 +63,9 @@ def guarantee(question: Question, found: Estimates, unseen: bool, stated: bool) 
     powers = dataset.discount ** np.arange(question.horizon)
     total = float(powers.sum())
     scores, practice = _scores(
-        question.padded.episodes, found.rho, dataset.discount, low, high, powers
-    )
+        question.padded.episodes, found.rho, powers,
+        discount=dataset.discount, low=low, high=high,
+    )  # fmt: skip
     # All are above 0; the difference adds what practice falls short of the highest reward.
     of_value = float(_bound(scores[known], confidence=question.confidence))
     of_both = float(_bound((scores + practice)[known], confidence=question.confidence))
@@ -76,7 +77,7 @@ def guarantee(question: Question, found: Estimates, unseen: bool, stated: bool) 
 
 
 def _both_scores(
-    episodes: Any, rho: Any, discount: Any, low: Any, high: Any, powers: Any
+    episodes: Any, rho: Any, powers: Any, discount: float, low: float, high: float
 ) -> tuple[Any, Any]:
     horizon = rho.shape[1]
     reward = episodes.reward[:, :horizon] * episodes.here[:, :horizon]
@@ -84,7 +85,7 @@ def _both_scores(
     return unweighted_scores(episodes, rho, discount, low), short
 
 
-_scores = in_double_precision(_both_scores)
+_scores = in_double_precision(_both_scores, "discount", "low", "high")
 _bound = in_double_precision(betting_bound, "confidence")
 _worst = in_double_precision(worst_values, "discount")
 

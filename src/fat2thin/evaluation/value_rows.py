@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy import ndarray
 
+from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 from fat2thin.evaluation import refusal
@@ -79,7 +80,7 @@ class Question:
     @property
     def known(self) -> ndarray:
         """A mask of the padded episodes that are episodes of the log."""
-        return np.asarray(self.padded.episodes.is_episode) > 0
+        return np.asarray(self.padded.episodes.here)[:, 0] > 0
 
     @property
     def has_densities(self) -> bool:
@@ -95,6 +96,11 @@ class Question:
     def behaviour(self) -> Behaviour:
         """The estimated density of the logged actions, per unit of the padded actions."""
         return _of_behaviour(self.padded.episodes, bases_of(self.padded).states)
+
+    @property
+    def estimated(self) -> Behaviour | None:
+        """The estimated density, if a policy needed one."""
+        return vars(self).get("behaviour")
 
     @functools.cached_property
     def log_behaviour(self) -> ndarray:
@@ -183,7 +189,10 @@ def bases_of(padded: Padded) -> Bases:
 
 def judge_policy(question: Question, policy: Policy, name: str, kind: str) -> Judged:
     """Return the rows of a policy."""
-    return _judged(question, actions_of(policy, question.padded), {"name": name, "kind": kind})
+    actions = actions_of(policy, question.padded)
+    found = _judged(question, actions, {"name": name, "kind": kind})
+    long_work.did(2 * question.padded.dataset.observation.size)
+    return found
 
 
 def _judged(question: Question, actions: Actions, fields: Mapping[str, Any]) -> Judged:
@@ -261,8 +270,10 @@ def _numbers(question: Question, scores: ndarray, practice: ndarray | None) -> d
 
 def practice_row(question: Question) -> ValueRow:
     """Return the row of logged practice."""
-    numbers = _numbers(question, question.practice[question.known], None)
-    return ValueRow(PRACTICE, "practice", "returns", **numbers)
+    scores = question.practice[question.known]
+    if refused := refusal.too_few_episodes(len(scores)):
+        return ValueRow(PRACTICE, "practice", "returns", refused=refused)
+    return ValueRow(PRACTICE, "practice", "returns", **_numbers(question, scores, None))
 
 
 def constant_row(question: Question) -> ValueRow:

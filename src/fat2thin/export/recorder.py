@@ -188,6 +188,8 @@ class Recorder:
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
         """Return arrays beside each other."""
         assert axis == 1
+        if len(arrays) == 1:
+            return arrays[0]
         if not any(isinstance(array, Recorded) for array in arrays):
             return np.concatenate(arrays, axis=1)
         width = sum(self.operations[self.constant(array)].width for array in arrays)

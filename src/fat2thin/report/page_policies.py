@@ -98,7 +98,6 @@ def look_at(run: Run, seed: int, log: Dataset | None, most_states: int, most_ste
         "actor": _answers(actors, states),
         "proposal": _answers(fats, states) if fats else None,
         "trajectory": _trajectory(run, actors[-1], fats[-1] if fats else None),
-        "coverage": _coverage(run, seed),
     }
 
 
@@ -128,22 +127,6 @@ def _limits(limits: Limits | None) -> Plain | None:
         "fallback": limits.fallback,
         "rates": limits.needs_last_action,
     }
-
-
-def _coverage(run: Run, seed: int) -> Plain | None:
-    """Return the share of logged actions inside a band and its width, from the metrics."""
-    steps = run.metrics.get("step", np.zeros(0))
-    if not len(steps) or "logged_inside_support" not in run.metrics:
-        return None
-    if not (step := run.about.get("selected", {}).get(str(seed), steps[-1])):
-        return None  # the untrained policy, which has no metrics
-    row = min(int(np.searchsorted(steps, step)), len(steps) - 1)
-    place = run.spec.seeds.index(seed)
-    held_out = "held_out_inside" in run.metrics
-    inside = run.metrics["held_out_inside" if held_out else "logged_inside_support"][row, place]
-    # Half-ranges of the box are half of its width, so that the half-width is the share.
-    width = run.metrics["half_width"][row, place] if "half_width" in run.metrics else np.nan
-    return {"held_out": held_out, "inside": rounded(inside), "width": rounded(width)}
 
 
 def _picked_states(

@@ -109,8 +109,6 @@ class HeldOutFindings(NamedTuple):
     constant_action: np.ndarray
     """The best constant action in the task's units, shape (seeds, action)."""
     held_out_rows: int
-    reward_factor: np.ndarray
-    """The factor that rewards were multiplied by."""
     reachable: Sequence[Reachable]
     """The range of returns that the unscaled rewards of each seed's log allow."""
     action_columns: Sequence[Column] = ()
@@ -143,7 +141,6 @@ def look(
             low + (actions + 1.0) / 2.0 * (high - low), logs[0].dataset.action_transforms
         ),
         held_out_rows=min(min(log.held_out.rows, WATCHED) for log in logs if log.held_out),
-        reward_factor=np.asarray([logs[log].scales.reward_factor for log in of_seeds]),
         reachable=[reachable_returns(logs[log].dataset) for log in of_seeds],
         action_columns=logs[0].dataset.action_columns,
         huber_limit=getattr(spec.config, "huber_limit", math.inf),
@@ -238,7 +235,8 @@ def _not_estimable(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str
         yield (
             f"{who(seeds, worrying)}: the value of the policy is {NOT_ESTIMABLE} {reachable}, by "
             "fitted Q evaluation. Whether a constant action does as well is not known. More "
-            "episodes, or fewer columns of observations, may make it estimable."
+            "episodes, or fewer columns of observations, may make it estimable; `fat2thin value` "
+            "uses other estimators."
         )
 
 
@@ -248,13 +246,10 @@ def _constant(seeds: Sequence[int], found: HeldOutFindings) -> Iterator[str]:
     if worrying.any():
         first = int(np.argmax(worrying))
         action = _described(found.constant_action[first], found.action_columns)
-        units = found.reward_factor[first]
         yield (
-            f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy. "
-            f"For seed {seeds[first]} the best is {action}; such constants are worth "
-            f"{found.constant_value[first] / units:.3g}, the policy {value[first] / units:.3g} "
-            "(discounted, from the states of the log, by fitted Q evaluation: an estimate, not a "
-            "proof)."
+            f"{who(seeds, worrying)}: a constant action is estimated to do as well as the policy, "
+            f"by the signal held_out_value. For seed {seeds[first]} the best is {action}. What "
+            "both are worth beside practice, and with which confidence: `fat2thin value`."
         )
 
 

@@ -27,6 +27,7 @@ from fat2thin.safety.certify import Certificate
 
 MINUTES = 5.0
 """Time that a dossier takes at most by default, on two cores and for a log of 100,000 rows."""
+CERTIFYING = 1.0 / 3.0  # of the time that is left when the certificate begins; the rest is value's
 MOST_TYPED = 60  # columns of a patient that can be typed
 _STEPS = 7  # parts that the progress counts
 
@@ -178,13 +179,15 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> _Found:
         obeying = bounds.limits(subject)
         refusing = referrals.refusals(subject, influence, request.show_cases)
         agreeing = referrals.agreement(subject)
+    with clock.part("certificate"):
+        again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
+        largest, proof = bounds.largest_dose(
+            subject, influence, doing.facts, clock.left * CERTIFYING, again
+        )
     with clock.part("values"):
         others = {path.name: load(path) for path in request.against}
         again = shlex.join(["fat2thin", "value", str(request.folder)])
         value = worth.worth(subject, others, clock.left, again)
-    with clock.part("certificate"):
-        again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
-        largest, proof = bounds.largest_dose(subject, influence, doing.facts, clock.left, again)
     commands = [provenance.training_command(run, str(request.folder)), request.command()]
     with clock.part("checking the log"):
         made = provenance.origin(subject, _hashes(subject), commands)

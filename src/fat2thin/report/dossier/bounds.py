@@ -19,6 +19,7 @@ LEAST_SECONDS = 5.0  # time below which no certificate is started
 MOST_SECONDS = 60.0  # of a proof, however much time is left
 GAP = 0.05  # a proof ends where bounds and worst doses found differ by this share of the range
 TABLED = 2  # columns that have a table of bounds: those that move the band most
+WORTH_SAYING = 0.02  # difference of bounds between ranges, as a share of the box, for the sentence
 FEW_VALUES = 6  # values of a column up to which each has its own line
 
 
@@ -42,7 +43,7 @@ def largest_dose(
         why = str(error).removeprefix("not certified: ")
         return _without(subject, found, NotRun("the certificate", why, command)), None
     tables = [
-        _by_column(subject, place, min(seconds / 4.0, MOST_SECONDS))
+        _by_column(subject, made, place, min(seconds / 4.0, MOST_SECONDS))
         for place in influence.varied(subject)[:TABLED]
     ]
     return _with(subject, made, [one for one in tables if one is not None], found), made
@@ -81,7 +82,7 @@ def _with(
         inside &= float(policy.low[place]) - slack <= low
         inside &= high <= float(policy.high[place]) + slack
         words.append(
-            f"between {made.shown(column.name, 'low')} and "
+            f"between {number_text(made.shown(column.name, 'low'), '')} and "
             f"{number_text(made.shown(column.name, 'high'), column.unit)} of {column.name}"
         )
     gap = max((one for one in made.gaps.values() if math.isfinite(one)), default=math.nan)
@@ -151,8 +152,13 @@ class _ByColumn(NamedTuple):
     words: str
 
 
-def _by_column(subject: Subject, place: int, seconds: float) -> _ByColumn | None:
-    """Return proven bounds by ranges of a column: its values, or its quartiles in the log."""
+def _by_column(
+    subject: Subject, whole: Certificate, place: int, seconds: float
+) -> _ByColumn | None:
+    """Return proven bounds by ranges of a column: its values, or its quartiles in the log.
+
+    Bounds over all states hold in each part of them, too.
+    """
     column = subject.policy.observation_columns[place]
     values = np.asarray(subject.log.observation[:, place], np.float64)
     distinct = np.unique(values)
@@ -176,24 +182,35 @@ def _by_column(subject: Subject, place: int, seconds: float) -> _ByColumn | None
     for row in made.rows:
         action = row.get("action", actions[0].name)
         label = next(one.label for one in actions if one.name == action)
-        never = [_float(row[name]) for name in ("never_below", "never_above", "highest_found")]
+        dimension = [one.name for one in actions].index(action)
+        low, high, worst = (
+            _float(row[name]) for name in ("never_below", "never_above", "highest_found")
+        )
+        if low is not None and high is not None:
+            low = max(low, float(whole.low[dimension]))
+            high = min(high, float(whole.high[dimension]))
+        never = low, high, worst
         shown = {column.label: row[column.name], "action": label}
         rows.append(
             {**shown, "proven: never below": never[0], "proven: never above": never[1],
-             "highest found": never[2], "gap (% of the range found)": row["gap_percent"]}
+             "highest found": never[2]}
         )  # fmt: skip
         if action == actions[0].name:
             for name, value in zip(
                 ("names", "low", "high", "found"), (row[column.name], *never), strict=True
             ):
                 picture[name].append(value)
-    known = [(high, name) for high, name in zip(picture["high"], picture["names"], strict=True)
-             if high is not None]  # fmt: skip
+    pairs = zip(picture["high"], picture["names"], strict=True)
+    known = sorted((high, name) for high, name in pairs if high is not None)
     words = ""
-    if known:
-        high, name = max(known)
-        dose = f"{actions[0].name} of up to {number(high, actions[0].unit, 4)}"
-        words = f"{dose} where {column.name} is {number_text(name, column.unit)}"
+    box = float(subject.policy.high[0] - subject.policy.low[0])
+    if known and known[-1][0] - known[0][0] > WORTH_SAYING * box:
+        each = (
+            f"{number(high, actions[0].unit, 4)} where {column.name} is "
+            f"{number_text(name, column.unit)}"
+            for high, name in (known[-1], known[0])
+        )
+        words = f"{actions[0].name} of at most " + ", and at most ".join(each)
     table = Table(f"proven bounds by {column.label}", tuple(rows), made.notes)
     return _ByColumn(
         column.name, table,

@@ -127,7 +127,7 @@ def _carried(facts: Facts) -> Finding:
     share = found.get("proportion")
     action = f" of {found['carried_action']}" if found.get("carried_action") else ""
     measured = (
-        f"its bands contain {percent(found['covered'])} of the logged steps, but "
+        f"its bands contain {percent(found['covered'])} of the logged steps, and "
         f"{percent(found['carried'])} of everything{action} that was given above the lowest logged "
         f"dose: {number(share)} of its share"
         if _known(share)

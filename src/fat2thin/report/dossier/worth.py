@@ -16,7 +16,7 @@ from fat2thin.report.dossier.subject import Subject
 from fat2thin.runs.result import Run
 from fat2thin.tables import Table
 
-SECONDS, SECONDS_PER_ROW = 20.0, 1.5e-3
+SECONDS, SECONDS_PER_ROW = 15.0, 1.5e-3
 """Time that the value of one policy takes at least, and per judged row, on two cores."""
 MOST_STATES = 20_000  # states in which Q is compared with what rewards allow
 SLACK = 0.01
@@ -31,9 +31,7 @@ def worth(subject: Subject, against: Mapping[str, Run], seconds: float, command:
         why = f"it takes about {needed:.0f} s, and {max(seconds, 0.0):.0f} s of the time were left"
         return _unknown(facts, why, command)
     try:
-        found = value(
-            subject.policy, subject.judged, against={n: r.policy() for n, r in against.items()}
-        )
+        found = value(subject.run, subject.judged, against=against or None)
     except ValueError as error:
         return _unknown(facts, str(error), command)
     return _answer(subject, found, facts)

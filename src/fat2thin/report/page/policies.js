@@ -145,22 +145,11 @@ function actionWords(policies, coordinate, law) {
   return withUnit(`any ${name} between ${words(low, 3)} and ${words(high, 3)}`, unit) + `, around ${words(law.centre, 3)}`;
 }
 
-// A log without a task: what the policy does, in place of returns.
+// A log without a task: there are no returns, and the dossier of a run says what its policy does.
 function drawHeadline() {
   if (evaluated()) return;
-  const run = chosenRun();
-  const { policies } = run;
-  const last = policies.steps.length - 1;
-  const doings = shownCoordinates(policies).map((coordinate) => actionWords(policies, coordinate, keptLaw(policies, "actor", last, 0, coordinate)));
-  const text = [`On ${run.dataset}, ${run.name} (seed ${policies.seed}, ${stepWords(policies, last, " updates")}) gives, in a typical state (${policies.names[0]}): ${doings.join("; ")}.`];
-  const { coverage } = policies;
-  if (coverage && coverage.inside !== null && canBeSparse(policies)) {
-    const scale = policies.actions.some(({ transform }) => transform) ? " (on the scale it learned on)" : "";
-    const wide = coverage.width === null ? "" : ` is ${words(100 * coverage.width, 2)} % of the allowed range wide on average${scale} and`;
-    text.push(`Over the logged states its band${wide} contains ${words(100 * coverage.inside, 2)} % of the ${coverage.held_out ? "held-out" : "logged"} actions.`);
-  }
-  text.push("The policy was never tried: nothing here is a return.");
-  byId("sentence").textContent = text.join(" ");
+  const { dataset, name } = chosenRun();
+  byId("sentence").textContent = `${name} on ${dataset} was never tried on a task: nothing here is a return. The command \`fat2thin dossier\` makes a page about what its policy does and is worth.`;
 }
 
 function drawEvolution() {
