@@ -27,6 +27,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -140,7 +141,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.runs:
         runs = [fat2thin.load(folder) for folder in given.runs]
-        results = []
+        results: list[dict[str, Any]] = []
         for goal in GOALS if given.goals is None else map(GOALS.__getitem__, given.goals):
             measured = [measure(goal, runs[goal.run], number) for number in range(given.states)]
             results.append({"goal": dataclasses.asdict(goal), "measured": measured})
@@ -150,7 +151,8 @@ def main() -> None:
             new = [one["goal"] for one in results]
             old = json.loads(RESULTS.read_text())["results"]
             results = [one for one in old if one["goal"] not in new] + results
-            results.sort(key=lambda one: [dataclasses.asdict(g) for g in GOALS].index(one["goal"]))
+            order = [dataclasses.asdict(goal) for goal in GOALS]
+            results.sort(key=lambda one: order.index(one["goal"]))
         about = {"processors": os.cpu_count(), "threads": threads, "results": results}
         atomic_files.write(RESULTS, json.dumps(about, indent=1).encode() + b"\n")
     print(table(json.loads(RESULTS.read_text())["results"]))

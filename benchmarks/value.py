@@ -347,8 +347,33 @@ def table(rows: list[dict[str, Any]], case: str) -> Table:
     return Table(case, tuple(shown))
 
 
+LEAST_KEPT = 50  # estimates below which a cell has no coverage in the overview
+
+
+def overview(rows: list[dict[str, Any]]) -> Table:
+    """Return a line per case, size and estimator: the worst policy of each."""
+    shown, cells = [], [(row["case"], row["rows"]) for row in rows]
+    for case, size in dict.fromkeys(cells):
+        for estimator in ("returns", *ESTIMATORS[:-1]):
+            own = [row for row, cell in zip(rows, cells, strict=True)
+                   if cell == (case, size) and row["estimator"] == estimator]  # fmt: skip
+            known = [row for row in own if row["kept"] >= LEAST_KEPT]
+            if not known:
+                continue
+            logs = own[0]["logs"]
+            line: dict[str, Any] = {"case": case, "rows": size, "logs": logs}
+            line |= {"estimator": estimator, "policies": f"{len(known)} of {len(own)}"}
+            line |= {name.replace("_", " "): min(row[name] / row["kept"] for row in known)
+                     for name in COUNTS}  # fmt: skip
+            line["false claims"] = max(row["false_claims"] / logs for row in own)
+            shown.append(line)
+    note = f"the lowest coverage among policies with at least {LEAST_KEPT} estimates that are kept"
+    return Table("coverage, by the worst policy", tuple(shown), (note,))
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     """Print all tables and the tests."""
+    print(f"{overview(rows)}\n")
     for case in dict.fromkeys(row["case"] for row in rows):
         print(f"{table(rows, case)}\n")
     proven = [row for row in rows if row["half"] != "hidden"]

@@ -224,7 +224,6 @@ def ward_case(ward: Ward, widths: Mapping[str, tuple[float, ...]], steps: float,
             "shifted": band(between(0.5), widths["shifted"], *box),
             "guideline": band(better, widths["guideline"], *box),
             "far": band(lambda seen: extreme, widths["guideline"], *box),
-            "trained": trained(f"{ward.name}@200", seed=0),
         }
 
     return Case(

@@ -25,8 +25,9 @@ GRID = {
     "largest": (1.0, 0.5, 0.3, 0.2, 0.1),
     "correction": (np.inf, 3.0, 2.0, 1.0),
 }
-"""At least this number of episodes; at least this effective sample size; at most this share of one episode
-in the squared deviations of the scores; at most this correction, in half-widths of the interval."""
+"""At least this number of episodes; at least this effective sample size; at most this share of one
+episode in the squared deviations of the scores; at most this correction, in half-widths of the
+interval."""
 
 
 class Part:

@@ -7,6 +7,8 @@ import pytest
 
 from fat2thin.cli.main import main
 
+pytestmark = pytest.mark.slow  # they train
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -17,8 +19,9 @@ def folder(tmp_path_factory):
           "--set", "hidden=4,4", "policy=sparse_q_gaussian",
           "outside_support=project", "--out", str(here / "run")])  # fmt: skip
     (here / "limits.toml").write_text('[limits]\ncap = "action_0 <= 0.5"\n')
-    main(["export", str(here / "run"), "--to", "numpy", "c", "--out", str(here / "deployed"),
-          "--limits", str(here / "limits.toml"), "--fallback", "0.25", "--distance", "2"])  # fmt: skip
+    options = ["--limits", str(here / "limits.toml"), "--fallback", "0.25", "--distance", "2"]
+    out = ["--to", "numpy", "c", "--out", str(here / "deployed")]
+    main(["export", str(here / "run"), *out, *options])
     return here
 
 

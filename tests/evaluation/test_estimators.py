@@ -123,6 +123,9 @@ def test_importance_sampling_by_hand_gives_exact_zeros_outside_the_band():
     rho = importance.weights(jnp.asarray(ratio), episodes, 2)
     np.testing.assert_allclose(rho, [[2.0, 1.0], [0.5, 0.0]], rtol=1e-6)
     assert rho[1, 1] == 0.0
+    # Once outside, an episode never counts again.
+    left = jnp.asarray([[-np.inf, 0.5], [0.5, 1.0]])
+    assert importance.weights(left, episodes, 2)[0].tolist() == [0.0, 0.0]
     found = importance.importance_scores(episodes, rho, 0.9)
     np.testing.assert_allclose(np.mean(found.scores), weighted, rtol=1e-6)
     np.testing.assert_allclose(found.effective, [2.5**2 / 4.25, 1.0], rtol=1e-6)

@@ -208,6 +208,15 @@ def test_states_without_an_action_are_named_and_have_no_bounds():
     assert "does not act" in str(found)
 
 
+def test_the_fallback_counts_where_another_action_has_no_allowed_value():
+    policy = made.policy_of(2, kind="deterministic", rules="fallback")
+    state = {"severity": (0.8, 1.2), "weight": 60.0}
+    apart = safety.certify(policy, {**state, "age": (0.5, 0.9)}, seconds=1.0)
+    conflict = safety.certify(policy, {**state, "age": (0.5, 1.1)}, seconds=1.0)
+    assert not apart.may_not_act and apart.low[1] > 2.0
+    assert conflict.may_not_act and conflict.low[1] == 0.0
+
+
 def test_a_certificate_of_a_run_takes_free_columns_from_its_log():
     policy = made.policy_of(0)
     ranges = [(0.0, 1.0), (50.0, 60.0), (0.0, 0.1)]

@@ -109,9 +109,8 @@ def synthetic_states(contents: Contents, count: int = STATES, seed: int = _SEED)
     rows = np.arange(3 * part, 4 * part)
     raw[rows, draw.integers(size, size=part)] = special[np.arange(part) % len(special)]
     uniform = draw.uniform(size=(count, len(settings["actions"])))
-    uniform[:: count // 5] = np.array([0.0, 1.2e-38, 0.5, 1.0 - 2.0**-24, 1.0])[:, None][
-        : len(uniform[:: count // 5])
-    ]
+    special = np.array([0.0, 1.2e-38, 0.5, 1.0 - 2.0**-24, 1.0])
+    uniform[np.arange(len(special)) * (count // len(special))] = special[:, None]
     with np.errstate(over="ignore"):
         states = raw.astype(np.float32), uniform.astype(np.float32)
     return States(*states, _last_actions(contents, count, draw))
