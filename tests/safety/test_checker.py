@@ -125,7 +125,7 @@ def bfloat16(values, arrays):
         fewer_leaves,
         missing_bound,
         bfloat16,
-    ],  # fmt: skip
+    ],
 )
 def test_the_proof_itself_fails_where_hashes_are_not_compared(tmp_path, change):
     path = certificate(tmp_path)
