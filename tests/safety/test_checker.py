@@ -19,7 +19,7 @@ def certificate(tmp_path, case=None, size=0.5):
     policy = made.policy_of(3, **(case or {"rules": "linear", "sharpness": 1.0}))
     box = made.box_of(np.random.default_rng(1), policy, size)
     path = tmp_path / "certificate.json"
-    safety.save_certificate(safety.certify(policy, box, seconds=10.0, gap=0.005), path)
+    safety.save_certificate(safety.certify(policy, box, seconds=3.0, gap=0.005), path)
     return path
 
 
@@ -125,7 +125,7 @@ def bfloat16(values, arrays):
         fewer_leaves,
         missing_bound,
         bfloat16,
-    ],  # fmt: skip
+    ],
 )
 def test_the_proof_itself_fails_where_hashes_are_not_compared(tmp_path, change):
     path = certificate(tmp_path)
