@@ -266,6 +266,7 @@ def refusals(
             surviving=(facts["surviving"],),
             clipped=facts["clipped"],
             cut=facts["cut"],
+            largest_share=facts["largest"],
         )
         found.append(refusal.reason(rule, one) is not None)
     return np.array(found)

@@ -31,6 +31,7 @@ def short():
     patch = pytest.MonkeyPatch()
     patch.setattr(value_rows, "MOST_UNITS", 4)
     patch.setattr(value_rows, "CANDIDATES", 2)
+    patch.setattr(refusal, "LEAST_EPISODES", 8)
     yield
     patch.undo()
 
@@ -170,18 +171,19 @@ def test_a_guarantee_needs_every_condition(world):
     assert value(run.policy(), dense, **wide).guarantee is None
 
 
-EVIDENCE = refusal.Evidence(0.5, (0.0, 1.0), 50, (30.0, 25.0), (50.0, 40.0))
+EVIDENCE = refusal.Evidence(0.5, (0.0, 1.0), 50, (60.0, 55.0), (50.0, 40.0))
 
 
 @pytest.mark.parametrize(
     ("estimator", "changes", "words"),
     [
         ("marginal", {"episodes": 7}, "7 episodes are too few"),
-        ("marginal", {"effective": (30.0, 9.0)}, "step 2 the weights are worth 9 episodes"),
-        ("importance", {"effective": (30.0, 19.0)}, "40 of 50 episodes have only actions"),
+        ("marginal", {"effective": (60.0, 9.0)}, "step 2 the weights are worth 9 episodes"),
+        ("importance", {"effective": (60.0, 49.0)}, "40 of 50 episodes have only actions"),
         ("importance", {"cut": 0.02}, "2 % of the episodes were cut"),
         ("doubly_robust", {"estimate": 1.1}, r"outside what the rewards allow, \[0, 1\]"),
         ("marginal", {"estimate": float("nan")}, "outside what the rewards allow"),
+        ("marginal", {"largest_share": 0.6}, "one episode has 60 %"),
         ("marginal", {"clipped": 0.2}, "20 % of the first states"),
     ],
 )

@@ -245,7 +245,7 @@ def _report(
         guarantee=bound,
         confounding=hidden,
         estimator=policy.estimator,
-        assumption=ASSUMPTIONS[policy.estimator],
+        assumption=_assumption(question, policy),
         answerable=policy.refused is None,
         verdict=_verdict(policy, question.confidence),
         effective_sample_size=() if importance is None else _numbers_of(importance.effective),
@@ -260,6 +260,17 @@ def _report(
 
 def _numbers_of(array: Any) -> tuple[float, ...]:
     return tuple(map(float, np.nan_to_num(array)))
+
+
+def _assumption(question: Question, policy: ValueRow) -> str:
+    """Return what the estimate assumes, and whether its densities were measured."""
+    found = ASSUMPTIONS[policy.estimator]
+    if question.has_densities or policy.estimator == "returns":
+        return found
+    return (
+        f"{found}; the log has no densities of its actions, so they are estimated, and intervals "
+        "are somewhat too short"
+    )
 
 
 def _verdict(policy: ValueRow, confidence: float) -> str:
@@ -285,7 +296,7 @@ def _notes(
     policy = rows[0]
     low, high = question.allowed
     notes = [
-        f"estimator: {ESTIMATORS[policy.estimator]}. Assumption: {ASSUMPTIONS[policy.estimator]}",
+        f"estimator: {ESTIMATORS[policy.estimator]}. Assumption: {_assumption(question, policy)}",
         f'intervals: {100 * question.confidence:g} %, {APPROXIMATE}; "at least" is the one-sided '
         "lower bound of the difference to practice on the same episodes",
         f"rewards allow values from {low:.4g} to {high:.4g}",

@@ -243,6 +243,7 @@ def _row(
         effective=tuple(map(float, found.effective)),
         surviving=tuple(map(float, getattr(found, "surviving", ()))),
         clipped=float(every.fitted_q.clipped),
+        largest_share=_largest_share(scores),
         cut=question.cut,
     )
     refused = refusal.reason(estimator, evidence)
@@ -250,6 +251,12 @@ def _row(
         return ValueRow(estimator=estimator, refused=refused, **fields)
     numbers = _numbers(question, scores, question.practice[question.known])
     return ValueRow(estimator=estimator, **numbers, **fields)
+
+
+def _largest_share(scores: ndarray) -> float:
+    """Return the largest share of one episode in the squared deviations from the mean."""
+    squares = (scores - np.mean(scores)) ** 2
+    return float(np.max(squares) / max(float(np.sum(squares)), np.finfo(float).tiny))
 
 
 def _numbers(question: Question, scores: ndarray, practice: ndarray | None) -> dict[str, Any]:
