@@ -435,7 +435,7 @@ def test_what_the_log_or_the_memory_cannot_meet_is_one_line(one_episode, tmp_pat
 
 
 def test_a_batch_larger_than_the_log_gives_a_note(one_episode):
-    options = {"steps": 1, "batch_size": 25, "settings_from": "default"}
+    options = {"steps": 1, "batch_size": 25, "settings_from": "default", "seeds": 1, "holdout": 0.0}
     _, note = choose_spec("bc", one_episode, None, {}, data.load, **options)
     assert note.startswith("batch_size=25 is larger than the log of 24 rows: rows are drawn with")
     _, note = choose_spec("bc", one_episode, None, {}, data.load, **options | {"batch_size": 24})

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from fat2thin.columns import Column, Transform, inverse_transform, transform
 from fat2thin.data import Dataset
@@ -186,6 +187,11 @@ def _action(policy, contents, seen, share, low, high, centre):
         place, reach = (ends[0] + ends[1]) / 2.0, (ends[1] - ends[0]) / 2.0
         below = quantile(law, np.zeros_like(place), np.zeros_like(place), tail)
         drawn = place + reach * np.where(share > 0.5, -below, below)
+    elif policy.limits is not None:
+        head = [np.asarray(part, np.float64) for part in policy.network(jnp.asarray(seen))]
+        box = [transform(np.float64(end), transforms) for end in (policy.low, policy.high)]
+        ends = [transform(end.astype(np.float64), transforms) for end in (low, high)]
+        drawn = _truncated(plain, contents.settings["sampling"]["edge"], head, box, ends, share)
     else:
         head = [np.asarray(part, np.float64) for part in policy.network(jnp.asarray(seen))]
         if plain.kind == "squashed":
@@ -197,6 +203,60 @@ def _action(policy, contents, seen, share, low, high, centre):
         ends = [transform(np.float64(end), transforms) for end in (policy.low, policy.high)]
         drawn = (ends[0] + ends[1]) / 2.0 + (ends[1] - ends[0]) / 2.0 * found
     return np.clip(inverse_transform(drawn, transforms), low, high)
+
+
+def _truncated(plain, edge, head, box, ends, share):
+    """Return quantiles of laws restricted to an interval, by SciPy's log tail probabilities."""
+    middle, half = (box[0] + box[1]) / 2.0, (box[1] - box[0]) / 2.0
+    law, factor = standard_law(plain)
+    scale = np.exp(head[1]) * factor
+
+    def line(value):
+        if plain.kind != "squashed":
+            return (value - middle) / half
+        least = 2.0 * half * 2.0**-23  # as the truncated law has it
+        return (np.log(np.maximum(value - box[0], least))
+                - np.log(np.maximum(box[1] - value, least))) / 2.0  # fmt: skip
+
+    left, right = ((line(end) - head[0]) / scale for end in ends)
+    away = truncated_quantile(law, edge, left, right, share)
+    found = head[0] + scale * away
+    return middle + half * (np.tanh(found) if plain.kind == "squashed" else found)
+
+
+def standard_law(plain):
+    """Return a Gaussian or a Student-t of SciPy, and how many of its scales are one of the law."""
+    if plain.kind == "student":
+        return stats.t(plain.freedom), 1.0
+    if plain.kind == "squashed" or plain.index == 1.0:
+        return stats.norm, 1.0
+    return stats.t((3.0 - plain.index) / (plain.index - 1.0)), np.sqrt(2.0 / (3.0 - plain.index))
+
+
+def truncated_quantile(law, edge, left, right, share):
+    """Return quantiles of a standard law on [left, right], by bisection of log tails."""
+    left, right = np.nan_to_num(left), np.nan_to_num(right)
+    mirrored = left + right < 0.0
+    begin, end = np.where(mirrored, -right, left), np.where(mirrored, -left, right)
+    share, rest = np.where(mirrored, 1.0 - share, share), np.where(mirrored, share, 1.0 - share)
+    with np.errstate(divide="ignore"):
+        shares = np.log(rest), np.log(share)
+    above, below = (
+        np.logaddexp(shares[0] + log_share(begin), shares[1] + log_share(end))
+        for log_share in (law.logsf, law.logcdf)
+    )
+    # Of the two probabilities on both sides, the smaller one has the digits.
+    downward = below < above
+    # A tail below the least counts as it: of the law, or of what the interval has of it.
+    least = np.log(LEAST_TAIL)
+    above = np.maximum(above, np.where(begin > edge, law.logsf(begin) + least, least))
+    least, most = begin.copy(), np.maximum(begin, end)
+    for _ in range(80):
+        middle = least + (most - least) / 2.0
+        lower = np.where(downward, law.logcdf(middle) < below, law.logsf(middle) > above)
+        least, most = np.where(lower, middle, least), np.where(lower, most, middle)
+    found = np.clip(np.maximum(least, -law.isf(LEAST_TAIL)), begin, np.maximum(begin, end))
+    return np.where(mirrored, -found, found)
 
 
 def check(case, found):

@@ -12,7 +12,13 @@ from fat2thin.export.formats import FORMATS, compiled, run_compiled
 from fat2thin.policies.plain import NotPlainError, plain_policy
 from untrained import untrained_run
 
-QUICK = [("sparse", "limits"), ("sparse_half", "transforms"), ("squashed", "ensemble")]
+QUICK = [
+    ("sparse", "limits"),
+    ("sparse_half", "transforms"),
+    ("squashed", "ensemble"),
+    ("gaussian", "limits"),
+    ("squashed", "transforms limits"),
+]
 MILLION = 1_000_000
 
 
@@ -36,13 +42,15 @@ def test_a_format_gives_the_answers_of_the_policy(name, which):
     assert near < 0.15 * 3000 and 0.1 < case.expected.refer.mean() < 0.9
 
 
-def test_stablehlo_gives_the_answers_of_the_policy():
-    case = quick("sparse", "limits")
+@pytest.mark.parametrize("family", ["sparse", "gaussian"])
+def test_stablehlo_gives_the_answers_of_the_policy(family):
+    case = quick(family, "limits")
     check(case, answers("stablehlo", case))
 
 
-def test_c_in_double_precision_is_as_close():
-    case = quick("sparse", "limits")
+@pytest.mark.parametrize("family", ["sparse", "gaussian"])
+def test_c_in_double_precision_is_as_close(family):
+    case = quick(family, "limits")
     with compiled(FORMATS["c"].write(case.contents, {})["policy.h"]) as library:
         found = run_compiled(library, case.states, case.contents, np.float64)
     assert found.action.dtype == np.float64

@@ -14,8 +14,9 @@ import fat2thin
 from fat2thin import data
 from fat2thin.cli.main import main
 from fat2thin.data.operations import learned_and_held_out
-from fat2thin.evaluation.value import value
-from fat2thin.report.dossier import assemble, bounds, provenance
+from fat2thin.evaluation.value import PolicyValue, value
+from fat2thin.evaluation.value_rows import ValueRow
+from fat2thin.report.dossier import assemble, bounds, provenance, worth
 from fat2thin.report.dossier.answer import QUESTIONS, number, percent, plain_numbers
 from fat2thin.report.dossier.assemble import Request, make_dossier
 from fat2thin.report.dossier.behaviour import describe
@@ -202,15 +203,40 @@ def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
 def test_a_whole_dossier_has_value_and_certificate_and_verifies(run, tmp_path):
     made = make_dossier(run, Request(run.folder, minutes=3.0), tmp_path / "whole.html")
     content = content_of(made)
-    worth = value(run)
-    assert content["answers"][3]["facts"]["gain_low"] == worth.policy.difference_bound
-    assert content["answers"][3]["facts"]["gain"] == worth.policy.difference
+    valued = value(run)
+    assert content["answers"][3]["facts"]["gain_low"] == valued.policy.difference_bound
+    assert content["answers"][3]["facts"]["gain"] == valued.policy.difference
     assert content["certificate"] == "whole.certificate.json"
     found = verify_dossier(made.twin)
     assert {one.result for one in found.checks} == {"ok"}
     assert verify_certificate(tmp_path / "whole.certificate.json").passed
     (tmp_path / "whole.certificate.json").write_text("{}")
     assert verify_dossier(made.twin)["certificate"].result == "FAILED"
+
+
+def test_a_value_gives_sentence_facts_and_tables(run):
+    own = ValueRow(
+        "policy", "policy", "marginal", estimate=1.5, low=1.0, high=2.0, difference=0.5,
+        difference_low=0.1, difference_high=0.9, difference_bound=0.2,
+    )  # fmt: skip
+    practice = ValueRow("practice", "practice", "returns", estimate=1.0, low=0.8, high=1.2)
+    given = {field.name: () for field in dataclasses.fields(PolicyValue)} | {
+        "rows": (own, practice), "log": "log", "log_sha256": "", "steps": 80, "episodes": 10,
+        "seen_episodes": 0, "horizon": 8, "discount": 0.9, "reward_unit": "points",
+        "allowed": (0.0, 5.0), "confidence": 0.9, "interval": "approximate", "guarantee": None,
+        "confounding": None, "estimator": "marginal", "assumption": "all is seen",
+        "answerable": True, "verdict": "better", "estimates": (own,),
+    }  # fmt: skip
+    answer = worth._answer(open_subject(run), PolicyValue(**given), {"calibration": 0.4})
+    assert "a gain of 0.5 points, at least 0.2 points with 90 % confidence" in answer.sentence
+    assert "It is better than practice" in answer.sentence
+    known = {name: answer.facts[name] for name in ("gain", "gain_low", "gain_high", "calibration")}
+    assert known == {"gain": 0.5, "gain_low": 0.2, "gain_high": 0.9, "calibration": 0.4}
+    assert answer.tables["value"]["policy"]["at least (one-sided 90 %)"] == 0.2
+    refused = dataclasses.replace(own, estimate=None, refused="too few rows")
+    given["rows"] = refused, practice
+    answer = worth._answer(open_subject(run), PolicyValue(**given), {})
+    assert answer.sentence == "The log cannot say: too few rows."
 
 
 def test_an_export_made_afterwards_names_the_dossier(run, made, capsys):

@@ -12,6 +12,8 @@ from fat2thin.export.portable import Answer, Policy
 from fat2thin.export.sampling import sampling_of
 from fat2thin.policies.plain import PlainPolicy, hash_of
 
+TABLES = ("quantiles", "folds")
+"""Arrays that follow from the family, and that hashes of a policy leave out."""
 STATES = 1000
 """Synthetic states that are stored with an export, to check it later."""
 _SEED = 0
@@ -31,7 +33,7 @@ class Contents(NamedTuple):
 
     def hashes(self) -> dict[str, str]:
         """Return the hashes of the weights and of the policy, as `PlainPolicy` has them."""
-        arrays = {name: of for name, of in self.arrays.items() if name != "quantiles"}
+        arrays = {name: of for name, of in self.arrays.items() if name not in TABLES}
         members = {name: of for name, of in arrays.items() if name.startswith("member")}
         added = ("limit_fallback", "sampling")
         settings = {name: one for name, one in self.settings.items() if name not in added}
@@ -55,8 +57,8 @@ def contents_of(plain: PlainPolicy, fallback: tuple[float, ...] | None = None) -
     """
     arrays = plain.arrays()
     sampling = sampling_of(plain)
-    if sampling.table.size:
-        arrays["quantiles"] = sampling.table
+    tables = zip(TABLES, (sampling.table, sampling.folds), strict=True)
+    arrays |= {name: table for name, table in tables if table.size}
     chosen = plain.fallback if fallback is None else fallback
     settings = {
         **plain.settings(),

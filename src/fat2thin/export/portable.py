@@ -36,6 +36,8 @@ NORM_EPSILON = 1e-6  # added to the variance by a layer norm
 LEAST_OVERLAP = 1e-6  # bands that overlap by less, in half-ranges of the box, count as disjoint
 FARTHEST = 1e6  # whitened coordinates are clipped here
 LEAST_TAIL = 2.0**-126  # a smaller tail probability counts as this one
+MOST_SCALES = 1e15  # ends of a truncated law are at most this far from its centre
+NEAREST = 2.0**-23  # of the box: ends of a squashed law closer to those of the box count as there
 
 
 class Answer(NamedTuple):
@@ -276,6 +278,8 @@ class Policy:
         low, high = (end + xp.zeros_like(inside) for end in (least, most))
         if not self.samples:
             return inside, low, high, inside
+        if limited:
+            return inside, low, high, self._within(centre, scale, low, high, uniform)
         deviation = self._quantile(uniform)
         if kind == "squashed":
             drawn = self._middle + self._half * xp.tanh(centre + scale * deviation)
@@ -292,7 +296,9 @@ class Policy:
         given = self.settings["sampling"]
         table = np.asarray(self.arrays.get("quantiles", np.zeros((0, 0))), np.float64)
         self._pieces = [self.dtype(column) for column in table.T]
-        self._piece_count, self._sampling = len(table), given
+        self._sampling = given
+        table = np.asarray(self.arrays.get("folds", np.zeros((0, 0))), np.float64)
+        self._fold_pieces = [self.dtype(column) for column in table.T]
 
     def _quantile(self, uniform: Any) -> Any:
         """Return the quantile of the standard law: of half-width 1 for a band, else of scale 1."""
@@ -301,23 +307,136 @@ class Policy:
         if given["kind"] == "index 0":
             return two * xp.sin(xp.arcsin(two * uniform - one) / real(3.0))
         upper, tail = uniform > real(0.5), xp.minimum(uniform, one - uniform)
+        away = self._away(tail)
+        return xp.where(upper, away, -away)
+
+    def _away(self, tail: Any) -> Any:
+        """Return the distance from the centre beyond which the law has a tail probability."""
+        xp, given, real = self.xp, self._sampling, self.dtype
+        one, two = real(1.0), real(2.0)
         none = tail < real(LEAST_TAIL)
         folds = -xp.log(two * xp.maximum(tail, real(LEAST_TAIL)))
         folds = xp.maximum(folds, real(0.0))
-        place = xp.sqrt(folds) / real(given["width"])
-        piece = xp.minimum(xp.floor(place), real(self._piece_count - 1))
-        inside = place - piece
-        number = piece.astype(np.int32)
-        shape = xp.take(self._pieces[-1], number)
-        for column in self._pieces[-2::-1]:
-            shape = shape * inside + xp.take(column, number)
+        shape = self._looked_up(self._pieces, xp.sqrt(folds) / real(given["width"]))
         if given["kind"] == "band":
             away = one - shape * xp.exp(-folds * real(given["rate"]))
-            away = xp.where(none, one, xp.maximum(away, real(0.0)))
+            return xp.where(none, one, xp.maximum(away, real(0.0)))
+        growth = xp.exp(xp.minimum(folds * real(given["rate"]), real(85.0)))
+        return xp.maximum(shape, real(0.0)) * growth
+
+    def _looked_up(self, pieces: Any, place: Any) -> Any:
+        """Return the piecewise polynomials at a place, which counts pieces."""
+        xp = self.xp
+        piece = xp.minimum(xp.floor(place), self.dtype(len(pieces[0]) - 1))
+        inside = place - piece
+        number = piece.astype(np.int32)
+        shape = xp.take(pieces[-1], number)
+        for column in pieces[-2::-1]:
+            shape = shape * inside + xp.take(column, number)
+        return shape
+
+    # Laws that limits truncate. Distances are in scales of a Student-t or a Gaussian, and the side
+    # of the centre on which most of the interval lies is mirrored to be the upper one. There the
+    # tail probability S gives L = -log(2 S): from a table up to "edge", by an asymptotic series
+    # beyond. An interval that begins beyond "edge" is sampled by differences of L alone.
+
+    def _within(self, centre: Any, scale: Any, low: Any, high: Any, uniform: Any) -> Any:
+        """Return the quantile of the law truncated to the ends, on the transformed scale."""
+        xp, real = self.xp, self.dtype
+        squashed, factor = self.family["kind"] == "squashed", real(self._sampling["factor"])
+        ends = []
+        for end in (low, high):
+            place = self._unsquashed(end) if squashed else (end - self._middle) / self._half
+            end = (place - centre) / (scale * factor)
+            # Where there is no interval, any will do: the action is missing.
+            end = xp.where(end == end, end, real(0.0))
+            ends.append(self._clip(end, real(-MOST_SCALES), real(MOST_SCALES)))
+        away = self._deviation(ends[0], ends[1], uniform)
+        if squashed:
+            return self._middle + self._half * xp.tanh(centre + scale * away)
+        return self._middle + self._half * (centre + scale * factor * away)
+
+    def _unsquashed(self, value: Any) -> Any:
+        """Return artanh of the position in the box."""
+        xp, (bottom, top) = self.xp, self._box
+        least = (top - bottom) * self.dtype(NEAREST)
+        above, below = (xp.maximum(one, least) for one in (value - bottom, top - value))
+        return (xp.log(above) - xp.log(below)) / self.dtype(2.0)
+
+    def _deviation(self, left: Any, right: Any, uniform: Any) -> Any:
+        """Return the quantile of the standard law truncated to [left, right]."""
+        xp, real = self.xp, self.dtype
+        edge, rest = real(self._sampling["edge"]), real(1.0) - uniform
+        mirrored = left + right < real(0.0)
+        begin, end = xp.where(mirrored, -right, left), xp.where(mirrored, -left, right)
+        share, rest = xp.where(mirrored, rest, uniform), xp.where(mirrored, uniform, rest)
+        far = xp.maximum(begin, edge)
+        away = xp.where(
+            begin > edge,
+            self._far_quantile(far, xp.maximum(end, far), share, rest),
+            self._near_quantile(begin, end, share, rest),
+        )
+        away = self._clip(away, begin, xp.maximum(begin, end))
+        return xp.where(mirrored, -away, away)
+
+    def _near_quantile(self, begin: Any, end: Any, share: Any, rest: Any) -> Any:
+        """Return the quantile from the probabilities above and below it, neither a difference."""
+        xp, real = self.xp, self.dtype
+        one, two = real(1.0), real(2.0)
+        tails = [xp.exp(-self._folds(abs(value))) / two for value in (begin, end)]
+        below = begin < real(0.0)
+        upper, lower = (xp.where(side, one - tails[0], tails[0]) for side in (below, ~below))
+        upper = rest * upper + share * tails[1]
+        lower = rest * lower + share * (one - tails[1])
+        away = self._away(xp.minimum(upper, lower)) / real(self._sampling["factor"])
+        return xp.where(lower < upper, -away, away)
+
+    def _far_quantile(self, begin: Any, end: Any, share: Any, rest: Any) -> Any:
+        """Return the quantile in a tail: growth and series are L, and differences of it suffice."""
+        xp, real, rate = self.xp, self.dtype, self._sampling["rate"]
+        square, start = begin * begin, self._series(begin)
+        if rate:
+            room = real(1.0) + real(rate) * square
+            growth = xp.log((real(1.0) + real(rate) * (end * end)) / room) / real(2.0 * rate)
         else:
-            growth = xp.exp(xp.minimum(folds * real(given["rate"]), real(85.0)))
-            away = xp.maximum(shape, real(0.0)) * growth
-        return xp.where(upper, away, -away)
+            growth = (end - begin) * (end + begin) / real(2.0)
+        left = xp.exp(-(growth + self._series(end) - start))
+        wanted = -xp.log(xp.maximum(rest + share * left, real(LEAST_TAIL)))
+        found = begin
+        for _ in range(4):  # each of which divides the error by the square of the distance
+            risen = xp.maximum(wanted - (self._series(found) - start), real(0.0))
+            if rate:
+                most = xp.exp(xp.minimum(risen * real(2.0 * rate), real(85.0)))
+                squared = (room * most - real(1.0)) / real(rate)
+            else:
+                squared = square + real(2.0) * risen
+            found = self._clip(xp.sqrt(xp.maximum(squared, real(0.0))), begin, end)
+        return found
+
+    def _folds(self, away: Any) -> Any:
+        """Return L at a distance from the centre."""
+        xp, real, given = self.xp, self.dtype, self._sampling
+        edge, rate = real(given["edge"]), given["rate"]
+        near, far = xp.minimum(away, edge), xp.maximum(away, edge)
+        place = xp.log(real(1.0) + near) / real(given["fold_width"])
+        table = xp.maximum(self._looked_up(self._fold_pieces, place), real(0.0))
+        growth = far * far
+        growth = xp.log(real(1.0) + real(rate) * growth) / real(rate) if rate else growth
+        beyond = growth / real(2.0) + self._series(far) + real(given["constant"])
+        return xp.where(away > edge, beyond, table)
+
+    def _series(self, away: Any) -> Any:
+        """Return what L has beside its growth, up to a constant, far from the centre."""
+        xp, real, rate = self.xp, self.dtype, self._sampling["rate"]
+        small, sizes, size = real(1.0) / (away * away), [], 1.0
+        for number in (1, 2, 3, 4):
+            # Of 2F1(1, 1/2; n/2 + 1; -n / away^2), which the incomplete beta function contains.
+            size *= -(2 * number - 1) / (1.0 + 2 * number * rate)
+            sizes.append(size)
+        total = real(sizes[-1])
+        for size in [*sizes[-2::-1], 1.0]:
+            total = total * small + real(size)
+        return -(xp.log(small + real(rate)) / real(2.0) + xp.log(total))
 
     def _back(
         self, centre: Any, low: Any, high: Any, sample: Any, box: Any, raw_box: Any

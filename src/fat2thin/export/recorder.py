@@ -79,6 +79,9 @@ class Recorded:
     def __truediv__(self, other: Any) -> Any:
         return self._binary("divide", other)
 
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._binary("divide", other, mirrored=True)
+
     def __neg__(self) -> Any:
         return self.recorder.record("negative", (self,))
 

@@ -127,7 +127,13 @@ class RoundingBound(Policy):
             placed = half * error_centre
         ends = placed + half * (error_scale if kind == "sparse" else 0.0)
         ends = ends + of_limits + 4 * box_error + 4 * _UNIT * (size + half * scale)
-        if self.samples:
+        if self.samples and self.limits and kind != "sparse":
+            action = self._truncated_error(
+                raw, last, uniform, centre, scale, error_centre, error_scale,
+                of_limits + 4 * box_error,
+            )  # fmt: skip
+            action = action + 4 * box_error + 4 * _UNIT * half * (1 + np.abs(centre))
+        elif self.samples:
             deviation = np.abs(self._quantile(uniform))
             of_table = self.settings["sampling"]["error"] + 16 * _UNIT
             of_table = of_table * np.maximum(deviation, 1.0)
@@ -151,6 +157,47 @@ class RoundingBound(Policy):
         )
         nothing = np.where(unknown, np.inf, 0.0)
         return ends + nothing, action + nothing
+
+    def _truncated_error(
+        self, raw: ndarray, last: Any, uniform: ndarray, centre: ndarray, scale: ndarray,
+        error_centre: ndarray, error_scale: ndarray, error_ends: ndarray,
+    ) -> ndarray:  # fmt: skip
+        """Return the error of the quantile of a truncated law, on the transformed scale.
+
+        It is what the quantile moves when centre, scale and ends err, one after another, twice, and
+        the stated error of a quantile.
+        """
+        raw_ends, _, _ = self._interval(raw, last)
+        low, high = (self._forward(e, self.settings["action_transforms"])[0] for e in raw_ends)
+        high = np.maximum(low, high)
+        # Positions of the ends are rounded beside the centre, also as artanh, which is below 9.
+        placed = error_centre + 16 * _UNIT * (10.0 + np.abs(centre))
+        sized = error_scale + 8 * _UNIT * scale
+        given = [centre, scale, low, high]
+
+        def drawn(values: list[ndarray]) -> ndarray:
+            place, size, least, most = values
+            found = self._within(place, size, least, most, uniform)
+            return np.clip(found, least, np.maximum(least, most))
+
+        start, total = drawn(given), np.zeros_like(centre)
+        for place, error in enumerate((placed, sized, error_ends, error_ends)):
+            steps = []
+            for sign in (-1.0, 1.0):
+                moved = list(given)
+                moved[place] = given[place] + sign * error
+                if place == 1:
+                    moved[place] = np.maximum(moved[place], 0.5 * scale)
+                steps.append(np.abs(drawn(moved) - start))
+            total = total + 2.0 * np.maximum(*steps)
+        # Distances from the centre, in scales.
+        if self.family["kind"] == "squashed":
+            away = np.abs(self._unsquashed(start) - centre) / scale
+        else:
+            away = np.abs((start - self._middle) / self._half - centre) / scale
+        stated = self.settings["sampling"]["error"] + 16 * _UNIT
+        total = total + self._half * scale * stated * np.maximum(away, 1.0)
+        return np.minimum(total, high - low) + error_ends
 
     def _raw_error(self, error: ndarray) -> ndarray:
         """Return the error in raw units, at the end of the box where the slope is largest."""

@@ -89,7 +89,7 @@ def _answer(subject: Subject, found: PolicyValue, facts: dict[str, Any]) -> Answ
         f"{number(found.allowed[0])} to {number(found.allowed[1], unit)}."
     )
     facts = {
-        **facts, **found.to_json(), "unit": unit, "gain_level": level,
+        **facts, "value": found.to_json(), "unit": unit, "gain_level": level,
         "gain": own.difference, "gain_low": own.difference_bound, "gain_high": own.difference_high,
         "why_unknown": None if own.refused is None else f"the log cannot say: {own.refused}",
         "assumptions": [found.assumption[:1].upper() + found.assumption[1:] + "."],
