@@ -89,15 +89,18 @@ def measure(goal: Goal, run: fat2thin.training.Run, number: int) -> dict[str, fl
     ends = [BandEnd(plain, action, side, arithmetic) for side in (-1, 1)]
     searches = [Search(end, low, high, (False,)) for end in ends]
     found = sum(search.worst.value for search in searches)
-    linear = []
-    for place, search in enumerate(searches):
+    for search in searches:
         search.start()
-        linear.append(search.bound)
-        stop = time.process_time() + (cpu + goal.seconds - time.process_time()) / (2 - place)
-        while time.process_time() < stop:
-            deadline = time.monotonic() + 0.2
-            if search.run(lambda bound, worst: bound - worst <= goal.gap * found, deadline):
-                break
+    linear, pending = [search.bound for search in searches], [*searches]
+    for _ in range(2):  # an end that closes early leaves its time to the other
+        for place, search in enumerate(pending):
+            left = cpu + goal.seconds - time.process_time()
+            stop = time.process_time() + left / (len(pending) - place)
+            while time.process_time() < stop:
+                deadline = time.monotonic() + 0.2
+                if search.run(lambda bound, worst: bound - worst <= goal.gap * found, deadline):
+                    break
+        pending = [one for one in pending if one.bound - one.worst.value > goal.gap * found]
     seconds = time.perf_counter() - began
     found = sum(search.worst.value for search in searches)
     return {

@@ -18,6 +18,7 @@
 """
 
 from fat2thin.safety.box import Box, BoxError, read_box
+from fat2thin.safety.by_column import table
 from fat2thin.safety.certificate_file import (
     is_certificate,
     save_certificate,
@@ -31,7 +32,6 @@ from fat2thin.safety.certify import (
     Claim,
     Found,
     certify,
-    table,
 )
 from fat2thin.safety.propagation import NotCertified
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import decimal
-import itertools
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +24,7 @@ from fat2thin.terminal_text import did_you_mean
 
 SIDES = {"low": -1, "high": 1}
 LEAST_RANGE = 1e-3
+_ROUNDS = 3  # ends that close early leave their time to the others
 PROVEN, REFUTED, OPEN = "proven", "refuted", "not decided"
 
 
@@ -191,31 +192,33 @@ def certify(
     if isinstance(policy, Run):
         ranges = policy.columns.ranges.get("observation") if ranges is None else ranges
         policy = policy.policy()
-    plain, of = _checked_plain(policy), _arithmetic(arithmetic)
+    plain, of = checked_plain(policy), _arithmetic(arithmetic)
     states = read_box(box, plain, ranges)
     claims = _claims(plain, below, above)
     searches = _searches(plain, states, of)
     deployed = _Deployed(policy, states)
-    ends, results = [], {}
-    for number, ((action, side), search) in enumerate(searches.items()):
-        other = searches[action, "low" if side == "high" else "high"]
-        left = len(searches) - number
-        now = time.monotonic()
-        deadline = now + max(began + seconds - now, 0.0) / left
+    close = _Gap(searches, gap)
 
-        def shown(search: Search = search, what: str = f"{action}, {side} end") -> None:
-            if progress is not None:
-                boxes = f"{search.count:,} boxes"
-                progress(f"{what}: {boxes}", (time.monotonic() - began) / seconds)
+    def shown(key: tuple[str, str]) -> None:
+        if progress is not None:
+            boxes = f"{searches[key].count:,} boxes"
+            progress(f"{key[0]}, {key[1]} end: {boxes}", (time.monotonic() - began) / seconds)
 
-        def close(bound: float, worst: float, other: Search = other) -> bool:
-            low, high = other.end.box
-            return bound - worst <= gap * max(worst + other.worst.value, LEAST_RANGE * (high - low))
-
-        search.run(close, deadline, shown)
-        for claim in (one for one in claims if one[:2] == (action, side)):
-            results[claim] = _decide(claim, search, deployed, deadline, shown)
-        ends.append(_end(action, side, search, deployed))
+    pending = [*searches]
+    for _ in range(_ROUNDS):
+        for number, key in enumerate(pending):
+            left = max(began + seconds - time.monotonic(), 0.0)
+            deadline = time.monotonic() + left / (len(pending) - number)
+            searches[key].run(close.of(key), deadline, functools.partial(shown, key))
+        pending = [key for key in pending if not close.reached(key)]
+    results = {
+        claim: _decide(
+            claim, searches[claim[:2]], deployed, began + seconds,
+            functools.partial(shown, claim[:2]),
+        )
+        for claim in claims
+    }  # fmt: skip
+    ends = [_end(*key, search, deployed) for key, search in searches.items()]
     made = {(end.action, end.side): end for end in ends}
     names = tuple(column.name for column in plain.actions)
     low, high = (np.asarray([made[name, side].bound for name in names]) for side in SIDES)
@@ -227,54 +230,7 @@ def certify(
     )  # fmt: skip
 
 
-def table(
-    policy: Policy | Run, box: Any, columns: Mapping[str, Sequence[Any]], *,
-    seconds: float | int = 60.0, ranges: Sequence[tuple[float, float]] | None = None,
-    **options: Any,
-) -> Table:  # fmt: skip
-    """Return the proven bounds by values of columns: a row for each combination.
-
-    A column with the values a, b and c has three rows, at a, b and c, and the box is that of
-    `certify` otherwise. A pair (low, high) instead of a number is a range.
-    """
-    if isinstance(policy, Run):
-        ranges = policy.columns.ranges.get("observation") if ranges is None else ranges
-        policy = policy.policy()
-    states = read_box(box, _checked_plain(policy), ranges)
-    choices = [*itertools.product(*columns.values())]
-    if not choices:
-        raise ValueError("a table needs at least one column with values")
-    rows: list[dict[str, Any]] = []
-    for choice in choices:
-        here = states
-        for name, value in zip(columns, choice, strict=True):
-            ends = value if isinstance(value, Sequence) else (value, value)
-            here = here.with_column(name, *map(float, ends))
-        found = certify(policy, here, seconds=seconds / len(choices), **options)
-        for action in found.actions:
-            row: dict[str, Any] = {
-                name: _label(value) for name, value in zip(columns, choice, strict=True)
-            }
-            if len(found.actions) > 1:
-                row["action"] = action
-            rows.append(
-                row
-                | {
-                    "never_below": found.shown(action, "low"),
-                    "never_above": found.shown(action, "high"),
-                    "highest_found": found.shown_worst(action, "high"),
-                    "gap_percent": 100.0 * found.gaps[action],
-                }
-            )  # fmt: skip
-    notes = (f"for {found.arithmetic} arithmetic, rounding included",)
-    return Table("bounds on every action, by " + " and ".join(columns), tuple(rows), notes)
-
-
-def _label(value: Any) -> str:
-    return f"{value[0]:g} to {value[1]:g}" if isinstance(value, Sequence) else f"{value:g}"
-
-
-def _checked_plain(policy: Policy) -> PlainPolicy:
+def checked_plain(policy: Policy) -> PlainPolicy:
     """Return the plain description of a policy; refuse what nothing can be proven about."""
     try:
         plain = plain_policy(policy)
@@ -331,6 +287,29 @@ def _claims(plain: PlainPolicy, below: Any, above: Any) -> list[tuple[str, str, 
                 raise ValueError(f"a claim needs a finite number, not {value!r}")
             found.append((name, side, float(value)))
     return found
+
+
+class _Gap:
+    """When a bound is close enough to the worst action found."""
+
+    def __init__(self, searches: Mapping[tuple[str, str], Search], gap: float) -> None:
+        self.searches, self.gap = searches, gap
+
+    def of(self, key: tuple[str, str]) -> Callable[[float, float], bool]:
+        """Return the condition of one end, on its bound and its worst value."""
+        other = self.searches[key[0], "low" if key[1] == "high" else "high"]
+        low, high = other.end.box
+
+        def close(bound: float, worst: float) -> bool:
+            least = LEAST_RANGE * (high - low)
+            return bound - worst <= self.gap * max(worst + other.worst.value, least)
+
+        return close
+
+    def reached(self, key: tuple[str, str]) -> bool:
+        """Whether an end is close enough."""
+        search = self.searches[key]
+        return self.of(key)(search.bound, search.worst.value)
 
 
 class _Deployed:

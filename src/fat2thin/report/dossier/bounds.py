@@ -10,8 +10,8 @@ import numpy as np
 from fat2thin.report.dossier.answer import Answer, NotRun, number, percent
 from fat2thin.report.dossier.influence import Influence
 from fat2thin.report.dossier.subject import Subject
+from fat2thin.safety.by_column import table as certified_table
 from fat2thin.safety.certify import Certificate, certify
-from fat2thin.safety.certify import table as certified_table
 from fat2thin.safety.ends import NotCertified
 from fat2thin.tables import Table
 
