@@ -42,7 +42,8 @@ def contents(family="sparse", variant="limits"):
 
 @pytest.mark.parametrize(
     ("which", "real"),
-    [(("sparse", "limits"), "float"), (("student", "ensemble"), "double")], ids=str,
+    [(("sparse", "limits"), "float"), (("student", "ensemble"), "double"),
+     (("gaussian", "transforms limits"), "float")], ids=str,
 )  # fmt: skip
 def test_c_has_no_warnings_and_no_undefined_behaviour(tmp_path, which, real):
     compiler = shutil.which("cc") or shutil.which("gcc")

@@ -80,6 +80,8 @@ def test_what_has_no_quantiles_says_so():
     assert "Beta" in beta.sampling and not beta.settings["sampling"]["samples"]
     limited = contents_of(plain_policy(policy("beta", "limits")))
     assert "Beta" in limited.sampling and not limited.settings["sampling"]["samples"]
+    imprecise = sampling("limits", kind="student", freedom=1e6)
+    assert "centre" in imprecise.why and imprecise.settings == {"samples": False, "kind": "none"}
     assert contents_of(plain_policy(policy("sparse", "limits"))).settings["sampling"]["samples"]
 
 

@@ -139,7 +139,10 @@ def _truncated(law: _Law, name: str, made: Sampling) -> Sampling:
     found = 2.0 * _truncated_error(settings, made.table, folds, standard, np.float32)
     found = float(f"{max(found, made.settings['error']):.2g}")
     if not found <= _LARGEST_ERROR:
-        why = f"the action is the centre: {name} within limits varies too fast for a table"
+        why = (
+            f"the action is the centre: within limits, quantiles of {name} in float32 would be "
+            f"wrong by more than {_LARGEST_ERROR:g} scales"
+        )
         return Sampling({"samples": False, "kind": "none"}, np.zeros((0, 0)), why)
     why = (
         f"quantiles of {name}, truncated to the limits, from tables and, where the limits begin "
