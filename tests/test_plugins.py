@@ -35,8 +35,8 @@ def installed(monkeypatch, own_registries):
     return install
 
 
-def register_hospital():
-    data.register_reader(Reader("hospital/", TREATMENT.read))
+def register_clinic():
+    data.register_reader(Reader("clinic/", TREATMENT.read))
 
 
 def register_suffix():
@@ -51,11 +51,11 @@ def broken():
     raise RuntimeError("made for another version")
 
 
-@pytest.mark.parametrize("name", ["hospital/doses", "doses.ward"])
+@pytest.mark.parametrize("name", ["clinic/doses", "doses.ward"])
 def test_a_reader_of_another_package_is_found(installed, name):
     with pytest.raises(ValueError, match="no data set is called"):
         data.reader(name)
-    installed(register_hospital, register_suffix)
+    installed(register_clinic, register_suffix)
     plugins._loaded = False
     assert data.reader(name).read is TREATMENT.read
 
@@ -109,8 +109,8 @@ def test_registering_a_name_twice_is_an_error(installed):
         fat2thin.register_family("beta", Squashed)
     with pytest.raises(ValueError, match=r"among entropic_index.*got width$"):
         fat2thin.register_family("wide", lambda width=1.0: Squashed())
-    fat2thin.register_task("ward", lambda: TREATMENT_TASK, data="hospital/")
-    assert evaluator("hospital/2024") is TREATMENT_TASK is evaluator("own.csv", "ward")
+    fat2thin.register_task("ward", lambda: TREATMENT_TASK, data="clinic/")
+    assert evaluator("clinic/2024") is TREATMENT_TASK is evaluator("own.csv", "ward")
     for name in ("ward", "none"):
         with pytest.raises(ValueError, match=f"a task named '{name}' is already registered"):
             fat2thin.register_task(name, lambda: TREATMENT_TASK)

@@ -199,7 +199,7 @@ def on_many_logs():
 
     def one(key):
         bounds = jnp.asarray(ends)
-        log, actions, behaviour = chain(key, 60)
+        log, actions, behaviour = chain(key, 120)
         found = estimates(log, actions, behaviour, bases, bounds, 0.9)
         parts = found.marginal, found.doubly_robust, found.importance
         scores = jnp.stack([part.scores for part in parts])

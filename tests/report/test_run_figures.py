@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from fat2thin import training
+from fat2thin.cli import main as command_line
 from fat2thin.cli.main import main
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Reference
@@ -230,12 +231,16 @@ def test_the_demo_trains_shows_and_draws_and_reuses_its_run(monkeypatch, tmp_pat
 
     monkeypatch.setattr(training, "execute", execute)
     monkeypatch.setattr(training, "load", lambda folder: run)
+    judged = []
+    monkeypatch.setattr(command_line, "dossier", lambda folder, minutes: judged.append(folder))
     main(["demo", "--out", str(tmp_path)])
-    ((spec, out),) = executed
+    (spec, out), (own, second) = executed
     assert (spec.algorithm, spec.dataset) == ("fttpo", "treatment/quadratic")
     assert spec.snapshots == (0, 100, 200, 300, 400, spec.steps)
     assert out == tmp_path / "run"
+    assert (own.dataset, len(own.seeds), own.holdout) == (str(tmp_path / "doses.npz"), 5, 0.2)
+    assert judged == [second] == [tmp_path / "own"]
     printed = capsys.readouterr().out
     assert re.search(r"^best constant ", printed, re.MULTILINE)
     assert str(tmp_path / "dose_band.png") in printed
-    assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".npz"}
