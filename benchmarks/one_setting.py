@@ -43,7 +43,7 @@ TREATMENT = {
 }
 ON_TREATMENT = (
     "fttpo", "fttpo-spot", "quasi_optimal", "rebrac", "edac", "td3_bc", "spot", "tawac", "iql",
-    "inac", "awac", "sql", "xql", "sparse_reverse_kl", "bc",
+    "inac", "awac", "sql", "xql", "sparse_reverse_kl", "bc", "fttpo, bfloat16",
 )  # fmt: skip
 DEEP = (("hidden", (256, 256, 256)), ("layer_norm", True))
 """Three hidden layers and normalised critics, as FtTPO's automatic settings have for large logs."""
@@ -56,13 +56,21 @@ class Method(NamedTuple):
     settings_from: str = "large"
     settings: tuple[tuple[str, Any], ...] = ()
     note: str = "our scales, one setting"
-    batch_size: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    """Options of the run, such as its batch size."""
 
 
 METHODS = {
     "fttpo": Method("fttpo", note="one setting"),
     "fttpo, 60 % kept": Method("fttpo", settings=(("kept_mass", 0.6),), note="one setting"),
+    "fttpo, bfloat16": Method("fttpo", note="one setting", options=(("precision", "bfloat16"),)),
     "fttpo, paper": Method("fttpo", "fttpo", note="the paper's, per set"),
+    "fttpo, paper, published": Method(
+        "fttpo", "fttpo", (("published", True),), note="the paper's, per set"
+    ),
+    "iql, paper": Method("iql", "fttpo", note="the paper's, per set"),
+    "tawac, paper": Method("tawac", "fttpo", note="the paper's, per set"),
+    "inac, paper": Method("inac", "fttpo", note="the paper's, per set"),
     "td3_bc": Method("td3_bc", "own", note="own, one setting"),
     "rebrac": Method("rebrac", "own", note="own, per set"),
     "iql": Method("iql", "own", note="own, one setting"),
@@ -84,7 +92,7 @@ METHODS = {
     ),
     "fttpo, five critics": Method("fttpo", settings=(("critic_count", 5),), note="one setting"),
     "fttpo, ten critics": Method("fttpo", settings=(("critic_count", 10),), note="one setting"),
-    "fttpo, batches of 1,024": Method("fttpo", batch_size=1024, note="one setting"),
+    "fttpo, batches of 1,024": Method("fttpo", note="one setting", options=(("batch_size", 1024),)),
     "fttpo, bootstrapped from the centre": Method(
         "fttpo", settings=(("critic_under", "centre"),), note="one setting"
     ),
@@ -104,7 +112,7 @@ def measure(name: str, steps: int, seeds: list[int], wanted: list[str]) -> Itera
                 method.algorithm, f"regenerated/{place}", steps=steps, seeds=seeds,
                 settings=dict(method.settings), settings_from=method.settings_from,
                 evaluate_every=max(1, steps // 5), episodes=5, log_every=2500,
-                batch_size=method.batch_size,
+                **dict(method.options),
             )
             for place in wanted
             if place.startswith(group)
@@ -126,9 +134,10 @@ def about(name: str, run: Run, prefix: str = "") -> dict[str, Any]:
 
 def measure_treatment(name: str, seeds: list[int]) -> Iterator[dict]:
     """Train with the automatic settings and updates, and yield the final returns of each seed."""
+    method = METHODS.get(name, Method(name))
+    options = {"seeds": seeds, "episodes": 1000, **dict(method.options)}
     chosen = [
-        choose_spec(name, log, None, {}, data.load, seeds=seeds, episodes=1000)[0]
-        for log in TREATMENT
+        choose_spec(method.algorithm, log, None, {}, data.load, **options)[0] for log in TREATMENT
     ]
     chosen = [dataclasses.replace(spec, evaluate_every=spec.steps) for spec in chosen]
     for run in execute_together(chosen):
