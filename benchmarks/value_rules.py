@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from value import ESTIMATORS, EVIDENCE, LOGS, Cell, failures, row_of
-from value_cases import Case, Truth, cases
+from value import LOGS, Part, raw_numbers
+from value_cases import Case, cases
+from value_log import Truth
+from value_study import ESTIMATORS, EVIDENCE
+from value_summary import Cell, failures, row_of
 
 GRID = {
     "episodes": (8, 20, 40, 80),
-    "least_effective": (10.0, 20.0, 30.0, 50.0),
-    "largest": (1.0, 0.5, 0.3, 0.2, 0.1),
-    "correction": (np.inf, 3.0, 2.0, 1.0),
+    "least_effective": (5.0, 10.0, 20.0, 30.0, 50.0, 80.0),
 }
-"""At least this number of episodes; at least this effective sample size; at most this share of one
-episode in the squared deviations of the scores; at most this correction, in half-widths of the
-interval."""
+"""At least this number of episodes, and at least this effective sample size. Both depend on states
+and actions alone: a rule that depends on rewards keeps the logs that happen to look precise."""
 
 
-class Part:
+class Numbers:
     """The numbers of one estimator, one policy, one size of log and one case."""
 
     def __init__(self, case: Case, rows: int, raw: dict[str, np.ndarray], truth: tuple) -> None:
@@ -43,16 +43,12 @@ class Part:
         self.episodes = case.episodes(rows)
         self.given = {"case": case.name, "rows": rows, "logs": len(value), "half": case.half}
         self.policy = raw["policies"].tolist()[place]
-        half_width = np.maximum((value[:, 2] - value[:, 1]) / 2, 1e-12)
-        self.correction = np.abs(self.facts["correction"]) / half_width
         outside = ~np.isfinite(value[:, 0]) | (value[:, 0] < low[:, 0]) | (value[:, 0] > high[:, 0])
         self.always = outside | (self.facts["clipped"] > 0.1)
 
     def row(self, rule: dict[str, float], importance: bool) -> dict[str, Any]:
         """Return the summary of what a rule keeps."""
         refused = self.always | (self.facts["least_effective"] < rule["least_effective"])
-        refused |= self.facts["largest"] > rule["largest"]
-        refused |= self.correction > rule["correction"]
         refused |= self.episodes < rule["episodes"]
         if importance:
             refused |= self.facts["cut"] > 0
@@ -60,24 +56,22 @@ class Part:
         return self.given | {"policy": self.policy} | row_of(cell, self.truth, self.gain)
 
 
-def parts(folder: Path, estimator: str) -> list[Part]:
+def parts(folder: Path, estimator: str) -> list[Numbers]:
     """Return all parts that were measured."""
     found, kind = [], ESTIMATORS.index(estimator)
     for case in cases().values():
-        stem = case.name.replace("/", "-")
-        known = folder / f"{stem}-truth.json"
+        known = folder / Part(case.name, 0).file
         if case.half == "hidden" or not known.exists():
             continue
         truths = {name: Truth(*one) for name, one in json.loads(known.read_text()).items()}
         for rows in LOGS:
-            file = folder / f"{stem}-{rows}.npz"
-            if not file.exists():
+            raw = raw_numbers(folder, case, rows)
+            if raw is None:
                 continue
-            raw = dict(np.load(file))
             for place, policy in enumerate(raw["policies"].tolist()):
                 value = truths[policy].value
                 truth = place, kind, value, value - truths["practice"].value
-                found.append(Part(case, rows, raw, truth))
+                found.append(Numbers(case, rows, raw, truth))
     return found
 
 

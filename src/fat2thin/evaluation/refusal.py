@@ -11,8 +11,6 @@ LEAST_EPISODES = 40
 """Episodes below which there is no interval worth printing."""
 LEAST_EFFECTIVE = {"marginal": 50.0, "doubly_robust": 50.0, "importance": 50.0}
 """Effective sample size, in episodes, below which an estimator is refused."""
-LARGEST_SHARE = 0.3
-"""Share of one episode in the variance of the scores above which an estimate is refused."""
 LEAST_INSIDE = 30
 """Logged actions inside the band below which no density is estimated."""
 MOST_CLIPPED = 0.1
@@ -35,8 +33,6 @@ class Evidence:
     surviving: Sequence[float] = ()
     """Episodes with a weight that is not zero, at each step."""
     clipped: float = 0.0
-    largest_share: float = 0.0
-    """The largest share of one episode in the sum of squared deviations of the scores."""
     cut: float = 0.0
 
 
@@ -53,11 +49,6 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
         return f"{worth}: the log has hardly any steps like those of the policy"
     if estimator == "importance" and evidence.cut > MOST_CUT:
         return f"{100 * evidence.cut:.2g} % of the episodes were cut before the horizon"
-    if evidence.largest_share > LARGEST_SHARE:
-        return (
-            f"one episode has {100 * evidence.largest_share:.2g} % of the variance of the scores: "
-            "it alone decides"
-        )
     low, high = evidence.allowed
     if not math.isfinite(evidence.estimate) or not low <= evidence.estimate <= high:
         return f"the estimate is outside what the rewards allow, [{low:.4g}, {high:.4g}]"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from fat2thin.evaluation.estimators.constants import best_constant
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, value_bounds
 from fat2thin.evaluation.estimators.estimates import Estimates, estimates
 from fat2thin.evaluation.estimators.features import Bases, draw_bases
-from fat2thin.evaluation.estimators.intervals import bootstrap
+from fat2thin.evaluation.estimators.intervals import unseen_weight, with_one_more
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.padding import Padded, actions_of, constant_in_padding, pad
 from fat2thin.policies.policy import Policy
@@ -83,6 +83,13 @@ class Question:
         return np.asarray(self.padded.episodes.here)[:, 0] > 0
 
     @property
+    def usual_weight(self) -> ndarray:
+        """How much each logged step counts in the value of practice."""
+        here = np.asarray(self.padded.episodes.here)
+        steps = np.arange(here.shape[1])
+        return here * (self.padded.dataset.discount**steps * (steps < self.horizon))[None]
+
+    @property
     def has_densities(self) -> bool:
         """Whether the log has the densities of its actions."""
         return self.padded.dataset.propensity_is_density
@@ -109,6 +116,13 @@ class Question:
             known = np.asarray(self.padded.dataset.propensity, np.float64)
             return self.padded.pad(np.log(known))
         return np.asarray(self.behaviour.log_density) + self.padded.log_jacobian()
+
+    @functools.cached_property
+    def log_nearest(self) -> ndarray | None:
+        """The same by the other estimate of the density; None where it is known."""
+        if self.has_densities:
+            return None
+        return np.asarray(self.behaviour.log_nearest) + self.padded.log_jacobian()
 
 
 class Judged(NamedTuple):
@@ -140,11 +154,20 @@ def in_double_precision(function: Callable[..., Any], *static: str) -> Callable[
 
 
 _of_practice = in_double_precision(practice_scores, "discount")
-_of_policy = in_double_precision(estimates, "discount")
+_of_policy = in_double_precision(
+    lambda episodes, actions, densities, bases, bounds, discount: estimates(
+        episodes, actions, densities[0], bases, bounds, discount, densities[1]
+    ),
+    "discount",
+)
 _of_constants = in_double_precision(best_constant, "discount")
 _of_behaviour = in_double_precision(behaviour_density)
+_unseen_weight = in_double_precision(unseen_weight)
 _intervals = in_double_precision(
-    lambda scores, confidence: bootstrap(scores, jax.random.key(_SEED), confidence), "confidence"
+    lambda scores, reach, confidence: with_one_more(
+        scores, reach, jax.random.key(_SEED), confidence
+    ),
+    "confidence",
 )
 
 
@@ -201,9 +224,10 @@ def _judged(question: Question, actions: Actions, fields: Mapping[str, Any]) -> 
         refused = "the policy clips its actions to the box, so it has no density"
     elif question.rows_inside(actions) < refusal.LEAST_INSIDE:
         refused = refusal.too_few_inside(question.rows_inside(actions))
+    densities = (None, None) if refused else (question.log_behaviour, question.log_nearest)
     found = _of_policy(
-        question.padded.episodes, actions, None if refused else question.log_behaviour,
-        bases_of(question.padded), question.bounds, discount=question.padded.dataset.discount,
+        question.padded.episodes, actions, densities, bases_of(question.padded), question.bounds,
+        discount=question.padded.dataset.discount,
     )  # fmt: skip
     return _rows_of(question, actions, found, fields, refused, surviving)
 
@@ -235,43 +259,55 @@ def _row(
     question: Question, estimator: str, every: Estimates, fields: Mapping[str, Any]
 ) -> ValueRow:
     found = getattr(every, estimator)
-    scores = np.asarray(found.scores)[question.known]
+    every_found = [found, every.nearest] if estimator == "marginal" and every.nearest else [found]
+    scores = [np.asarray(one.scores)[question.known] for one in every_found]
+    effective = np.min([one.effective for one in every_found], axis=0)
     evidence = refusal.Evidence(
-        estimate=float(np.mean(scores)),
+        estimate=float(np.mean(scores[0])),
         allowed=question.allowed,
-        episodes=len(scores),
-        effective=tuple(map(float, found.effective)),
+        episodes=len(scores[0]),
+        effective=tuple(map(float, effective)),
         surviving=tuple(map(float, getattr(found, "surviving", ()))),
         clipped=float(every.fitted_q.clipped),
-        largest_share=_largest_share(scores),
         cut=question.cut,
     )
     refused = refusal.reason(estimator, evidence)
     if refused is not None:
         return ValueRow(estimator=estimator, refused=refused, **fields)
-    numbers = _numbers(question, scores, question.practice[question.known])
+    weights = [np.asarray(one.weight) for one in every_found]
+    numbers = _numbers(question, scores, weights)
     return ValueRow(estimator=estimator, **numbers, **fields)
 
 
-def _largest_share(scores: ndarray) -> float:
-    """Return the largest share of one episode in the squared deviations from the mean."""
-    squares = (scores - np.mean(scores)) ** 2
-    return float(np.max(squares) / max(float(np.sum(squares)), np.finfo(float).tiny))
+def _numbers(
+    question: Question, scores: Sequence[ndarray], weights: Sequence[ndarray] = ()
+) -> dict[str, Any]:
+    """Return the numbers of a row: never outside what rewards allow.
 
-
-def _numbers(question: Question, scores: ndarray, practice: ndarray | None) -> dict[str, Any]:
-    """Return the numbers of a row: never outside what rewards allow."""
-    both = np.stack([scores, scores if practice is None else scores - practice])
-    found = _intervals(both, confidence=question.confidence)
-    low, high = question.allowed
-    ends = zip(("estimate", "low", "high"), found[:3], strict=True)
-    numbers = {name: float(np.clip(end[0], low, high)) for name, end in ends}
-    if practice is None:
+    `weights` are what each logged step counts; there are none for practice itself. With several
+    scores the estimate is by the first, and the interval holds those of all.
+    """
+    usual, practice = question.usual_weight, question.practice[question.known]
+    parts, apart = [*scores], [*weights] or [usual]
+    if weights:
+        parts += [one - practice for one in scores]
+        apart += [one - usual for one in weights]
+    # An event that was not seen moves a score by its weight, times the range of the rewards.
+    lowest, highest = question.rewards
+    reach = np.array([(highest - lowest) * _unseen_weight(one) for one in apart])
+    found = _intervals(np.stack(parts), reach, confidence=question.confidence)
+    several = [np.reshape(end, (-1, len(scores))) for end in found]
+    mean, low, high, bound = several
+    ends = mean[:, 0], low.min(axis=1), high.max(axis=1), bound.min(axis=1)
+    lowest, highest = question.allowed
+    of_value = zip(("estimate", "low", "high"), ends[:3], strict=True)
+    numbers = {name: float(np.clip(end[0], lowest, highest)) for name, end in of_value}
+    if not weights:
         return numbers
     names = ("difference", "difference_low", "difference_high", "difference_bound")
-    most = high - low
+    most = highest - lowest
     return numbers | {
-        name: float(np.clip(end[1], -most, most)) for name, end in zip(names, found, strict=True)
+        name: float(np.clip(end[1], -most, most)) for name, end in zip(names, ends, strict=True)
     }
 
 
@@ -280,7 +316,7 @@ def practice_row(question: Question) -> ValueRow:
     scores = question.practice[question.known]
     if refused := refusal.too_few_episodes(len(scores)):
         return ValueRow(PRACTICE, "practice", "returns", refused=refused)
-    return ValueRow(PRACTICE, "practice", "returns", **_numbers(question, scores, None))
+    return ValueRow(PRACTICE, "practice", "returns", **_numbers(question, [scores]))
 
 
 def constant_row(question: Question) -> ValueRow:
@@ -309,12 +345,13 @@ def _joined(one: Judged, other: Judged, of_other: ndarray) -> Judged:
     """Return estimates with some episodes' scores from another policy, and the worse evidence."""
 
     def chosen(name: str, ours: Any, theirs: Any) -> Any:
-        if name == "scores":
-            return np.where(of_other, theirs, ours)
+        if name in ("scores", "weight"):
+            rows = of_other.reshape(-1, *(1,) * (np.ndim(ours) - 1))
+            return np.where(rows, theirs, ours)
         return np.maximum(ours, theirs) if name == "clipped" else np.minimum(ours, theirs)
 
     parts: dict[str, Any] = {}
-    for part in ("fitted_q", *ORDER):
+    for part in ("fitted_q", "nearest", *ORDER):
         ours, theirs = (getattr(judged.estimates, part) for judged in (one, other))
         both = ours is not None and theirs is not None
         parts[part] = (

@@ -1,9 +1,12 @@
 """The density of logged actions, where the log has no propensities: a mixture of three kernels.
 
-A regression gives the centre and the spread of the action in a state. Gaussian kernels (Silverman
-1986) stand on three pools: the standardised residuals of all states, those of the nearest states,
-and the actions of the log whatever the state. The weights of the pools maximise the likelihood of
-rows that no pool has. Everything a fold is given is fitted on the other folds.
+A regression gives the centre and the spread of the action in a state. Gaussian kernels stand on
+three pools: the standardised residuals of all states, those of the nearest states, and the actions
+of the log whatever the state. The weights of the pools maximise the likelihood of rows that no pool
+has. Everything a fold is given is fitted on the other folds.
+
+Kernels are half as wide as is best for the density itself (Silverman 1986): intervals know the
+noise of the weights, not the bias of a smoothed density (Hall 1992).
 """
 
 from typing import Any, NamedTuple
@@ -20,11 +23,13 @@ from fat2thin.evaluation.estimators.features import Basis, features
 from fat2thin.evaluation.estimators.fitted_q import RIDGE, rows_in_folds, some_rows
 from fat2thin.evaluation.fitted_q import solve
 
-POOL, NEAREST = 200, 30
-"""Residuals of all states, and of the nearest states."""
+NEAREST = 2 / 3
+"""The nearest of n states are n to this power. States at the same distance all count."""
+NARROWER = 0.5
+"""Width of the kernels, as a share of Silverman's rule."""
 LEAST_SHARE = 0.05
 """The least weight of a pool, so that no action of the log gets hardly any density."""
-MOST_REFERENCES = 2000  # rows among which the nearest are searched
+MOST_REFERENCES = 4000  # rows on which kernels stand; three quarters of them for each fold
 _ROUNDS = 20  # of expectation and maximisation for the weight of the pools
 _MEAN_LOG_SQUARE = -1.2704  # the mean of log x² for a standard normal x
 WIDEST = 1.5
@@ -37,6 +42,9 @@ class Behaviour(NamedTuple):
     """The density of the logged actions, per unit of the padded actions."""
 
     log_density: Float[Array, "episodes steps"]
+    log_nearest: Float[Array, "episodes steps"]
+    """The same without the pool of all states: noisier, but right where states differ in more than
+    centre and spread. An interval holds the estimates with both."""
     level: Float[Array, "episodes steps action"]
     """The probability of a smaller action: uniform on (0, 1) if the density is right."""
     shares: Float[Array, " pools"]
@@ -54,10 +62,14 @@ def behaviour_density(episodes: Episodes, basis: Basis) -> Behaviour:
     parts, levels = lax.map(lambda fold: _of_fold(rows, basis, fold), jnp.arange(FOLDS))
     known = rows.here
     weights = _mixture_weights(parts, known)
-    density = logsumexp(parts + jnp.log(weights)[None, None], axis=-1)
+    of_nearest = jnp.asarray([0.0, 1.0 - LEAST_SHARE, LEAST_SHARE])
+    density, nearest = (
+        logsumexp(parts + jnp.log(shares)[None, None], axis=-1) for shares in (weights, of_nearest)
+    )
     level = jnp.einsum("krpd,p->krd", levels, weights)
     shape = episodes.here.shape
-    return Behaviour(density.reshape(shape), level.reshape(*shape, -1), weights)
+    found = density.reshape(shape), nearest.reshape(shape)
+    return Behaviour(*found, level.reshape(*shape, -1), weights)
 
 
 def _of_fold(rows: Episodes, basis: Basis, fold: Int[Array, ""]) -> tuple[Array, Array]:
@@ -73,25 +85,43 @@ def _of_fold(rows: Episodes, basis: Basis, fold: Int[Array, ""]) -> tuple[Array,
         return _Centred((action - of_state @ mean) / jnp.exp(log_spread), log_spread)
 
     pool = centred(seen, done).residual
-    weight = jnp.log(jnp.where(known > 0, 1.0, 0.0))
-    chosen = np.random.default_rng(1).permutation(len(pool))[:POOL]
     here = rows.observation[fold], rows.action[fold]
     own = centred(*here)
+    wanted = jnp.sum(known) ** NEAREST
+    # Sums over thousands of kernels per row: float32 is exact enough, and several times faster.
+    short, shorter = (
+        jax.tree.map(lambda array: array.astype(jnp.float32), arrays)
+        for arrays in ((*here, *own), (seen, done, pool, known, wanted))
+    )
+    seen, done, pool, known, wanted = shorter
 
     def of_rows(given: tuple) -> tuple[Array, Array]:
         state, action, residual, log_spread = given
-        distance = jnp.sum((seen - state[None]) ** 2, axis=1) + jnp.where(known > 0, 0.0, 1e9)
-        _, near = lax.top_k(-distance, min(NEAREST, len(seen)))
+        distance = jnp.sum((seen - state[None]) ** 2, axis=1)
+        near = known * (distance <= _radius(distance, known, wanted))
         found = [
-            _kernel(residual, pool[chosen], weight[chosen]),
-            _kernel(residual, pool[near], weight[near]),
-            _kernel(action, done[chosen], weight[chosen]),
-        ]
-        slope = jnp.sum(log_spread) * jnp.asarray([1.0, 1.0, 0.0])
+            _kernel(residual, pool, known), _kernel(residual, pool, near),
+            _kernel(action, done, known),
+        ]  # fmt: skip
+        slope = jnp.sum(log_spread) * jnp.asarray([1.0, 1.0, 0.0], jnp.float32)
         density = jnp.stack([one[0] for one in found]) - slope
         return density, jnp.stack([one[1] for one in found])
 
-    return lax.map(of_rows, (*here, *own), batch_size=256)
+    found = lax.map(of_rows, short, batch_size=64)
+    return jax.tree.map(lambda array: array.astype(rows.reward.dtype), found)
+
+
+def _radius(distance: Array, known: Array, wanted: Array) -> Array:
+    """Return a distance within which at least the wanted number of rows are, by bisection."""
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2.0
+        enough = jnp.sum(known * (distance <= middle)) >= wanted
+        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+    ends = -jnp.ones_like(distance[0]), jnp.max(distance)
+    return lax.fori_loop(0, 24, halve, ends)[1]
 
 
 def _states(observation: Float[Array, "rows observation"], basis: Basis) -> Array:
@@ -114,18 +144,18 @@ def _regression(seen: Array, done: Array, known: Array, basis: Basis) -> tuple[A
     return mean, solve(smooth, weighted.T @ logs), jnp.log(overall)
 
 
-def _kernel(residual: Array, pool: Array, weight: Array) -> tuple[Array, Array]:
-    """Return the log density of a point by a pool, and its level in each dimension."""
+def _kernel(point: Array, pool: Array, weight: Array) -> tuple[Array, Array]:
+    """Return the log density of a point by a pool whose weights are 0 or 1, and its levels."""
     width = pool.shape[-1]
-    count = jnp.sum(jnp.exp(weight))
-    mean = jnp.sum(jnp.exp(weight)[:, None] * pool, axis=0) / count
-    spread = jnp.sqrt(jnp.sum(jnp.exp(weight)[:, None] * (pool - mean[None]) ** 2, axis=0) / count)
+    count = jnp.maximum(jnp.sum(weight), 1.0)
+    mean = weight @ pool / count
+    spread = jnp.sqrt(weight @ (pool - mean[None]) ** 2 / count)
     silverman = (4.0 / (width + 2.0) / count) ** (1.0 / (width + 4.0))
-    bandwidth = silverman * jnp.maximum(spread, 0.1)
-    apart = (residual[None] - pool) / bandwidth[None]
+    bandwidth = NARROWER * silverman * jnp.maximum(spread, 0.1)
+    apart = (point[None] - pool) / bandwidth[None]
     logs = -0.5 * jnp.sum(apart**2, axis=1) - jnp.sum(jnp.log(bandwidth * np.sqrt(2.0 * np.pi)))
-    level = jnp.sum(jnp.exp(weight)[:, None] * ndtr(apart), axis=0) / count
-    return logsumexp(logs + weight) - jnp.log(count), level
+    logs = jnp.where(weight > 0, logs, -jnp.inf)
+    return logsumexp(logs) - jnp.log(count), weight @ ndtr(apart) / count
 
 
 def _mixture_weights(parts: Float[Array, "folds rows pools"], known: Array) -> Array:

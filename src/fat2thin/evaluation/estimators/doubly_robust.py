@@ -15,7 +15,12 @@ from jaxtyping import Array, Float
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes
 from fat2thin.evaluation.estimators.features import Basis, features, mean_features
 from fat2thin.evaluation.estimators.fitted_q import Direct, Fit, in_folds
-from fat2thin.evaluation.estimators.importance import Importance, linear_scores, sample_sizes
+from fat2thin.evaluation.estimators.importance import (
+    Importance,
+    linear_scores,
+    sample_sizes,
+    step_weights,
+)
 
 
 def doubly_robust_scores(
@@ -45,4 +50,4 @@ def doubly_robust_scores(
     added = added.reshape(len(rho), horizon)
     powers = discount ** jnp.arange(horizon)
     scores = direct.scores + linear_scores(rho, added, powers, episodes)
-    return Importance(scores, *sample_sizes(rho))
+    return Importance(scores, *sample_sizes(rho), step_weights(rho, episodes, powers))

@@ -23,13 +23,20 @@ class Estimates(NamedTuple):
     doubly_robust: Importance | None
     rho: Float[Array, "episodes horizon"] | None
     """The product of density ratios up to each step."""
+    nearest: Marginal | None = None
+    """The marginal estimate with `Behaviour.log_nearest`, where the density is estimated."""
 
 
 def estimates(
     episodes: Episodes, actions: Actions, log_behaviour: Float[Array, "episodes steps"] | None,
     bases: Bases, bounds: Float[Array, "left 2"], discount: float,
+    log_nearest: Float[Array, "episodes steps"] | None = None,
 ) -> Estimates:  # fmt: skip
-    """Return all estimates; `log_behaviour` is the log density of the logged actions."""
+    """Return all estimates.
+
+    `log_behaviour` is the log density of the logged actions; `log_nearest` is another estimate of
+    it, where it is not known.
+    """
     rows = design(episodes, actions, bases.both)
     found = fit(rows, discount, bounds)
     direct = start_values(rows, found, bounds)
@@ -37,10 +44,16 @@ def estimates(
     if log_behaviour is None or actions.log_density is None:
         return Estimates(direct, None, None, None, None)
     inside = episodes.here * jnp.isfinite(actions.log_density)
-    log_ratio = jnp.where(inside > 0, actions.log_density - log_behaviour, -jnp.inf)
-    ratio = jnp.exp(log_ratio)
-    marginal = marginal_scores(episodes, actions, bases, rows, found, ratio, discount, bounds)
+    known = actions.log_density
+
+    def by(behaviour: Array) -> tuple[Array, Marginal]:
+        logs = jnp.where(inside > 0, known - behaviour, -jnp.inf)
+        given = episodes, actions, bases, rows, found, jnp.exp(logs)
+        return logs, marginal_scores(*given, discount, bounds)
+
+    log_ratio, marginal = by(log_behaviour)
+    nearest = None if log_nearest is None else by(log_nearest)[1]
     rho = weights(log_ratio, episodes, len(bounds) - 1)
     weighted = importance_scores(episodes, rho, discount)
     both = doubly_robust_scores(*fitted, found, direct, rho, discount, bounds)
-    return Estimates(direct, marginal, weighted, both, rho)
+    return Estimates(direct, marginal, weighted, both, rho, nearest)

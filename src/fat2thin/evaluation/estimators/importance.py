@@ -26,6 +26,8 @@ class Importance(NamedTuple):
     """Effective sample size of the weights at each step, in episodes: (Σ ρ)² / Σ ρ²."""
     surviving: Float[Array, " steps"]
     """Number of episodes whose weight is not zero at each step."""
+    weight: Float[Array, "episodes steps"]
+    """By how much the estimate, times the number of episodes, moves per unit of a step's reward."""
 
 
 def weights(
@@ -63,7 +65,17 @@ def importance_scores(
     horizon = rho.shape[1]
     powers = discount ** jnp.arange(horizon)
     reward = episodes.reward[:, :horizon] * episodes.here[:, :horizon]
-    return Importance(linear_scores(rho, reward, powers, episodes), *sample_sizes(rho))
+    scores = linear_scores(rho, reward, powers, episodes)
+    return Importance(scores, *sample_sizes(rho), step_weights(rho, episodes, powers))
+
+
+def step_weights(
+    rho: Float[Array, "episodes horizon"], episodes: Episodes, powers: Float[Array, " horizon"]
+) -> Float[Array, "episodes steps"]:
+    """Return how much each step counts; those after the horizon do not."""
+    found = normalised(rho, episodes) * powers[None]
+    beyond = episodes.here.shape[1] - rho.shape[1]
+    return jnp.pad(found, ((0, 0), (0, beyond))) * episodes.here
 
 
 def linear_scores(

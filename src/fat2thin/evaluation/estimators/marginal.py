@@ -52,6 +52,8 @@ class Marginal(NamedTuple):
     of their sums over the rows of each."""
     correction: Float[Array, ""]
     """The mean of what the residuals add to V_H."""
+    weight: Float[Array, "episodes steps"]
+    """By how much the estimate, times the number of episodes, moves per unit of a step's reward."""
 
 
 def state_weights(
@@ -108,8 +110,9 @@ def marginal_scores(
     horizon = len(bounds) - 1
     beta, mass = state_weights(episodes, bases.states, rho, horizon)
     ends = bounds[:-1].T[:, None, :]
+    powers = discount ** jnp.arange(horizon)
 
-    def of_episode(model: tuple[Array, Array], given: tuple) -> tuple[Array, Array]:
+    def of_episode(model: tuple[Array, Array], given: tuple) -> tuple[Array, Array, Array]:
         visits_of, q_of = model
         one, drawn, ratio = given
         here = features(one.observation, one.action, bases.both)
@@ -119,9 +122,9 @@ def marginal_scores(
         residual = (residual - here @ q_of[1:].T)[:, ::-1]  # row, t = horizon − h
         visits = jnp.maximum(_of_states(one.observation, bases.states) @ visits_of.T, 0.0)
         share = visits * (ratio * one.here)[:, None]
-        return jnp.sum(share, axis=0), jnp.sum(share * residual, axis=0)
+        return jnp.sum(share, axis=0), jnp.sum(share * residual, axis=0), share @ powers
 
-    def of_fold(given: tuple) -> tuple[Array, Array]:
+    def of_fold(given: tuple) -> tuple[Array, Array, Array]:
         model, several = given
         size = max(1, _BLOCK // episodes.here.shape[1])
         return lax.map(lambda one: of_episode(model, one), several, batch_size=size)
@@ -130,9 +133,8 @@ def marginal_scores(
     models = beta, jnp.moveaxis(found.weights, 1, 0)
     with jax.default_matmul_precision("highest"):
         found_sums = lax.map(of_fold, (models, parts))
-    total, added = (array.reshape(-1, horizon) for array in found_sums)
+    total, added = (array.reshape(-1, horizon) for array in found_sums[:2])
     known = episodes.is_episode
-    powers = discount ** jnp.arange(horizon)
     # To first order, a weighted mean of residuals: each row counts by how far it is from the mean.
     summed = jnp.sum(total, axis=0)
     safe = jnp.where(jnp.abs(summed) > 1e-9, summed, jnp.inf)
@@ -141,4 +143,8 @@ def marginal_scores(
     corrections = jnp.sum((centred + mean[None]) * (mass * powers)[None], axis=1) * known
     direct = start_values(rows, found, bounds)
     effective = jnp.sum(total, axis=0) ** 2 / jnp.maximum(jnp.sum(total**2, axis=0), 1e-12)
-    return Marginal(direct.scores + corrections, effective, jnp.sum(corrections) / jnp.sum(known))
+    # The sums of the folds differ a little: all together must be what the policy has.
+    weight = found_sums[2].reshape(episodes.here.shape)
+    weight = weight * jnp.sum(known) * jnp.sum(mass * powers) / jnp.maximum(jnp.sum(weight), 1e-12)
+    mean_correction = jnp.sum(corrections) / jnp.sum(known)
+    return Marginal(direct.scores + corrections, effective, mean_correction, weight)
