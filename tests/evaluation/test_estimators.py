@@ -205,7 +205,10 @@ def on_many_logs():
         scores = jnp.stack([part.scores for part in parts])
         practice = practice_scores(log, bases.states, bounds, 0.9)
         both = jnp.concatenate([scores, practice[None], scores[:1] - practice[None]])
-        return jnp.stack(intervals.bootstrap(both, key))
+        # Rewards are between −2 and 2, and actions have a weight of 2 where the policy takes them.
+        weight = jnp.concatenate([intervals.unseen_weight(part.weight)[None] for part in parts])
+        reach = 4.0 * jnp.concatenate([weight, jnp.ones(1), weight[:1]])
+        return jnp.stack(intervals.with_one_more(both, reach, key))
 
     keys = jax.random.key_data(jax.random.split(jax.random.key(1), LOGS))
     with jax.enable_x64(True):
@@ -224,8 +227,8 @@ def test_intervals_cover_the_exact_value(on_many_logs, place):
     assert scipy.stats.binom.cdf(int(np.sum(bound <= exact)), LOGS, 0.95) > FALSE_ALARM
     error = np.std(mean) / LOGS**0.5
     assert abs(np.mean(mean) - exact) < 5 * error
-    # An interval that is much too wide would cover as well.
-    assert 0.7 < np.mean(high - low) / (2 * 1.96 * np.std(mean)) < 1.4
+    # An interval that is much too wide would cover as well. Weights of whole episodes reach far.
+    assert 0.7 < np.mean(high - low) / (2 * 1.96 * np.std(mean)) < (4 if place in (1, 2) else 1.6)
 
 
 def test_marginal_weights_beat_products_over_steps(on_many_logs):
@@ -233,13 +236,62 @@ def test_marginal_weights_beat_products_over_steps(on_many_logs):
     assert spread[0] < 0.7 * spread[2]
 
 
-def test_the_bootstrap_is_a_t_interval_for_normal_scores():
-    scores = np.random.default_rng(0).normal(size=(2, 400))
-    found = in_double_precision(lambda one: intervals.bootstrap(one, jax.random.key(0)))(scores)
-    expected = scipy.stats.t.interval(0.95, 399, scores.mean(1), scipy.stats.sem(scores, axis=1))
-    np.testing.assert_allclose([found.low, found.high], expected, atol=0.015)
-    bound = scores.mean(1) - scipy.stats.t.ppf(0.95, 399) * scipy.stats.sem(scores, axis=1)
-    np.testing.assert_allclose(found.bound, bound, atol=0.015)
+_with_one_more = in_double_precision(
+    lambda scores, reach: intervals.with_one_more(scores, reach, jax.random.key(0))
+)
+
+
+def test_in_large_logs_intervals_are_those_of_the_normal_law():
+    scores = np.random.default_rng(0).normal(size=(2, 4000))
+    found = _with_one_more(scores, np.full(2, 4.0))
+    expected = scipy.stats.t.interval(0.95, 3999, scores.mean(1), scipy.stats.sem(scores, axis=1))
+    np.testing.assert_allclose([found.low, found.high], expected, atol=0.004)
+    bound = scores.mean(1) - scipy.stats.t.ppf(0.95, 3999) * scipy.stats.sem(scores, axis=1)
+    np.testing.assert_allclose(found.bound, bound, atol=0.004)
+
+
+def of_two_points(count):
+    """Return the intervals for 0, 1, ... `count` scores of −1 among scores of 0, low to high."""
+    ones = np.arange(count)[None] < np.arange(count + 1)[:, None]
+    # An episode that was not seen can be as bad as the worst: −1, and no better than 0.
+    mean = ones.mean(axis=1)
+    low = _with_one_more(-1.0 * ones, 1.0 - mean)
+    return low.low, low.bound
+
+
+def test_for_two_points_the_interval_is_that_of_clopper_and_pearson():
+    count, events = 40, np.arange(41)
+    low, bound = of_two_points(count)
+    exact = [-scipy.stats.beta(events + 1, count - events).ppf(level) for level in (0.975, 0.95)]
+    for ends, expected in zip((low, bound), exact, strict=True):
+        np.testing.assert_allclose(ends[:-1], expected[:-1], atol=0.012)
+    # No event among 40 is the rule of three: at most 3 / 40, to first order.
+    assert bound[0] == pytest.approx(0.05 ** (1 / 40) - 1.0, abs=0.005)
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.03, 0.1, 0.4])
+def test_coverage_of_a_rare_event_by_enumeration(chance):
+    """Every log of 40 episodes is counted with its probability; 1 % is for random weights."""
+    low, bound = of_two_points(40)
+    probability = scipy.stats.binom(40, chance).pmf(np.arange(41))
+    assert probability @ (low <= -chance) > 0.975 - 0.01
+    assert probability @ (bound <= -chance) > 0.95 - 0.01
+    # Without the episode that was not seen, a log without an event would be certain.
+    assert probability[0] * (chance > 0) > 0 and low[0] < 0
+
+
+@pytest.mark.parametrize("weight", [[5.0, 1.0, 0.5, 0.0], [1.0] * 50, [3.0], [0.0, 0.0]])
+def test_an_unseen_event_costs_what_an_optimiser_finds(weight):
+    """The largest Σ q u among probabilities with which a log has no event at 5 %."""
+    weight = np.asarray(weight)
+    found = scipy.optimize.minimize(
+        lambda rate: -weight @ (1.0 - np.exp(-rate)),
+        np.full(weight.size, 3.0 / weight.size),
+        bounds=[(0.0, None)] * weight.size,
+        constraints={"type": "ineq", "fun": lambda rate: np.log(20.0) - rate.sum()},
+    )
+    by_formula = in_double_precision(intervals.unseen_weight)(weight) * np.log(20.0)
+    assert by_formula == pytest.approx(-found.fun, rel=1e-4, abs=1e-6)
 
 
 def test_the_betting_bound_is_where_the_capital_reaches_twenty():
@@ -298,6 +350,7 @@ def test_the_behaviour_density_integrates_to_one_and_its_levels_are_uniform():
     log = Episodes(state, action, ones, state, ones, ones)
     compiled = in_double_precision(behaviour_density)
     found = compiled(log, basis)
+    assert np.corrcoef(found.log_density.ravel(), found.log_nearest.ravel())[0, 1] > 0.8
     assert scipy.stats.kstest(found.level.ravel(), "uniform").pvalue > 1e-3
     true = scipy.stats.norm.logpdf(action, 0.8 * state[..., :1], np.exp(0.3 * state[..., 1:]))
     assert np.corrcoef(found.log_density.ravel(), true.ravel())[0, 1] > 0.8
@@ -308,8 +361,9 @@ def test_the_behaviour_density_integrates_to_one_and_its_levels_are_uniform():
     same = state.copy()
     same[:15] = state[0, 0]
     moved = compiled(log._replace(observation=same, action=places), basis)
-    mass = np.trapezoid(np.exp(moved.log_density[:15].ravel()), grid)
-    assert abs(mass - 1.0) < 0.1
+    for density in (moved.log_density, moved.log_nearest):
+        mass = np.trapezoid(np.exp(density[:15].ravel()), grid)
+        assert abs(mass - 1.0) < 0.1
 
 
 def test_the_best_constant_is_found_without_the_fold_that_it_is_used_on():

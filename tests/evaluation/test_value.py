@@ -183,7 +183,6 @@ EVIDENCE = refusal.Evidence(0.5, (0.0, 1.0), 50, (60.0, 55.0), (50.0, 40.0))
         ("importance", {"cut": 0.02}, "2 % of the episodes were cut"),
         ("doubly_robust", {"estimate": 1.1}, r"outside what the rewards allow, \[0, 1\]"),
         ("marginal", {"estimate": float("nan")}, "outside what the rewards allow"),
-        ("marginal", {"largest_share": 0.6}, "one episode has 60 %"),
         ("marginal", {"clipped": 0.2}, "20 % of the first states"),
     ],
 )
