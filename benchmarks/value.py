@@ -3,6 +3,7 @@
     python benchmarks/value.py                          print the tables
     python benchmarks/value.py --run --jobs 14          measure what is missing, in 14 processes
     python benchmarks/value.py --run --share 0.1        a tenth of the logs
+    python benchmarks/value.py --docs                   write the table of docs/results/value.md
 
 For each case of `value_cases.py` and each size of log, every estimator values every policy on fresh
 logs. The tables compare with the true values: bias, width and coverage of 95 % intervals, one-sided
@@ -29,12 +30,13 @@ import numpy as np
 from value_cases import Case, cases
 from value_log import Truth
 from value_study import study
-from value_summary import show, summary
+from value_summary import markdown, show, summary
 
-RESULTS = Path("docs/results/value.json")
-LOGS = {200: 500, 1_000: 500, 20_000: 40}
+RESULTS, PAGE = Path("docs/results/value.json"), Path("docs/results/value.md")
+LOGS = {200: 500, 1_000: 500, 20_000: 20}
 """Logs per size."""
 PER_PART = {200: 500, 1_000: 100, 20_000: 4}
+BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
 COSTS = {"tabular": 1, "treatment": 3, "hospital": 4}
 """Rough costs of a row, which order the parts."""
 
@@ -164,6 +166,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--raw", type=Path, default=Path("runs/value/raw"))
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the summaries")
+    parser.add_argument("--docs", action="store_true", help=f"write the table of {PAGE}")
     parser.add_argument("--brief", action="store_true", help="print no table of single policies")
     parser.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -182,7 +185,12 @@ def main() -> None:
         good = measure(missing, options.raw, options.jobs)
     if options.run or options.again:
         options.out.write_text(json.dumps({"rows": collected(options.raw)}, indent=0) + "\n")
-    show(json.loads(options.out.read_text())["rows"], whole=not options.brief)
+    rows = json.loads(options.out.read_text())["rows"]
+    if options.docs:
+        before, rest = PAGE.read_text().split(BEGIN)
+        made = f"{before}{BEGIN}\n\n{markdown(rows)}\n{END}{rest.partition(END)[2]}"
+        PAGE.write_text(made)
+    show(rows, whole=not options.brief)
     if not good:
         sys.exit("some parts failed; the same command measures them again")
 

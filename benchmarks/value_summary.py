@@ -175,7 +175,7 @@ def table(rows: list[dict[str, Any]], case: str) -> Table:
     return Table(case, tuple(shown))
 
 
-LEAST_KEPT = 50  # estimates below which a cell has no coverage in the overview
+LEAST_KEPT = 50  # estimates below which a policy has no coverage in the overview
 
 
 def overview(rows: list[dict[str, Any]]) -> Table:
@@ -185,17 +185,22 @@ def overview(rows: list[dict[str, Any]]) -> Table:
         for estimator in ("returns", *ESTIMATORS, SENSITIVITY):
             own = [row for row, cell in zip(rows, cells, strict=True)
                    if cell == (case, size) and row["estimator"] == estimator]  # fmt: skip
-            known = [row for row in own if row["kept"] >= LEAST_KEPT]
+            logs = own[0]["logs"] if own else 0
+            known = [row for row in own if row["kept"] >= min(LEAST_KEPT, max(1, logs))]
             if not known:
                 continue
-            logs = own[0]["logs"]
             line: dict[str, Any] = {"case": case, "rows": size, "logs": logs}
             line |= {"estimator": estimator, "policies": f"{len(known)} of {len(own)}"}
             line |= {name.replace("_", " "): min(row[name] / row["kept"] for row in known)
                      for name in COUNTS}  # fmt: skip
             line["false claims"] = max(row["false_claims"] / logs for row in own)
+            line["bias"] = max((row["bias"] for row in known), key=abs)
+            line["width"] = float(np.mean([row["width"] for row in known]))
             shown.append(line)
-    note = f"the lowest coverage among policies with at least {LEAST_KEPT} estimates that are kept"
+    note = (
+        f"the lowest coverage among policies with {LEAST_KEPT} estimates that are kept (all, of "
+        "fewer logs), their largest bias, and the mean width of their intervals"
+    )
     return Table("coverage, by the worst policy", tuple(shown), (note,))
 
 
@@ -216,6 +221,25 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
                 lines.append(f"      {row['case']} {row['policy']}, {row['rows']} rows: {count} "
                              f"{row[name]} of {of} (p = {chance:.1e})")  # fmt: skip
     return lines
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the overview and the verdicts for the documentation."""
+    names = {"covered": "value", "bounded": "lower bound", "difference covered": "difference",
+             "difference bounded": "its bound"}  # fmt: skip
+    lines = overview(rows).rows
+    if not lines:
+        return "Nothing was measured.\n"
+    head = [names.get(name, name) for name in lines[0]]
+    made = [f"| {' | '.join(head)} |", "|---" * 2 + "|---:" * (len(head) - 2) + "|"]
+    for line in lines:
+        cells = [f"{cell:.3f}" if isinstance(cell, float) else f"{cell:,}"
+                 if isinstance(cell, int) else str(cell) for cell in line.values()]  # fmt: skip
+        if line["estimator"] == "returns":
+            cells[-5:-2] = ["–"] * 3
+        made.append(f"| {' | '.join(cells)} |")
+    tests_of = "\n".join(f"    {line}" for line in verdicts(rows))
+    return "\n".join(made) + f"\n\nThe binomial tests:\n\n{tests_of}\n"
 
 
 def show(rows: list[dict[str, Any]], whole: bool = True) -> None:

@@ -93,3 +93,59 @@ def test_intervals_cover_the_exact_value(cases):
     narrow = raw["value"][:, 0, 0]
     narrow = narrow[:, :1] + 0.25 * (narrow - narrow[:, :1])
     assert covered(narrow, truths["near"].value)[0] < least
+
+
+def row(covered, claims=0, kept=500):
+    """Return a summary of 500 logs, for a policy that is worse than practice."""
+    counts = dict.fromkeys(("covered", "bounded", "difference_covered"), kept)
+    return counts | {
+        "case": "a", "half": "test", "rows": 1000, "logs": 500, "policy": "near", "kept": kept,
+        "estimator": "marginal", "gain": -1.0, "claims": claims, "false_claims": claims,
+        "difference_bounded": covered,
+    }  # fmt: skip
+
+
+def test_the_verdict_is_that_of_binomial_tests_with_bonferroni(on_path):
+    """Five tests, so that each has the level 0.01."""
+    summary = importlib.import_module("value_summary")
+    law = scipy.stats.binom(500, 0.95)
+    limit = int(law.ppf(0.01))
+    assert law.cdf(limit - 1) < 0.01 <= law.cdf(limit)
+    said = [
+        next(line for line in summary.verdicts([one]) if "test  marginal" in line)
+        for one in (row(limit), row(limit - 1), row(500, claims=25), row(500, claims=60))
+    ]
+    assert ["passes" in line for line in said] == [True, False, True, False]
+    assert "shows nothing" in summary.verdicts([row(0, kept=0)])[7]
+
+
+def test_parts_are_ordered_joined_and_not_measured_twice(on_path, tmp_path):
+    value = importlib.import_module("value")
+    parts = value.parts_of(["tabular/cliff", "hospital/sepsis"], [200, 20_000], 1.0)
+    assert [part.rows for part in parts[:2]] == [0, 0]
+    assert parts[2] == ("hospital/sepsis", 20_000, 0, 4)
+    logs = [part.last - part.first for part in parts if part[:2] == ("tabular/cliff", 20_000)]
+    assert sum(logs) == value.LOGS[20_000]
+    for part in parts[2:]:
+        number = np.full(part.last - part.first, float(part.first))
+        np.savez(tmp_path / part.file, practice=number, policies=np.array(["near"]))
+        assert part.done(tmp_path) and not part._replace(last=part.last + 1).done(tmp_path)
+    cases = importlib.import_module("value_cases")
+    joined = value.raw_numbers(tmp_path, cases.tabular_case(cases.cliff(), "fix"), 20_000)
+    assert np.unique(joined["practice"]).tolist() == list(range(0, 20, 4))
+
+
+def test_ranks_are_those_of_scipy_and_numbers_that_lack_policies_choose_nothing(on_path, capsys):
+    ranks = importlib.import_module("rank_policies")
+    rng = np.random.default_rng(0)
+    returns, noise = rng.normal(size=(2, 10))
+    group = {
+        str(place): {"return": returns[place], "good": returns[place] ** 3, "noise": noise[place]}
+        | ({"td_error": -returns[place]} if place else {})
+        for place in range(10)
+    }
+    found = ranks.correlations(group)
+    assert found["good"] == (pytest.approx(1.0), 10) and found["td_error"][1] == 9
+    assert found["noise"][0] == pytest.approx(scipy.stats.spearmanr(noise, returns).statistic)
+    ranks.show({"a": group, "b": group}, ["a"])
+    assert "chosen on a: good (1.00); on b: 1.00" in capsys.readouterr().out

@@ -14,6 +14,12 @@ states.
 
 With few rows such an estimate can lie outside the range that the rewards allow. The value is then
 not estimable, and is returned as nan.
+
+This is a signal that compares steps of one run. It is not `evaluation.value`, which says what a
+finished policy is worth. It is computed inside the compiled training loop, so it has one small
+system to solve, where `value` fits one for each step of a horizon, weights and densities, and takes
+seconds. It must be a number at every step, where `value` may refuse. It has no interval, and no
+page, warning or table reports it as the worth of a policy.
 """
 
 from collections.abc import Callable

@@ -77,7 +77,7 @@ ASSUMPTIONS = {
     "density of the logged actions is right",
     "returns": "later episodes are like those of the log",
 }
-APPROXIMATE = "approximate: studentised bootstrap over episodes"
+APPROXIMATE = "approximate: bootstrap over the episodes and one more, as bad (or good) as possible"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,8 +268,8 @@ def _assumption(question: Question, policy: ValueRow) -> str:
     if question.has_densities or policy.estimator == "returns":
         return found
     return (
-        f"{found}; the log has no densities of its actions, so they are estimated, and intervals "
-        "are somewhat too short"
+        f"{found}; the log has no densities of its actions, so they are estimated in two ways, "
+        "and intervals hold the estimates with both"
     )
 
 
