@@ -91,7 +91,7 @@ def estimates(question: Any, policy: Any) -> dict[str, float]:
             mean = float(np.mean(np.asarray(one.scores)[question.known]))
             found[f"value: {name}"] = float(np.clip(mean, low, high))
     row = judged.row
-    if row.refused is None:
+    if row.estimate is not None and row.difference_bound is not None:
         found["value: shown"] = row.estimate
         found["value: shown, lower bound of the gain"] = row.difference_bound
     return found
@@ -166,7 +166,8 @@ def main() -> None:
     files = {group: options.out / f"{group.replace('/', '-')}.json" for group in groups}
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // min(options.jobs, len(groups)))
-    waiting, running, good = list(groups), {}, True
+    waiting, good = list(groups), True
+    running: dict[subprocess.Popen, int] = {}
     places = [*range(options.jobs)]
     while waiting or running:
         while waiting and places:

@@ -38,7 +38,7 @@ LOGS = {200: 500, 1_000: 500, 20_000: 20}
 PER_PART = {200: 500, 1_000: 100, 20_000: 4}
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
 COSTS = {"tabular": 1, "treatment": 3, "hospital": 4}
-"""Rough costs of a row, which order the parts."""
+"""Rough costs, which order the parts."""
 
 
 class Part(NamedTuple):
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     @property
     def place(self) -> tuple[float, ...]:
         """What sorts parts: true values, then those that compile a program, the biggest first."""
-        cost = COSTS[self.case.partition("/")[0]] * self.rows * (self.last - self.first)
+        cost = COSTS[self.case.partition("/")[0]] * self.rows**1.5 * (self.last - self.first)
         return (self.rows > 0, self.first > 0, -cost)
 
     def done(self, folder: Path) -> bool:
@@ -97,7 +97,8 @@ def parts_of(chosen: list[str], sizes: list[int], share: float) -> list[Part]:
 
 def measure(parts: list[Part], folder: Path, jobs: int) -> bool:
     """Measure parts in processes with one core each, and return whether all succeeded."""
-    began, waiting, running, good = time.perf_counter(), [*parts], {}, True
+    began, waiting, good = time.perf_counter(), [*parts], True
+    running: dict[subprocess.Popen, tuple[Part, int, float]] = {}
     cores = sorted(os.sched_getaffinity(0))
     free = [cores[place % len(cores)] for place in range(jobs)]
     settings = os.environ | {

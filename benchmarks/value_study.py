@@ -99,14 +99,15 @@ def estimated(
 
     def of_policy(actions: Actions) -> tuple[Array, Array, Array]:
         found = estimates(episodes, actions, behaviour, bases, bounds, case.discount)
-        assert actions.log_density is not None
-        inside = episodes.here * jnp.isfinite(actions.log_density)
+        density = actions.log_density
+        assert density is not None
+        inside = episodes.here * jnp.isfinite(density)
         # What no name asks for is not compiled.
         features = design(episodes, actions, bases.both)
         fitted = fit(features, case.discount, bounds)
 
         def by(log_density: Array) -> Marginal:
-            ratio = jnp.exp(actions.log_density - log_density + per_unit)
+            ratio = jnp.exp(density - log_density + per_unit)
             ratio = jnp.where(inside > 0, ratio, 0.0)
             return marginal_scores(
                 episodes, actions, bases, features, fitted, ratio, case.discount, bounds
