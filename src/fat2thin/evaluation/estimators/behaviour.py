@@ -25,6 +25,8 @@ from fat2thin.evaluation.fitted_q import solve
 
 NEAREST = 2 / 3
 """The nearest of n states are n to this power. States at the same distance all count."""
+EQUAL = 1e-3
+"""Squared distance, in standard deviations, up to which states are equal."""
 NARROWER = 0.5
 """Width of the kernels, as a share of Silverman's rule."""
 LEAST_SHARE = 0.05
@@ -94,11 +96,13 @@ def _of_fold(rows: Episodes, basis: Basis, fold: Int[Array, ""]) -> tuple[Array,
         for arrays in ((*here, *own), (seen, done, pool, known, wanted))
     )
     seen, done, pool, known, wanted = shorter
+    lengths = jnp.sum(seen**2, axis=1)
 
     def of_rows(given: tuple) -> tuple[Array, Array]:
         state, action, residual, log_spread = given
-        distance = jnp.sum((seen - state[None]) ** 2, axis=1)
-        near = known * (distance <= _radius(distance, known, wanted))
+        distance = lengths - 2.0 * (seen @ state) + jnp.sum(state**2)
+        # States that are equal must count alike, whatever the rounding of their distances.
+        near = known * (distance <= _radius(distance, known, wanted) + EQUAL)
         found = [
             _kernel(residual, pool, known), _kernel(residual, pool, near),
             _kernel(action, done, known),
@@ -107,7 +111,8 @@ def _of_fold(rows: Episodes, basis: Basis, fold: Int[Array, ""]) -> tuple[Array,
         density = jnp.stack([one[0] for one in found]) - slope
         return density, jnp.stack([one[1] for one in found])
 
-    found = lax.map(of_rows, short, batch_size=64)
+    with jax.default_matmul_precision("highest"):
+        found = lax.map(of_rows, short, batch_size=64)
     return jax.tree.map(lambda array: array.astype(rows.reward.dtype), found)
 
 
