@@ -16,7 +16,7 @@ from fat2thin.evaluation.estimators.estimates import estimates
 from fat2thin.evaluation.estimators.features import draw_bases
 from fat2thin.evaluation.estimators.fitted_q import design, fit
 from fat2thin.evaluation.estimators.intervals import unseen_weight, with_one_more
-from fat2thin.evaluation.estimators.marginal import Marginal, marginal_scores
+from fat2thin.evaluation.estimators.marginal import marginal_scores
 from fat2thin.evaluation.estimators.practice import practice_scores
 from fat2thin.evaluation.estimators.sensitivity import GAMMAS, worst_values
 from fat2thin.evaluation.padding import DRAWS
@@ -106,14 +106,14 @@ def estimated(
         features = design(episodes, actions, bases.both)
         fitted = fit(features, case.discount, bounds)
 
-        def by(log_density: Array) -> Marginal:
-            ratio = jnp.exp(density - log_density + per_unit)
-            ratio = jnp.where(inside > 0, ratio, 0.0)
-            return marginal_scores(
-                episodes, actions, bases, features, fitted, ratio, case.discount, bounds
-            )
-
-        guesses = {"estimated": by(guessed.log_density), "nearest": by(guessed.log_nearest)}
+        ratios = [
+            jnp.where(inside > 0, jnp.exp(density - one + per_unit), 0.0)
+            for one in (guessed.log_density, guessed.log_nearest)
+        ]
+        both_guesses = marginal_scores(
+            episodes, actions, bases, features, fitted, ratios, case.discount, bounds
+        )
+        guesses = dict(zip(("estimated", "nearest"), both_guesses, strict=True))
         every: dict[str, Any] = found._asdict() | guesses
         scores = jnp.stack([every[name].scores for name in names])
         weights = [every[name].weight for name in names]

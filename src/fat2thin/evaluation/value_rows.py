@@ -335,10 +335,11 @@ def constant_row(question: Question) -> ValueRow:
     joined: Judged | None = None
     for place in np.unique(choice.of_fold):
         found = _judged(question, constant_in_padding(placed[place], padded), fields)
+        if all(row.refused is not None for row in found.every):
+            return found.row  # one that cannot be valued leaves folds without scores
         joined = found if joined is None else _joined(joined, found, of_episode == place)
     assert joined is not None
-    refused = joined.every[0].refused
-    return _rows_of(question, joined.actions, joined.estimates, fields, refused, ()).row
+    return _rows_of(question, joined.actions, joined.estimates, fields, None, ()).row
 
 
 def _joined(one: Judged, other: Judged, of_other: ndarray) -> Judged:

@@ -45,15 +45,15 @@ def estimates(
         return Estimates(direct, None, None, None, None)
     inside = episodes.here * jnp.isfinite(actions.log_density)
     known = actions.log_density
-
-    def by(behaviour: Array) -> tuple[Array, Marginal]:
-        logs = jnp.where(inside > 0, known - behaviour, -jnp.inf)
-        given = episodes, actions, bases, rows, found, jnp.exp(logs)
-        return logs, marginal_scores(*given, discount, bounds)
-
-    log_ratio, marginal = by(log_behaviour)
-    nearest = None if log_nearest is None else by(log_nearest)[1]
+    log_ratio, *others = (
+        jnp.where(inside > 0, known - behaviour, -jnp.inf)
+        for behaviour in (log_behaviour, log_nearest)
+        if behaviour is not None
+    )
+    given = episodes, actions, bases, rows, found
+    ratios = [jnp.exp(logs) for logs in (log_ratio, *others)]
+    marginal, *nearest = marginal_scores(*given, ratios, discount, bounds)
     rho = weights(log_ratio, episodes, len(bounds) - 1)
     weighted = importance_scores(episodes, rho, discount)
     both = doubly_robust_scores(*fitted, found, direct, rho, discount, bounds)
-    return Estimates(direct, marginal, weighted, both, rho, nearest)
+    return Estimates(direct, marginal, weighted, both, rho, *nearest)

@@ -18,6 +18,7 @@ features of state and action instead need no density, but they miss the ends of 
 was measured, their intervals missed the value too.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -104,47 +105,66 @@ def _of_states(observation: Float[Array, "rows observation"], basis: Basis) -> A
 
 def marginal_scores(
     episodes: Episodes, actions: Actions, bases: Bases, rows: Design, found: Fit,
-    rho: Float[Array, "episodes steps"], discount: float, bounds: Float[Array, "left 2"],
-) -> Marginal:  # fmt: skip
-    """Return the score of each episode, by the weights and the Q of its fold."""
+    rhos: Sequence[Float[Array, "episodes steps"]], discount: float, bounds: Float[Array, "left 2"],
+) -> tuple[Marginal, ...]:  # fmt: skip
+    """Return, for each density ratio, the score of each episode, by the weights and Q of its fold.
+
+    All ratios share the residuals of Q.
+    """
     horizon = len(bounds) - 1
-    beta, mass = state_weights(episodes, bases.states, rho, horizon)
+    models = [state_weights(episodes, bases.states, rho, horizon) for rho in rhos]
+    beta = jnp.stack([one[0] for one in models], axis=1)  # fold, ratio, step, feature
+    ratios = jnp.stack(rhos, axis=1)
     ends = bounds[:-1].T[:, None, :]
     powers = discount ** jnp.arange(horizon)
 
     def of_episode(model: tuple[Array, Array], given: tuple) -> tuple[Array, Array, Array]:
         visits_of, q_of = model
-        one, drawn, ratio = given
+        one, drawn, of_ratios = given
         here = features(one.observation, one.action, bases.both)
         following = mean_features(one.following, drawn, bases.both)
         value = jnp.clip(following @ q_of[:-1].T, ends[0], ends[1])  # row, h − 1
         residual = one.reward[:, None] + discount * one.continuation[:, None] * value
         residual = (residual - here @ q_of[1:].T)[:, ::-1]  # row, t = horizon − h
-        visits = jnp.maximum(_of_states(one.observation, bases.states) @ visits_of.T, 0.0)
-        share = visits * (ratio * one.here)[:, None]
-        return jnp.sum(share, axis=0), jnp.sum(share * residual, axis=0), share @ powers
+        states = _of_states(one.observation, bases.states)
+
+        def sums(given: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+            of_steps, ratio = given
+            share = jnp.maximum(states @ of_steps.T, 0.0) * (ratio * one.here)[:, None]
+            return jnp.sum(share, axis=0), jnp.sum(share * residual, axis=0), share @ powers
+
+        return lax.map(sums, (visits_of, of_ratios))
 
     def of_fold(given: tuple) -> tuple[Array, Array, Array]:
         model, several = given
         size = max(1, _BLOCK // episodes.here.shape[1])
         return lax.map(lambda one: of_episode(model, one), several, batch_size=size)
 
-    parts = jax.tree.map(in_folds, (episodes, actions.following, rho))
-    models = beta, jnp.moveaxis(found.weights, 1, 0)
+    parts = jax.tree.map(in_folds, (episodes, actions.following, ratios))
     with jax.default_matmul_precision("highest"):
-        found_sums = lax.map(of_fold, (models, parts))
-    total, added = (array.reshape(-1, horizon) for array in found_sums[:2])
+        sums = lax.map(of_fold, ((beta, jnp.moveaxis(found.weights, 1, 0)), parts))
+    direct = start_values(rows, found, bounds).scores
+    return tuple(
+        _of_sums([array[:, :, place] for array in sums], episodes, direct, mass * powers)
+        for place, (_, mass) in enumerate(models)
+    )
+
+
+def _of_sums(
+    sums: Sequence[Array], episodes: Episodes, direct: Array, counts: Float[Array, " horizon"]
+) -> Marginal:
+    """Return the scores from each episode's sums of weights, of weighted residuals, and weights."""
+    total, added = (array.reshape(-1, len(counts)) for array in sums[:2])
     known = episodes.is_episode
     # To first order, a weighted mean of residuals: each row counts by how far it is from the mean.
     summed = jnp.sum(total, axis=0)
     safe = jnp.where(jnp.abs(summed) > 1e-9, summed, jnp.inf)
     mean = jnp.sum(added, axis=0) / safe
     centred = (added - mean[None] * total) * jnp.sum(known) / safe[None]
-    corrections = jnp.sum((centred + mean[None]) * (mass * powers)[None], axis=1) * known
-    direct = start_values(rows, found, bounds)
+    corrections = jnp.sum((centred + mean[None]) * counts[None], axis=1) * known
     effective = jnp.sum(total, axis=0) ** 2 / jnp.maximum(jnp.sum(total**2, axis=0), 1e-12)
     # The sums of the folds differ a little: all together must be what the policy has.
-    weight = found_sums[2].reshape(episodes.here.shape)
-    weight = weight * jnp.sum(known) * jnp.sum(mass * powers) / jnp.maximum(jnp.sum(weight), 1e-12)
+    weight = sums[2].reshape(episodes.here.shape)
+    weight = weight * jnp.sum(known) * jnp.sum(counts) / jnp.maximum(jnp.sum(weight), 1e-12)
     mean_correction = jnp.sum(corrections) / jnp.sum(known)
-    return Marginal(direct.scores + corrections, effective, mean_correction, weight)
+    return Marginal(direct + corrections, effective, mean_correction, weight)
