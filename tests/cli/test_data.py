@@ -231,7 +231,7 @@ def test_files_are_overwritten_only_on_request(tmp_path, capsys):
         (["info", "treatment/cubc"], "did you mean 'treatment/cubic'"),
         (["check", "nowhere.npz"], "nowhere.npz"),
         (["template", "nowhere.csv"], "nowhere.csv: there is no such file"),
-        (["template", "log.npz"], "log.npz: is not a table. Tables are .csv or .parquet files"),
+        (["template", "gone.npz"], "gone.npz: there is no such file. Correct the path"),
         (["template", "log.csv", "--out", "x.csv"], "x.csv: the suffix must be .toml"),
         (["template", "log.csv", "--out", "none/x.toml"], "choose a file in an existing folder"),
         (
@@ -521,6 +521,40 @@ def test_a_path_in_a_folder_called_minari_is_not_a_minari_id(tmp_path, monkeypat
     assert data.load("./minari/log.npz").rows == 1200
 
 
+@pytest.mark.parametrize("command", ["info", "template"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("log.csv.gz", "log.csv.gz: is compressed, and is not read so. Decompress it first."),
+        (
+            "log.XLSX",
+            "log.XLSX: ends in '.xlsx', which is not read here. Save a table as CSV.",
+        ),
+        ("log", "log: has no suffix. Save a table as CSV. Files that are read end in"),
+        ("logs", "logs: is a folder that is not a data set. Give the path of a file."),
+    ],
+)
+def test_a_file_of_an_unknown_kind_has_a_way_out(tmp_path, monkeypatch, command, name, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    for file in ("log.csv.gz", "log.XLSX", "log"):
+        (tmp_path / file).write_bytes(b"who,reward\n")
+    with pytest.raises(SystemExit) as end:
+        main(["data", command, name])
+    assert end.value.code.startswith(f"fat2thin: {message}")
+    assert len(end.value.code.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_a_draft_that_is_not_filled_in_says_what_is_left(tmp_path, command, capsys):
+    (tmp_path / "log.csv").write_text("patient,age,dose,reward\n1,50,2,1\n1,50,1,1\n")
+    output(["template", tmp_path / "log.csv"], capsys)
+    with pytest.raises(SystemExit) as end:
+        main(["data", command, str(tmp_path / "log.csv")])
+    left = "log.toml: observation is still '?': write the column of the observation there."
+    assert f"{left} The columns are patient, age, dose, reward." in end.value.code
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".toml", ".npz", ".hdf5", ".h5"])
 def test_pipes_and_devices_are_errors_without_blocking(tmp_path, suffix, no_hang):
     pipe, endless = tmp_path / f"pipe{suffix}", tmp_path / f"endless{suffix}"
@@ -530,7 +564,7 @@ def test_pipes_and_devices_are_errors_without_blocking(tmp_path, suffix, no_hang
         for command in ("info", "check"):
             with pytest.raises(SystemExit, match=rf"{path}: is a {kind}, not a regular file"):
                 main(["data", command, str(path)])
-    with pytest.raises(SystemExit, match="no data set is called '/dev/zero'"):
+    with pytest.raises(SystemExit, match="/dev/zero: has no suffix"):
         main(["data", "info", "/dev/zero"])
 
 

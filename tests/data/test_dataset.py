@@ -144,6 +144,10 @@ def test_the_error_about_an_unknown_name_lists_the_known_ones(name):
         data.load(name)
 
 
+def test_names_of_data_in_memory_are_not_listed():
+    assert not [name for name in data.names() if name.startswith("memory/")]
+
+
 def test_the_error_about_an_unknown_name_suggests_the_closest():
     with pytest.raises(ValueError, match=r"did you mean 'treatment/cubic'\?"):
         data.load("treatment/cubc")

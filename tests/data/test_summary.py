@@ -54,6 +54,20 @@ def test_quantiles_and_histograms_agree_with_numpy():
     assert sum(found.actions[0].histogram) == dataset.rows
 
 
+@pytest.mark.parametrize(
+    ("episodes", "sizes"),
+    [("00", "2 rows in 1 episode of 2 rows"), ("01", "2 rows in 2 episodes of 1 row"),
+     ("0", "1 row in 1 episode of 1 row")],
+)  # fmt: skip
+def test_sizes_are_in_the_singular_or_plural(episodes, sizes):
+    rows = np.arange(len(episodes), dtype=np.float32)
+    ends = [now != below for now, below in zip(episodes, f"{episodes[1:]}x", strict=True)]
+    log = Dataset.from_arrays(
+        rows, rows, rows, episode=[*episodes], terminal=ends, action_low=0, action_high=1
+    )
+    assert str(summarise(log)).splitlines()[1] == sizes
+
+
 def test_the_text_of_a_summary():
     lines = str(summarise(by_hand())).splitlines()
     assert lines[:5] == [

@@ -116,8 +116,8 @@ def test_one_bound_applies_to_all_actions(tmp_path, low, high, box):
 @pytest.mark.parametrize(
     ("low", "high", "message"),
     [
-        ("1", "1", r"action_low \(1.0, 1.0\) is not below action_high"),
-        ("[-1, 3]", "2", r"action_low \(-1.0, 3.0\) is not below"),
+        ("1", "1", r"action_low of 'a' is 1, not below action_high 1\. Write the lowest"),
+        ("[-1, 3]", "2", "action_low of 'b' is 3, not below action_high 2"),
         ("[-1, -1, -1]", "1", "action_low has 3 numbers for 2 actions"),
     ],
 )
@@ -131,6 +131,10 @@ def test_invalid_boxes_are_refused(tmp_path, low, high, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            SHORT.replace('"age"', '"age", ""'),
+            "observation has an empty name. Give every column that is used a name in the header",
+        ),
         (
             SHORT + 'rewrad = "r"',
             r"unknown key 'rewrad' \(did you mean 'reward'\?\)\. The keys are files",

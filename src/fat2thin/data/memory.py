@@ -96,4 +96,4 @@ def _kind(data: Any) -> str:
     return f"data of type {type(data).__name__}"
 
 
-register_reader(Reader(PREFIX, _recall))
+register_reader(Reader(PREFIX, _recall, listed=False))

@@ -204,7 +204,8 @@ class Reachable(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"[{self.low:.4g}, {self.high:.4g}]"
+        # Without the sign of a zero.
+        return f"[{self.low + 0.0:.4g}, {self.high + 0.0:.4g}]"
 
 
 def reachable_returns(*parts: Dataset, horizon: int | None = None) -> Reachable:

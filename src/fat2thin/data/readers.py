@@ -6,12 +6,14 @@ is passed to the reader of that prefix. Any other name may be the path of a fold
 """
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from fat2thin import plugins
 from fat2thin.data.dataset import Dataset
+from fat2thin.data.safe_files import unknown_file
 from fat2thin.terminal_text import closest_first, did_you_mean
 
 
@@ -26,6 +28,8 @@ class Reader(NamedTuple):
     """Returns all valid names; without it, any name with the prefix is passed to `read`."""
     one_a_seed: bool = False
     """Whether each seed has its own log; otherwise `read` is called once, with seed 0."""
+    listed: bool = True
+    """Whether `names` lists it."""
 
 
 _READERS: dict[str, Reader] = {}
@@ -68,7 +72,8 @@ def register_folder(inside: str, read: Callable[[str, int], Dataset]) -> None:
 def names() -> tuple[str, ...]:
     """Return the names that `load` accepts; "prefix..." for a reader that cannot list its names."""
     plugins.load()
-    known = ((one.names and one.names()) or (f"{one.prefix}...",) for one in _READERS.values())
+    listed = (one for one in _READERS.values() if one.listed)
+    known = ((one.names and one.names()) or (f"{one.prefix}...",) for one in listed)
     return tuple(itertools.chain.from_iterable(known))
 
 
@@ -80,6 +85,8 @@ def reader(name: str) -> Reader:
         found = _by_name(name)
     if not found:
         found = [reader for inside, reader in _FOLDERS.items() if (Path(name) / inside).is_file()]
+    if not found and os.path.lexists(name):
+        raise unknown_file(name, [*_SUFFIXES])
     if not found or not _knows(found[0], name):
         hint = did_you_mean(name, names())
         there = closest_first(name, names(), "fat2thin data info")

@@ -13,6 +13,7 @@ from fat2thin.terminal_text import printable, printable_lines
 
 MOST_COLUMNS = 2**15  # per table, observation or action: each column costs time and memory
 _LISTED = 8
+_COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz")
 
 
 class DataFileError(ValueError):
@@ -25,8 +26,22 @@ def file_error(
     """Return an error about a file that names the field, the row and the remedy."""
     place = f" {field!r}" if field else ""
     where = "" if row is None else f" (first in row {row}, counted from 0)"
-    what = printable(f"{path}:{place} {complaint}{where}.")
+    # Messages of libraries end with a full stop of their own.
+    what = printable(f"{path}:{place} {complaint.removesuffix('.')}{where}.")
     return DataFileError(f"{what} {printable_lines(remedy)}")
+
+
+def unknown_file(path: str | Path, known: Sequence[str]) -> DataFileError:
+    """Return the error of a file or folder that no reader takes; `known` are suffixes of files."""
+    place = Path(path)
+    if place.is_dir():
+        return file_error(path, "is a folder that is not a data set", "Give the path of a file.")
+    suffix = place.suffix.lower()
+    if suffix in _COMPRESSED:
+        return file_error(path, "is compressed, and is not read so", "Decompress it first.")
+    ending = f"ends in {suffix!r}, which is not read here" if suffix else "has no suffix"
+    remedy = f"Save a table as CSV. Files that are read end in {', '.join(known)}."
+    return file_error(path, ending, remedy)
 
 
 def open_file(path: Path, *, follow_links: bool = True) -> io.BufferedReader:

@@ -13,7 +13,7 @@ from fat2thin.data.dataset import Dataset, extremes
 from fat2thin.data.operations import episode_lengths, episode_returns
 from fat2thin.data.row_arrays import Rows, blocks
 from fat2thin.tables import Table
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import counted, printable
 
 HISTOGRAM_BINS = 16
 
@@ -83,6 +83,8 @@ class Summary:
 
     def __str__(self) -> str:
         fewest, middle, most = self.lengths
+        lengths = f"{fewest:,} to {most:,} rows, median {middle:,g}"
+        lengths = counted(most, "row") if fewest == most else lengths
         worst, quarter, median, three_quarters, best = self.return_quartiles
         facts = {
             "return": f"mean {self.return_mean:.4g}, best {best:.4g}, worst {worst:.4g}, "
@@ -95,8 +97,7 @@ class Summary:
         rows = tuple({"fact": name, "value": value} for name, value in facts.items())
         lines = (
             printable(self.name),
-            f"{self.rows:,} rows in {self.episodes:,} episode{'s' * (self.episodes != 1)} of "
-            f"{fewest:,} to {most:,} rows, median {middle:,g}",
+            f"{counted(self.rows, 'row')} in {counted(self.episodes, 'episode')} of {lengths}",
             f"{100 * self.true_ends:.3g} % of the episodes truly end, the others are cut",
             str(Table("", rows, headings=False)),
         )

@@ -34,7 +34,6 @@ from fat2thin.data.formats.table_files import (
     open_table,
 )
 from fat2thin.data.formats.table_schema import (
-    SUFFIXES,
     Columns,
     Ends,
     TableSchema,
@@ -188,8 +187,6 @@ def _schema_of(path: Path) -> TableSchema:
 
 def draft(path: Path, folder: Path | None = None) -> str:
     """Return a draft of the TOML of a table; `folder` is the TOML's, by default the table's."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise file_error(path, "is not a table", f"Tables are {' or '.join(SUFFIXES)} files.")
     file = open_table(path)
     return starter(
         path,

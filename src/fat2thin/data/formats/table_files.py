@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
+from fat2thin.data.formats.table_schema import SUFFIXES
 from fat2thin.data.formats.table_values import Kind, refusal
 from fat2thin.data.safe_files import (
     DataFileError,
@@ -20,6 +21,7 @@ from fat2thin.data.safe_files import (
     open_file,
     opened_path,
     refuse_too_many_columns,
+    unknown_file,
 )
 
 Batch = dict[str, pa.Array]  # some rows, one array per column name
@@ -306,7 +308,9 @@ TableFile = CsvFile | ParquetFile | FrameTable
 
 def open_table(path: Path) -> CsvFile | ParquetFile:
     """Open a CSV or Parquet file; only its column names are read."""
-    table = CsvFile(path) if path.suffix.lower() == ".csv" else ParquetFile(path)
+    if (suffix := path.suffix.lower()) not in SUFFIXES and path.exists():
+        raise unknown_file(path, SUFFIXES)
+    table = CsvFile(path) if suffix == ".csv" else ParquetFile(path)
     refuse_too_many_columns(path, len(table.columns))
     return table
 

@@ -64,6 +64,8 @@ _USUAL_PREFIXES = {
     "action": ("act", "dose"),
     "next_observation": ("next_obs", "next_state"),
 }
+UNKNOWN = "?"
+"""What a draft has in place of a name or a number that must be filled in."""
 SUFFIXES = (".csv", ".parquet")
 _TABLES = f"Tables are {' or '.join(SUFFIXES)} files."
 _LARGEST_TOML = 2**20
@@ -148,9 +150,10 @@ class TableSchema:
     def box(self, actions: Sequence[str]) -> Box:
         """Return the action box for the columns of the actions."""
         low, high = (self._bound(key, len(actions)) for key in ("action_low", "action_high"))
-        if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
-            complaint = f"action_low {low} is not below action_high {high}"
-            raise self.wrong(complaint, "The low end must be below the high end for every action.")
+        for name, lower, upper in zip(actions, low, high, strict=True):
+            if not lower < upper:
+                complaint = f"action_low of {name!r} is {lower:g}, not below action_high {upper:g}"
+                raise self.wrong(complaint, "Write the lowest and the highest allowed action.")
         for name, end in zip(actions, low, strict=True):
             made = self.columns.get(name, PLAIN).transform
             if made is not None and end <= made.lowest:
@@ -201,6 +204,9 @@ class TableSchema:
             return [name]
         prefix = name[:-1] if name.endswith("*") and key in _SEVERAL else None
         found = [column for column in present if prefix and column.startswith(prefix)]
+        if not found and name == UNKNOWN:
+            complaint = f"{key} is still {name!r}: write the column of the {key} there"
+            raise self.wrong(complaint, f"The columns are {_listed(list(present))}.")
         if not found:
             hint = did_you_mean(name, present)
             complaint = f"has no column {name!r}, which {self.source} gives as {key}{hint}"
@@ -298,6 +304,9 @@ def schema_of(path: Path, written: Mapping[str, Any]) -> TableSchema:
             continue
         check, must_be = _CHECKS[key]
         values[key] = check(value)
+        if values[key] is None and isinstance(value, list) and "" in value:
+            remedy = "Give every column that is used a name in the header of the table."
+            raise file_error(path, f"{key} has an empty name", remedy)
         if values[key] is None:
             complaint = f"{key} must be {must_be}, not {_shown(value)}"
             raise file_error(path, complaint, f"{key}: {KEYS[key]}.")
@@ -391,10 +400,10 @@ def starter(
     values: dict[str, Any] = {"files": [listed]}
     for key, names in guesses.items():
         if names or key in _REQUIRED:
-            written = _folded(names, columns) or ["?"]
+            written = _folded(names, columns) or [UNKNOWN]
             values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
-    low, high = ends or ("?", "?")
+    low, high = ends or (UNKNOWN, UNKNOWN)
     note = "  # observed in the log: replace by the real limit" if ends else ""
     box = (f"action_low = {toml_value(low)}{note}", f"action_high = {toml_value(high)}{note}")
     lines = [

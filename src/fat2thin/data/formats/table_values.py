@@ -65,7 +65,10 @@ def numbers(column: pa.Array) -> np.ndarray:
     # True for NaN as well.
     bad = ~(np.abs(values) <= _FLOAT32_MAX)
     if bad.any():
-        what = f"has {values[bad.argmax()]}, which is not a finite float32 number"
+        first = int(bad.argmax())
+        # The text of the cell: 1e400 is read as inf.
+        shown = column[first].as_py() if _is_text(column.type) else values[first]
+        what = f"has {_shortened(str(shown).strip())}, which is not a finite float32 number"
         raise BadCellsError(bad, what, _COMPLETE)
     return values
 
