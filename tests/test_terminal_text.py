@@ -67,6 +67,13 @@ def test_a_count_of_one_is_singular():
     ]  # fmt: skip
 
 
+def test_errors_of_the_system_name_the_file_and_no_number(tmp_path):
+    place = tmp_path / "x"
+    with pytest.raises(SystemExit) as end, plain_errors(OSError):
+        place.open()
+    assert end.value.code == f"fat2thin: {place}: No such file or directory"
+
+
 def test_errors_and_logs_are_printable():
     with pytest.raises(SystemExit) as end, plain_errors(ValueError):
         raise ValueError("the file \x1b[2J\nis wrong")

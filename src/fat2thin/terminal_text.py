@@ -70,7 +70,14 @@ def plain_errors(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        sys.exit(f"fat2thin: {printable_lines(error)}")
+        sys.exit(f"fat2thin: {printable_lines(_plain(error))}")
+
+
+def _plain(error: Exception) -> str:
+    """Return the message of an error; one of the system without its number."""
+    if isinstance(error, OSError) and type(error).__str__ is OSError.__str__ and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def use_for_logs_and_warnings() -> None:

@@ -270,7 +270,7 @@ def test_unknown_presets_scales_and_sources_are_errors(wrong, message):
 def test_a_preset_runs_with_the_given_options(tmp_path, capsys, monkeypatch):
     seen = []
 
-    def carry_out(name, asked, root, compute):
+    def carry_out(name, asked, root, compute, dry_run):
         seen.append((name, asked, root, compute))
         return SimpleNamespace(
             tables=[Table("a title", ({"method": "fttpo", "mean": 1.0},))], pictures=["a.png"]
@@ -292,7 +292,7 @@ def test_the_default_folder_of_a_preset_is_named_after_its_scale(capsys, monkeyp
     seen = []
     nothing = SimpleNamespace(tables=[], pictures=[])
     monkeypatch.setattr(
-        reproduction, "reproduce", lambda *given, compute: seen.append(given) or nothing
+        reproduction, "reproduce", lambda *given, **_: seen.append(given) or nothing
     )
     assert output(["reproduce", "fig1"], capsys).endswith("saved in reproduction/small\n")
     assert seen[0][2].as_posix() == "reproduction/small"
@@ -304,3 +304,11 @@ def test_missing_data_is_a_one_line_error(tmp_path, monkeypatch):
     assert "halfcheetah_medium_expert-v2.hdf5" in message
     assert "FAT2THIN_DATA" in message and "\n" not in message.strip()
     assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_of_a_reproduction_writes_nothing(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "fig3", "--scale", "smoke", "--dry-run", "--out", str(tmp_path / "new")])
+    assert end.value.code == 0
+    assert re.match(r"\d+ runs? in \d+ packs?, 0 reused\npack 1: ", capsys.readouterr().out)
+    assert not [*tmp_path.iterdir()]

@@ -63,6 +63,11 @@ def test_decide_takes_an_export(folder, capsys):
         (["export", "none", "--to", "c", "--out", "new"], "none"),
         (["export", "run", "--to", "c", "--out", "new", "--seed", "9"], "has no seed 9"),
         (
+            ["export", "run", "--out", "new", "--certificate", "log.csv"],
+            r"log\.csv is not a certificate of `fat2thin certify --out`",
+        ),
+        (["export", "run", "--out", "new", "--dossier", "limits.toml"], r"limits\.toml"),
+        (
             ["decide", "deployed", "log.csv", "--seed", "0"],
             "is an export, which has its own limits",
         ),

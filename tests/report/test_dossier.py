@@ -247,6 +247,14 @@ def test_an_export_made_afterwards_names_the_dossier(run, made, capsys):
     main(["verify", str(run.folder / "export"), "--dossier", str(made.twin)])
 
 
+def test_an_export_names_no_dossier_of_another_policy(run, made, tmp_path):
+    words = ["export", str(run.folder), "--dossier", str(made.twin), "--out", str(tmp_path / "x")]
+    with pytest.raises(SystemExit, match="is the dossier of another policy, or of this one with"):
+        main([*words, "--distance", "2"])
+    assert not (tmp_path / "x").exists()
+    main(words)
+
+
 def test_limits_are_put_around_the_policy(run, tmp_path):
     limits = tmp_path / "limits.toml"
     limits.write_text(LIMITS)
@@ -276,6 +284,10 @@ def test_what_cannot_have_a_dossier_is_one_clear_line(run, tmp_path, capsys):
     assert page.read_text() == "my own page"
     with pytest.raises(SystemExit, match="minutes must be above 0"):
         main(["dossier", str(run.folder), "--minutes", "0"])
+    with pytest.raises(SystemExit, match=r"folder .*none does not exist: create it"):
+        main(["dossier", str(run.folder), "--out", str(tmp_path / "none" / "x.html")])
+    with pytest.raises(SystemExit, match="nowhere holds no run: there is no such folder"):
+        main(["dossier", str(run.folder), "--against", str(tmp_path / "nowhere")])
     with pytest.raises(SystemExit, match=r"as \.html"):
         main(["dossier", str(run.folder), "--out", str(tmp_path / "dossier.pdf")])
     with pytest.raises(ValueError, match="a folder"):

@@ -265,7 +265,7 @@ def test_several_folders_are_shown_in_a_table(folder, tmp_path, capsys):
     assert lines[4][-2:] == ["-", f"interrupted at step 10, {stopped}"]
     assert lines[5][-1] == f"running 25 %, {stopped}"
     assert lines[6][-1].startswith("damaged: run.json is not a JSON file")
-    assert lines[7][-1] == "holds no run: there is no run.json"
+    assert lines[7][-1] == "holds no run: there is no such folder"
 
 
 def test_pace_is_measured_on_new_rows():

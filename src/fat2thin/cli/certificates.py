@@ -62,6 +62,9 @@ def certify(
     from fat2thin.training import load
 
     with plain_errors(ValueError):
+        for name, number in {"seconds": seconds, "gap": gap}.items():
+            if not number >= 0:
+                raise ValueError(f"--{name} must be at least 0, got {number:g}")
         if out is not None and out.exists() and not overwrite:
             raise ValueError(f"{out} exists; --overwrite replaces it")
         run = load(folder)

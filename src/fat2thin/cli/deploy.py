@@ -146,7 +146,8 @@ def export(
     """
     from fat2thin.export.folder import export_run
     from fat2thin.policies.decision import Thresholds, with_referral
-    from fat2thin.runs.dossier_file import dossier_about
+    from fat2thin.runs.dossier_file import dossier_about, refuse_other_dossier
+    from fat2thin.safety import is_certificate
 
     out = folder / "export" if out is None else out
     words = ["fat2thin", "export", str(folder), "--to", *to, "--out", str(out)]
@@ -158,10 +159,15 @@ def export(
     for name, (value, default) in options.items():
         words += [f"--{name}", str(value)] if value != default else []
     with plain_errors(ValueError):
+        if certificate is not None and not is_certificate(certificate):
+            raise ValueError(f"{certificate} is not a certificate of `fat2thin certify --out`")
         run = read_run(folder, limits)
         policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
         action = None if fallback is None else read_value(fallback)
-        dossier = dossier_about(folder, policy) if dossier is None else dossier
+        if dossier is None:
+            dossier = dossier_about(folder, policy)
+        else:
+            refuse_other_dossier(dossier, policy)
         metadata = export_run(
             run, out, to, seed, fallback=action, command=shlex.join(words),
             certificate=certificate, dossier=dossier, policy=policy,

@@ -50,9 +50,16 @@ def dossier(
             single patients.
     """
     from fat2thin.report.dossier.assemble import Request, make_dossier
+    from fat2thin.runs.folder import RunFolder
     from fat2thin.training import load
 
     asked = Request(folder, log, limits, against, minutes, show_cases)
+    with plain_errors(ValueError, OSError):
+        # What would otherwise be found after minutes of work.
+        for other in against:
+            RunFolder(other).about()
+        if out is not None and not out.parent.is_dir():
+            raise ValueError(f"folder {out.parent} does not exist: create it, or choose another")
     with plain_errors(ValueError, OSError), _Bar() as shown:
         found = make_dossier(load(folder), asked, out, shown.begin)
     print(f"{found.verdict}: {printable(folder)}")

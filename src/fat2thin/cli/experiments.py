@@ -136,8 +136,12 @@ def reproduce(
     with _plain_messages():
         asked = Reproduction(scale_of(scale), data, seeds, steps)
         root = out or ROOT / scale
-        compute = driver.on(ClusterOptions(**vars(cluster)))
-        outcome = reproduction.reproduce(preset, asked, root, compute=compute)
+        options = ClusterOptions(**vars(cluster))
+        if preset == reproduction.TIME and options != ClusterOptions():
+            raise ValueError("times are measured by this process: leave out options of clusters")
+        outcome = reproduction.reproduce(
+            preset, asked, root, compute=driver.on(options), dry_run=options.dry_run
+        )
     for table in outcome.tables:
         print(f"\n{table}")
     print("", *map(printable, outcome.pictures), "", f"saved in {printable(root)}", sep="\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from fat2thin.cli.reading import read_value
+from fat2thin.cli.reading import read_value, refuse_file
 from fat2thin.cli.working import working
 from fat2thin.terminal_text import plain_errors, printable
 
@@ -49,6 +49,7 @@ def value(
     from fat2thin.training import load
 
     with plain_errors(ValueError):
+        refuse_file(out)
         reward_range = None if rewards is None else _range(rewards)
         run, others = load(folder), {str(one): load(one) for one in against}
         if limits is not None:

@@ -32,6 +32,7 @@ from fat2thin.cli.reading import (
     read_run,
     read_settings,
     read_value,
+    refuse_file,
 )
 from fat2thin.cli.track import track
 from fat2thin.engine import compilation_cache
@@ -100,26 +101,19 @@ def train(
         checkpoint_seconds: About how many seconds of work a crash may lose. Ctrl-C loses nothing.
     """
     from fat2thin import data, training
-    from fat2thin.engine.devices import NotEnoughMemoryError
     from fat2thin.envs import TaskFailed
-    from fat2thin.evaluation.returns import TaskError
     from fat2thin.settings.spec import choose_spec, find_settings
     from fat2thin.training import progress
 
     load = functools.cache(data.load)
-    with plain_errors(ValueError, data.DataFileError):
+    with plain_errors(ValueError, training.TrainingDiverged, TaskFailed):
         given = read_settings(settings)
         spec, chosen = choose_spec(algorithm, dataset, None, given, load, **read_options(options))
         found = find_settings(algorithm, dataset, spec.settings_from, given.get("policy"))
-    if found.sources:
-        print(f"settings from {spec.settings_from}: {' '.join(found.sources)}")
-    if chosen:
-        print(printable_lines(chosen))
-    with plain_errors(
-        training.TrainingDiverged, data.DataFileError, TaskError, TaskFailed,
-        training.OtherRunError, training.NoRunError, training.DamagedError,
-        training.FolderInUseError, training.NewerFormatError, NotEnoughMemoryError,
-    ):  # fmt: skip
+        if found.sources:
+            print(f"settings from {spec.settings_from}: {' '.join(found.sources)}")
+        if chosen:
+            print(printable_lines(chosen))
         try:
             shown = progress.for_terminal(otherwise=progress.Lines)
             run = training.execute(spec, out, shown, checkpoint_seconds, load)
@@ -222,6 +216,7 @@ def figures(folder: _RunFolder, /, out: Path = Path("pictures"), seed: int | Non
     from fat2thin.training import load
 
     with plain_errors(ValueError):
+        refuse_file(out)
         for path in save_run_figures(load(folder), out, seed):
             print(printable(path))
 
@@ -341,6 +336,7 @@ def validate(
     from fat2thin.evaluation.held_out import validate as compare
 
     with plain_errors(ValueError):
+        refuse_file(out)
         run, log = read_run(folder, limits), data.load(dataset)
         print(compare(run, log, training_log(run)))
         if run.program.problem.limits is not None:
@@ -404,6 +400,12 @@ def verify(
                 found = verify_certificate(folder, run)
             case "dossier":
                 found = verify_dossier(folder)
+            case _ if not folder.is_dir():
+                why = "is none of these, or damaged" if folder.exists() else "does not exist"
+                raise ValueError(
+                    f"{folder} {why}: give the folder of a run or an export, or the JSON file of a "
+                    "certificate or a dossier"
+                )
             case _:
                 found = check(folder, replay)
     print(found)

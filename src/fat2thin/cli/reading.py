@@ -238,6 +238,15 @@ def read_run(folder: Path, limits: Path | None = None) -> Any:
     return limited
 
 
+def refuse_file(out: Path | None) -> None:
+    """Raise a ValueError if the path of a folder to write to is, or lies below, a file."""
+    if out is None:
+        return
+    place = next((one for one in (out, *out.parents) if one.exists()), None)
+    if place is not None and not place.is_dir():
+        raise ValueError(f"{place} is a file: choose a folder with --out")
+
+
 _TEXTS = ("seeds", "report_seeds", "reward_scale")
 """Options that accept several types, such as a number or a list: parsed as text first."""
 _KINDS: dict[str, Any] = {"snapshots": tuple[int, ...], "limits": str | None}

@@ -129,8 +129,8 @@ def describe(task: str, **options: Any) -> Task:
         environment = gymnasium.make(task, **options)
     except (gymnasium.error.Error, ImportError) as error:
         raise ValueError(
-            f"Gymnasium cannot make {task!r}: {error}. Name a task of your own package "
-            '"package.module:Name-v0"; MuJoCo tasks need `pip install "fat2thin[mujoco]"`'
+            f"Gymnasium cannot make {task!r}: {str(error).rstrip('.?')}. Name a task of your own "
+            'package "package.module:Name-v0"; MuJoCo tasks need `pip install "fat2thin[mujoco]"`'
         ) from error
     try:
         observation = _real_box(task, "observation", environment.observation_space)

@@ -56,11 +56,12 @@ class PresetOutput(NamedTuple):
 
 def reproduce(
     name: str, asked: Reproduction, root: str | Path, progress: PlanProgress | None = None,
-    compute: CarryOut | None = None,
+    compute: CarryOut | None = None, dry_run: bool = False,
 ) -> PresetOutput:  # fmt: skip
     """Run a preset below `root`, reusing finished runs, and write its tables and figures there.
 
-    `compute` computes the runs, here by default; times are always measured here.
+    `compute` computes the runs, here by default; times are always measured here. In a `dry_run` it
+    ends with an exception instead, and nothing is written before.
     """
     compute = compute or carry_out
     root = Path(root)
@@ -77,7 +78,8 @@ def reproduce(
     planned = {one: {**PRESETS, **STUDIES}[one](asked) for one in wanted}
     every = [run for several in planned.values() for run in several]
     provide_data([run.spec for run in every if not is_over(run, root)])
-    asked.write(root)
+    if not dry_run:
+        asked.write(root)
     compute(every, root, progress)
     shown = [_keep(one, root, *_show(one, load_runs(planned[one], root))) for one in wanted]
     if name == ALL:

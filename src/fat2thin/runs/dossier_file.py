@@ -34,6 +34,15 @@ def is_dossier(path: Path) -> bool:
         return False
 
 
+def refuse_other_dossier(path: Path, policy: Policy) -> None:
+    """Raise a ValueError unless a file is the JSON twin of the dossier of this very policy."""
+    if read_dossier(path)["hashes"]["policy"] != plain_policy(policy).policy_hash:
+        raise ValueError(
+            f"{path} is the dossier of another policy, or of this one with other limits or "
+            "thresholds: make one of the policy that is exported"
+        )
+
+
 def run_hash(folder: Path) -> str:
     """Return the SHA-256 of run.json, which has the checksums of all other files."""
     contents = files.read(folder / RUN, files.LARGEST_JSON, required=True)

@@ -151,7 +151,11 @@ class RunFolder:
         try:
             about = files.read_json(file)
         except (FileNotFoundError, NotADirectoryError):
-            raise NoRunError(f"{self.path} holds no run: there is no {RUN}") from None
+            if self.path.is_dir():
+                why = f"there is no {RUN}"
+            else:
+                why = "it is a file" if self.path.exists() else "there is no such folder"
+            raise NoRunError(f"{self.path} holds no run: {why}") from None
         if about.get("format") != FORMAT:
             found = files.shortened(about.get("format"))
             raise NoRunError(f"{file} has format {found}, this version reads {FORMAT}")

@@ -192,8 +192,8 @@ class Run:
             name, first = self.spec.dataset, self.spec.seeds[0]
             raise ValueError(
                 f"the seeds of this run learned from different logs, because {name} draws one per "
-                f"seed, so they are not one policy. Choose a seed, as in policy(seed={first}), or "
-                f"{self._one_file}"
+                f"seed, so they are not one policy. Choose a seed, as in policy(seed={first}) or "
+                f"--seed {first}, or {self._one_file}"
             )
 
     @property

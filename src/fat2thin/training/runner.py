@@ -138,6 +138,8 @@ def execute_together(
     Settings that differ are arguments of the program, and so are those named in `traced`: part of
     a program's runs has the same bits as all of them if given the settings that differ there.
     """
+    if not checkpoint_seconds >= 0:
+        raise ValueError(f"checkpoint_seconds must be at least 0, got {checkpoint_seconds:g}")
     folders = [None if out is None else RunFolder(Path(out)) for out in outs or [None] * len(specs)]
     places = [folder.path.resolve() for folder in folders if folder is not None]
     for place in places:
