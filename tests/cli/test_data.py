@@ -346,13 +346,19 @@ def test_ctrl_c_while_a_log_is_written_leaves_nothing(suffix, tmp_path, monkeypa
     assert not [*(tmp_path / "out").iterdir()]
 
 
-def test_convert_never_replaces_the_description_of_its_source(tmp_path, capsys):
-    source = tmp_path / "log.csv"
-    output(["make", "treatment/cubic", source], capsys)
-    before = (tmp_path / "log.toml").read_text()
-    with pytest.raises(SystemExit, match=r"log\.toml describes .*log\.csv and would be replaced"):
-        main(["data", "convert", str(source), str(tmp_path / "log.parquet"), "--overwrite"])
-    assert (tmp_path / "log.toml").read_text() == before
+def test_convert_never_replaces_its_source_or_the_description(tmp_path, capsys):
+    """The table has a column that no data set keeps."""
+    source, toml = tmp_path / "log.csv", tmp_path / "log.toml"
+    output(["make", "treatment/cubic@2", source], capsys)
+    lines = [f"{line},x" for line in source.read_text().splitlines()]
+    source.write_text("\n".join(lines))
+    (tmp_path / "both.toml").write_text(f'files = ["log.csv"]\n{toml.read_text()[20:]}')
+    before = source.read_text(), toml.read_text()
+    for asked, out in (("log.csv", "log.csv"), ("log.csv", "log.parquet"), ("both.toml", "log.csv")):
+        arguments = [str(tmp_path / asked), str(tmp_path / out), "--overwrite"]
+        with pytest.raises(SystemExit, match=f"{asked} would be replaced by its conversion: choo"):
+            main(["data", "convert", *arguments])
+        assert (source.read_text(), toml.read_text()) == before
 
 
 @pytest.fixture(scope="module")

@@ -173,9 +173,13 @@ def convert(source: _Source, out: _Out, /, overwrite: bool = False) -> None:
         overwrite: Replace existing files.
     """
     from fat2thin.data import long_work
-    from fat2thin.data.writers import refuse
+    from fat2thin.data.writers import destinations, refuse
 
     with plain_errors(ValueError):
+        read = {path.resolve() for path in _files_of(source)}
+        if read & {path.resolve() for path in destinations(out)}:
+            # A table may have columns and rows that no data set keeps.
+            raise ValueError(f"{source} would be replaced by its conversion: choose another name")
         refuse(out, overwrite, source)
         with long_work.arrays_on_disk(_folder_of(out)):
             _write(_load(source), out, _specification(source))

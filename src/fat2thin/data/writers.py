@@ -90,7 +90,7 @@ def refuse(out: Path, overwrite: bool, source: str = "") -> None:
     described = source and Path(source).suffix.lower() in (".csv", ".parquet", ".toml")
     needed = Path(source).with_suffix(".toml").resolve() if described and not identifier else None
     for path in paths:
-        if path.resolve() == needed and out.resolve() != Path(source).resolve():
+        if path.resolve() == needed:
             reason = f"{path} describes {source} and would be replaced"
             raise ValueError(f"{reason}: choose another name")
         replaceable = out.suffix.lower() == mapped.SUFFIX and (path / mapped.ABOUT).is_file()
