@@ -354,7 +354,11 @@ def test_convert_never_replaces_its_source_or_the_description(tmp_path, capsys):
     source.write_text("\n".join(lines))
     (tmp_path / "both.toml").write_text(f'files = ["log.csv"]\n{toml.read_text()[20:]}')
     before = source.read_text(), toml.read_text()
-    for asked, out in (("log.csv", "log.csv"), ("log.csv", "log.parquet"), ("both.toml", "log.csv")):
+    for asked, out in (
+        ("log.csv", "log.csv"),
+        ("log.csv", "log.parquet"),
+        ("both.toml", "log.csv"),
+    ):
         arguments = [str(tmp_path / asked), str(tmp_path / out), "--overwrite"]
         with pytest.raises(SystemExit, match=f"{asked} would be replaced by its conversion: choo"):
             main(["data", "convert", *arguments])

@@ -152,6 +152,25 @@ def test_a_log_of_one_episode_has_nothing_to_hold_out(tmp_path, asked, caplog):
         fat2thin.train("fttpo", one)
     assert asked[0].holdout == 0.0 and len(asked[0].seeds) == 5
     assert "no episode held out, because there is only one" in caplog.text
+    assert "has 1 episode, none is held out: too few to say what the policy is worth" in caplog.text
+
+
+def test_a_log_with_few_held_out_episodes_says_that_nothing_can_be_judged(tmp_path, asked, caplog):
+    def notes(episodes, **options):
+        log = str(tmp_path / f"{episodes}.npz")
+        data.save_npz(data.load(f"treatment/cubic@{episodes}"), log)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            fat2thin.train("fttpo", log, **options)
+        return caplog.text
+
+    assert (
+        "About 39 of 195 episodes are held out: too few to say what the policy is worth. "
+        "`fat2thin value` and the dossier need at least 40, here or in another log."
+    ) in notes(195)
+    assert "too few" not in notes(200)
+    assert "too few" not in notes(50, task="treatment/cubic")
+    assert "too few" in notes(50, task="none")
 
 
 def test_other_algorithms_get_their_defaults_on_scaled_logs(clear, asked, limit):

@@ -23,7 +23,9 @@ from typing import Any
 from fat2thin import algorithms, data
 from fat2thin.data.memory import PREFIX as MEMORY
 from fat2thin.data.predictability import is_noisy
+from fat2thin.evaluation.refusal import LEAST_EPISODES
 from fat2thin.settings.options import AUTO, CLEAR, DEFAULT, LARGE, SMALL
+from fat2thin.terminal_text import counted
 
 Load = Callable[[str, int], data.Dataset]
 """`load(name, seed)` as in `data.load`, or a cached version of it."""
@@ -134,6 +136,20 @@ def judged_sentence(taken: Mapping[str, Any], steps: int | None) -> str:
     listed += [f"{steps:,} updates per seed"] if steps is not None else []
     names = [f"--{name}" for name in (*taken, *(["steps"] if steps is not None else []))]
     return f"Chosen for your own log: {', '.join(listed)} ({', '.join(names)} to change)."
+
+
+def few_episodes_sentence(dataset: str, holdout: float, load: Load = data.load) -> str:
+    """Return a warning if a policy cannot be judged on the held-out part of a log; else ""."""
+    episodes = load(dataset, 0).episode_start.size
+    held_out = round(holdout * episodes)
+    if held_out >= LEAST_EPISODES:
+        return ""
+    there = f"About {held_out} of {counted(episodes, 'episode')} are held out"
+    there = there if held_out else f"{dataset} has {counted(episodes, 'episode')}, none is held out"
+    return (
+        f"{there}: too few to say what the policy is worth. `fat2thin value` and the dossier need "
+        f"at least {LEAST_EPISODES}, here or in another log."
+    )
 
 
 def sentence(dataset: str, rows: int, origin: str, taken: str) -> str:

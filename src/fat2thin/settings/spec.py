@@ -14,6 +14,7 @@ from fat2thin.algorithms.published import NO_LIMITS
 from fat2thin.data.operations import check_holdout
 from fat2thin.data.scaling import check_reward_scale
 from fat2thin.evaluation.limited import bind_limits, limit_report
+from fat2thin.evaluation.returns import NO_TASK
 from fat2thin.policies.limits import LimitRules
 from fat2thin.policies.networks import PRECISIONS
 from fat2thin.policies.policy import Policy
@@ -114,6 +115,10 @@ def choose_spec(
     if own and (judged or counted_steps):
         chosen = rule.judged_sentence(judged, spec.steps if counted_steps else None)
         notes = f"{chosen}\n{notes}".strip()
+    # A share or a task that is given says what the run is judged by.
+    by_log = own and "holdout" in judged and spec.task in (None, NO_TASK)
+    if by_log and (few := rule.few_episodes_sentence(dataset, spec.holdout, load)):
+        notes = f"{notes}\n{few}".strip()
     if spec.limits is not None:
         log = load(dataset, 0)
         found = limit_report(log, bind_limits(spec.limits, log))
