@@ -13,6 +13,7 @@ from fat2thin import algorithms, data
 from fat2thin.algorithms.steps import Learner
 from fat2thin.columns import Column
 from fat2thin.data import Dataset
+from fat2thin.data.operations import concatenate, keep_episodes
 from fat2thin.evaluation.held_out import (
     HARDLY,
     TIMES,
@@ -203,6 +204,16 @@ def test_validation_on_the_training_log_is_pointed_out(fttpo):
     learned = make_log(0, rows=20)  # as the learned part of a run with a holdout
     assert "learned from" in validate(fttpo, learned, learned).notes[-2]
     assert "learned from" not in " ".join(validate(fttpo, HELD_OUT, LOGGED).notes)
+
+
+def test_validation_on_episodes_of_the_training_log_is_pointed_out(fttpo):
+    """The log repeats two episodes that were learned from, among two that were not."""
+    mixed = concatenate([keep_episodes(LOGGED, np.array([1, 3]), "two"),
+                         keep_episodes(HELD_OUT, np.array([0, 1]), "two")])  # fmt: skip
+    (*_, note, line) = validate(fttpo, mixed, LOGGED).notes
+    assert note.startswith("The run learned from 2 of the 4 episodes of log 0")
+    assert "overfitting cannot be judged" in line
+    assert "learned from" not in " ".join(validate(fttpo, mixed).notes)  # nobody knows
 
 
 def judged(seen=False, **rows):

@@ -38,6 +38,7 @@ from fat2thin.evaluation.limited import with_limits
 from fat2thin.policies.policy import Policy
 from fat2thin.random_streams import Stream, stream_key
 from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import counted
 
 Quantities = dict[str, Float[np.ndarray, " seeds"]]
 
@@ -271,14 +272,30 @@ def validate(run: FinishedRun, validation: Dataset, training: Dataset | None = N
         ),
         notes=tuple(f"{name}: {meaning}" for name, meaning in MEANINGS.items()),
     )
-    learned = {*run.about.get("sha256", ()), *([training.sha256] if training else ())}
-    same = validation.sha256 in learned
-    warning = (
-        f"{validation.name} is the log that the run learned from: no number here is about unseen "
-        "data.",
-    )
-    notes = (*table.notes, *(warning if same else ()), f"Verdict: {verdict(table, same)}")
+    warning = _learned_from(run, validation, training)
+    notes = (*table.notes, *filter(None, [warning]), f"Verdict: {verdict(table, bool(warning))}")
     return dataclasses.replace(table, notes=notes)
+
+
+def _learned_from(run: FinishedRun, validation: Dataset, training: Dataset | None) -> str:
+    """Return a warning if updates saw the log, or episodes of it; "" otherwise."""
+    # That module imports this one.
+    from fat2thin.evaluation.unseen import shared_episodes
+
+    learned = {*run.about.get("sha256", ()), *([training.sha256] if training else ())}
+    if validation.sha256 in learned:
+        what = f"{validation.name} is the log that the run learned from"
+        return f"{what}: no number here is about unseen data."
+    if training is None:
+        return ""
+    seen = shared_episodes(validation, training)
+    if not seen.any():
+        return ""
+    return (
+        f"The run learned from {int(seen.sum()):,} of the {counted(seen.size, 'episode')} of "
+        f"{validation.name}: the numbers are not all about unseen data. `fat2thin value` leaves "
+        "such episodes out."
+    )
 
 
 def steps_of(run: FinishedRun, seed: int | None = None) -> str:
