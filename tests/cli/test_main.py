@@ -340,6 +340,32 @@ def test_help_explains_the_options(capsys):
         assert word in text
 
 
+def _commands(commands, path=()):
+    for name, command in commands.items():
+        inner = getattr(command.target, "_subcommands", None)
+        yield from _commands(inner, (*path, name)) if inner else [(*path, name)]
+
+
+@pytest.mark.parametrize("words", [*_commands(app._subcommands)], ids=" ".join)
+def test_the_help_of_every_command_has_whole_lines_and_no_defaults_that_say_nothing(
+    words, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--help"])
+    text = capsys.readouterr().out
+    assert not end.value.code and f"usage: fat2thin {' '.join(words)}" in text
+    for noise in ("(default: None)", "(default: )", "(default: False)", "{None}"):
+        assert noise not in text
+    # A line that ends early is followed by a word that would not have fitted.
+    body = [line.strip("│").rstrip() for line in text.splitlines() if line[:1] in ("│", " ")]
+    assert body
+    for line, below in itertools.pairwise(body):
+        indent, inner = len(line) - len(line.lstrip()), len(below) - len(below.lstrip())
+        if line and indent == inner > 2 and not line.endswith((".", ")", ":")):
+            assert len(line) + 1 + len(below.split()[0]) > 96
+
+
 class Terminal:
     """A standard error that claims to be a terminal."""
 

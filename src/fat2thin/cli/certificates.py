@@ -27,9 +27,9 @@ def certify(
     seconds: float = 60.0,
     gap: float = 0.05,
     seed: int | None = None,
-    ensemble: str | None = None,
+    ensemble: Annotated[str | None, tyro.conf.arg(metavar="median|consensus")] = None,
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
-    arithmetic: str = "float32",
+    arithmetic: Annotated[str, tyro.conf.arg(metavar="float32|float64")] = "float32",
 ) -> None:
     """Prove bounds on every action that a policy can take.
 

@@ -5,11 +5,14 @@ first line of the docstring is its line in `fat2thin --help`.
 """
 
 import inspect
+import re
 import shutil
 import textwrap
+import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
+import tyro
 from tyro.extras import SubcommandApp
 
 from fat2thin.terminal_text import closest_first, did_you_mean
@@ -64,6 +67,41 @@ def find(arguments: Sequence[str]) -> tuple[list[str], Callable[..., Any] | None
             return path, target
         commands = target._subcommands
     raise ValueError(f"`{' '.join(path)}` needs a command: {', '.join(commands)}")
+
+
+def prepare_help(function: Callable[..., Any]) -> None:
+    """Give the arguments of a command help texts of whole lines, without defaults that say nothing.
+
+    The parser itself would keep the line breaks of the docstring, and show None.
+    """
+    described = _described(inspect.getdoc(function) or "")
+    kinds = typing.get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, marks = kinds[name], getattr(kinds[name], "__metadata__", ())
+        plain = get_args(kind)[0] if marks else kind
+        if name not in described:
+            continue
+        shown: dict[str, Any] = {"help": described[name]}
+        if parameter.default in (None, ()) or parameter.default is False:
+            shown["help_behavior_hint"] = ""
+        elif parameter.default is parameter.empty:
+            shown["help_behavior_hint"] = "(required)"
+        if parameter.default is None and not any(getattr(mark, "metavar", None) for mark in marks):
+            inner = next(one for one in get_args(plain) if one is not type(None))
+            choices = get_args(inner)
+            shown["metavar"] = "|".join(choices) if choices else inner.__name__.upper()
+        function.__annotations__[name] = Annotated[kind, tyro.conf.arg(**shown)]
+
+
+def _described(docstring: str) -> dict[str, str]:
+    """Return the texts below "Args:" by name, each on one line."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in docstring.partition("\nArgs:\n")[2].splitlines():
+        if begins := re.match(r"    (\w+): ", line):
+            name = begins[1]
+        found[name] = f"{found.get(name, '')} {line.removeprefix(f'    {name}: ').strip()}".strip()
+    return found
 
 
 def overview() -> str:

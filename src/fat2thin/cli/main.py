@@ -19,7 +19,7 @@ import tyro
 from fat2thin import __version__
 from fat2thin.cli import data as data_cli
 from fat2thin.cli.certificates import certify
-from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview
+from fat2thin.cli.commands import DESCRIPTION, app, command, find, overview, prepare_help
 from fat2thin.cli.deploy import decide, export, map_states
 from fat2thin.cli.dossier import dossier
 from fat2thin.cli.experiments import RunFolders, claims, report, reproduce, sweep
@@ -474,6 +474,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors(ValueError):
         path, function = find(given)
         given = merge_repeated(given)
+        if function is not None and {"-h", "--help"} & {*given}:
+            prepare_help(function)
         if function is not None:
             words = check_arguments(" ".join(path), function, given[len(path) - 1 :])
             given = [*path[1:], *words]

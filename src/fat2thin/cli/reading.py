@@ -257,6 +257,8 @@ _METAVARS = {
     "report_seeds": "COUNT|LIST",
     "batch_size": "INT",
     "task": "TASK",
+    "holdout": "FLOAT",
+    "window": "INT",
     "limits": "FILE",
     "standardise": "| --no-standardise",
     "reward_scale": "NUMBER|return_range|deviation",
@@ -278,7 +280,11 @@ def command_options(options: type) -> type:
             kind = Literal[choices]
         elif field.name in _TEXTS:
             kind, default = str | None, None if default is None else str(default)
-        argument = tyro.conf.arg(help=helps[field.name], metavar=_METAVARS.get(field.name))
+        # The help text says what None and an empty list mean.
+        hint = "" if default in (None, ()) or default is False else None
+        argument = tyro.conf.arg(
+            help=helps[field.name], metavar=_METAVARS.get(field.name), help_behavior_hint=hint
+        )
         described.append((field.name, Annotated[kind, argument], default))
     return dataclasses.make_dataclass(options.__name__, described, frozen=True)
 
