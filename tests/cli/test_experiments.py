@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from fat2thin.cli.experiments import Preset, ScaleName, run_folders
-from fat2thin.cli.main import TrainOptions, main
+from fat2thin.cli.main import main
 from fat2thin.cli.reading import read_options, read_setting, read_value
+from fat2thin.cli.train import TrainOptions
 from fat2thin.evaluation.statistics import Interval
 from fat2thin.experiments import sweep
 from fat2thin.experiments.clusters.options import ClusterOptions

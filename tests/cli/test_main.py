@@ -1,6 +1,7 @@
 import inspect
 import itertools
 import re
+import subprocess
 import sys
 import typing
 
@@ -11,8 +12,9 @@ import fat2thin
 from fat2thin import data, training
 from fat2thin.cli.commands import app
 from fat2thin.cli.experiments import ClusterArguments, CommandOptions
-from fat2thin.cli.main import TrainOptions, main
+from fat2thin.cli.main import main
 from fat2thin.cli.reading import LISTS, LISTS_OF, merge_repeated
+from fat2thin.cli.train import TrainOptions
 from fat2thin.settings import published as published_settings
 from fat2thin.settings.spec import choose_spec
 from fat2thin.training import load, progress
@@ -553,3 +555,10 @@ def test_no_command_prints_the_commands_and_fails(capsys):
 
 def test_the_version_is_printed(capsys):
     assert output(["--version"], capsys) == f"fat2thin {fat2thin.__version__}\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "published", "train --help"])
+def test_a_reader_that_stops_early_is_no_error(words):
+    command = f"{sys.executable} -m fat2thin {words} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from fat2thin import training
-from fat2thin.cli import main as command_line
+from fat2thin.cli import train as command_line
 from fat2thin.cli.main import main
 from fat2thin.envs import treatment
 from fat2thin.evaluation.returns import Reference

@@ -181,6 +181,23 @@ def claims(
             write(json_file, claims_table.to_json(found, options).encode())
 
 
+def gallery(
+    out: Path = Path("gallery"), formats: tuple[Literal["png", "pdf"], ...] = ("png",)
+) -> None:
+    """Draw the q-Gaussian family, a fat and a thin policy.
+
+    The published sampler is drawn too.
+
+    Args:
+        out: Folder for the pictures; created if missing.
+        formats: File formats: png, pdf or both.
+    """
+    from fat2thin.report.distribution_figures import save_gallery
+
+    for path in save_gallery(out, formats):
+        print(printable(path))
+
+
 def report(
     folders: RunFolders,
     /,
