@@ -93,7 +93,8 @@ WITHIN = {CLUSTERS: -0.5, PEAK: 0.0, FORK: -0.5, LAST: -0.5}
 def marks_within(name):
     if name in ("fttpo", "iql"):
         return []
-    return [pytest.mark.slow, pytest.mark.long] if name in LONG else [pytest.mark.slow]
+    long = name in LONG or name.startswith("tawac")  # truncated laws by quadrature
+    return [pytest.mark.slow, pytest.mark.long] if long else [pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_within(name)) for name in METHODS])
