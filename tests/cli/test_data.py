@@ -8,6 +8,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from rich.progress import Progress as RichProgress
 
 from fat2thin import data
 from fat2thin.cli.main import main
@@ -328,6 +329,21 @@ def test_help_lists_the_formats(capsys):
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert all(suffix in text for suffix in writers.FORMATS)
+
+
+def test_progress_without_a_terminal_is_a_line_every_half_minute_until_all_is_done(
+    monkeypatch, capsys
+):
+    clock = [0.0]
+    monkeypatch.setattr("fat2thin.cli.working.time.perf_counter", lambda: clock[0])
+    with RichProgress(disable=True) as bar:
+        shown = Working("reading log.csv", bar, on_terminal=False)
+        shown.expect(1_000_000)
+        for now, cells in ((10, 250_000), (40, 250_000), (50, 250_000), (90, 250_000)):
+            clock[0] = now
+            shown.did(cells)
+    # 500,000 cells of 4 bytes in 40 seconds; after 90 seconds nothing is left.
+    assert capsys.readouterr().out == "reading log.csv: 50 % (0 MB/s, 0:40 left)\n"
 
 
 @pytest.mark.parametrize("suffix", writers.FORMATS)

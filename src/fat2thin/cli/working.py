@@ -39,7 +39,7 @@ class Working(long_work.Display):
         words = f"{rate * _MEGABYTES:,.0f} MB/s, {minutes}:{seconds:02d} left"
         if self._on_terminal:
             self._bar.update(self._task, total=total, completed=self.done, pace=words)
-        else:
+        elif self.done < total:
             print(f"{self._title}: {100 * self.done / total:.0f} % ({words})", flush=True)
 
 
