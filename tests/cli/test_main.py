@@ -283,7 +283,7 @@ def test_arguments_after_two_dashes_are_unchanged():
         ([*BARE, "--snapshots", "1", "x"], "--snapshots takes a whole number, such"),
         ([*BARE, "--holdout", "much"], "--holdout takes a number, got 'much'"),
         ([*BARE, "--select", "lst"], "--select cannot be 'lst' (did you mean 'last'?)"),
-        (["reproduce", "time", "--dry-run"], "times are measured by this process: leave out the"),
+        (["reproduce", "time", "--dry-run"], "times are measured by this process: leave out opt"),
         (["reproduce", "fig33"], "more (`fat2thin reproduce --help` lists all)"),
         (["gallery", "--formats=png", "--formats=gif"], "--formats cannot be 'gif'; there are"),
         (["settings", "ftpo"], "(did you mean 'fttpo'?); there are fttpo, fttpo-sg, fttpo-spot"),
@@ -509,7 +509,7 @@ def test_every_command_fails_cleanly_without_its_input(command, given, tmp_path,
     place = 2 if command[0] in ("data", "train") else 1
     with pytest.raises(SystemExit) as end:
         main([*command[:place], given, *command[place:]])
-    if command == ["verify"]:
+    if command == ["verify"] and given == "empty folder":  # a table of checks that failed
         assert end.value.code == 1
     else:
         assert end.value.code.startswith("fat2thin: ") and given in end.value.code
