@@ -47,6 +47,8 @@ KEYS = {
 }
 """Every key and its meaning."""
 
+UNKNOWN = "?"
+"""What a draft has in place of a name or a number that must be filled in."""
 _REQUIRED = ("observation", "action", "reward", "action_low", "action_high", "discount")
 _SINGLE = ("episode", "time", "reward", "end", "cut", "propensity")  # keys that name one column
 _SEVERAL = ("observation", "action", "next_observation")  # keys that name columns or prefixes
@@ -64,8 +66,6 @@ _USUAL_PREFIXES = {
     "action": ("act", "dose"),
     "next_observation": ("next_obs", "next_state"),
 }
-UNKNOWN = "?"
-"""What a draft has in place of a name or a number that must be filled in."""
 SUFFIXES = (".csv", ".parquet")
 _TABLES = f"Tables are {' or '.join(SUFFIXES)} files."
 _LARGEST_TOML = 2**20
@@ -400,10 +400,10 @@ def starter(
     values: dict[str, Any] = {"files": [listed]}
     for key, names in guesses.items():
         if names or key in _REQUIRED:
-            written = _folded(names, columns) or [UNKNOWN]
+            written = _folded(names, columns) or ["?"]
             values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
-    low, high = ends or (UNKNOWN, UNKNOWN)
+    low, high = ends or ("?", "?")
     note = "  # observed in the log: replace by the real limit" if ends else ""
     box = (f"action_low = {toml_value(low)}{note}", f"action_high = {toml_value(high)}{note}")
     lines = [
