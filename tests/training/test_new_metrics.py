@@ -1,11 +1,11 @@
 """Runs that a version without some metric began."""
 
-import jax
 import numpy as np
 import pytest
 
 import fat2thin
 from fat2thin.algorithms import steps
+from fat2thin.engine import loop
 from fat2thin.training import execute, make_spec, verify
 from fat2thin.training.progress import Silent
 
@@ -29,11 +29,11 @@ def test_a_run_keeps_the_metrics_that_it_began_with(tmp_path, monkeypatch):
         return {name: value for name, value in now(weight).items() if name != "effective_share"}
 
     monkeypatch.setattr(steps, "watch_weight", before)
-    jax.clear_caches()
+    loop.chunk.clear_cache()
     with pytest.raises(KeyboardInterrupt):
         execute(spec, tmp_path, Interrupt(), checkpoint_seconds=0.0)
     monkeypatch.setattr(steps, "watch_weight", now)
-    jax.clear_caches()
+    loop.chunk.clear_cache()
     run = execute(spec, tmp_path, Silent(), checkpoint_seconds=0.0)
     assert "resumed" in run.about and "effective_share" not in run.metrics
     loaded = fat2thin.load(tmp_path)
