@@ -24,7 +24,7 @@ from fat2thin.data.dataset import (
 from fat2thin.data.operations import Box, RawLog, assemble
 from fat2thin.data.row_arrays import Rows, blocks, find_rows
 from fat2thin.data.safe_files import DataFileError, file_error, refuse_too_many_columns, several
-from fat2thin.terminal_text import printable
+from fat2thin.terminal_text import counted, printable
 
 DAMAGED = "Fetch or write the file again."
 DENSITY = "propensity_is_density"
@@ -367,8 +367,9 @@ def _settle(file: ArrayFile, field: str, action: np.ndarray, box: Box) -> None:
     if outside.number:
         raise file.wrong(
             field,
-            f"leaves the action box {low.tolist()} to {high.tolist()} in {outside.number} "
-            f"rows, ranging from {action.min(axis=0).tolist()} to {action.max(axis=0).tolist()}",
+            f"leaves the action box {low.tolist()} to {high.tolist()} in "
+            f"{counted(outside.number, 'row')}, ranging from {action.min(axis=0).tolist()} to "
+            f"{action.max(axis=0).tolist()}",
             "Pass the box that the actions were made for, or store it as action_low and "
             "action_high.",
             int(outside.first[0]),
