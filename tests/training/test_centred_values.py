@@ -22,7 +22,7 @@ from fat2thin.training.run_warnings import FEWEST_ROWS, Health
 
 LOG = "treatment/quadratic@20"
 OPTIONS = {
-    "steps": 20, "evaluate_every": 20, "episodes": 2, "batch_size": 16, "log_every": 10,
+    "steps": 20, "task": "none", "batch_size": 16, "log_every": 10,
     "settings": {"hidden": (8, 8)}, "reward_scale": "deviation",
 }  # fmt: skip
 

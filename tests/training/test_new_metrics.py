@@ -10,7 +10,7 @@ from fat2thin.training import execute, make_spec, verify
 from fat2thin.training.progress import Silent
 
 SPEC = {
-    "steps": 40, "evaluate_every": 20, "log_every": 10, "episodes": 2, "batch_size": 8,
+    "steps": 40, "task": "none", "log_every": 10, "batch_size": 8,
     "settings": {"hidden": (4,)},
 }  # fmt: skip
 
