@@ -1,6 +1,7 @@
 """The command that makes a dossier, and its progress."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -50,16 +51,10 @@ def dossier(
             single patients.
     """
     from fat2thin.report.dossier.assemble import Request, make_dossier
-    from fat2thin.runs.folder import RunFolder
     from fat2thin.training import load
 
+    _refuse_early(against, out)
     asked = Request(folder, log, limits, against, minutes, show_cases)
-    with plain_errors(ValueError, OSError):
-        # What would otherwise be found after minutes of work.
-        for other in against:
-            RunFolder(other).about()
-        if out is not None and not out.parent.is_dir():
-            raise ValueError(f"folder {out.parent} does not exist: create it, or choose another")
     with plain_errors(ValueError, OSError), _Bar() as shown:
         found = make_dossier(load(folder), asked, out, shown.begin)
     print(f"{found.verdict}: {printable(folder)}")
@@ -68,6 +63,17 @@ def dossier(
             print(printable(f"  {one.state}: {one.rule} ({one.measured})"))
     print(f"\n{printable(found.page)} ({found.page.stat().st_size / 1e6:.1f} MB)")
     print(f"{printable(found.twin)} (SHA-256 {found.sha256[:16]}...)")
+
+
+def _refuse_early(against: Sequence[Path], out: Path | None) -> None:
+    """Refuse what would otherwise be found after minutes of work."""
+    from fat2thin.runs.folder import RunFolder
+
+    with plain_errors(ValueError, OSError):
+        for other in against:
+            RunFolder(other).about()
+        if out is not None and not out.parent.is_dir():
+            raise ValueError(f"folder {out.parent} does not exist: create it, or choose another")
 
 
 class _Bar:
