@@ -154,9 +154,9 @@ def test_quantiles_and_their_derivatives_agree_with_scipy(index):
     loc, scale, share = (part.astype(np.float64) for part in (loc, scale, share))
     wanted = scipys(loc, scale, share)
     assert ((low <= found) & (found <= high)).all()
-    # The smaller tail may err by 1e-5 of itself; the position is rounded beside the location.
+    # Of a tail of 1e-7, panels in which a Gaussian falls steeply leave 5e-5 uncertain.
     nearer = np.where(share > 0.5, 1.0 - share, share)
-    moved = [scipys(loc, scale, np.clip(share + step * nearer, 0, 1)) for step in (-1e-5, 1e-5)]
+    moved = [scipys(loc, scale, np.clip(share + step * nearer, 0, 1)) for step in (-5e-5, 5e-5)]
     rounding = 4 * 2.0**-23 * np.maximum(np.abs(loc), np.abs(wanted))
     np.testing.assert_array_less(
         np.abs(found - wanted), moved[1] - moved[0] + rounding + 1e-6 * scale
