@@ -6,8 +6,8 @@
     found.action, found.centre, found.low, found.high, found.refer, found.reason
 
 Observations are raw, in the order of `policy.observations`. `uniform` is one number in [0, 1] per
-action: the action is the quantile of the policy at that share, and 0.5, the default, gives its
-centre. Limits on changes need `last`, the last action, nan at the first step of an episode. A
+action: the action is the quantile of the policy at that share. Without it the action is the centre,
+as for `fat2thin decide`. Limits on changes need `last`, the last action, nan at the first step of an episode. A
 state is referred for the reasons in `REASONS`, whose codes are added up in `reason`. A referred
 state gets the fallback, or nan without one. A number that is missing or not finite is a reason.
 
@@ -86,8 +86,8 @@ class Policy:
         self._prepare_referral()
         self._prepare_quantiles()
 
-    def __call__(self, observation: Any, uniform: Any = 0.5, last: Any = None) -> Answer:
-        """Return what the policy does in each row of `observation`."""
+    def __call__(self, observation: Any, uniform: Any = None, last: Any = None) -> Answer:
+        """Return what the policy does in each row of `observation`; without `uniform` its centre."""
         seen = np.asarray(observation)
         if seen.ndim != 2 or seen.shape[1] != len(self.observations):
             names = ", ".join(self.observations)
@@ -98,7 +98,7 @@ class Policy:
         with np.errstate(all="ignore"):
             seen = seen.astype(self.dtype)
             shape = (len(seen), len(self.actions))
-            share = np.asarray(uniform, self.dtype)
+            share = np.asarray(0.5 if uniform is None else uniform, self.dtype)
             share = share if share.shape == shape else np.broadcast_to(share, shape)
             if last is not None:
                 last = np.broadcast_to(np.asarray(last, self.dtype), shape)
@@ -107,6 +107,8 @@ class Policy:
                     "limits depend on the last action: give last=..., nan at the first step"
                 )
             action, centre, low, high, refer, reason = self.decide(seen, share, last)
+            if uniform is None:
+                action = np.where(refer, action, centre)
             codes = (code[:, 0].astype(np.int32) for code in (refer, reason))
             return Answer(action, centre, low, high, *codes)
 
@@ -211,25 +213,20 @@ class Policy:
     def _head(self, seen: Any) -> tuple[Any, Any, Any]:
         """Return the combined centre and log scale, and where the members disagree."""
         xp, rule = self.xp, self.settings["rule"]
-        heads = [self._network(member, seen) for member in self._members]
+        centres, log_scales = self._heads(seen)
         if rule is None:
-            return *heads[0], None
-        sparse = self.family["kind"] == "sparse"
-        if sparse:
-            bands = [self._band(*head) for head in heads]
-            heads = [(centre, xp.log(width)) for centre, width in bands]
-        centres, log_scales = zip(*heads, strict=True)
+            return centres[0], log_scales[0], None
         centre, log_scale = self._median(centres), self._median(log_scales)
-        placed = [xp.tanh(one) for one in centres] if self.family["kind"] == "squashed" else centres
-        spread = (self._largest(placed) - self._smallest(placed)) / self.dtype(2.0)
+        spread = self._spread(centres)
         # Without a summary of the log there are no thresholds; only a missing overlap is left.
         given = self.settings["referral"]
         apart = None
         if given is not None:
             apart = self._any(spread > self.dtype(given["thresholds"]["disagreement"]))
         if rule == "consensus":
-            low = self._largest([one - xp.exp(size) for one, size in heads])
-            high = self._smallest([one + xp.exp(size) for one, size in heads])
+            widths = [xp.exp(one) for one in log_scales]
+            low = self._largest([one - width for one, width in zip(centres, widths, strict=True)])
+            high = self._smallest([one + width for one, width in zip(centres, widths, strict=True)])
             common = self._all(high - low > self.dtype(LEAST_OVERLAP))
             apart = ~common if apart is None else apart | ~common
             two, one = self.dtype(2.0), self.dtype(1.0)
@@ -237,6 +234,21 @@ class Policy:
             width = xp.log(xp.where(common, (high - low) / two, one))
             log_scale = xp.where(common, width, log_scale)
         return centre, log_scale, apart
+
+    def _heads(self, seen: Any) -> tuple[Any, Any]:
+        """Return the centres and the log scales of all members; bands are fitted to the box."""
+        heads = [self._network(member, seen) for member in self._members]
+        if self.settings["rule"] is not None and self.family["kind"] == "sparse":
+            bands = [self._band(*head) for head in heads]
+            heads = [(centre, self.xp.log(width)) for centre, width in bands]
+        centres, log_scales = zip(*heads, strict=True)
+        return centres, log_scales
+
+    def _spread(self, centres: Any) -> Any:
+        """Return the distance between the lowest and the highest centre, in shares of the box."""
+        if self.family["kind"] == "squashed":
+            centres = [self.xp.tanh(one) for one in centres]
+        return (self._largest(centres) - self._smallest(centres)) / self.dtype(2.0)
 
     def _band(self, centre: Any, log_scale: Any) -> tuple[Any, Any]:
         """Return centre and half-width of a band, in half-ranges, fitted to the box."""
@@ -724,50 +736,115 @@ def reasons(code: int) -> list[str]:
     return [name for bit, name in REASONS.items() if code & bit]
 
 
-def read_states(path: Any, names: Any) -> Any:
-    """Return columns of a CSV file by name, shape (rows, columns).
+class States:
+    """The rows of a CSV file with a header, for a policy.
 
-    A cell that is not a number, and every cell of a missing column, is nan.
+    Names lose spaces around them, and empty lines are no rows. A row with too few or too many cells
+    is kept, but none of its cells count. Raises a ValueError for a file that cannot be read so.
     """
 
-    def number(text: Any) -> float:
-        try:
-            return float(text)
-        except (TypeError, ValueError):
-            return float("nan")
+    def __init__(self, path: Any) -> None:
+        # Strictly: a quotation mark that is never closed would swallow rows.
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file, strict=True) if row]
+        if not rows:
+            raise ValueError("it is empty; its first line must name its columns")
+        self.header, self.rows = [name.strip() for name in rows[0]], rows[1:]
+        size = len(self.header)
+        self.wrong = [place for place, row in enumerate(self.rows) if len(row) != size]
+        self.rows = [row if len(row) == size else [""] * size for row in self.rows]
 
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [[number(row.get(name)) for name in names] for row in csv.DictReader(file)]
-    return np.asarray(rows, np.float64).reshape(len(rows), len(names))
+    def cells(self, name: str) -> list[str] | None:
+        """Return the cells of a column, None without it; a ValueError if it is there twice."""
+        if self.header.count(name) > 1:
+            raise ValueError(f"the column {name!r} is there twice: rename one of them")
+        if name not in self.header:
+            return None
+        place = self.header.index(name)
+        return [row[place].strip() for row in self.rows]
+
+    def numbers(self, names: Any) -> tuple[Any, list[str]]:
+        """Return columns in this order, shape (rows, columns), and the names that are missing.
+
+        What is no number is nan, and so is a missing column. Columns such as "sex=f" and "sex=m"
+        may also be one column of texts, "sex".
+        """
+        found, missing = np.full((len(self.rows), len(names)), np.nan), []
+        texts = {name: name.rpartition("=") for name in names}
+        for place, name in enumerate(names):
+            kind, equals, text = texts[name]
+            cells = self.cells(name)
+            if cells is not None:
+                found[:, place] = [_number(cell) for cell in cells]
+            elif equals and (cells := self.cells(kind)) is not None:
+                known = {other[2] for other in texts.values() if other[:2] == (kind, equals)}
+                found[:, place] = [
+                    float(cell == text) if cell in known else np.nan for cell in cells
+                ]
+            else:
+                missing.append(name)
+        return found, missing
+
+    def last_actions(self, names: Any) -> tuple[Any, list[str]]:
+        """Return last actions and missing names: nan for an empty cell, inf for any other fault."""
+        found, missing = self.numbers(names)
+        for place, name in enumerate(names):
+            cells = self.cells(name)
+            for row in np.flatnonzero(np.isnan(found[:, place])):
+                if cells is None or cells[row]:
+                    found[row, place] = np.inf
+        # What is not known of these rows is not that there was no action.
+        found[self.wrong] = np.inf
+        return found, missing
+
+
+def _number(text: str) -> float:
+    try:
+        # Python reads 1_000 as a number; nothing else does.
+        return float("nan") if "_" in text else float(text)
+    except ValueError:
+        return float("nan")
 
 
 def main(arguments: Any = None) -> None:
     """Print the decisions on the rows of a CSV file, as CSV.
 
-    An optional column "uniform_NAME" per action is the share at which the policy acts.
+    An optional column "uniform_NAME" per action is the share at which the policy acts; without it
+    the action is the centre.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if len(given) != 1:
+    if len(given) != 1 or given[0] in ("-h", "--help"):
         sys.exit("usage: python policy.py states.csv > decisions.csv")
     policy = load(pathlib.Path(__file__).with_name("weights.npz"))
+    before, last = [f"last_{name}" for name in policy.actions], None
+    shares = [f"uniform_{name}" for name in policy.actions]
     try:
-        with open(given[0], newline="", encoding="utf-8-sig") as file:
-            header = next(csv.reader(file), [])
-        states = read_states(given[0], policy.observations)
-        drawn = read_states(given[0], [f"uniform_{name}" for name in policy.actions])
-        before = [f"last_{name}" for name in policy.actions]
-        last = read_states(given[0], before) if policy.needs_last_action else None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        table = States(given[0])
+        states, missing = table.numbers(policy.observations)
+        drawn, centred = table.numbers(shares)
+        if policy.needs_last_action:
+            last, more = table.last_actions(before)
+            missing += more
+    except (OSError, ValueError, csv.Error) as error:
         sys.exit(f"{given[0]} cannot be read: {error}")
-    wanted = policy.observations + (before if policy.needs_last_action else [])
-    if missing := [name for name in wanted if name not in header]:
+    if missing:
         print(f"missing columns: {', '.join(missing)}", file=sys.stderr)
-    if last is not None and missing and {*missing} & {*before}:
-        last[:, [name not in header for name in before]] = np.inf
-    for place, name in enumerate(policy.actions):
-        if f"uniform_{name}" not in header:
-            drawn[:, place] = 0.5
+    for place in table.wrong:
+        fault = f"row {place + 1} has not as many cells as the header"
+        print(f"{fault}: put texts with commas in quotation marks", file=sys.stderr)
+    without = [name in centred for name in shares]
+    drawn[:, without] = 0.5
     found = policy(states, drawn, last)
+    # Without a share the action is the centre, which limits may take away from the median.
+    at_centre = (found.refer == 0)[:, None] & without
+    found = found._replace(action=np.where(at_centre, found.centre, found.action))
+    inputs = [*policy.observations, *shares, *([] if last is None else before)]
+    with np.errstate(over="ignore"):
+        usable = [np.isfinite(states.astype(policy.dtype)), np.abs(drawn - 0.5) <= 0.5]
+        usable += [] if last is None else [~np.isinf(last.astype(policy.dtype))]
+    fine = np.concatenate(usable, axis=1)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")
     out = csv.writer(sys.stdout, lineterminator="\n")
     parts = ("", "_centre", "_low", "_high")
     out.writerow(
@@ -776,7 +853,10 @@ def main(arguments: Any = None) -> None:
     )
     for row in range(len(states)):
         code = int(found.reason[row])
-        cells: list[Any] = [row + 1, int(found.refer[row]), code, "; ".join(reasons(code))]
+        why = "; ".join(reasons(code))
+        wrong = [name for name, good in zip(inputs, fine[row], strict=True) if not good]
+        why += f" ({', '.join(wrong)})" if code == INVALID and wrong else ""
+        cells: list[Any] = [row + 1, int(found.refer[row]), code, why]
         for place in range(len(policy.actions)):
             numbers = (values[row, place] for values in found[:4])
             cells += ["" if np.isnan(one) else f"{one:.9g}" for one in numbers]
