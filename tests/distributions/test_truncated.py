@@ -149,7 +149,9 @@ def test_quantiles_and_their_derivatives_agree_with_scipy(index):
         ends = ((end - loc) / (scale * factor) for end in (low, high))
         return loc + scale * factor * quantile(twin, *ends, share)
 
-    found, pull = jax.jit(lambda *given: jax.vjp(ours, *given))(jnp.asarray(loc), jnp.asarray(scale))
+    found, pull = jax.jit(lambda *given: jax.vjp(ours, *given))(
+        jnp.asarray(loc), jnp.asarray(scale)
+    )
     slopes = pull(jnp.ones(4000, jnp.float32))
     loc, scale, share = (part.astype(np.float64) for part in (loc, scale, share))
     wanted = scipys(loc, scale, share)

@@ -34,7 +34,7 @@ int main(void) {
 }
 """
 FLAGS = "-std=c99 -O0 -Wall -Wextra -Werror -pedantic -fsanitize=address,undefined"
-FLAGS += " -fno-sanitize-recover=all"
+FLAGS += ",float-cast-overflow -fno-sanitize-recover=all"
 
 
 def contents(family="sparse", variant="limits"):

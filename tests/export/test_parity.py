@@ -90,6 +90,25 @@ def test_policies_of_fttpo_within_a_limit(log_file):
         check(case, answers(name, case))
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"cap": "dose <= 0.8"},
+        {"same": "0.3 <= dose <= 0.3", "flow": "flow >= 1.7 when severity > 0.5"},
+        {"low": "dose >= 0.7", "high": "dose <= 0.5", "stop": "no action when rate > 1"},
+        {"stop": "no action when rate > 0 or not weight < 2"},
+        {"crossed": "0.1 * weight <= dose <= 0.1 * weight", "open": "flow < -0.9999999"},
+        {"line": "dose <= 0.4 * severity", "floor": "dose >= 0.2", "rate": "flow == last_flow"},
+    ],
+    ids=lambda rules: next(iter(rules)),
+)  # fmt: skip
+def test_limits_of_all_kinds(rules):
+    """Also those that are the same in every state, or forbid acting and bound nothing."""
+    case = case_of(policy("beta").with_limits(rules), 300)
+    for name in ("numpy", "onnx", "c"):
+        check(case, answers(name, case))
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", algorithms.names())
