@@ -393,8 +393,8 @@ class Truncated(_OnInterval):
         upper = share > 0.5
         total = expand_to_rank(below[-1], share.ndim)
         target = jnp.where(upper, 1.0 - share, share) * lax.stop_gradient(total)
-        past = [target[None] < wide(above[1:-1]), target[None] >= wide(below[1:-1])]
-        panel = jnp.sum(jnp.where(upper[None], *past).astype(jnp.int32), axis=0)
+        from_above, from_below = target[None] < wide(above[1:-1]), target[None] >= wide(below[1:-1])
+        panel = jnp.sum(jnp.where(upper[None], from_above, from_below), axis=0, dtype=jnp.int32)
         begin, end = at(edges, panel), at(edges, panel + 1)
         anchor = jnp.where(upper, end, begin)
         outside = jnp.where(upper, -at(above, panel + 1), at(below, panel))

@@ -96,7 +96,11 @@ def _coverage(contents: Contents) -> Coverage | None:
     if referral is None:
         return None
     names = ("mean", "whitening", "centroids", "radius", "threshold")
-    known = {name: np.asarray(contents.arrays[f"log.{name}"]) for name in names}
+    mean, whitening, centroids, radius, threshold = (
+        np.asarray(contents.arrays[f"log.{name}"]) for name in names
+    )
     transforms = tuple(None if one is None else Transform(**one) for one in referral["transforms"])
-    unknown = dict.fromkeys(("action", "rows", "levels", "thresholds"))
-    return Coverage(**known, **unknown, transforms=transforms)
+    return Coverage(
+        mean, whitening, centroids, radius, action=None, rows=None, levels=None, thresholds=None,
+        threshold=threshold, transforms=transforms,
+    )  # fmt: skip
