@@ -168,7 +168,7 @@ def test_a_certificate_and_a_dossier_are_named_by_hash(tmp_path):
     place = tmp_path / "made"
     about = {"run": None, "data_sha256": [], "command": ""}
     (tmp_path / "text.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"text.json is no certificate"):
+    with pytest.raises(ValueError, match=r"text.json is not a certificate"):
         folders._write(
             made, place, ("numpy",), about, None, {"certificate": tmp_path / "text.json"}
         )
@@ -283,8 +283,8 @@ def test_a_deployed_policy_decides_as_the_policy_does(original, tmp_path, which)
     np.testing.assert_array_equal(one.referred, other.referred)
     for name in ("action", "distance", "disagreement"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=2e-5, atol=1e-5)
-    for told in (type(one).reasons, type(one).blocked_by, type(one).bound_by):
-        assert [told(one, row) for row in range(200)] == [told(other, row) for row in range(200)]
+    for texts in (type(one).reasons, type(one).blocked_by, type(one).bound_by):
+        assert [texts(one, row) for row in range(200)] == [texts(other, row) for row in range(200)]
     assert one.limits == other.limits and one.action.dtype == np.float64
     low, high = deployed.support(states, last)
     acts = ~one.referred

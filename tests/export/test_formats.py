@@ -179,7 +179,7 @@ HEADER = "severity,weight,rate,last_dose,last_flow\n"
 
 @pytest.mark.parametrize("cell", ["abc", "nan", "NA", "inf", "1_0", "1e39", "0x1"])
 @pytest.mark.parametrize("place", [0, 3])
-def test_a_cell_that_is_no_number_is_never_an_action(deployed, cell, place):
+def test_a_cell_that_is_not_a_number_is_never_an_action(deployed, cell, place):
     """Only an empty cell is the first step of an episode, which has no limit on changes."""
     row = ["1.5", "1", "0.1", "0.5", "0"]
     row[place] = cell

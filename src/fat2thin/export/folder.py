@@ -151,7 +151,9 @@ def _document(path: Path | None, name: str, plain: PlainPolicy) -> Document | No
         values = None
     if not isinstance(values, dict) or not isinstance(values.get("sha256"), dict):
         if name == "certificate":
-            raise ValueError(f"{printable(path)} is no certificate: `fat2thin certify` makes one")
+            raise ValueError(
+                f"{printable(path)} is not a certificate: `fat2thin certify` makes one"
+            )
         return Document(hashlib.sha256(data).hexdigest(), None)
     limits = {limit.name: limit.text for limit in plain.limits}
     settings = json.loads(json.dumps(plain.settings()))

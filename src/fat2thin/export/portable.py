@@ -832,8 +832,8 @@ class States:
     def numbers(self, names: Any) -> tuple[Any, list[str]]:
         """Return columns in this order, shape (rows, columns), and the names that are missing.
 
-        What is no number is nan, and so is a missing column. Columns such as "sex=f" and "sex=m"
-        may also be one column of texts, "sex".
+        A cell that is not a number is nan, and so are those of a missing column. Columns such as
+        "sex=f" and "sex=m" may also be one column of texts, "sex".
         """
         found, missing = np.full((len(self.rows), len(names)), np.nan), []
         texts = {name: name.rpartition("=") for name in names}
