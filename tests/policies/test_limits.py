@@ -226,6 +226,13 @@ def test_conflicts_and_forbidden_states_name_their_limits():
     assert limits.reasons(second) == ("x: dose <= 0.2", "y: dose >= 0.3 when severity > 2")
 
 
+def test_forbidden_states_are_not_a_reduction_of_constants():
+    """XLA would fold one over all states, which takes seconds and prints warnings."""
+    limits = bound("dose <= 0.2", y="no action when severity > 2", z="dose >= 0.1")
+    program = jax.jit(lambda states: limits.interval(states).forbidden)
+    assert "stablehlo.reduce" not in program.lower(jnp.ones((5, 2))).as_text()
+
+
 def test_files_are_read_and_errors_name_line_and_column(tmp_path):
     file = tmp_path / "limits.toml"
     file.write_text('[limits]\ncap = "dose <= 0.8"\n\n[limits.fallback]\ndose = 0.0\nrest = 0\n')
