@@ -37,11 +37,14 @@ def results(found):
     return {check.name: check.result for check in found.checks}
 
 
-def restamp(exported, name):
+def restamp(exported, name=None, **changed):
     """Write the hash of a changed file into the metadata, as someone who hides a change would."""
     path = exported / "metadata.json"
-    values, data = json.loads(path.read_text()), (exported / name).read_bytes()
-    values["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    values = {**json.loads(path.read_text()), **changed}
+    if name is not None:
+        data = (exported / name).read_bytes()
+        values["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    values["sha256"] = folders.hash_of_metadata(values)
     path.write_text(json.dumps(values))
 
 
@@ -82,12 +85,34 @@ def test_a_good_export_passes(original):
     assert "1,000 states" in found["onnx"].what
 
 
-def test_a_changed_file_fails(exported):
-    data = bytearray((exported / "policy.onnx").read_bytes())
-    data[len(data) // 2] ^= 1
-    (exported / "policy.onnx").write_bytes(data)
+NAMES = ["policy.onnx", "policy.h", "policy.py", "weights.npz", "states.npz", "metadata.json"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_changed_byte_fails_wherever_it_is(exported, name):
+    original = (exported / name).read_bytes()
+    # In text of metadata, so that it stays JSON: also what nothing else of the folder repeats.
+    marks = (b'"dose"', b'"fat2thin"', b'"kg"', b"exact", b'"command"')
+    places = [original.find(one) + 1 for one in marks] if name == "metadata.json" else [
+        *range(0, len(original), len(original) // 5)
+    ]  # fmt: skip
+    for place in places:
+        data = bytearray(original)
+        data[place] ^= 1
+        (exported / name).write_bytes(data)
+        found = verify_export(exported)
+        assert not found.passed, place
+        (check,) = [one for one in found.checks if one.result == "FAILED"]
+        assert "changed after it was written" in check.what and name in (check.name + check.what)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"limits": {}}, {"fallback": None}, {"members": 2}, {"reasons": {}}], ids=str
+)
+def test_metadata_that_does_not_describe_the_weights_fails_even_with_a_new_stamp(exported, changed):
+    restamp(exported, **changed)
     found = verify_export(exported)
-    assert not found.passed and "policy.onnx was changed" in found["files"].what
+    assert results(found)["weights"] == "FAILED" and next(iter(changed)) in found["weights"].what
 
 
 def test_changed_weights_fail_even_with_a_new_stamp(exported):
@@ -142,6 +167,11 @@ def test_a_certificate_and_a_dossier_are_named_by_hash(tmp_path):
     save_certificate(certify(policy("sparse", "ensemble"), box, seconds=0.2), other)
     place = tmp_path / "made"
     about = {"run": None, "data_sha256": [], "command": ""}
+    (tmp_path / "text.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"text.json is not a certificate"):
+        folders._write(
+            made, place, ("numpy",), about, None, {"certificate": tmp_path / "text.json"}
+        )
     with pytest.raises(ValueError, match="certificate of other weights"):
         folders._write(made, place, ("numpy",), about, None, {"certificate": other})
     for changed, what in (
@@ -235,15 +265,27 @@ def test_an_object_in_the_weights_is_refused(exported):
     assert results(found)["weights"] == "FAILED"
 
 
-def test_a_deployed_policy_decides_as_the_policy_does(original):
-    made, deployed = policy("sparse", "limits"), DeployedPolicy(original)
-    draw = np.random.default_rng(2)
-    states, last = draw.normal(1.0, 1.0, (50, 3)), draw.uniform(0.0, 2.0, (50, 2))
-    states[3, 1] = np.nan
+@pytest.mark.parametrize(
+    "which",
+    [("sparse", "limits"), ("squashed", "ensemble limits"), ("sparse", "transforms")],
+    ids=" ".join,
+)
+def test_a_deployed_policy_decides_as_the_policy_does(original, tmp_path, which):
+    made, place = policy(*which), original
+    if which != ("sparse", "limits"):
+        export_policy(made, tmp_path / "other")
+        place = tmp_path / "other"
+    deployed, draw = DeployedPolicy(place), np.random.default_rng(2)
+    states, last = draw.normal(1.0, 1.0, (200, 3)), draw.uniform(0.0, 2.0, (200, 2))
+    states[3, 1], last[5], last[7] = np.nan, np.nan, np.inf
+    last = last if made.needs_last_action else None
     one, other = deployed.decide(states, last=last), made.decide(states, last=last)
     np.testing.assert_array_equal(one.referred, other.referred)
-    np.testing.assert_allclose(one.action, other.action, atol=1e-5)
-    assert [one.reasons(row) for row in range(50)] == [other.reasons(row) for row in range(50)]
+    for name in ("action", "distance", "disagreement"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=2e-5, atol=1e-5)
+    for texts in (type(one).reasons, type(one).blocked_by, type(one).bound_by):
+        assert [texts(one, row) for row in range(200)] == [texts(other, row) for row in range(200)]
+    assert one.limits == other.limits and one.action.dtype == np.float64
     low, high = deployed.support(states, last)
     acts = ~one.referred
-    assert ((low <= one.action) & (one.action <= high))[acts].all()
+    assert ((low <= one.action) & (one.action <= high))[acts].all() and 0.1 < acts.mean() < 0.9

@@ -1,6 +1,7 @@
 """What is particular to a format: warnings and sanitizers, the ONNX checker, NumPy alone."""
 
 import ast
+import csv
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ int main(void) {
 }
 """
 FLAGS = "-std=c99 -O0 -Wall -Wextra -Werror -pedantic -fsanitize=address,undefined"
-FLAGS += " -fno-sanitize-recover=all"
+FLAGS += ",float-cast-overflow -fno-sanitize-recover=all"
 
 
 def contents(family="sparse", variant="limits"):
@@ -153,7 +154,7 @@ def test_the_numpy_command_decides_on_a_table(deployed):
     head, *rows = [line.split(",") for line in found.stdout.splitlines()]
     names = "row refer reason reasons dose dose_centre dose_low dose_high"
     assert head[:8] == names.split()
-    assert [row[1:4] for row in rows][2:4] == [["1", "16", "invalid input"]] * 2
+    assert [row[1:4] for row in rows][2:4] == [["1", "16", "invalid input (severity)"]] * 2
     assert rows[5][2] == "16" and "limits forbid acting" in rows[4][3]
     made = contents().policy()
     states = np.array([[1.5, 1.0, 0.1]] * 2)
@@ -173,13 +174,95 @@ def test_a_missing_column_refers_every_row(deployed):
     assert found.stdout.splitlines()[1].split(",")[1:3] == ["1", "16"]
 
 
-def test_a_table_that_cannot_be_read_is_one_line(deployed):
-    found = subprocess.run(
-        [sys.executable, str(deployed / "policy.py"), str(deployed / "none.csv")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert found.returncode == 1 and len(found.stderr.splitlines()) == 1
-    assert "none.csv cannot be read" in found.stderr
+HEADER = "severity,weight,rate,last_dose,last_flow\n"
+
+
+@pytest.mark.parametrize("cell", ["abc", "nan", "NA", "inf", "1_0", "1e39", "0x1"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_cell_that_is_not_a_number_is_never_an_action(deployed, cell, place):
+    """Only an empty cell is the first step of an episode, which has no limit on changes."""
+    row = ["1.5", "1", "0.1", "0.5", "0"]
+    row[place] = cell
+    found = run_file(deployed, HEADER + ",".join(row) + "\n1.5,1,0.1,,\n")
+    first, then = (line.split(",")[1:4] for line in found.stdout.splitlines()[1:])
+    assert first == ["1", "16", f"invalid input ({HEADER.split(',')[place]})"]
+    assert then[1] != "16"
+
+
+def test_rows_keep_their_place_whatever_they_hold(deployed):
+    """A comma too many would shift the numbers of a row into other columns."""
+    good, wrong = "1.5,1,0.1,0.5,0\n", ["1,5,1,0.1,0.5,0\n", "1.5,1\n"]
+    found = run_file(deployed, HEADER + good + wrong[0] + "\n" + wrong[1] + good)
+    codes = [line[:3] for line in csv.reader(found.stdout.splitlines()[1:])]
+    assert [row[0] for row in codes] == ["1", "2", "3", "4"]
+    assert [row[2] == "16" for row in codes] == [False, True, True, False]
+    assert [line.split(" has ")[0] for line in found.stderr.splitlines()] == ["row 2", "row 3"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "\ufeff" + HEADER + "1.5,1,0.1,0.5,0\n",
+        "\n" + HEADER.replace("\n", "\r\n") + "1.5,1,0.1,0.5,0\r\n\r\n",
+        '" severity",weight , "rate",last_dose,last_flow\n"1.5", 1 ,+.1,5e-1,0\n'.replace(
+            ', "', ',"'
+        ),
+        'note,last_flow,rate,weight,severity,last_dose\n"a, b\nc",0,0.1,1,1.5,0.5\n',
+    ],
+    ids=["bom", "crlf", "spaces", "order"],
+)
+def test_tables_of_all_writers_are_read(deployed, table):
+    found = run_file(deployed, table)
+    expected = contents().policy()([[1.5, 1.0, 0.1]], last=[[0.5, 0.0]])
+    (row,) = csv.DictReader(found.stdout.splitlines())
+    assert not found.stderr and int(row["reason"]) == expected.reason[0]
+    assert float(row["dose_low"]) == pytest.approx(expected.low[0, 0], rel=1e-6)
+
+
+def test_a_table_without_rows_gives_none(deployed):
+    assert run_file(deployed, HEADER).stdout.count("\n") == 1
+
+
+def test_categories_may_be_one_column_of_texts(tmp_path):
+    made = contents("sparse", "plain")
+    for column, name in zip(made.settings["observations"], ("a=x", "a=y", "rate"), strict=True):
+        column["name"] = name
+    (tmp_path / "weights.npz").write_bytes(made.to_npz())
+    (tmp_path / "policy.py").write_bytes(FORMATS["numpy"].write(made, {})["policy.py"])
+    found = run_file(tmp_path, "rate,a\n0.1,x\n0.2, y\n0.1,z\n0.1,\n")
+    reasons = [row["reason"] for row in csv.DictReader(found.stdout.splitlines())]
+    expected = made.policy()([[1.0, 0.0, 0.1], [0.0, 1.0, 0.2]]).reason
+    assert reasons == [*map(str, expected), "16", "16"] and not found.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (None, "No such file"),
+        ("", "it is empty"),
+        (HEADER.replace("weight", "rate"), "'rate' is there twice: rename one of them"),
+        (HEADER + '"1.5,1,0.1,0.5,0\n1.5,1,0.1,0.5,0\n', "unexpected end of data"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_one_line(deployed, table, why):
+    if table is None:
+        command = [sys.executable, str(deployed / "policy.py"), str(deployed / "none.csv")]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    else:
+        found = run_file(deployed, table)
+    assert found.returncode == 1 and len(found.stderr.splitlines()) == 1 and not found.stdout
+    assert ".csv cannot be read" in found.stderr and why in found.stderr
+
+
+def test_without_a_share_the_action_is_the_centre_also_of_a_truncated_law():
+    made = contents("squashed", "limits").policy()
+    states = synthetic_states(contents("squashed", "limits"), 200)
+    found = made(states.observation, last=states.last)
+    acts = found.refer == 0
+    np.testing.assert_array_equal(found.action[acts], found.centre[acts])
+    median = made(states.observation, 0.5, states.last)
+    assert (np.abs(median.action - median.centre)[acts] > 0.01).any()
+    assert (found.action[~acts] == np.float32([0.5, 0.0])).all()  # the fallback of the limits
 
 
 def test_a_wrong_shape_and_a_missing_last_action_are_named():

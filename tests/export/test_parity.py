@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from export.cases import CASES, FAMILIES, case_of, check, policy
+from export.cases import CASES, case_of, check, policy
 from fat2thin import algorithms, data
 from fat2thin.algorithms.published import AuthorsSparseFamily
 from fat2thin.export.formats import FORMATS, compiled, run_compiled
@@ -59,17 +59,15 @@ def test_c_in_double_precision_is_as_close(family):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_million_states_per_format(family):
-    """The cases of all families together have a million states; each format decides on all."""
+@pytest.mark.parametrize("which", CASES, ids=" ".join)
+def test_a_million_states_per_format(which):
+    """All cases together have a million states; each format decides on all."""
     each = MILLION // len(CASES) + 1
     assert each * len(CASES) >= MILLION
-    for which in CASES:
-        if which[0] == family:
-            case = case_of(policy(*which), each, seed=2)
-            for name in FORMATS:
-                check(case, answers(name, case))
-            assert case.near.mean() < 0.15, which
+    case = case_of(policy(*which), each, seed=2)
+    for name in FORMATS:
+        check(case, answers(name, case))
+    assert case.near.mean() < 0.15
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +86,25 @@ def test_policies_of_fttpo_within_a_limit(log_file):
     limits = {"cap": "action_0 <= 0.4 * observation_0 + 0.5 when observation_1 > 0"}
     made = policies_of("fttpo", log_file)[1].with_limits(limits)
     case = case_of(made, 500)
+    for name in ("numpy", "onnx", "c"):
+        check(case, answers(name, case))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"cap": "dose <= 0.8"},
+        {"same": "0.3 <= dose <= 0.3", "flow": "flow >= 1.7 when severity > 0.5"},
+        {"low": "dose >= 0.7", "high": "dose <= 0.5", "stop": "no action when rate > 1"},
+        {"stop": "no action when rate > 0 or not weight < 2"},
+        {"crossed": "0.1 * weight <= dose <= 0.1 * weight", "open": "flow < -0.9999999"},
+        {"line": "dose <= 0.4 * severity", "floor": "dose >= 0.2", "rate": "flow == last_flow"},
+    ],
+    ids=lambda rules: next(iter(rules)),
+)  # fmt: skip
+def test_limits_of_all_kinds(rules):
+    """Also those that are the same in every state, or forbid acting and bound nothing."""
+    case = case_of(policy("beta").with_limits(rules), 300)
     for name in ("numpy", "onnx", "c"):
         check(case, answers(name, case))
 

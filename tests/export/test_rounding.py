@@ -77,6 +77,16 @@ def test_an_open_condition_and_overflow_have_no_bound():
     assert np.isinf(ends[:2]).all() and np.isfinite(ends[2]).all()
 
 
+def test_a_condition_is_open_where_a_subnormal_number_may_be_read_as_zero():
+    """JAX reads 1e-38 as 0, which is not above a third of 1e-45; NumPy does not."""
+    made = policy("sparse").with_limits({"cap": "dose <= 0.2 when 1e-45 >= 3 * severity"})
+    contents = contents_of(plain_policy(made))
+    states = synthetic_states(contents, 100)
+    states.observation[:2] = [[1e-38, 1.0, 0.1], [1e-36, 1.0, 0.1]]
+    ends, _ = RoundingBound(contents).bounds(states)
+    assert np.isinf(ends[0]).all() and np.isfinite(ends[1]).all()
+
+
 @pytest.mark.parametrize(
     "which",
     [("sparse", "limits"), ("sparse", "ensemble"), ("deterministic", "plain")],

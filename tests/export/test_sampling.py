@@ -162,4 +162,4 @@ def test_samples_within_limits_have_the_truncated_law_of_the_policy():
     wanted = Truncated(kernel, jnp.asarray(low), jnp.asarray(high)).icdf(jnp.asarray(share))
     drawn = quantiles_within(found, low, high, share, np.float64)
     # That law is computed in float32, by numerical integration.
-    np.testing.assert_allclose(drawn, wanted, rtol=5e-4, atol=1e-5)
+    np.testing.assert_allclose(drawn, wanted, rtol=2e-6, atol=2e-6)

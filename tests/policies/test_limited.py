@@ -43,6 +43,7 @@ def policy_of(name, transformed=False):
 
 
 BLOCK = 50_000  # states at a time: the quadrature of truncated laws takes 4 kB per state
+PARTS = 4  # of a million states, each a test, so that workers share them
 
 
 def random_states(key, count):
@@ -55,7 +56,7 @@ def random_states(key, count):
     return jnp.stack([severity, weight], axis=-1), last
 
 
-def check_states(policy, count):
+def check_states(policy, count, seed=1):
     @jax.jit
     def everything(observation, last, key):
         law = policy(observation, last)
@@ -67,7 +68,7 @@ def check_states(policy, count):
         return action, centre, low, high, density, entropy, found.acts
 
     for block in range(-(-count // BLOCK)):
-        state_key, key = jax.random.split(jax.random.fold_in(jax.random.key(1), block))
+        state_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), block))
         observation, last = random_states(state_key, min(count, BLOCK))
         check_block(policy, observation, last, everything(observation, last, key))
 
@@ -101,10 +102,11 @@ def test_bands_and_points_obey(name):
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("transformed", [False, True])
 @pytest.mark.parametrize("name", families(load_plugins=False))
-def test_a_million_states_obey(name, transformed):
-    check_states(policy_of(name, transformed), 10**6)
+def test_a_million_states_obey(name, transformed, part):
+    check_states(policy_of(name, transformed), 10**6 // PARTS, seed=1 + part)
 
 
 @pytest.mark.slow

@@ -1,5 +1,9 @@
 """Limits: their language, their intervals in float64, and their messages."""
 
+import random
+import re
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,6 +67,107 @@ def test_wrong_limits_are_refused_with_their_place(text, words):
         bound(text)
 
 
+class Texts:
+    """Writes random limits, whose meaning Python reads in the same way."""
+
+    def __init__(self, seed):
+        self.draw = random.Random(seed)
+        self.columns = ["severity", "`weight kg`", "rate", "last_dose"]
+
+    def one_of(self, *texts):
+        return self.draw.choice(texts)
+
+    def number(self, depth=0):
+        # Halves and quarters, which every type holds exactly.
+        plain = self.one_of("0.5", "1", "2.", ".25", "3e0", "1.5E+0")
+        if depth > 2:
+            return plain
+        deeper = self.number(depth + 1)
+        return self.one_of(plain, plain, f"-{deeper}", f"({deeper})", f"{plain} * {deeper}",
+                           f"{deeper} / 2", f"{plain} / -(1 + 1)")  # fmt: skip
+
+    def sum(self, depth=0):
+        if depth > 2:
+            return self.one_of(*self.columns)
+        inner = self.sum(depth + 1)
+        return self.one_of(
+            self.one_of(*self.columns), self.number(2), f"-{inner}", f"({inner})",
+            f"{self.number(1)} * ({inner})", f"({inner}) / 4 * 2",
+            f"{inner} + {self.sum(depth + 1)}", f"{inner} - {self.sum(depth + 1)}",
+        )  # fmt: skip
+
+    def sign(self):
+        return self.one_of("<", "<=", ">", ">=")
+
+    def condition(self, depth=0):
+        plain = self.one_of(
+            f"{self.one_of(*self.columns)} {self.sign()} {self.sum()}",
+            f"abs({self.one_of(*self.columns)} - {self.sum()}) {self.sign()} 0.75",
+            f"-1 < {self.one_of(*self.columns)} <= {self.sum()}",
+        )
+        if depth > 1:
+            return plain
+        inner, other = self.condition(depth + 1), self.condition(depth + 1)
+        return self.one_of(plain, f"not {inner}", f"({inner})", f"{inner} and {other}",
+                           f"{inner} or {other}", f"not ({inner} or {other})")  # fmt: skip
+
+    def limit(self):
+        factor = self.one_of("", "2 * ", "-", "-4 * ", "0.5 * ")
+        bounds = self.one_of(
+            f"{factor}dose {self.sign()} {self.sum()}", f"{self.sum()} {self.sign()} {factor}dose",
+            f"0.25 < dose <= {self.sum()}", f"abs(dose - {self.sum()}) <= 0.5",
+            f"{factor}dose - {self.sum()} {self.sign()} {self.sum()}",
+        )  # fmt: skip
+        return bounds + (f" when {self.condition()}" if self.draw.random() < 0.7 else "")
+
+
+def python_reads(text):
+    """Return a function that says whether a limit allows a dose in a state, in exact fractions."""
+    text = text.replace("`weight kg`", "weight").replace("2.", "2.0")
+    text = re.sub(r"(?<![\w.])(\d*\.?\d+(?:[eE][+-]?\d+)?)", r"Fraction('\1')", text)
+    bounds, _, condition = text.partition(" when ")
+    known = {"Fraction": Fraction, "abs": abs}
+    applies, keeps = (compile(part or "True", text, "eval") for part in (condition, bounds))
+
+    def allows(state, dose):
+        named = {**known, **state, "dose": Fraction(float(dose))}
+        return not eval(applies, named) or eval(keeps, named)
+
+    return allows
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limits_mean_what_python_reads_in_them(seed):
+    """Precedence, unary minus, brackets and chains, on random texts in exact arithmetic."""
+    texts, draw, outside = Texts(seed), np.random.default_rng(seed), 0
+    # Shifted, so that no state lies on a threshold, where rounding decides.
+    shift = [1 / 3, 1 / 7, 1 / 11, 1 / 13]
+    states = np.float32(draw.integers(-40, 40, (30, 4)) / 16 + shift)
+    names = ("severity", "weight", "rate", "last_dose")
+    fractions = [dict(zip(names, map(Fraction, row), strict=True)) for row in states.tolist()]
+    for _ in range(25):
+        text, columns = texts.limit(), ["severity", "weight kg", "rate"]
+        try:
+            limits = Limits.parse({"x": text}, columns, ["dose"], [-4.0], [9.0])
+        except LimitFileError as error:
+            # Random sums may cancel.
+            assert re.search("must (name a column|bound an action)", str(error)), text
+            continue
+        allows = python_reads(text)
+        found = limits.interval(jnp.asarray(states[:, :3]), jnp.asarray(states[:, 3:]))
+        low, high = (np.asarray(end[:, 0], np.float64) for end in (found.low, found.high))
+        grid = np.linspace(-4, 9, 40)
+        for row, state in enumerate(fractions):
+            others = grid
+            if found.acts[row]:
+                inside = np.linspace(low[row], high[row], 5)
+                assert all(allows(state, dose) for dose in inside), (text, row)
+                others = grid[(grid < low[row] - 1e-4) | (grid > high[row] + 1e-4)]
+            assert not any(allows(state, dose) for dose in others), (text, row)
+            outside += len(others)
+    assert outside > 1000
+
+
 def test_a_million_intervals_hold_in_float64():
     """An end computed in float32 is never beyond the exact one, evaluated in float64."""
     rules = {
@@ -119,6 +224,13 @@ def test_conflicts_and_forbidden_states_name_their_limits():
     assert found.forbidden.tolist() == [False, False, True]
     second = jax.tree.map(lambda part: part[1], found)
     assert limits.reasons(second) == ("x: dose <= 0.2", "y: dose >= 0.3 when severity > 2")
+
+
+def test_forbidden_states_are_not_a_reduction_of_constants():
+    """XLA would fold one over all states, which takes seconds and prints warnings."""
+    limits = bound("dose <= 0.2", y="no action when severity > 2", z="dose >= 0.1")
+    program = jax.jit(lambda states: limits.interval(states).forbidden)
+    assert "stablehlo.reduce" not in program.lower(jnp.ones((5, 2))).as_text()
 
 
 def test_files_are_read_and_errors_name_line_and_column(tmp_path):

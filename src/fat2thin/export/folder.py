@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,12 +109,20 @@ def _write(
     }  # fmt: skip
     for name in formats:
         files |= FORMATS[name].write(contents, named)
-    metadata = _metadata(plain, contents, formats, about)
-    metadata |= {name: None if one is None else one._asdict() for name, one in known.items()}
+    metadata = {
+        "format": FORMAT, "format_version": FORMAT_VERSION, "fat2thin": __version__, **about,
+        **described(contents, formats),
+        "sampling": {
+            "how": contents.sampling, "error": contents.settings["sampling"].get("error"),
+        },
+        "certificate": None, "dossier": None,
+        **{name: None if one is None else one._asdict() for name, one in known.items()},
+    }  # fmt: skip
     metadata["files"] = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in files.items()
     }
+    metadata["sha256"] = hash_of_metadata(metadata)
     files[METADATA] = (json.dumps(metadata, indent=2, ensure_ascii=False) + "\n").encode()
     with writing_folder(place) as folder:
         for name, data in files.items():
@@ -142,6 +150,10 @@ def _document(path: Path | None, name: str, plain: PlainPolicy) -> Document | No
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or not isinstance(values.get("sha256"), dict):
+        if name == "certificate":
+            raise ValueError(
+                f"{printable(path)} is not a certificate: `fat2thin certify` makes one"
+            )
         return Document(hashlib.sha256(data).hexdigest(), None)
     limits = {limit.name: limit.text for limit in plain.limits}
     settings = json.loads(json.dumps(plain.settings()))
@@ -167,37 +179,34 @@ def _states_file(states: States, answers: Answer) -> bytes:
     return buffer.getvalue()
 
 
-def _metadata(
-    plain: PlainPolicy, contents: Contents, formats: tuple[str, ...], about: dict[str, Any]
-) -> dict[str, Any]:
-    settings, referral = contents.settings, plain.referral
-    box = zip(plain.actions, plain.low.tolist(), plain.high.tolist(), strict=True)
+def described(contents: Contents, formats: Iterable[str]) -> dict[str, Any]:
+    """Return the part of the metadata that follows from the weights and the formats."""
+    settings, arrays = contents.settings, contents.arrays
+    ends = (arrays[end].astype(float).tolist() for end in ("low", "high"))
+    box, referral = zip(settings["actions"], *ends, strict=True), settings["referral"]
+    if referral is not None:
+        referral = {**referral["thresholds"], "centroids": len(arrays["log.centroids"])}
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "fat2thin": __version__,
         "formats": {name: FORMATS[name].about for name in formats},
         **contents.hashes(),
-        **about,
-        "members": len(plain.members),
-        "ensemble": plain.rule,
+        "members": len(settings["members"]),
+        "ensemble": settings["rule"],
         "family": settings["family"],
-        "observations": [column.to_json() for column in plain.observations],
-        "actions": [{**column.to_json(), "low": low, "high": high} for column, low, high in box],
-        "limits": {limit.name: limit.text for limit in plain.limits},
-        "needs_last_action": plain.needs_last_action,
+        "observations": settings["observations"],
+        "actions": [{**column, "low": low, "high": high} for column, low, high in box],
+        "limits": {limit["name"]: limit["text"] for limit in settings["limits"]},
+        "needs_last_action": settings["needs_last_action"],
         "fallback": settings["fallback"],
-        "referral": None
-        if referral is None
-        else {
-            **dataclasses.asdict(referral.thresholds),
-            "centroids": len(referral.arrays["centroids"]),
-        },
+        "referral": referral,
         "reasons": {str(code): name for code, name in REASONS.items()},
-        "sampling": {"how": contents.sampling, "error": settings["sampling"].get("error")},
-        "certificate": None,
-        "dossier": None,
     }
+
+
+def hash_of_metadata(metadata: Mapping[str, Any]) -> str:
+    """Return the sha256 of everything in the metadata but itself, however it is laid out."""
+    others = {name: value for name, value in metadata.items() if name != "sha256"}
+    text = json.dumps(others, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def refuse_disagreement(

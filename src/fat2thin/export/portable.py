@@ -6,10 +6,11 @@
     found.action, found.centre, found.low, found.high, found.refer, found.reason
 
 Observations are raw, in the order of `policy.observations`. `uniform` is one number in [0, 1] per
-action: the action is the quantile of the policy at that share, and 0.5, the default, gives its
-centre. Limits on changes need `last`, the last action, nan at the first step of an episode. A
-state is referred for the reasons in `REASONS`, whose codes are added up in `reason`. A referred
-state gets the fallback, or nan without one. A number that is missing or not finite is a reason.
+action: the action is the quantile of the policy at that share. Without it the action is the centre,
+as for `fat2thin decide`. Limits on changes need `last`, the last action, nan at the first step of
+an episode. A state is referred for the reasons in `REASONS`, whose codes are added up in `reason`.
+A referred state gets the fallback, or nan without one. A number that is missing or not finite is a
+reason.
 
     python policy.py states.csv
 
@@ -68,9 +69,10 @@ class Policy:
         self.dtype = np.dtype(dtype).type
         self.observations = [column["name"] for column in settings["observations"]]
         self.actions = [column["name"] for column in settings["actions"]]
-        self.family, self.limits = settings["family"], settings["limits"]
+        self.family = settings["family"]
         self.needs_last_action = settings["needs_last_action"]
         self._info = np.finfo(self.dtype)
+        self._prepare_limits()
         self._members = [self._member(place) for place in range(len(settings["members"]))]
         self._low, self._high = self._row(self.arrays["low"]), self._row(self.arrays["high"])
         box = [self._forward_numbers(end) for end in (self.arrays["low"], self.arrays["high"])]
@@ -86,8 +88,8 @@ class Policy:
         self._prepare_referral()
         self._prepare_quantiles()
 
-    def __call__(self, observation: Any, uniform: Any = 0.5, last: Any = None) -> Answer:
-        """Return what the policy does in each row of `observation`."""
+    def __call__(self, observation: Any, uniform: Any = None, last: Any = None) -> Answer:
+        """Return what the policy does in each row; without `uniform` it acts at the centre."""
         seen = np.asarray(observation)
         if seen.ndim != 2 or seen.shape[1] != len(self.observations):
             names = ", ".join(self.observations)
@@ -98,15 +100,18 @@ class Policy:
         with np.errstate(all="ignore"):
             seen = seen.astype(self.dtype)
             shape = (len(seen), len(self.actions))
-            share = np.asarray(uniform, self.dtype)
+            share = np.asarray(0.5 if uniform is None else uniform, self.dtype)
             share = share if share.shape == shape else np.broadcast_to(share, shape)
             if last is not None:
-                last = np.broadcast_to(np.asarray(last, self.dtype), shape)
+                last = np.asarray(last, self.dtype)
+                last = last if last.shape == shape else np.broadcast_to(last, shape)
             elif self.needs_last_action:
                 raise ValueError(
                     "limits depend on the last action: give last=..., nan at the first step"
                 )
             action, centre, low, high, refer, reason = self.decide(seen, share, last)
+            if uniform is None:
+                action = np.where(refer, action, centre)
             codes = (code[:, 0].astype(np.int32) for code in (refer, reason))
             return Answer(action, centre, low, high, *codes)
 
@@ -211,25 +216,20 @@ class Policy:
     def _head(self, seen: Any) -> tuple[Any, Any, Any]:
         """Return the combined centre and log scale, and where the members disagree."""
         xp, rule = self.xp, self.settings["rule"]
-        heads = [self._network(member, seen) for member in self._members]
+        centres, log_scales = self._heads(seen)
         if rule is None:
-            return *heads[0], None
-        sparse = self.family["kind"] == "sparse"
-        if sparse:
-            bands = [self._band(*head) for head in heads]
-            heads = [(centre, xp.log(width)) for centre, width in bands]
-        centres, log_scales = zip(*heads, strict=True)
+            return centres[0], log_scales[0], None
         centre, log_scale = self._median(centres), self._median(log_scales)
-        placed = [xp.tanh(one) for one in centres] if self.family["kind"] == "squashed" else centres
-        spread = (self._largest(placed) - self._smallest(placed)) / self.dtype(2.0)
+        spread = self._spread(centres)
         # Without a summary of the log there are no thresholds; only a missing overlap is left.
         given = self.settings["referral"]
         apart = None
         if given is not None:
             apart = self._any(spread > self.dtype(given["thresholds"]["disagreement"]))
         if rule == "consensus":
-            low = self._largest([one - xp.exp(size) for one, size in heads])
-            high = self._smallest([one + xp.exp(size) for one, size in heads])
+            widths = [xp.exp(one) for one in log_scales]
+            low = self._largest([one - width for one, width in zip(centres, widths, strict=True)])
+            high = self._smallest([one + width for one, width in zip(centres, widths, strict=True)])
             common = self._all(high - low > self.dtype(LEAST_OVERLAP))
             apart = ~common if apart is None else apart | ~common
             two, one = self.dtype(2.0), self.dtype(1.0)
@@ -237,6 +237,21 @@ class Policy:
             width = xp.log(xp.where(common, (high - low) / two, one))
             log_scale = xp.where(common, width, log_scale)
         return centre, log_scale, apart
+
+    def _heads(self, seen: Any) -> tuple[Any, Any]:
+        """Return the centres and the log scales of all members; bands are fitted to the box."""
+        heads = [self._network(member, seen) for member in self._members]
+        if self.settings["rule"] is not None and self.family["kind"] == "sparse":
+            bands = [self._band(*head) for head in heads]
+            heads = [(centre, self.xp.log(width)) for centre, width in bands]
+        centres, log_scales = zip(*heads, strict=True)
+        return centres, log_scales
+
+    def _spread(self, centres: Any) -> Any:
+        """Return the distance between the lowest and the highest centre, in shares of the box."""
+        if self.family["kind"] == "squashed":
+            centres = [self.xp.tanh(one) for one in centres]
+        return (self._largest(centres) - self._smallest(centres)) / self.dtype(2.0)
 
     def _band(self, centre: Any, log_scale: Any) -> tuple[Any, Any]:
         """Return centre and half-width of a band, in half-ranges, fitted to the box."""
@@ -481,99 +496,165 @@ class Policy:
         squares = xp.matmul(extended, self._slopes) + self._levels
         return ~(self._min(squares) <= self._edge)
 
-    # Limits
+    # Limits. What does not depend on the state is computed once, when the policy is made.
+
+    def _prepare_limits(self) -> None:
+        count = len(self.observations)
+        self.limits = []
+        for limit in self.settings["limits"]:
+            bounds = [{**bound, **self._fixed(bound)} for bound in limit["bounds"]]
+            places = {place for bound in bounds for place, _ in bound["end"]["terms"]}
+            ready = {"bounds": bounds, "last": sorted(one for one in places if one >= count)}
+            condition = limit["condition"]
+            if condition is not None:
+                condition = self._ready_condition(condition)
+            self.limits.append({**limit, **ready, "condition": condition})
+        self._bounds = [self._of_action(action) for action in range(len(self.actions))]
+
+    def _of_action(self, action: int) -> Any:
+        """Return the box, the bounds of an action, and what must be known where ends cross.
+
+        Ends that cross by rounding mean one action if both are numbers, or of one limit. That is
+        followed only where it is not clear: for each side whether all its ends are numbers, and
+        whether a limit sets both sides.
+        """
+        box = [self.dtype(self.arrays[end][action]) for end in ("low", "high")]
+        bounds = [
+            (number, bound)
+            for number, limit in enumerate(self.limits) for bound in limit["bounds"]
+            if bound["action"] == action
+        ]  # fmt: skip
+        sides = [[one for one in bounds if one[1]["upper"] == upper] for upper in (False, True)]
+        fixed = [all(bound["ends"] for _, bound in side) for side in sides]
+        shared = {number for number, _ in sides[0]} & {number for number, _ in sides[1]}
+        return box, bounds, fixed, bool(shared) and not all(fixed)
+
+    def _fixed(self, bound: Any) -> Any:
+        """Return the rounded ends of a bound that is a number, or its sum with numbers ready."""
+        if bound["end"]["terms"]:
+            return {"end": self._ready_sum(bound["end"]), "ends": None}
+        sign = -1.0 if bound["upper"] else 1.0
+        below, above = self._neighbours(bound["end"]["constant"])
+        inward, outward = (below, above) if bound["upper"] else (above, below)
+        if bound["strict"]:
+            # At 0 a normal number, because others are rounded to 0.
+            further = np.nextafter(inward, self.dtype(sign * np.inf))
+            tiny = self.dtype(sign * self._info.tiny)
+            inward = outward = tiny if inward == 0.0 else further
+        # The very same number, so that it need not be compared twice.
+        return {"ends": (inward, inward if inward == outward else outward)}
+
+    def _ready_sum(self, linear: Any) -> Any:
+        terms = linear["terms"]
+        return {
+            **linear,
+            "start": self.dtype(linear["constant"]),
+            "factors": [(place, self.dtype(factor)) for place, factor in terms],
+            "exact": linear["constant"] == 0.0 and [abs(factor) for _, factor in terms] == [1.0],
+            "share": self.dtype((len(terms) + 3) * float(self._info.eps)),
+            "tiny": self.dtype(len(terms) * float(self._info.tiny)),
+        }
+
+    def _ready_condition(self, condition: Any) -> Any:
+        if "parts" in condition:
+            return {**condition, "parts": [*map(self._ready_condition, condition["parts"])]}
+        difference, number = self._ready_sum(condition["difference"]), None
+        if len(difference["terms"]) == 1:
+            # One column against a number, which is rounded as the column is.
+            number = self._nearest(-difference["constant"] / difference["terms"][0][1])
+        return {**condition, "difference": difference, "number": number}
 
     def _interval(self, raw: Any, last: Any) -> tuple[list[Any], Any, Any]:
         """Return the allowed interval of each action, and where limits conflict or forbid acting.
 
-        Without an allowed action, both ends are the fallback, or nan without one.
+        The masks are None where that cannot be. Without an allowed action, both ends are the
+        fallback, or nan without one.
         """
         xp, count, size = self.xp, len(self.observations), len(self.actions)
         state = [raw[:, place : place + 1] for place in range(count)]
         if self.needs_last_action:
             state += [last[:, place : place + 1] for place in range(size)]
         holds = [self._holds(limit, state) for limit in self.limits]
-        none = state[0] > self.dtype(np.inf)
-        lows, highs, conflict, forbidden = [], [], none, none
+        lows, highs, conflict, forbidden = [], [], None, None
         for action in range(size):
             low, high, empty = self._ends(action, holds, state)
-            lows.append(low + xp.zeros_like(state[0]))
-            highs.append(high + xp.zeros_like(state[0]))
-            conflict = conflict if empty is None else conflict | empty
+            if empty is None:
+                low, high = (end + xp.zeros_like(state[0]) for end in (low, high))
+            else:
+                conflict = empty if conflict is None else conflict | empty
+            lows.append(low)
+            highs.append(high)
         for limit, where in zip(self.limits, holds, strict=True):
             if not limit["bounds"]:
-                forbidden = forbidden | where
-        acts = ~(conflict | forbidden)
+                forbidden = where if forbidden is None else forbidden | where
+        masks = [mask for mask in (conflict, forbidden) if mask is not None]
+        without = masks[0] if len(masks) == 1 else masks[0] | masks[1]
         instead = self._row(self.settings["limit_fallback"] or [float("nan")] * size)
-        ends = [xp.where(acts, xp.concatenate(end, axis=1), instead) for end in (lows, highs)]
+        ends = [xp.where(without, instead, xp.concatenate(end, axis=1)) for end in (lows, highs)]
         return ends, conflict, forbidden
 
     def _ends(self, action: int, holds: Any, state: Any) -> tuple[Any, Any, Any]:
         """Return low and high end of one action, and where there is none between them."""
         xp, real = self.xp, self.dtype
-        box = [real(self.arrays[end][action]) for end in ("low", "high")]
+        box, bounds, fixed, shared = self._bounds[action]
         inner, outer = list(box), list(box)
-        # Number of the limit that sets an end, and whether that end is a constant.
-        owner, fixed = [real(-1.0), real(-1.0)], [real(1.0), real(1.0)]
-        bounded = False
-        for number, limit in enumerate(self.limits):
-            for bound in limit["bounds"]:
-                if bound["action"] != action:
-                    continue
-                bounded, side = True, int(bound["upper"])
-                inward, outward = self._bound(bound, state)
+        if not bounds:
+            return *inner, None
+        owner, constant = [real(-1.0), real(-1.0)], [real(1.0), real(1.0)]
+        for number, bound in bounds:
+            side, where = int(bound["upper"]), holds[number]
+            inward, outward = bound["ends"] or self._bound(bound, state)
+            same = outward is inward
+            if where is not None:
                 free = real(np.inf if side else -np.inf)
-                inward = xp.where(holds[number], inward, free)
-                outward = xp.where(holds[number], outward, free)
+                inward = xp.where(where, inward, free)
+                outward = inward if same else xp.where(where, outward, free)
+            if shared or not fixed[side]:
                 nearer = inward < inner[side] if side else inward > inner[side]
-                owner[side] = xp.where(nearer, real(number), owner[side])
-                constant = real(not bound["end"]["terms"])
-                fixed[side] = xp.where(nearer, constant, fixed[side])
-                inner[side] = xp.where(nearer, inward, inner[side])
-                outer[side] = (xp.minimum if side else xp.maximum)(outer[side], outward)
+                if shared:
+                    owner[side] = xp.where(nearer, real(number), owner[side])
+                if not fixed[side]:
+                    one = real(bound["ends"] is not None)
+                    constant[side] = xp.where(nearer, one, constant[side])
+            nearest, same = xp.minimum if side else xp.maximum, same and outer[side] is inner[side]
+            inner[side] = nearest(inner[side], inward)
+            outer[side] = inner[side] if same else nearest(outer[side], outward)
         (low, high), (lowest, highest) = inner, outer
-        if not bounded:
-            return low, high, None
-        zero = xp.zeros_like(state[0])
-        low, high, lowest, highest = (end + zero for end in (low, high, lowest, highest))
-        meet = (owner[0] + zero == owner[1] + zero) | (fixed[0] + fixed[1] + zero > real(1.5))
-        empty = (lowest > highest) | ((low > high) & ~meet)
-        middle = self._clip(lowest + (highest - lowest) / real(2.0), box[0] + zero, box[1] + zero)
-        single = (low > high) & ~empty
+        crossed, empty = low > high, lowest > highest
+        if not all(fixed):
+            meet = constant[0] + constant[1] > real(1.5)
+            meet = meet | (owner[0] == owner[1]) if shared else meet
+            empty = empty | (crossed & ~meet)
+        middle = self._clip(lowest + (highest - lowest) / real(2.0), *box)
+        single, zero = crossed & ~empty, xp.zeros_like(state[0])
+        if all(fixed) and all(holds[number] is None for number, _ in bounds):
+            # The same in every state, for which there are rows here alone.
+            empty, low, high = empty | (state[0] > real(np.inf)), low + zero, high + zero
         return xp.where(single, middle, low), xp.where(single, middle, high), empty
 
     def _bound(self, bound: Any, state: Any) -> tuple[Any, Any]:
-        """Return an end rounded into the interval, and out of it."""
-        xp, real, end = self.xp, self.dtype, bound["end"]
+        """Return an end that depends on the state, rounded into the interval, and out of it."""
+        xp, real = self.xp, self.dtype
         sign = -1.0 if bound["upper"] else 1.0
-        if not end["terms"]:
-            below, above = self._neighbours(end["constant"])
-            inward, outward = (below, above) if bound["upper"] else (above, below)
-            if bound["strict"]:
-                # At 0 a normal number, because others are rounded to 0.
-                further = np.nextafter(inward, real(sign * np.inf))
-                inward = outward = real(sign * self._info.tiny) if inward == 0.0 else further
-            return inward, outward
-        value, margin = self._evaluate(end, state)
-        inward, outward = value + real(sign) * margin, value - real(sign) * margin
+        value, margin = self._evaluate(bound["end"], state)
+        inward = outward = value
+        if margin is not None:
+            inward, outward = (value - margin, value + margin)[:: 1 if bound["upper"] else -1]
         if bound["strict"]:
             # At least one number further in, at most two.
             step = abs(inward) * real(self._info.eps) + real(self._info.tiny)
             inward = outward = inward + real(sign) * step
         # An end that overflowed is unknown: it allows nothing.
-        known = inward == inward
-        nothing = real(sign * np.inf)
-        inward = xp.where(known, inward, nothing)
-        return inward, xp.where(known, outward, inward)
+        known, same = inward == inward, outward is inward
+        inward = xp.where(known, inward, real(sign * np.inf))
+        return inward, inward if same else xp.where(known, outward, inward)
 
     def _holds(self, limit: Any, state: Any) -> Any:
-        """Return where a limit applies."""
-        holds = state[0] == state[0] if limit["condition"] is None else None
-        holds = self._true(limit["condition"], state) if holds is None else holds
-        places = {place for bound in limit["bounds"] for place, _ in bound["end"]["terms"]}
-        for place in sorted(places):
-            if place >= len(self.observations):
-                holds = holds & (state[place] == state[place])
+        """Return where a limit applies; None if it always does."""
+        holds = None if limit["condition"] is None else self._true(limit["condition"], state)
+        for place in limit["last"]:
+            known = state[place] == state[place]
+            holds = known if holds is None else holds & known
         return holds
 
     def _true(self, condition: Any, state: Any) -> Any:
@@ -584,36 +665,33 @@ class Policy:
             for part in found[1:]:
                 whole = whole & part if condition["every"] else whole | part
             return whole
-        difference, strict = condition["difference"], condition["strict"]
-        terms, zero = difference["terms"], self.dtype(0.0)
-        if len(terms) == 1:
-            # One column against a number, which is rounded as the column is.
-            ((place, factor),) = terms
-            number = self._nearest(-difference["constant"] / factor)
+        difference, strict, zero = condition["difference"], condition["strict"], self.dtype(0.0)
+        if condition["number"] is not None:
+            ((place, factor),) = difference["terms"]
+            column, number = state[place], condition["number"]
             if factor > 0.0:
-                return state[place] > number if strict else state[place] >= number
-            return state[place] < number if strict else state[place] <= number
+                return column > number if strict else column >= number
+            return column < number if strict else column <= number
         value, margin = self._evaluate(difference, state)
-        return value + margin > zero if strict else value + margin >= zero
+        value = value if margin is None else value + margin
+        return value > zero if strict else value >= zero
 
     def _evaluate(self, linear: Any, state: Any) -> tuple[Any, Any]:
-        """Return a sum in each state, and a bound of its rounding error."""
-        real, terms = self.dtype, linear["terms"]
-        exact = not linear["constant"] and [abs(factor) for _, factor in terms] == [1.0]
-        total = self.xp.zeros_like(state[0]) + real(linear["constant"])
-        size, zero = abs(total), None
-        for place, factor in terms:
-            product = real(factor) * state[place]
+        """Return a sum in each state, and a bound of its rounding error; None if it is exact."""
+        total, size, zero = linear["start"], abs(linear["start"]), None
+        for place, factor in linear["factors"]:
+            product = factor * state[place]
             total, size = total + product, size + abs(product)
-            none = state[place] == real(0.0)
-            zero = none if zero is None else zero & none
-        if exact:
-            return total, real(0.0)
+            if linear["constant"] == 0.0:
+                none = state[place] == self.dtype(0.0)
+                zero = none if zero is None else zero & none
+        if linear["exact"]:
+            return total, None
         # A product too small for the type becomes 0; the sum of products with 0 is exact.
-        tiny = real(len(terms) * float(self._info.tiny))
-        tiny = self.xp.where(zero, real(0.0), tiny) if linear["constant"] == 0.0 else tiny
-        share = (len(terms) + 3) * float(self._info.eps)
-        return total, size * real(share) + tiny
+        tiny = (
+            linear["tiny"] if zero is None else self.xp.where(zero, self.dtype(0.0), linear["tiny"])
+        )
+        return total, size * linear["share"] + tiny
 
     def _neighbours(self, number: float) -> tuple[Any, Any]:
         """Return the largest number of the type at or below a number, and the smallest above."""
@@ -724,50 +802,115 @@ def reasons(code: int) -> list[str]:
     return [name for bit, name in REASONS.items() if code & bit]
 
 
-def read_states(path: Any, names: Any) -> Any:
-    """Return columns of a CSV file by name, shape (rows, columns).
+class States:
+    """The rows of a CSV file with a header, for a policy.
 
-    A cell that is not a number, and every cell of a missing column, is nan.
+    Names lose spaces around them, and empty lines are no rows. A row with too few or too many cells
+    is kept, but none of its cells count. Raises a ValueError for a file that cannot be read so.
     """
 
-    def number(text: Any) -> float:
-        try:
-            return float(text)
-        except (TypeError, ValueError):
-            return float("nan")
+    def __init__(self, path: Any) -> None:
+        # Strictly: a quotation mark that is never closed would swallow rows.
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file, strict=True) if row]
+        if not rows:
+            raise ValueError("it is empty; its first line must name its columns")
+        self.header, self.rows = [name.strip() for name in rows[0]], rows[1:]
+        size = len(self.header)
+        self.wrong = [place for place, row in enumerate(self.rows) if len(row) != size]
+        self.rows = [row if len(row) == size else [""] * size for row in self.rows]
 
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [[number(row.get(name)) for name in names] for row in csv.DictReader(file)]
-    return np.asarray(rows, np.float64).reshape(len(rows), len(names))
+    def cells(self, name: str) -> list[str] | None:
+        """Return the cells of a column, None without it; a ValueError if it is there twice."""
+        if self.header.count(name) > 1:
+            raise ValueError(f"the column {name!r} is there twice: rename one of them")
+        if name not in self.header:
+            return None
+        place = self.header.index(name)
+        return [row[place].strip() for row in self.rows]
+
+    def numbers(self, names: Any) -> tuple[Any, list[str]]:
+        """Return columns in this order, shape (rows, columns), and the names that are missing.
+
+        A cell that is not a number is nan, and so are those of a missing column. Columns such as
+        "sex=f" and "sex=m" may also be one column of texts, "sex".
+        """
+        found, missing = np.full((len(self.rows), len(names)), np.nan), []
+        texts = {name: name.rpartition("=") for name in names}
+        for place, name in enumerate(names):
+            kind, equals, text = texts[name]
+            cells = self.cells(name)
+            if cells is not None:
+                found[:, place] = [_number(cell) for cell in cells]
+            elif equals and (cells := self.cells(kind)) is not None:
+                known = {other[2] for other in texts.values() if other[:2] == (kind, equals)}
+                found[:, place] = [
+                    float(cell == text) if cell in known else np.nan for cell in cells
+                ]
+            else:
+                missing.append(name)
+        return found, missing
+
+    def last_actions(self, names: Any) -> tuple[Any, list[str]]:
+        """Return last actions and missing names: nan for an empty cell, inf for any other fault."""
+        found, missing = self.numbers(names)
+        for place, name in enumerate(names):
+            cells = self.cells(name)
+            for row in np.flatnonzero(np.isnan(found[:, place])):
+                if cells is None or cells[row]:
+                    found[row, place] = np.inf
+        # What is not known of these rows is not that there was no action.
+        found[self.wrong] = np.inf
+        return found, missing
+
+
+def _number(text: str) -> float:
+    try:
+        # Python reads 1_000 as a number; nothing else does.
+        return float("nan") if "_" in text else float(text)
+    except ValueError:
+        return float("nan")
 
 
 def main(arguments: Any = None) -> None:
     """Print the decisions on the rows of a CSV file, as CSV.
 
-    An optional column "uniform_NAME" per action is the share at which the policy acts.
+    An optional column "uniform_NAME" per action is the share at which the policy acts; without it
+    the action is the centre.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if len(given) != 1:
+    if len(given) != 1 or given[0] in ("-h", "--help"):
         sys.exit("usage: python policy.py states.csv > decisions.csv")
     policy = load(pathlib.Path(__file__).with_name("weights.npz"))
+    before, last = [f"last_{name}" for name in policy.actions], None
+    shares = [f"uniform_{name}" for name in policy.actions]
     try:
-        with open(given[0], newline="", encoding="utf-8-sig") as file:
-            header = next(csv.reader(file), [])
-        states = read_states(given[0], policy.observations)
-        drawn = read_states(given[0], [f"uniform_{name}" for name in policy.actions])
-        before = [f"last_{name}" for name in policy.actions]
-        last = read_states(given[0], before) if policy.needs_last_action else None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        table = States(given[0])
+        states, missing = table.numbers(policy.observations)
+        drawn, centred = table.numbers(shares)
+        if policy.needs_last_action:
+            last, more = table.last_actions(before)
+            missing += more
+    except (OSError, ValueError, csv.Error) as error:
         sys.exit(f"{given[0]} cannot be read: {error}")
-    wanted = policy.observations + (before if policy.needs_last_action else [])
-    if missing := [name for name in wanted if name not in header]:
+    if missing:
         print(f"missing columns: {', '.join(missing)}", file=sys.stderr)
-    if last is not None and missing and {*missing} & {*before}:
-        last[:, [name not in header for name in before]] = np.inf
-    for place, name in enumerate(policy.actions):
-        if f"uniform_{name}" not in header:
-            drawn[:, place] = 0.5
+    for place in table.wrong:
+        fault = f"row {place + 1} has not as many cells as the header"
+        print(f"{fault}: put texts with commas in quotation marks", file=sys.stderr)
+    without = [name in centred for name in shares]
+    drawn[:, without] = 0.5
     found = policy(states, drawn, last)
+    # Without a share the action is the centre, which limits may take away from the median.
+    at_centre = (found.refer == 0)[:, None] & without
+    found = found._replace(action=np.where(at_centre, found.centre, found.action))
+    inputs = [*policy.observations, *shares, *([] if last is None else before)]
+    with np.errstate(over="ignore"):
+        usable = [np.isfinite(states.astype(policy.dtype)), np.abs(drawn - 0.5) <= 0.5]
+        usable += [] if last is None else [~np.isinf(last.astype(policy.dtype))]
+    fine = np.concatenate(usable, axis=1)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")
     out = csv.writer(sys.stdout, lineterminator="\n")
     parts = ("", "_centre", "_low", "_high")
     out.writerow(
@@ -776,7 +919,10 @@ def main(arguments: Any = None) -> None:
     )
     for row in range(len(states)):
         code = int(found.reason[row])
-        cells: list[Any] = [row + 1, int(found.refer[row]), code, "; ".join(reasons(code))]
+        why = "; ".join(reasons(code))
+        wrong = [name for name, good in zip(inputs, fine[row], strict=True) if not good]
+        why += f" ({', '.join(wrong)})" if code == INVALID and wrong else ""
+        cells: list[Any] = [row + 1, int(found.refer[row]), code, why]
         for place in range(len(policy.actions)):
             numbers = (values[row, place] for values in found[:4])
             cells += ["" if np.isnan(one) else f"{one:.9g}" for one in numbers]

@@ -258,11 +258,13 @@ class RoundingBound(Policy):
     def _single(self, end: Any, state: Any) -> tuple[ndarray, ndarray]:
         """Return a sum and how far float32 may be from it, its inward rounding included."""
         total = np.full((len(state[0]), 1), end["constant"])
-        size = np.abs(total)
+        size, flushed = np.abs(total), 2 * _TINY
         for place, factor in end["terms"]:
             product = factor * np.nan_to_num(state[place])
             total, size = total + product, size + np.abs(product)
-        return total, (len(end["terms"]) + 4) * 8 * _UNIT * size + 2 * _TINY
+            # A subnormal number may be read as zero.
+            flushed += _TINY * abs(factor)
+        return total, (len(end["terms"]) + 4) * 8 * _UNIT * size + flushed
 
     def _is_open(self, condition: Any, state: Any) -> ndarray:
         if condition is None:

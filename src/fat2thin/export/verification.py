@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from fat2thin.export.contents import Contents, States, answers_of, from_npz
-from fat2thin.export.folder import FORMAT, FORMAT_VERSION, METADATA, STATES_FILE
+from fat2thin.export.folder import (
+    FORMAT,
+    FORMAT_VERSION,
+    METADATA,
+    STATES_FILE,
+    described,
+    hash_of_metadata,
+)
 from fat2thin.export.formats import FORMATS, WEIGHTS, Unavailable
 from fat2thin.export.portable import INVALID, Answer
 from fat2thin.export.rounding import RoundingBound
@@ -95,6 +102,8 @@ def _checked(name: str, check: Any) -> CheckResult:
 def _describe(metadata: Mapping[str, Any]) -> str:
     if not isinstance(metadata.get("files"), dict) or not isinstance(metadata.get("formats"), dict):
         raise ValueError("it has no files or formats")
+    if metadata.get("sha256") != hash_of_metadata(metadata):
+        raise ValueError("it was changed after it was written")
     if unknown := {*metadata["formats"]} - {*FORMATS}:
         raise ValueError(f"it has unknown formats: {', '.join(map(repr, unknown))}")
     return f"version {metadata.get('fat2thin')}, {', '.join(metadata['formats'])}"
@@ -129,11 +138,10 @@ def _check_weights(
     metadata: Mapping[str, Any], data: Mapping[str, bytes], contents: list[Contents]
 ) -> str:
     found = from_npz(data[WEIGHTS])
-    for name, value in found.hashes().items():
+    for name, value in described(found, metadata["formats"]).items():
         if metadata.get(name) != value:
-            raise ValueError(
-                f"{name} is {value[:16]}..., {METADATA} has {metadata.get(name)!r:.18}"
-            )
+            shown = f"{METADATA} has {metadata.get(name)!r:.60}"
+            raise ValueError(f"{name} is {value!r:.60} by the weights, {shown}")
     contents.append(found)
     return f"hash {metadata['weight_sha256'][:16]}... of the weights, as stated"
 

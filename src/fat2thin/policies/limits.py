@@ -6,6 +6,7 @@ language is that of `limit_language`; names and units are those of the log.
 """
 
 import dataclasses
+import functools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -323,13 +324,18 @@ class Limits(eqx.Module):
         ends = [self._ends(action, holds, state) for action in range(size)]
         low, high, empty, sets = (jnp.stack(part, axis=-1) for part in zip(*ends, strict=True))
         # `sets` has the shape (limits, *rows, action).
-        forbids = [limit.forbids_acting for limit in self.parsed]
-        forbidden = jnp.stack([one & flag for one, flag in zip(holds, forbids, strict=True)], -1)
+        none = jnp.zeros(state.shape[1:], bool)
+        each = [
+            one if limit.forbids_acting else none
+            for one, limit in zip(holds, self.parsed, strict=True)
+        ]
+        forbidden = jnp.stack(each, axis=-1)
+        # Not a reduction of the stack: XLA would take seconds to fold it for many states.
+        anywhere = functools.reduce(jnp.logical_or, each)
         set_end = jnp.moveaxis(jnp.any(sets, axis=-1), 0, -1)
         in_conflict = jnp.moveaxis(jnp.any(sets & empty[None], axis=-1), 0, -1)
         return Interval(
-            low, high, set_end | forbidden, jnp.any(empty, axis=-1), jnp.any(forbidden, axis=-1),
-            in_conflict,
+            low, high, set_end | forbidden, jnp.any(empty, axis=-1), anywhere, in_conflict,
         )  # fmt: skip
 
     def excludes(

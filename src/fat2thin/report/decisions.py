@@ -153,8 +153,7 @@ def _columns(
     )
     columns |= {"distance": found.distance, "disagreement": found.disagreement}
     masks = {"referred": found.referred, **found.because}
-    # An export does not say which limits bind.
-    limits = policy.limits if isinstance(policy, Policy) else None
+    limits = policy.limits
     if limits is not None and found.binding is not None:
         names = limits.names
         bound = (", ".join(itertools.compress(names, row)) for row in found.binding)
