@@ -227,7 +227,8 @@ def test_a_value_gives_sentence_facts_and_tables(run):
         "confounding": None, "estimator": "marginal", "assumption": "all is seen",
         "answerable": True, "verdict": "better", "estimates": (own,),
     }  # fmt: skip
-    answer = worth._answer(open_subject(run), PolicyValue(**given), {"calibration": 0.4})
+    subject = open_subject(run)
+    answer = worth._answer(subject, PolicyValue(**given).to_json(), {"calibration": 0.4})
     assert "a gain of 0.5 points, at least 0.2 points with 90 % confidence" in answer.sentence
     assert "It is better than practice" in answer.sentence
     known = {name: answer.facts[name] for name in ("gain", "gain_low", "gain_high", "calibration")}
@@ -235,7 +236,7 @@ def test_a_value_gives_sentence_facts_and_tables(run):
     assert answer.tables["value"]["policy"]["at least (one-sided 90 %)"] == 0.2
     refused = dataclasses.replace(own, estimate=None, refused="too few rows")
     given["rows"] = refused, practice
-    answer = worth._answer(open_subject(run), PolicyValue(**given), {})
+    answer = worth._answer(subject, PolicyValue(**given).to_json(), {})
     assert answer.sentence == "The log cannot say: too few rows."
 
 

@@ -5,12 +5,13 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from fat2thin import __version__
+from fat2thin.evaluation.held_out import check_fits
 from fat2thin.policies.plain import NotPlainError, plain_policy
 from fat2thin.report.dossier import behaviour, bounds, provenance, referrals, worth
 from fat2thin.report.dossier.answer import QUESTIONS, Answer, plain_numbers
@@ -115,10 +116,12 @@ def make_dossier(
     clock = _Clock(request.minutes, begin)
     with clock.part("reading run and log"):
         subject = open_subject(run, request.log, request.limits)
-    influence, answers, proof = _answers(subject, request, clock)
+        for path in request.against:
+            check_fits(load(path), subject.judged)  # before any work
+    hashes = _hashes(subject)
+    influence, answers, proof = _answers(subject, request, clock, hashes)
     facts = {place: answer.facts for place, answer in enumerate(answers, start=1)}
     findings = judge(facts)
-    hashes = _hashes(subject)
     certificate = twin.with_name(f"{twin.stem}.certificate.json")
     where = os.path.relpath(run.folder, twin.parent)
     if proof is not None:
@@ -167,7 +170,9 @@ class _Found(NamedTuple):
     certificate: Certificate | None
 
 
-def _answers(subject: Subject, request: Request, clock: _Clock) -> _Found:
+def _answers(
+    subject: Subject, request: Request, clock: _Clock, hashes: Mapping[str, str | None]
+) -> _Found:
     """Return the columns that matter most, the answers to all questions, and the certificate."""
     run, folder = subject.run, shlex.quote(str(request.folder))
     with clock.part("asking the policy in every judged state"):
@@ -179,18 +184,20 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> _Found:
         obeying = bounds.limits(subject)
         refusing = referrals.refusals(subject, influence, request.show_cases)
         agreeing = referrals.agreement(subject)
+    commands = [provenance.training_command(run, str(request.folder)), request.command()]
+    with clock.part("checking the log"):
+        made = provenance.origin(subject, hashes, commands)
     with clock.part("certificate"):
         again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
         largest, proof = bounds.largest_dose(
             subject, influence, doing.facts, clock.left * CERTIFYING, again
         )
     with clock.part("values"):
-        others = {path.name: load(path) for path in request.against}
-        again = shlex.join(["fat2thin", "value", str(request.folder)])
-        value = worth.worth(subject, others, clock.left, again)
-    commands = [provenance.training_command(run, str(request.folder)), request.command()]
-    with clock.part("checking the log"):
-        made = provenance.origin(subject, _hashes(subject), commands)
+        words = ["fat2thin", "value", str(request.folder)]
+        words += [request.log] if request.log else []
+        words += ["--against", *map(str, request.against)] if request.against else []
+        words += ["--limits", str(request.limits)] if request.limits else []
+        value = worth.worth(subject, request.limits, request.against, clock.left, shlex.join(words))
     answers = [doing, largest, obeying, value, refusing, agreeing, made]
     return _Found(influence, [*answers, _doubts(subject, answers)], proof)
 

@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from fat2thin.columns import inverse_transform
 from fat2thin.data.operations import episode_lengths
-from fat2thin.report.dossier.answer import Answer, number, percent
+from fat2thin.report.dossier.answer import Answer, joined, number, percent
 from fat2thin.report.dossier.influence import Influence
 from fat2thin.report.dossier.subject import Subject
 from fat2thin.tables import Table
@@ -25,24 +25,20 @@ def describe(subject: Subject, influence: Influence) -> Answer:
     actions = policy.action_columns
     table, picture = _typical(subject, influence)
     facts: dict[str, Any] = {"judged_states": subject.judged.rows}
-    doses, acts = [], bands.acts
-    for place, column in enumerate(actions):
-        low, high, done = bands.low[acts, place], bands.high[acts, place], bands.logged[:, place]
-        middle = (low + high) / 2.0
-        if not middle.size:
-            continue
-        inner = np.quantile(middle, _TAILS)
-        was = np.quantile(done, _TAILS)
-        width = float(np.mean(high - low))
-        doses.append(
-            f"{column.name} between {number(inner[0])} and {number(inner[1], column.unit)} at the "
-            f"centre of its band, which is {number(width, column.unit)} wide on average; what was "
-            f"done lay between {number(was[0])} and {number(was[1], column.unit)}"
-        )
     facts |= _shares(subject)
+    doses, acts = [], bands.acts
+    for place, column in enumerate(actions if acts.any() else ()):
+        low, high, done = bands.low[acts, place], bands.high[acts, place], bands.logged[:, place]
+        inner, was = (np.quantile(of, _TAILS) for of in ((low + high) / 2.0, done))
+        doses.append(
+            f"For {column.name}, the centre of its band lies between {number(inner[0])} and "
+            f"{number(inner[1], column.unit)} in nine of ten of these, and the band is "
+            f"{number(float(np.mean(high - low)), column.unit)} wide on average. What was given "
+            f"lay between {number(was[0])} and {number(was[1], column.unit)} in nine of ten steps."
+        )
     sentence = (
-        f"In nine of ten states on which it was judged, it gives {'; '.join(doses)} in nine of ten "
-        f"steps. Its bands contain {percent(facts['inside'])} of the logged actions."
+        f"It decides in {percent(acts.mean())} of the states on which it was judged. "
+        f"{' '.join(doses)} Its bands contain {percent(facts['inside'])} of the logged actions."
         if doses
         else "It refers every state on which it was judged, so it gives nothing."
     )
@@ -77,9 +73,9 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
     columns = influence.most(SHOWN_COLUMNS)
     rows = []
     for count, place in enumerate(chosen.tolist(), start=1):
-        row: dict[str, Any] = {"state": f"{count}"}
-        for column in columns:
-            row[policy.observation_columns[column].label] = float(states[place, column])
+        labels = (policy.observation_columns[column].label for column in columns)
+        state = dict(zip(labels, states[place, columns].tolist(), strict=True))
+        row = joined({"state": f"{count}"}, state)
         for action, label in enumerate(column.label for column in policy.action_columns):
             row |= {
                 f"{label}: lowest": low[place, action], f"{label}: centre": middle[place, action],
@@ -100,7 +96,7 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
         "kind": "bands",
         "actions": [column.label for column in policy.action_columns],
         "box": [[float(end[0]), float(end[1])] for end in zip(*box, strict=True)],
-        "names": [row["state"] for row in rows],
+        "names": [str(count + 1) for count in range(len(rows))],
         "low": low[chosen], "centre": middle[chosen], "high": high[chosen],
         "mean": done["mean"][chosen], "from": done["low"][chosen], "to": done["high"][chosen],
     }  # fmt: skip

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
-from fat2thin.report.dossier.answer import Answer, NotRun, number, percent
+from fat2thin.data import Dataset
+from fat2thin.data.operations import episode_lengths
+from fat2thin.report.dossier.answer import Answer, NotRun, joined, number, percent
+from fat2thin.report.dossier.behaviour import FEWEST_EPISODES
 from fat2thin.report.dossier.influence import Influence
-from fat2thin.report.dossier.subject import Subject
+from fat2thin.report.dossier.subject import Subject, outward
 from fat2thin.safety.by_column import table as certified_table
 from fat2thin.safety.certify import Certificate, certify
 from fat2thin.safety.ends import NotCertified
@@ -20,6 +24,7 @@ MOST_SECONDS = 60.0  # of a proof, however much time is left
 GAP = 0.05  # a proof ends where bounds and worst doses found differ by this share of the range
 TABLED = 2  # columns that have a table of bounds: those that move the band most
 WORTH_SAYING = 0.02  # difference of bounds between ranges, as a share of the box, for the sentence
+DIGITS = 4  # of bounds in tables, which are rounded outward
 FEW_VALUES = 6  # values of a column up to which each has its own line
 
 
@@ -119,8 +124,8 @@ def _largest(subject: Subject, found: Mapping[str, Any], made: Certificate | Non
         ends = [found.get(name) for name in ("smallest_found", "largest_found")]
         row: dict[str, Any] = {"action": column.label}
         if made is not None:
-            row["proven: never below"] = float(made.low[place])
-            row["proven: never above"] = float(made.high[place])
+            row["proven: never below"] = outward(float(made.low[place]), -1, DIGITS)
+            row["proven: never above"] = outward(float(made.high[place]), 1, DIGITS)
         row |= {
             f"judged states: {name}": None if one is None else float(one[place])
             for name, one in zip(("lowest", "highest"), ends, strict=True)
@@ -136,9 +141,11 @@ def _where(subject: Subject, made: Certificate) -> Table | None:
     for name, (_, highest) in made.worst.items():
         if highest is None:
             continue
-        labels = {column.name: column.label for column in subject.policy.observation_columns}
-        row: dict[str, Any] = {"highest found of": name, "dose": highest.value}
-        rows.append(row | {labels.get(key, key): value for key, value in highest.state.items()})
+        columns = subject.policy.observation_columns, subject.policy.action_columns
+        labels, actions = ({one.name: one.label for one in kind} for kind in columns)
+        row: dict[str, Any] = {"largest dose of": actions.get(name, name), "dose": highest.value}
+        state = {labels.get(key, key): value for key, value in highest.state.items()}
+        rows.append(joined(row, state))
     note = "a state that the search made up, not a patient"
     return Table("where the largest dose was found", tuple(rows), (note,)) if rows else None
 
@@ -161,10 +168,9 @@ def _by_column(
     """
     column = subject.policy.observation_columns[place]
     values = np.asarray(subject.log.observation[:, place], np.float64)
-    distinct = np.unique(values)
     parts: list[Any]
-    if len(distinct) <= FEW_VALUES:
-        parts = distinct.tolist()
+    if (shared := _shared_values(values, subject.log)) is not None:
+        parts = shared
     else:
         cuts = [float(f"{one:.3g}") for one in np.quantile(values, (0.25, 0.5, 0.75))]
         ends = np.unique([subject.ranges[place][0], *cuts, subject.ranges[place][1]]).tolist()
@@ -187,14 +193,16 @@ def _by_column(
             _float(row[name]) for name in ("never_below", "never_above", "highest_found")
         )
         if low is not None and high is not None:
-            low = max(low, float(whole.low[dimension]))
-            high = min(high, float(whole.high[dimension]))
+            low = outward(max(low, float(whole.low[dimension])), -1, DIGITS)
+            high = outward(min(high, float(whole.high[dimension])), 1, DIGITS)
         never = low, high, worst
-        shown = {column.label: row[column.name], "action": label}
-        rows.append(
-            {**shown, "proven: never below": never[0], "proven: never above": never[1],
-             "highest found": never[2]}
-        )  # fmt: skip
+        proven = {
+            "action": label, "proven: never below": never[0], "proven: never above": never[1],
+            "highest found": never[2],
+        }  # fmt: skip
+        # The column comes first.
+        heading = joined(proven, {column.label: row[column.name]}).popitem()
+        rows.append(dict([heading]) | proven)
         if action == actions[0].name:
             for name, value in zip(
                 ("names", "low", "high", "found"), (row[column.name], *never), strict=True
@@ -216,6 +224,16 @@ def _by_column(
         column.name, table,
         {"kind": "ranges", "x_label": column.label, "y_label": actions[0].label, **picture}, words,
     )  # fmt: skip
+
+
+def _shared_values(values: ndarray, log: Dataset) -> list[float] | None:
+    """Return the values of a column if they are few, and none is that of a few patients only."""
+    distinct, which = np.unique(values, return_inverse=True)
+    if len(distinct) > FEW_VALUES:
+        return None
+    episode = np.repeat(np.arange(log.episode_start.size), episode_lengths(log))
+    episodes = np.bincount(np.unique(np.stack([which, episode]), axis=1)[0])
+    return distinct.tolist() if episodes.min() >= FEWEST_EPISODES else None
 
 
 def _float(text: str) -> float | None:

@@ -26,6 +26,7 @@ _PATIENT = """<section class="patient" aria-labelledby="patient-title">
 <div class="inputs" id="patient-inputs"></div>
 <div class="buttons"><button type="button" id="patient-reset">Median patient</button></div>
 <div class="panels" id="patient-plots"></div>
+<div class="key" id="patient-key"></div>
 <div class="scroll"><table id="patient-table"></table></div>
 <div class="data" id="patient-data"></div>
 <p class="note" id="patient-note"></p>
@@ -67,7 +68,8 @@ def _verdict(content: Mapping[str, Any]) -> str:
             f'<li class="{look}"><span class="state">{sign} {html.escape(one["state"])}</span>'
             f'<span>{html.escape(one["rule"])} <a href="#q{one["question"]}">(question '
             f"{one['question']})</a></span>"
-            f'<span class="measured">Measured: {html.escape(one["measured"])}.</span>'
+            f'<span class="measured">{"Why" if look == "unknown" else "Measured"}: '
+            f"{html.escape(one['measured'])}.</span>"
             f'<span class="why">{html.escape(one["why"])}</span></li>'
         )
     return (
@@ -136,11 +138,12 @@ def _cell(value: Any) -> str:
 
 
 def _footer(content: Mapping[str, Any], digest: str) -> str:
-    took = sum(content["seconds"].values())
+    took, budget = sum(content["seconds"].values()), content["budget_minutes"]
+    late = ", which the parts that always run exceeded" if took > 60.0 * budget else ""
     return (
         f"Made by fat2thin {html.escape(content['version'])} with <code>"
-        f"{html.escape(content['command'])}</code> in {took:.0f} s of at most "
-        f"{content['budget_minutes']:g} minutes. The JSON file beside this page has every number "
-        f"with all digits; its SHA-256 is <code>{digest}</code>, and <code>fat2thin verify</code> "
+        f"{html.escape(content['command'])}</code> in {took:.0f} s; the limit was "
+        f"{60.0 * budget:.3g} s{late}. The JSON file beside this page has every number with all "
+        f"digits; its SHA-256 is <code>{digest}</code>, and <code>fat2thin verify</code> "
         "checks that both, the run and the log still belong together."
     )

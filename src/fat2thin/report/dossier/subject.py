@@ -69,7 +69,7 @@ class Subject:
         """
         low, high = data.dataset.extremes(self.log.observation)
         return tuple(
-            (_outward(a, -1), _outward(b, 1))
+            (outward(a, -1), outward(b, 1))
             for a, b in zip(low.tolist(), high.tolist(), strict=True)
         )
 
@@ -162,11 +162,11 @@ def _load(run: Run, name: str, given: bool) -> Dataset:
         raise ValueError(f"{name} cannot be read: {error.strerror or error}{way}") from error
 
 
-def _outward(value: float, side: int) -> float:
-    """Return a number of three digits that is not below (side 1) or not above (−1) the value."""
+def outward(value: float, side: int, digits: int = 3) -> float:
+    """Return a number of few digits that is not below (side 1) or not above (−1) the value."""
     if not value:
         return 0.0
     exact = decimal.Decimal(value)
-    last = decimal.Decimal(1).scaleb(exact.adjusted() - 2)
+    last = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
     rounding = decimal.ROUND_CEILING if side > 0 else decimal.ROUND_FLOOR
     return float(exact.quantize(last, rounding))

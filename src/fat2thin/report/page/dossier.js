@@ -7,7 +7,7 @@ function numberOf(value) {
 // A button below every table that saves it with all digits.
 function startTables() {
   for (const host of document.querySelectorAll("[data-table]")) {
-    const [answer, name] = host.dataset.table.split("/");
+    const [answer, name] = host.dataset.table.split(/\/(.*)/s); // a column's name may have a slash
     const { rows } = answer === "verdict" ? { rows: found.dossier.findings } : found.dossier.answers[Number(answer)].tables[name];
     const headings = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     host.append(saveButton(`${name}.csv`, () => [headings, rows.map((row) => headings.map((heading) => numberOf(row[heading])))]));
@@ -38,6 +38,7 @@ function labelled(node, text) {
   node.setAttribute("aria-label", text);
   node.setAttribute("tabindex", "0");
   node.setAttribute("role", "img");
+  node.ownerSVGElement.setAttribute("role", "group"); // the parts of an image cannot have names
   return node;
 }
 
@@ -50,12 +51,13 @@ function drawBands(host, { actions, box, names, low, centre, high, mean, from, t
     const reach = [Math.min(...every), Math.max(...every)];
     const margin = 0.06 * (reach[1] - reach[0] || 1);
     const plot = new Plot(panels[i], {
-      x: [0.4, names.length + 0.6], y: [reach[0] - margin, reach[1] + margin], xLabel: "typical state", yLabel: label, height: 300,
+      x: [0.4, names.length + 0.6], y: [reach[0] - margin, reach[1] + margin], xTicks: [], xLabel: "typical state", yLabel: label, height: 300,
       label: `bands of ${label} in ${names.length} typical states, from ${words(Math.min(...low.map((row) => row[i])), 3)} to ${words(Math.max(...high.map((row) => row[i])), 3)}`,
     });
     for (const edge of [bottom, top]) plot.horizontal(edge, "edge");
     names.forEach((name, k) => {
       const x = plot.px(k + 1);
+      plot.text(x, plot.bottom + 17, name, "middle");
       const [l, c, h] = [low[k][i], centre[k][i], high[k][i]];
       if (c !== null) {
         const bar = shape("rect", { x: x - 9, width: 9, y: plot.py(h), height: Math.max(plot.py(l) - plot.py(h), 1.5), class: "band" }, plot.over);

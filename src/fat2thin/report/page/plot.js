@@ -185,13 +185,14 @@ function swatch(kind, colour, dash = "") {
     inside: () => shape("path", { d: "M14 1V11", fill: "none", "stroke-width": 2 }, svg),
     outside: () => shape("path", { d: "M10 2L18 10M10 10L18 2", fill: "none", "stroke-width": 2 }, svg),
     area: () => shape("rect", { width: 28, height: 12, "fill-opacity": 0.3 }, svg),
+    solid: () => shape("rect", { width: 28, height: 9, y: 1.5 }, svg),
     zero: () => shape("rect", { width: 28, height: 12, class: "zero" }, svg),
     edge: () => shape("path", { d: "M14 0V12", class: "edge" }, svg),
     dense: () => shape("rect", { width: 28, height: 12, class: "density", "fill-opacity": 0.5 }, svg),
     refer: () => shape("rect", { width: 28, height: 12, class: "referred" }, svg),
   };
   const node = drawings[kind]();
-  if (kind === "area") node.style.fill = colour;
+  if (kind === "area" || kind === "solid") node.style.fill = colour;
   else if (colour) node.style.stroke = colour;
   return svg;
 }
