@@ -46,15 +46,16 @@ def refusals(subject: Subject, influence: Influence, show_cases: bool) -> Answer
     )
     sentence += f"; the most frequent reason is: {most}." if most else "."
     coverage = subject.policy.referral.coverage
-    # Of the shares with the same distance, the smallest: few episodes cannot calibrate the others.
-    distances, first = np.unique(coverage.thresholds, return_index=True)
-    covered = float(np.interp(coverage.threshold, distances, np.asarray(coverage.levels)[first]))
+    parts = counted(coverage.episodes, "episode")
+    if subject.log.episode_start.size == 1:
+        parts = f"{coverage.episodes} parts of the only episode"
     how = (
         f"Every one of the {log.rows:,} states of {subject.whose} was decided. A state outside the "
-        f"log is farther from it than {percent(covered)} of new states like those of the log, by a "
-        f"threshold that was calibrated on {counted(coverage.episodes, 'episode')}; at most "
-        f"{percent(1 - covered)} of such states are referred for that reason. Intervals are "
-        "bootstrap intervals over episodes; one episode has none."
+        f"log is farther from it than {percent(coverage.share)} of new states like those of the "
+        f"log, by a threshold that was calibrated on {parts}; at "
+        f"most {percent(1 - coverage.share)} of such states are referred for that reason. "
+        "Intervals are bootstrap intervals over episodes, or exact ones of as many episodes where "
+        "no state or every state is referred; one episode has none."
     )
     tables = {"referrals": Table("referrals by reason", tuple(rows))}
     if (cases := _typical_cases(subject, influence)) is not None:
@@ -170,10 +171,11 @@ def agreement(subject: Subject) -> Answer:
     if overlap:
         disjoint = apart & (distance <= thresholds.disagreement)
         facts["no_action_in_common"] = float(disjoint.mean())
-        sentence += (
-            f" In {percent(facts['no_action_in_common'])} of the states their centres are close "
-            "enough, but their bands have no action in common."
-        )
+        if disjoint.any():
+            sentence += (
+                f" In {percent(facts['no_action_in_common'])} of the states their centres are "
+                "close enough, but their bands have no action in common."
+            )
     how = (
         f"In each of the {log.rows:,} states of {subject.whose}, seeds agree if the centres of no "
         f"two bands are farther apart than {percent(thresholds.disagreement)} of the action box"

@@ -57,7 +57,7 @@ def _unknown(facts: dict[str, Any], why: str, command: str) -> Answer:
 def _answer(subject: Subject, found: Mapping[str, Any], facts: dict[str, Any]) -> Answer:
     """Return the answer that the fields of a `PolicyValue` give."""
     unit = found["reward_unit"] or "reward"
-    level = f"{100 * found['confidence']:g} %"
+    level, steps = f"{100 * found['confidence']:g} %", counted(found["horizon"], "step")
     rows = found["rows"]
     own, practice = rows[0], next(row for row in rows if row["kind"] == "practice")
     if own["refused"] is not None:
@@ -66,7 +66,7 @@ def _answer(subject: Subject, found: Mapping[str, Any], facts: dict[str, Any]) -
         gain = number(own["difference"], unit)
         sentence = (
             f"It is worth {number(own['estimate'], unit)} "
-            f"({interval(own['low'], own['high'], unit, level)}) over {found['horizon']} steps, "
+            f"({interval(own['low'], own['high'], unit, level)}) over {steps}, "
             f"and current practice {number(practice['estimate'], unit)} "
             f"({interval(practice['low'], practice['high'], unit, level)}): a gain of {gain}, at "
             f"least {number(own['difference_bound'], unit)} with {level} confidence (one-sided). "
@@ -94,9 +94,9 @@ def _answer(subject: Subject, found: Mapping[str, Any], facts: dict[str, Any]) -
     )  # fmt: skip
     assumption = found["assumption"]
     how = (
-        f"Discounted by {found['discount']:g} per step, over {found['horizon']} steps from the "
-        f"first states of {counted(found['episodes'], 'episode')} ({found['steps']:,} steps) that "
-        f"no update saw. The difference to practice is on the same episodes. Intervals are "
+        f"Discounted by {found['discount']:g} per step, over {steps} from the first states of "
+        f"{counted(found['episodes'], 'episode')} ({counted(found['steps'], 'step')}) that no "
+        f"update saw. The difference to practice is on the same episodes. Intervals are "
         f"{found['interval']}. Assumption: {assumption}. The rewards allow values from "
         f"{number(found['allowed'][0])} to {number(found['allowed'][1], unit)}."
     )
@@ -108,7 +108,7 @@ def _answer(subject: Subject, found: Mapping[str, Any], facts: dict[str, Any]) -
     }  # fmt: skip
     known = [row for row in rows if row["estimate"] is not None]
     picture = {
-        "kind": "intervals", "x_label": f"discounted {unit} over {found['horizon']} steps",
+        "kind": "intervals", "x_label": f"discounted {unit} over {steps}",
         "level": level, "names": [row["name"] for row in known],
         "value": [row["estimate"] for row in known],
         "low": [row["low"] for row in known], "high": [row["high"] for row in known],
