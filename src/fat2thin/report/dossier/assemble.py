@@ -205,7 +205,9 @@ def _answers(
 def _doubts(subject: Subject, answers: Sequence[Answer]) -> Answer:
     missing = [(place, one) for place, answer in enumerate(answers, 1) for one in answer.not_run]
     assumptions = [text for answer in answers for text in answer.facts.get("assumptions", ())]
-    return provenance.doubts(subject, assumptions, missing, subject.remarks)
+    found = answers[-1].tables.get("log_check")
+    of_log = [f"in the log, {row['finding']}" for row in found.rows] if found else []
+    return provenance.doubts(subject, assumptions, missing, of_log)
 
 
 def _hashes(subject: Subject) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from numpy import ndarray
 from fat2thin.columns import inverse_transform
 from fat2thin.data.operations import episode_lengths
 from fat2thin.report.dossier.answer import Answer, joined, number, percent
-from fat2thin.report.dossier.influence import Influence
+from fat2thin.report.dossier.influence import ROUNDING, Influence
 from fat2thin.report.dossier.subject import Subject
 from fat2thin.tables import Table
 
@@ -62,7 +62,9 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
     policy = subject.policy
     coverage = policy.referral.coverage
     placed = coverage.mixture([0]).centres
-    states = inverse_transform(placed, coverage.transforms)
+    states = np.asarray(inverse_transform(placed, coverage.transforms), np.float64)
+    span = np.ptp(np.asarray(subject.ranges), axis=1)
+    states[np.abs(states) < ROUNDING * span] = 0.0  # a mean of categories, say
     found = policy.decide(states, last=None)
     low, high = (np.array(end, np.float64) for end in policy.support(states, None))
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fat2thin.report.dossier.answer import number
 from fat2thin.report.dossier.verdict import ATTENTION, FAILS, HOLDS, LOOK, NOT_USABLE, READY
 from fat2thin.report.html_page import filled
 
+LONG = 30  # characters of a cell from which on its column wraps
 _SCRIPTS = ("laws.js", "limits.js", "plot.js", "patient.js", "dossier.js")
 _STYLES = ("page.css", "dossier.css")
 _LOOKS = {READY: "ready", LOOK: "look", NOT_USABLE: "bad"}
@@ -69,7 +71,7 @@ def _verdict(content: Mapping[str, Any]) -> str:
             f'<span>{html.escape(one["rule"])} <a href="#q{one["question"]}">(question '
             f"{one['question']})</a></span>"
             f'<span class="measured">{"Why" if look == "unknown" else "Measured"}: '
-            f"{html.escape(one['measured'])}.</span>"
+            f"{_words(one['measured'])}.</span>"
             f'<span class="why">{html.escape(one["why"])}</span></li>'
         )
     return (
@@ -84,11 +86,11 @@ def _answer(place: int, answer: Mapping[str, Any]) -> str:
     parts = [
         f'<section id="q{place}" aria-labelledby="q{place}-title">',
         f'<h2 id="q{place}-title">{place}. {html.escape(answer["question"])}</h2>',
-        f'<p class="answer">{html.escape(answer["sentence"])}</p>',
+        f'<p class="answer">{_words(answer["sentence"])}</p>',
     ]
     parts += [
         f'<div class="not-run"><strong>Not run:</strong> {html.escape(one["what"])}, because '
-        f"{html.escape(one['why'])}. To run it: <code>{html.escape(one['command'])}</code></div>"
+        f"{_words(one['why'])}. To run it: <code>{html.escape(one['command'])}</code></div>"
         for one in answer["not_run"]
     ]
     if answer["picture"]:
@@ -97,7 +99,7 @@ def _answer(place: int, answer: Mapping[str, Any]) -> str:
     if place == 1:
         parts.append(_PATIENT)
     parts.append(
-        f'<p class="how"><strong>How we know.</strong> {html.escape(answer["how"])}</p></section>'
+        f'<p class="how"><strong>How we know.</strong> {_words(answer["how"])}</p></section>'
     )
     return "\n".join(parts)
 
@@ -105,10 +107,7 @@ def _answer(place: int, answer: Mapping[str, Any]) -> str:
 def _table(place: int, name: str, table: Mapping[str, Any]) -> str:
     rows: Sequence[Mapping[str, Any]] = table["rows"]
     headings = [*dict.fromkeys(heading for row in rows for heading in row)]
-    kinds = {
-        heading: "text" if any(isinstance(row.get(heading), str) for row in rows) else "number"
-        for heading in headings
-    }
+    kinds = {heading: _kind([row.get(heading) for row in rows]) for heading in headings}
     head = "".join(
         f'<th scope="col" class="{kinds[heading]}">{html.escape(heading)}</th>'
         for heading in headings
@@ -119,12 +118,25 @@ def _table(place: int, name: str, table: Mapping[str, Any]) -> str:
         + "</tr>"
         for row in rows
     )
-    notes = "".join(f'<p class="note">{html.escape(note)}</p>' for note in table["notes"])
+    notes = "".join(f'<p class="note">{_words(note)}</p>' for note in table["notes"])
     return (
         f'<div class="wide-table"><table><caption>{html.escape(table["title"])}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
         f'<div class="data" data-table="{place - 1}/{html.escape(name)}"></div>'
     )
+
+
+def _kind(cells: Sequence[Any]) -> str:
+    """Return the class of a column: numbers, words that stay whole, or long texts that wrap."""
+    texts = [one for one in cells if isinstance(one, str)]
+    if not texts:
+        return "number"
+    return "long" if max(map(len, texts)) > LONG else "text"
+
+
+def _words(text: str) -> str:
+    """Return text as markup; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _cell(value: Any) -> str:
@@ -134,7 +146,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return html.escape(number(value, digits=4) if isinstance(value, float) else str(value))
+    return html.escape(number(value, digits=4)) if isinstance(value, float) else _words(str(value))
 
 
 def _footer(content: Mapping[str, Any], digest: str) -> str:

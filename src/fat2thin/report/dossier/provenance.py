@@ -111,14 +111,14 @@ def training_warnings(run: Run) -> list[str]:
 
 def doubts(
     subject: Subject, assumptions: Sequence[str], missing: Sequence[tuple[int, NotRun]],
-    remarks: Sequence[str],
+    of_log: Sequence[str],
 ) -> Answer:  # fmt: skip
     """Return the answer to the last question: warnings, assumptions and what was not tested.
 
     `assumptions` are those of the parts that were run, `missing` the parts that were not, and
-    `remarks` what the judgement of this dossier itself found.
+    `of_log` what the check of the log warned of.
     """
-    warnings = training_warnings(subject.run)
+    warnings, remarks = training_warnings(subject.run), (*subject.remarks, *of_log)
     every = (*ASSUMPTIONS, *assumptions)
     tested = [f"{one.what}: {one.why}" for _, one in missing]
     tested.append("the policy was never tried: nothing here was measured on the real system")
@@ -136,7 +136,7 @@ def doubts(
         f"{counted(len(tested), 'thing')} {'was' if len(tested) == 1 else 'were'} not tested."
     )
     how = (
-        "Warnings come from training, from the rules above, and from the parts of this page. "
+        "Warnings come from training, from choosing the episodes, and from the check of the log. "
         "Assumptions are those of the methods that were used."
     )
     facts = {

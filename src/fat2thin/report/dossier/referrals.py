@@ -190,7 +190,7 @@ def agreement(subject: Subject) -> Answer:
     picture = {
         "kind": "histogram", "edges": 100 * edges, "counts": 100 * counts / max(known.size, 1),
         "threshold": 100 * thresholds.disagreement,
-        "x_label": "distance between the centres of two seeds (% of the action box)",
+        "x_label": "distance between seeds (% of the action box)",
         "y_label": "states (%)",
     }  # fmt: skip
     tables = {"disagreement": Table("distance between seeds", rows), "seeds": _per_seed(subject)}

@@ -140,11 +140,10 @@ def _gain_words(found: Found) -> str:
 
 
 def _carried_words(found: Found) -> str:
-    action = f" of {found['carried_action']}" if found["carried_action"] else ""
     return (
         f"its bands contain {percent(found['covered'])} of the logged steps, and "
-        f"{percent(found['carried'])} of everything{action} that was given above the lowest logged "
-        f"dose: {number(found['proportion'])} of its share"
+        f"{percent(found['carried'])} of the total {found['carried_action'] or 'dose'} given, "
+        f"counted from the lowest logged one: {number(found['proportion'])} of its share"
     )
 
 
@@ -179,7 +178,7 @@ RULES = (
         "its bands contain no logged action",
     ),
     Rule(
-        "Its values stay within what the rewards allow",
+        "Its learned values (Q) stay within what the rewards allow",
         4, _at_least("possible", POSSIBLE, HARDLY_POSSIBLE),
         _share("{} of the judged states, all seeds together", "possible"),
         f"At least {percent(POSSIBLE)} of the states; the rule fails below "
@@ -243,7 +242,7 @@ RULES = (
         NO_DOSE,
     ),
     Rule(
-        "Its Q predicts the returns that followed",
+        "Its learned values (Q) predict the returns that followed",
         4, _at_least("calibration", LEAST_CALIBRATION),
         lambda found: f"correlation {number(found['calibration'])} on held-out steps",
         f"At least {LEAST_CALIBRATION:g}. A Q that does not predict cannot rank doses.",

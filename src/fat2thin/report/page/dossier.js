@@ -127,7 +127,7 @@ function drawMap(host, map) {
     cover.setAttribute("data-tip", `${map.x_label} ${words(map.x[i], 3)}, ${map.y_label} ${words(map.y[j], 3)}: ${map.referred[j][i] || dose === null ? "referred" : `centre ${words(dose, 3)}, ${map.dose_label}`}`);
   });
   host.append(legendOf([
-    ["dense", null, "darker: more logged states (other columns typical)"],
+    ["dense", null, "stronger: more logged states (other columns typical)"],
     ["refer", null, "referred to a person"],
     ["line", "var(--soft)", "range of the log", "2 3"],
   ]));
@@ -186,6 +186,11 @@ function drawPictures() {
   });
 }
 
+function drawAll() {
+  drawPictures();
+  if (typeof found.policy !== "string") drawPatient();
+}
+
 const found = JSON.parse(byId("found").textContent);
 
 function start() {
@@ -197,9 +202,15 @@ function start() {
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;
     width = window.innerWidth;
-    drawPictures();
-    if (typeof found.policy !== "string") drawPatient();
+    drawAll();
   });
+  // Paper is narrower than most screens: drawn for it, letters keep their size.
+  for (const [event, paper] of [["beforeprint", true], ["afterprint", false]]) {
+    window.addEventListener(event, () => {
+      document.body.classList.toggle("paper", paper);
+      drawAll();
+    });
+  }
 }
 
 start();

@@ -48,6 +48,15 @@ function ticks(low, high, count) {
   return found.map((value) => Number(value.toPrecision(10)));
 }
 
+// Cut a label that is longer than its room; the whole one is beside the pointer.
+function shorten(node, room) {
+  const whole = node.textContent;
+  for (let left = whole.length; left > 1 && node.getComputedTextLength() > room; left -= 1) {
+    node.textContent = `${whole.slice(0, left - 1).trimEnd()}…`;
+  }
+  if (node.textContent !== whole) shape("title", {}, node).textContent = whole;
+}
+
 let clipCount = 0;
 
 // Create all panels before drawing, since their widths are final only then.
@@ -105,8 +114,10 @@ class Plot {
       const atEnd = x > this.right - 3.5 * text.length;
       this.text(atEnd ? this.right + 8 : x, this.bottom + 17, text, atEnd ? "end" : "middle");
     }
-    this.text((this.left + this.right) / 2, this.height - 7, xLabel || "", "middle");
+    const below = this.text((this.left + this.right) / 2, this.height - 7, xLabel || "", "middle");
+    shorten(below, this.right - this.left + 12);
     const up = this.text(13, (this.top + this.bottom) / 2, yLabel || "", "middle");
+    shorten(up, this.bottom - this.top + 8);
     up.setAttribute("transform", `rotate(-90 13 ${(this.top + this.bottom) / 2})`);
   }
 
