@@ -16,7 +16,7 @@ from fat2thin.cli.main import main
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.evaluation.value import PolicyValue, value
 from fat2thin.evaluation.value_rows import ValueRow
-from fat2thin.report.dossier import assemble, bounds, provenance, worth
+from fat2thin.report.dossier import assemble, behaviour, bounds, provenance, worth
 from fat2thin.report.dossier.answer import QUESTIONS, number, percent, plain_numbers
 from fat2thin.report.dossier.assemble import Request, make_dossier
 from fat2thin.report.dossier.behaviour import describe
@@ -86,8 +86,9 @@ def test_columns_are_ranked_by_how_far_each_alone_moves_the_band(run):
     found = measure_influence(subject)
     rows = np.unique(np.linspace(0, subject.judged.rows - 1, 200).astype(int))
     states = np.asarray(subject.judged.observation[rows])
+    # Few held-out episodes may all have the same value, so the levels are those of the whole log.
     values = np.quantile(
-        subject.judged.observation[:, 0], np.linspace(0.05, 0.95, 9), method="nearest"
+        subject.log.observation[:, 0], np.linspace(0.05, 0.95, 9), method="nearest"
     )
     ends = []
     for one in values:
@@ -312,6 +313,27 @@ def test_a_policy_that_cannot_give_the_large_doses_does_not_carry_what_was_given
     vars(subject)["bands"] = dataclasses.replace(bands, logged=logged, low=low, high=high)
     facts = describe(subject, influence).facts
     assert facts["inside"] < 0.15 and facts["proportion"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_doses_at_the_end_of_a_band_are_inside_in_spite_of_rounding(run):
+    """Regression: a policy that gave next to nothing had an unknown share of what was given."""
+    subject = open_subject(run)
+    influence = measure_influence(subject)
+    logged = np.zeros((subject.judged.rows, 1))
+    logged[::10] = 2.0
+    low, high = np.full_like(logged, 2e-10), np.full_like(logged, 0.003)
+    bands = dataclasses.replace(subject.bands, logged=logged, low=low, high=high)
+    vars(subject)["bands"] = bands
+    facts = describe(subject, influence).facts
+    assert facts["inside"] == pytest.approx(0.9, abs=0.01) and facts["proportion"] == 0.0
+    # Bands without any logged dose carry nothing, if there are enough of them to say.
+    vars(subject)["bands"] = dataclasses.replace(bands, low=low + 1.0, high=high + 1.0)
+    assert bands.acts.sum() >= behaviour.ENOUGH
+    assert describe(subject, influence).facts["proportion"] == 0.0
+    decision = dataclasses.replace(bands.decision, referred=np.arange(len(logged)) > 50)
+    few = dataclasses.replace(bands, low=low + 1.0, high=high + 1.0, decision=decision)
+    vars(subject)["bands"] = few
+    assert np.isnan(describe(subject, influence).facts["proportion"])
 
 
 @pytest.mark.parametrize(

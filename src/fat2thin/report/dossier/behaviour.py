@@ -8,14 +8,17 @@ from numpy import ndarray
 from fat2thin.columns import inverse_transform
 from fat2thin.data.operations import episode_lengths
 from fat2thin.report.dossier.answer import Answer, joined, number, percent
-from fat2thin.report.dossier.influence import ROUNDING, Influence
-from fat2thin.report.dossier.subject import Subject
+from fat2thin.report.dossier.influence import Influence
+from fat2thin.report.dossier.subject import ROUNDING, Subject
 from fat2thin.tables import Table
 
 TYPICAL = 8  # states that are shown
 SHOWN_COLUMNS = 6  # columns of a state that are shown: those that move the band most
 FEWEST_ROWS, FEWEST_EPISODES = 20, 3
 """Of a group of logged steps whose numbers may be shown."""
+ENOUGH = 100
+"""Decisions of which none has the logged dose in its band only if the policy does something else:
+where one in ten has, the chance of none is 3e-5."""
 _TAILS = (0.05, 0.95)
 
 
@@ -155,10 +158,12 @@ def _shares(subject: Subject) -> dict[str, Any]:
     # Of doses that were left out at random, as large a share as of the steps.
     with np.errstate(divide="ignore", invalid="ignore"):
         proportion = np.where(total > 0, carried / covered, 1.0)
+    if acts.sum() >= ENOUGH:  # a band without any logged action leaves out all doses
+        proportion = np.where((total > 0) & (covered == 0), 0.0, proportion)
     middle = (low + high) / 2.0
     spread = np.diff(np.quantile(bands.logged, _TAILS, axis=0), axis=0)[0]
     moved = np.diff(np.quantile(middle, _TAILS, axis=0), axis=0)[0]
-    tiny = 1e-6 * width
+    tiny = ROUNDING * width
     at_edge = ((low <= box[0] + tiny) | (high >= box[1] - tiny)).mean(axis=0)
     beyond = ((low < range_low - tiny) | (high > range_high + tiny)).mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):

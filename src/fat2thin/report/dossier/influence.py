@@ -6,13 +6,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from fat2thin.report.dossier.subject import Subject
+from fat2thin.report.dossier.subject import ROUNDING, Subject
 from fat2thin.tables import Table
 
 STATES = 200  # logged states in which columns are changed
 LEVELS = np.linspace(0.05, 0.95, 9)
 """Quantiles of the logged values that a column is set to: not its extremes."""
-ROUNDING = 1e-6  # of the box: smaller movements are rounding of float32
 _SHOWN = 12
 
 

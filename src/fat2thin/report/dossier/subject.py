@@ -26,6 +26,10 @@ MOST_ROWS = 100_000
 """Rows on which a policy is judged; of a longer log, whole episodes are drawn."""
 
 
+ROUNDING = 1e-6
+"""Share of the action box that is rounding of float32."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Subject:
     """A run and the logs that belong to it."""
@@ -83,6 +87,9 @@ class Bands:
     """Lowest possible action; nan where the state is referred."""
     high: Float[ndarray, "rows action"]
     logged: Float[ndarray, "rows action"]
+    rounding: Float[ndarray, " action"]
+    """Distance from its band at which an action still counts as inside: logs have many doses
+    exactly at an end of the action box, where a band may begin."""
 
     @property
     def acts(self) -> Bool[ndarray, " rows"]:
@@ -93,7 +100,8 @@ class Bands:
     def inside(self) -> Bool[ndarray, "rows action"]:
         """Whether the policy could have taken the logged action; False where it refers."""
         with np.errstate(invalid="ignore"):
-            return (self.low <= self.logged) & (self.logged <= self.high)
+            low, high = self.low - self.rounding, self.high + self.rounding
+            return (low <= self.logged) & (self.logged <= high)
 
 
 def bands_of(policy: Policy, log: Dataset) -> Bands:
@@ -109,7 +117,7 @@ def bands_of(policy: Policy, log: Dataset) -> Bands:
     # A policy without a band may have infinite support; actions are clipped to the box.
     low, high = np.clip(low, *box), np.clip(high, *box)
     low[decision.referred], high[decision.referred] = np.nan, np.nan
-    return Bands(decision, low, high, logged)
+    return Bands(decision, low, high, logged, ROUNDING * (box[1] - box[0]))
 
 
 def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subject:
