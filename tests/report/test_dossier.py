@@ -127,7 +127,7 @@ def test_no_row_of_a_patient_without_being_asked(run, made, tmp_path):
 def test_parts_without_time_are_named_with_their_command(content, made):
     value, certificate = content["answers"][3], content["answers"][1]
     assert value["not_run"][0]["command"].startswith("fat2thin value ")
-    assert "s of the time were left" in value["not_run"][0]["why"]
+    assert "s were left" in value["not_run"][0]["why"]
     assert certificate["not_run"]
     assert "Not run:" in made.page.read_text()
     assert made.verdict == "needs attention" or "fails" in str(made.findings)
@@ -276,12 +276,30 @@ def test_what_cannot_have_a_dossier_is_one_clear_line(run, tmp_path, capsys):
     with pytest.raises(SystemExit, match="is not the page of a dossier"):
         main(["dossier", str(run.folder), "--out", str(page)])
     assert page.read_text() == "my own page"
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="file"):
+        main(["dossier", str(run.folder), "--out", str(tmp_path / "file" / "dossier.html")])
+    with pytest.raises(SystemExit, match="holds no run"):
+        main(["dossier", str(run.folder), "--against", str(tmp_path)])
     with pytest.raises(SystemExit, match="minutes must be above 0"):
         main(["dossier", str(run.folder), "--minutes", "0"])
     with pytest.raises(SystemExit, match=r"as \.html"):
         main(["dossier", str(run.folder), "--out", str(tmp_path / "dossier.pdf")])
     with pytest.raises(ValueError, match="a folder"):
         make_dossier(dataclasses.replace(run, folder=None), Request(run.folder))
+
+
+def test_an_interrupted_dossier_is_one_line_and_no_file(run, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worth, "worth", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(
+            ["dossier", str(run.folder), "--out", str(tmp_path / "a" / "d.html"), "--minutes=0.01"]
+        )
+    assert ended.value.code == 130 and "No dossier was written" in capsys.readouterr().err
+    assert not [*(tmp_path / "a").iterdir()]
 
 
 def test_the_command_that_repeats_a_run_makes_the_same_specification(run, tmp_path, capsys):

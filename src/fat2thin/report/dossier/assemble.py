@@ -113,6 +113,9 @@ def make_dossier(
     page = out or run.folder / Path(DOSSIER).with_suffix(".html")
     twin = page.with_suffix(".json")
     refuse_existing(page, twin)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(page.parent, os.W_OK):
+        raise ValueError(f"{page.parent} cannot be written to; choose another file with --out")
     clock = _Clock(request.minutes, begin)
     with clock.part("reading run and log"):
         subject = open_subject(run, request.log, request.limits)

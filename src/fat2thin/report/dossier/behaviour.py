@@ -6,6 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from fat2thin.columns import inverse_transform
+from fat2thin.data.dataset import extremes
 from fat2thin.data.operations import episode_lengths
 from fat2thin.report.dossier.answer import Answer, joined, number, percent
 from fat2thin.report.dossier.influence import Influence
@@ -95,7 +96,7 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
         if len(columns) < len(policy.observation_columns)
         else "from low to high doses; referred states are not shown",
         "given: mean, 5 % and 95 % quantiles of the logged actions of the steps nearest to the "
-        "state, in the whole log",
+        "state" + ("" if subject.sample is subject.log else f", of {subject.sample.rows:,} rows"),
     ]
     picture = {
         "kind": "bands",
@@ -121,7 +122,7 @@ def _spread(dose: ndarray, rows: ndarray, known: ndarray) -> ndarray:
 
 def _done_near(subject: Subject) -> dict[str, ndarray]:
     """Return what was done in the logged steps nearest to each centroid of the log's summary."""
-    coverage, log = subject.policy.referral.coverage, subject.log
+    coverage, log = subject.policy.referral.coverage, subject.sample
     nearest = coverage._nearest(np.asarray(log.observation[:], np.float32), np)[1]
     count = len(coverage.rows)
     order = np.argsort(nearest, kind="stable")
@@ -149,8 +150,7 @@ def _shares(subject: Subject) -> dict[str, Any]:
     if not acts.any():
         return {**dict.fromkeys(names), "inside": 0.0, "carried_action": ""}
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
-    logged = np.asarray(subject.log.action[:], np.float64)
-    range_low, range_high = logged.min(axis=0), logged.max(axis=0)
+    range_low, range_high = extremes(subject.log.action)
     low, high, width = bands.low[acts], bands.high[acts], box[1] - box[0]
     amount, inside = bands.logged - range_low, bands.inside
     total, covered = amount.sum(axis=0), inside.mean(axis=0)

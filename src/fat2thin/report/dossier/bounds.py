@@ -167,9 +167,9 @@ def _by_column(
     Bounds over all states hold in each part of them, too.
     """
     column = subject.policy.observation_columns[place]
-    values = np.asarray(subject.log.observation[:, place], np.float64)
+    values = np.asarray(subject.sample.observation[:, place], np.float64)
     parts: list[Any]
-    if (shared := _shared_values(values, subject.log)) is not None:
+    if (shared := _shared_values(values, subject.sample)) is not None:
         parts = shared
     else:
         cuts = [float(f"{one:.3g}") for one in np.quantile(values, (0.25, 0.5, 0.75))]

@@ -61,7 +61,7 @@ def measure_influence(subject: Subject) -> Influence:
     policy, log = subject.policy, subject.judged
     rows = np.unique(np.linspace(0, log.rows - 1, min(STATES, log.rows)).astype(int))
     states = np.asarray(log.observation[rows], np.float32)
-    every = np.asarray(subject.log.observation[:], np.float32)
+    every = np.asarray(subject.sample.observation[:], np.float32)
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
     highest, centre = [], []
     for column in range(states.shape[1]):

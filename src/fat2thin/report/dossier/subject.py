@@ -23,7 +23,8 @@ from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 
 MOST_ROWS = 100_000
-"""Rows on which a policy is judged; of a longer log, whole episodes are drawn."""
+"""Rows on which a policy is judged or that are described; of a longer log, whole episodes are
+drawn."""
 
 
 ROUNDING = 1e-6
@@ -54,6 +55,11 @@ class Subject:
     def name(self) -> str:
         """The log that the run learned from, without its folder."""
         return Path(self.run.spec.dataset).name
+
+    @functools.cached_property
+    def sample(self) -> Dataset:
+        """The log, or at most about `MOST_ROWS` rows of it, in whole episodes."""
+        return _at_most(self.log)
 
     @functools.cached_property
     def bands(self) -> "Bands":
@@ -154,10 +160,15 @@ def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subjec
         judged, unseen, remarks = fresh.dataset, fresh.unseen, fresh.notes
         whose = f"the episodes of {Path(name).name}"
     if judged.rows > MOST_ROWS:
-        judged = subsample(judged, share=MOST_ROWS / judged.rows, seed=0)
+        judged = _at_most(judged)
         whose = f"{judged.rows:,} rows of {whose}, in whole episodes"
     given = None if log is None else name
     return Subject(run, policy, dataset, judged, unseen, whose, given, remarks)
+
+
+def _at_most(log: Dataset) -> Dataset:
+    few = log.rows <= MOST_ROWS
+    return log if few else subsample(log, share=MOST_ROWS / log.rows, seed=0)
 
 
 def _load(run: Run, name: str, given: bool) -> Dataset:
