@@ -44,7 +44,7 @@ def value_within(
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         if subject.run.data is not None:  # no file has this log
-            order["kept"] = str(Path(scratch) / "log.npz")
+            order |= {"kept": str(Path(scratch) / "log.npz"), "name": subject.run.data.name}
             data.save_npz(subject.run.data, order["kept"])
         lines: list[bytes] = []
         with start_process(__name__, order, stderr=subprocess.DEVNULL) as process:
@@ -82,7 +82,8 @@ def _results(order: dict[str, Any]) -> None:
     try:
         run = load(order["folder"])
         if order["kept"] is not None:
-            run = dataclasses.replace(run, data=data.load(order["kept"]))
+            kept = dataclasses.replace(data.load(order["kept"]), name=order["name"])
+            run = dataclasses.replace(run, data=kept)
         subject = open_subject(run, order["log"], order["limits"])
         if subject.given is None:  # its log is read already
             run = dataclasses.replace(subject.run, data=subject.log)
