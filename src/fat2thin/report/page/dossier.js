@@ -171,7 +171,13 @@ function drawRanges(host, { names, low, high, found: worst, x_label: xLabel, y_l
     const bar = shape("rect", { x: x - 14, width: 28, y: plot.py(high[k]), height: Math.max(plot.py(low[k]) - plot.py(high[k]), 1.5), class: "band" }, plot.over);
     labelled(bar, `${xLabel} ${name}: proven from ${words(low[k])} to ${words(high[k])}; highest found ${words(worst[k])}`);
     if (worst[k] !== null) shape("line", { x1: x - 18, x2: x + 18, y1: plot.py(worst[k]), y2: plot.py(worst[k]), class: "done" }, plot.over);
-    plot.text(x, plot.bottom + 17, String(name), "middle");
+    const label = plot.text(x, plot.bottom + 17, String(name), "middle");
+    const [from, to] = String(name).split(/ (?=to )/);
+    if (to && label.getComputedTextLength() > plot.px(2) - plot.px(1) - 6) { // in two lines
+      label.textContent = from;
+      label.setAttribute("y", plot.bottom + 13);
+      plot.text(x, plot.bottom + 25, to, "middle");
+    }
   });
   host.append(legendOf([["area", "var(--thin)", "proven: no dose outside"], ["line", "var(--logged)", "highest dose found"]]));
 }
