@@ -94,6 +94,7 @@ def test_the_process_ends_with_the_one_that_started_it(run):
 
 def test_a_value_that_was_cut_short_says_what_is_missing(subject, process, monkeypatch):
     monkeypatch.setattr(worth, "SECONDS", 0.1)
+    monkeypatch.setattr(worth, "value_facts", lambda subject: {})
     kept = json.loads(json.dumps(FOUND))
     process(f"print({json.dumps(json.dumps({'found': kept}))}, flush=True); time.sleep(600)")
     answer = worth.worth(subject, None, (), 2.0, "fat2thin value RUN")
@@ -104,11 +105,16 @@ def test_a_value_that_was_cut_short_says_what_is_missing(subject, process, monke
     assert missing.command == "fat2thin value RUN"
 
 
-def test_no_value_is_begun_without_time(subject, process):
+def test_no_value_is_begun_without_time(subject, process, monkeypatch):
+    def slow(subject):
+        time.sleep(2.0)
+        return {}
+
+    monkeypatch.setattr(worth, "value_facts", slow)
     started = process(BOTH)
-    answer = worth.worth(subject, None, (), 10.0, "again")
+    answer = worth.worth(subject, None, (), 16.0, "again")
     assert not started and answer.facts["gain_low"] is None
-    assert "it takes at least 15 s, and 10 s were left" in answer.facts["why_unknown"]
+    assert "it takes at least 15 s, and 14 s were left" in answer.facts["why_unknown"]
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from fat2thin.safety.certify import Certificate
 MINUTES = 5.0
 """Time that a dossier takes at most by default, on two cores and for a log of 100,000 rows."""
 CERTIFYING = 1.0 / 3.0  # of the time that is left when the certificate begins; the rest is value's
+WRITING = 2.0  # seconds that are kept to write page and twin
 MOST_TYPED = 60  # columns of a patient that can be typed
 _STEPS = 7  # parts that the progress counts
 
@@ -192,6 +193,7 @@ def _answers(
         made = provenance.origin(subject, hashes, commands)
     with clock.part("certificate"):
         again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
+        again += f" --limits {shlex.quote(str(request.limits))}" if request.limits else ""
         largest, proof = bounds.largest_dose(
             subject, influence, doing.facts, clock.left * CERTIFYING, again
         )
@@ -200,7 +202,8 @@ def _answers(
         words += [request.log] if request.log else []
         words += ["--against", *map(str, request.against)] if request.against else []
         words += ["--limits", str(request.limits)] if request.limits else []
-        value = worth.worth(subject, request.limits, request.against, clock.left, shlex.join(words))
+        left = clock.left - WRITING
+        value = worth.worth(subject, request.limits, request.against, left, shlex.join(words))
     answers = [doing, largest, obeying, value, refusing, agreeing, made]
     return _Found(influence, [*answers, _doubts(subject, answers)], proof)
 

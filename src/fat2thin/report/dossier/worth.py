@@ -1,6 +1,7 @@
 """Question 4: how much better than current practice the policy is, and how sure we are."""
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def worth(
     subject: Subject, limits: Path | None, against: Sequence[Path], seconds: float, command: str
 ) -> Answer:
     """Return the answer to the fourth question; `seconds` is the time that is left."""
+    ends = time.perf_counter() + seconds
     facts = value_facts(subject)
+    seconds = ends - time.perf_counter()
     needed = SECONDS + SECONDS_PER_ROW * subject.judged.rows
     if needed > seconds:
         why = f"it takes at least {needed:.0f} s, and {max(seconds, 0.0):.0f} s were left"
