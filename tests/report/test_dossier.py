@@ -188,6 +188,10 @@ def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
     assert answer.facts["certified_low"][0] <= low.min()
     assert high.max() <= answer.facts["certified_high"][0] == made.high[0]
     assert answer.facts["inside"] is True and not answer.not_run
+    assert "nothing tighter" not in answer.sentence
+    policy = subject.policy
+    loose = dataclasses.replace(made, low=np.array(policy.low), high=np.array(policy.high))
+    assert "the whole action box: nothing tighter" in bounds._with(subject, loose, [], {}).sentence
     first, *_ = influence.varied(subject)
     name, label = (getattr(run.columns.observation[first], one) for one in ("name", "label"))
     table = answer.tables[f"by_{name}"]

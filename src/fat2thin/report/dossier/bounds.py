@@ -116,6 +116,14 @@ def _with(
             f"between {number_text(made.shown(column.name, 'low'), '')} and "
             f"{number_text(made.shown(column.name, 'high'), column.unit)} of {column.name}"
         )
+        ends = float(policy.low[place]) + slack, float(policy.high[place]) - slack
+        if low <= ends[0] and high >= ends[1]:
+            found_high = made.worst[column.name][1]
+            most_found = None if found_high is None else found_high.value
+            words[-1] += (
+                " (the whole action box: nothing tighter was proven in the time, and the largest "
+                f"dose that was found is {number(most_found, column.unit)})"
+            )
     gap = max((one for one in made.gaps.values() if math.isfinite(one)), default=math.nan)
     proven = "; ".join(words)
     most = [one.words for one in tables if one.words]
