@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import shlex
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from fat2thin.report.dossier.subject import open_subject
 from fat2thin.report.dossier.twin import verify_dossier
 from fat2thin.runs.dossier_file import dossier_about
 from fat2thin.safety import verify_certificate
+from fat2thin.safety.certify import Found
 from report.dossier_runs import LIMITS, short_run, write_log
 
 SHORT = 0.01  # minutes: too few for the value and the certificate
@@ -181,7 +184,7 @@ def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
     subject = open_subject(run)
     influence = measure_influence(subject)
     facts = describe(subject, influence).facts
-    answer, made = bounds.largest_dose(subject, influence, facts, 6.0, "again")
+    answer, made = bounds.largest_dose(subject, influence, facts, 60.0, "again")
     draw, ranges = np.random.default_rng(0), np.array(subject.ranges)
     states = draw.uniform(ranges[:, 0], ranges[:, 1], (10_000, 3))
     low, high = (np.asarray(end)[:, 0] for end in run.policy().support(states))
@@ -190,8 +193,11 @@ def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
     assert answer.facts["inside"] is True and not answer.not_run
     assert "nothing tighter" not in answer.sentence
     policy = subject.policy
-    loose = dataclasses.replace(made, low=np.array(policy.low), high=np.array(policy.high))
-    assert "the whole action box: nothing tighter" in bounds._with(subject, loose, [], {}).sentence
+    ends = np.array(policy.low, float), np.array(policy.high, float)
+    worst = {"dose": (made.worst["dose"][0]._replace(value=0.9), Found(1.25, {}))}
+    loose = dataclasses.replace(made, low=ends[0], high=ends[1], worst=worst)
+    sentence = bounds._with(subject, loose, [], {}).sentence
+    assert "the whole action box: nothing tighter" in sentence and "found is 1.25 mg" in sentence
     first, *_ = influence.varied(subject)
     name, label = (getattr(run.columns.observation[first], one) for one in ("name", "label"))
     table = answer.tables[f"by_{name}"]
@@ -315,6 +321,20 @@ def test_the_command_that_repeats_a_run_makes_the_same_specification(run, tmp_pa
     assert again.spec == run.spec
     kept = (run.folder / "state.safetensors").read_bytes()
     assert (tmp_path / "again" / "state.safetensors").read_bytes() == kept
+
+
+def test_tables_of_bounds_without_time_are_named_with_their_command(run, monkeypatch):
+    subject = open_subject(run)
+    influence = measure_influence(subject)
+    facts = describe(subject, influence).facts
+    passing = types.SimpleNamespace(perf_counter=itertools.count(step=1000.0).__next__)
+    monkeypatch.setattr(bounds, "time", passing)
+    answer, made = bounds.largest_dose(subject, influence, facts, 60.0, "certify RUN")
+    assert made is not None and len(answer.not_run) == 2 == bounds.TABLED
+    first = subject.policy.observation_columns[influence.varied(subject)[0]]
+    assert answer.not_run[0].what == f"the bounds by {first.label}"
+    assert answer.not_run[0].command.startswith(f"certify RUN --table {first.name}=")
+    assert not [name for name in answer.tables if name.startswith("by_")]
 
 
 def test_a_policy_that_cannot_give_the_large_doses_does_not_carry_what_was_given(run):

@@ -117,7 +117,7 @@ def _with(
             f"{number_text(made.shown(column.name, 'high'), column.unit)} of {column.name}"
         )
         ends = float(policy.low[place]) + slack, float(policy.high[place]) - slack
-        if low <= ends[0] and high >= ends[1]:
+        if low <= ends[0] and high >= ends[1] and made.gaps[column.name] > GAP:
             found_high = made.worst[column.name][1]
             most_found = None if found_high is None else found_high.value
             words[-1] += (
