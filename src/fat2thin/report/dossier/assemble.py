@@ -209,7 +209,7 @@ def _answers(
 
 
 def _doubts(subject: Subject, answers: Sequence[Answer]) -> Answer:
-    missing = [(place, one) for place, answer in enumerate(answers, 1) for one in answer.not_run]
+    missing = [one for answer in answers for one in answer.not_run]
     assumptions = [text for answer in answers for text in answer.facts.get("assumptions", ())]
     found = answers[-1].tables.get("log_check")
     of_log = [f"in the log, {row['finding']}" for row in found.rows] if found else []

@@ -110,7 +110,7 @@ def training_warnings(run: Run) -> list[str]:
 
 
 def doubts(
-    subject: Subject, assumptions: Sequence[str], missing: Sequence[tuple[int, NotRun]],
+    subject: Subject, assumptions: Sequence[str], missing: Sequence[NotRun],
     of_log: Sequence[str],
 ) -> Answer:  # fmt: skip
     """Return the answer to the last question: warnings, assumptions and what was not tested.
@@ -120,7 +120,7 @@ def doubts(
     """
     warnings, remarks = training_warnings(subject.run), (*subject.remarks, *of_log)
     every = (*ASSUMPTIONS, *assumptions)
-    tested = [f"{one.what}: {one.why}" for _, one in missing]
+    tested = [f"{one.what}: {one.why}" for one in missing]
     tested.append("the policy was never tried: nothing here was measured on the real system")
     tables = {
         "warnings": Table(
