@@ -48,10 +48,11 @@ def printed(outputs):
 
 
 def test_own_log_runs(tmp_path):
-    found = run_and_compare("own_log", tmp_path, patients=10, steps=2)
+    found = run_and_compare("own_log", tmp_path, patients=10, steps=2, minutes=0.01)
     everything = "".join(map(printed, found))
-    assert "192 rows to train on, 48 held out" in everything
-    assert "0 errors" in everything and "logged_inside_support" in everything
+    assert "2 updates, seeds (0, 1, 2, 3, 4)\n20% of the episodes held out" in everything
+    assert "0 errors" in everything and "2 episodes that no update saw" in everything
+    assert (tmp_path / "runs/own_log_notebook/run/dossier.html").exists()
 
 
 @pytest.mark.slow

@@ -143,6 +143,37 @@ def test_each_warning_is_found_and_nothing_else(code, log, column, count, rows):
     assert finding.way_out.endswith(".")
 
 
+def with_equal_lengths(terminal=True, interrupted=0, step=False) -> RawLog:
+    """Twelve episodes of five rows, one of them shorter by `interrupted` rows."""
+    draw, length, episodes = np.random.default_rng(1), 5, 12
+    rows = length * episodes - interrupted
+    last = np.append(np.arange(1, episodes) * length - 1, rows - 1)
+    observation = draw.normal(size=(rows, 2))
+    if step:
+        observation[:, 1] = np.arange(rows) % length
+    ends = np.isin(np.arange(rows), last)
+    return RawLog(
+        observation, draw.uniform((-0.9, 1), (0.9, 9), (rows, 2)), draw.normal(size=rows),
+        ends & terminal, ends, None, None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("log", "codes"),
+    [
+        (with_equal_lengths(), ("ends_by_time",)),
+        (with_equal_lengths(terminal=False), ()),  # a time limit
+        (with_equal_lengths(interrupted=1), ()),  # one ends earlier: time alone does not end it
+        (with_equal_lengths(step=True), ()),  # the observation has the time
+    ],
+)
+def test_ends_that_only_time_explains_are_warned_about(log, codes):
+    report = check(log, BOX)
+    assert report.codes == codes
+    if codes:
+        assert "after exactly 5 rows in all 12 episodes" in str(report)
+
+
 def with_observations(column: int, factor: float, shift: float = 0.0) -> RawLog:
     log = clean()
     arrays = [log.observation.copy(), log.next_observation.copy()]

@@ -205,3 +205,15 @@ def test_nearest_cases_among_equal_rows_come_in_the_order_of_the_log():
     assert found.later_return[0, 0] == pytest.approx(2.0 - 0.5**9)
     low, high = np.array([[-1.0]]), np.array([[float(log.action[602, 0])]])
     assert found.share_inside(low, high) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("episodes", "share"), [(1, 5 / 6), (4, 0.8), (9, 0.9), (40, 0.95)])
+def test_a_summary_states_no_larger_share_than_its_episodes_can_calibrate(episodes, share):
+    """A new episode is one of n + 1: the largest of n distances covers n / (n + 1) of them.
+
+    A single episode is cut into five parts.
+    Regression: the largest of the shares with the same threshold was stated, 99.9 %.
+    """
+    found = summarise_states(normal_log(0, episodes, 80))
+    assert found.share == pytest.approx(share)
+    assert found.at(0.5).share == pytest.approx(0.5)

@@ -7,6 +7,7 @@ import scipy.stats
 
 from fat2thin.evaluation.statistics import (
     area_under_curve,
+    clustered_share,
     difference,
     final_score,
     interquartile_mean,
@@ -417,3 +418,15 @@ def test_curves_of_wrong_shape_are_refused():
         area_under_curve([0, 1, 2], returns)
     with pytest.raises(ValueError, match="steps must increase"):
         area_under_curve([0, 2, 2, 3], returns)
+
+
+@pytest.mark.parametrize("clusters", [2, 5, 180])
+def test_a_share_of_none_or_all_has_the_exact_interval_of_as_many_clusters(clusters):
+    """Regression: all bootstrap samples are equal there, so the interval had no width."""
+    rows = np.full(clusters, 3.0)
+    found = clustered_share(np.stack([0.0 * rows, rows, rows - (np.arange(clusters) == 0)]), rows)
+    for place, count in ((0, 0), (1, clusters)):
+        exact = scipy.stats.binomtest(count, clusters).proportion_ci(0.95, method="exact")
+        assert float(found.low[place]) == pytest.approx(exact.low)
+        assert float(found.high[place]) == pytest.approx(exact.high)
+    assert 0 < found.low[2] < found.share[2] < 1 == found.high[2]

@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import shlex
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from fat2thin.cli.main import main
 from fat2thin.data.operations import learned_and_held_out
 from fat2thin.evaluation.value import PolicyValue, value
 from fat2thin.evaluation.value_rows import ValueRow
-from fat2thin.report.dossier import assemble, bounds, provenance, worth
+from fat2thin.report.dossier import assemble, behaviour, bounds, provenance, worth
 from fat2thin.report.dossier.answer import QUESTIONS, number, percent, plain_numbers
 from fat2thin.report.dossier.assemble import Request, make_dossier
 from fat2thin.report.dossier.behaviour import describe
@@ -25,6 +27,7 @@ from fat2thin.report.dossier.subject import open_subject
 from fat2thin.report.dossier.twin import verify_dossier
 from fat2thin.runs.dossier_file import dossier_about
 from fat2thin.safety import verify_certificate
+from fat2thin.safety.certify import Found
 from report.dossier_runs import LIMITS, short_run, write_log
 
 SHORT = 0.01  # minutes: too few for the value and the certificate
@@ -86,8 +89,9 @@ def test_columns_are_ranked_by_how_far_each_alone_moves_the_band(run):
     found = measure_influence(subject)
     rows = np.unique(np.linspace(0, subject.judged.rows - 1, 200).astype(int))
     states = np.asarray(subject.judged.observation[rows])
+    # Few held-out episodes may all have the same value, so the levels are those of the whole log.
     values = np.quantile(
-        subject.judged.observation[:, 0], np.linspace(0.05, 0.95, 9), method="nearest"
+        subject.log.observation[:, 0], np.linspace(0.05, 0.95, 9), method="nearest"
     )
     ends = []
     for one in values:
@@ -126,7 +130,7 @@ def test_no_row_of_a_patient_without_being_asked(run, made, tmp_path):
 def test_parts_without_time_are_named_with_their_command(content, made):
     value, certificate = content["answers"][3], content["answers"][1]
     assert value["not_run"][0]["command"].startswith("fat2thin value ")
-    assert "s of the time were left" in value["not_run"][0]["why"]
+    assert "s were left" in value["not_run"][0]["why"]
     assert certificate["not_run"]
     assert "Not run:" in made.page.read_text()
     assert made.verdict == "needs attention" or "fails" in str(made.findings)
@@ -180,13 +184,20 @@ def test_the_certified_range_holds_in_random_states_and_is_in_the_tables(run):
     subject = open_subject(run)
     influence = measure_influence(subject)
     facts = describe(subject, influence).facts
-    answer, made = bounds.largest_dose(subject, influence, facts, 6.0, "again")
+    answer, made = bounds.largest_dose(subject, influence, facts, 60.0, "again")
     draw, ranges = np.random.default_rng(0), np.array(subject.ranges)
     states = draw.uniform(ranges[:, 0], ranges[:, 1], (10_000, 3))
     low, high = (np.asarray(end)[:, 0] for end in run.policy().support(states))
     assert answer.facts["certified_low"][0] <= low.min()
     assert high.max() <= answer.facts["certified_high"][0] == made.high[0]
     assert answer.facts["inside"] is True and not answer.not_run
+    assert "nothing tighter" not in answer.sentence
+    policy = subject.policy
+    ends = np.array(policy.low, float), np.array(policy.high, float)
+    worst = {"dose": (made.worst["dose"][0]._replace(value=0.9), Found(1.25, {}))}
+    loose = dataclasses.replace(made, low=ends[0], high=ends[1], worst=worst)
+    sentence = bounds._with(subject, loose, [], {}).sentence
+    assert "the whole action box: nothing tighter" in sentence and "found is 1.25 mg" in sentence
     first, *_ = influence.varied(subject)
     name, label = (getattr(run.columns.observation[first], one) for one in ("name", "label"))
     table = answer.tables[f"by_{name}"]
@@ -227,7 +238,8 @@ def test_a_value_gives_sentence_facts_and_tables(run):
         "confounding": None, "estimator": "marginal", "assumption": "all is seen",
         "answerable": True, "verdict": "better", "estimates": (own,),
     }  # fmt: skip
-    answer = worth._answer(open_subject(run), PolicyValue(**given), {"calibration": 0.4})
+    subject = open_subject(run)
+    answer = worth._answer(subject, PolicyValue(**given).to_json(), {"calibration": 0.4})
     assert "a gain of 0.5 points, at least 0.2 points with 90 % confidence" in answer.sentence
     assert "It is better than practice" in answer.sentence
     known = {name: answer.facts[name] for name in ("gain", "gain_low", "gain_high", "calibration")}
@@ -235,7 +247,7 @@ def test_a_value_gives_sentence_facts_and_tables(run):
     assert answer.tables["value"]["policy"]["at least (one-sided 90 %)"] == 0.2
     refused = dataclasses.replace(own, estimate=None, refused="too few rows")
     given["rows"] = refused, practice
-    answer = worth._answer(open_subject(run), PolicyValue(**given), {})
+    answer = worth._answer(subject, PolicyValue(**given).to_json(), {})
     assert answer.sentence == "The log cannot say: too few rows."
 
 
@@ -282,6 +294,11 @@ def test_what_cannot_have_a_dossier_is_one_clear_line(run, tmp_path, capsys):
     with pytest.raises(SystemExit, match="is not the page of a dossier"):
         main(["dossier", str(run.folder), "--out", str(page)])
     assert page.read_text() == "my own page"
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="file"):
+        main(["dossier", str(run.folder), "--out", str(tmp_path / "file" / "dossier.html")])
+    with pytest.raises(SystemExit, match="holds no run"):
+        main(["dossier", str(run.folder), "--against", str(tmp_path)])
     with pytest.raises(SystemExit, match="minutes must be above 0"):
         main(["dossier", str(run.folder), "--minutes", "0"])
     with pytest.raises(SystemExit, match=r"folder .*none does not exist: create it"):
@@ -294,6 +311,19 @@ def test_what_cannot_have_a_dossier_is_one_clear_line(run, tmp_path, capsys):
         make_dossier(dataclasses.replace(run, folder=None), Request(run.folder))
 
 
+def test_an_interrupted_dossier_is_one_line_and_no_file(run, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worth, "worth", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(
+            ["dossier", str(run.folder), "--out", str(tmp_path / "a" / "d.html"), "--minutes=0.01"]
+        )
+    assert ended.value.code == 130 and "No dossier was written" in capsys.readouterr().err
+    assert not [*(tmp_path / "a").iterdir()]
+
+
 def test_the_command_that_repeats_a_run_makes_the_same_specification(run, tmp_path, capsys):
     command = provenance.training_command(run, str(tmp_path / "again"))
     words = shlex.split(command)
@@ -303,6 +333,20 @@ def test_the_command_that_repeats_a_run_makes_the_same_specification(run, tmp_pa
     assert again.spec == run.spec
     kept = (run.folder / "state.safetensors").read_bytes()
     assert (tmp_path / "again" / "state.safetensors").read_bytes() == kept
+
+
+def test_tables_of_bounds_without_time_are_named_with_their_command(run, monkeypatch):
+    subject = open_subject(run)
+    influence = measure_influence(subject)
+    facts = describe(subject, influence).facts
+    passing = types.SimpleNamespace(perf_counter=itertools.count(step=1000.0).__next__)
+    monkeypatch.setattr(bounds, "time", passing)
+    answer, made = bounds.largest_dose(subject, influence, facts, 60.0, "certify RUN")
+    assert made is not None and len(answer.not_run) == 2 == bounds.TABLED
+    first = subject.policy.observation_columns[influence.varied(subject)[0]]
+    assert answer.not_run[0].what == f"the bounds by {first.label}"
+    assert answer.not_run[0].command.startswith(f"certify RUN --table {first.name}=")
+    assert not [name for name in answer.tables if name.startswith("by_")]
 
 
 def test_a_policy_that_cannot_give_the_large_doses_does_not_carry_what_was_given(run):
@@ -323,6 +367,27 @@ def test_a_policy_that_cannot_give_the_large_doses_does_not_carry_what_was_given
     vars(subject)["bands"] = dataclasses.replace(bands, logged=logged, low=low, high=high)
     facts = describe(subject, influence).facts
     assert facts["inside"] < 0.15 and facts["proportion"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_doses_at_the_end_of_a_band_are_inside_in_spite_of_rounding(run):
+    """Regression: a policy that gave next to nothing had an unknown share of what was given."""
+    subject = open_subject(run)
+    influence = measure_influence(subject)
+    logged = np.zeros((subject.judged.rows, 1))
+    logged[::10] = 2.0
+    low, high = np.full_like(logged, 2e-10), np.full_like(logged, 0.003)
+    bands = dataclasses.replace(subject.bands, logged=logged, low=low, high=high)
+    vars(subject)["bands"] = bands
+    facts = describe(subject, influence).facts
+    assert facts["inside"] == pytest.approx(0.9, abs=0.01) and facts["proportion"] == 0.0
+    # Bands without any logged dose carry nothing, if there are enough of them to say.
+    vars(subject)["bands"] = dataclasses.replace(bands, low=low + 1.0, high=high + 1.0)
+    assert bands.acts.sum() >= behaviour.ENOUGH
+    assert describe(subject, influence).facts["proportion"] == 0.0
+    decision = dataclasses.replace(bands.decision, referred=np.arange(len(logged)) > 50)
+    few = dataclasses.replace(bands, low=low + 1.0, high=high + 1.0, decision=decision)
+    vars(subject)["bands"] = few
+    assert np.isnan(describe(subject, influence).facts["proportion"])
 
 
 @pytest.mark.parametrize(

@@ -176,12 +176,52 @@ def test_controls_and_pictures_have_names(opened):
     unnamed = opened.run("""
       const named = (node) => (
         node.labels?.length || node.textContent.trim() || node.getAttribute("aria-label"));
-      const nodes = document.querySelectorAll("input, button, svg[role=img], table");
+      const nodes = document.querySelectorAll("input, button, .panel svg, table");
       return [...nodes].filter((node) => !named(node)).length;
     """)
     assert unnamed == 0
+    # Screen readers skip the parts of an image, so a picture with named parts is a group.
+    parts = opened.run(
+        "return [...document.querySelectorAll('svg [tabindex]')].map("
+        "(node) => node.closest('svg').getAttribute('role'))"
+    )
+    assert {*parts} == {"group"}
+    assert "all seeds together" in opened.find("#patient-key").text
     levels = opened.run("return [...document.querySelectorAll('h1, h2, h3')].map((h) => h.tagName)")
     assert levels[0] == "H1" and levels.count("H1") == 1 and levels.count("H2") == 8
+
+
+def test_a_column_may_have_a_slash_in_its_name(browser, tmp_path):
+    """Regression: the script stopped there, and the page had no pictures and no buttons."""
+    table = {"title": "bounds", "rows": [{"kg/m²": "1", "dose": 2.0}], "notes": ["`code` & <b>"]}
+    (answer,) = EMPTY["answers"]
+    content = {**EMPTY, "answers": [{**answer, "tables": {"by_kg/m²": table}}]}
+    save_page(tmp_path / "page.html", content, "no policy", "0")
+    browser.open(tmp_path / "page.html")
+    assert browser.find("[data-table='0/by_kg/m²'] button").text == "Download CSV"
+    assert browser.find(".note code").text == "code" and "& <b>" in browser.find(".note").text
+    assert not browser.complaints()
+
+
+def test_pictures_are_drawn_anew_for_paper_and_long_labels_are_cut(opened):
+    width = "return document.querySelector('#picture-1 svg').viewBox.baseVal.width"
+    screen = opened.run(width)
+    opened.run("window.dispatchEvent(new Event('beforeprint'))")
+    assert opened.run(width) <= 704 < screen
+    opened.run("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.run(width) == screen
+    cut = opened.run("""
+      const host = document.createElement("div");
+      document.querySelector("main").append(host);
+      const [panel] = panelsIn(host, [""]);
+      const label = "a very long name ".repeat(40);
+      const plot = new Plot(panel, { x: [0, 1], y: [0, 1], xLabel: label, yLabel: "y", label: "" });
+      // The whole label is in the title that follows.
+      const texts = [...plot.svg.querySelectorAll("text")].map((node) => node.firstChild.data);
+      host.remove();
+      return texts.filter((text) => text.startsWith("a very long")).map((text) => text.length);
+    """)
+    assert len(cut) == 1 and cut[0] < 300
 
 
 @pytest.mark.parametrize("rule", ["consensus", "median"])

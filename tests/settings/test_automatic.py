@@ -185,9 +185,17 @@ def test_other_algorithms_get_their_defaults_on_scaled_logs(clear, asked, limit)
 
 
 def test_equal_rewards_have_no_scale(tmp_path):
-    log = dataclasses.replace(made_up_log(noisy=True), reward=np.ones(ROWS, np.float32))
-    data.save_npz(log, tmp_path / "log.npz")
-    assert resolve("auto", "fttpo", str(tmp_path / "log.npz")) == "default"
+    ones, path = np.ones(ROWS, np.float32), str(tmp_path / "log.npz")
+    log = dataclasses.replace(made_up_log(noisy=True), reward=ones)
+    ended = log.continuation.copy()
+    ended[-1] = 0
+    data.save_npz(dataclasses.replace(log, continuation=ended), path)
+    assert resolve("auto", "fttpo", path) == "default"
+    # Without true ends, nothing tells policies apart. An hour of updates would not either.
+    data.save_npz(dataclasses.replace(log, continuation=ones), path)
+    with pytest.raises(ValueError, match=r"log.npz is 1, and no episode truly ends, so all"):
+        resolve("auto", "fttpo", path)
+    assert resolve("auto", "bc", path) == "default"
 
 
 @pytest.mark.parametrize("given", ["default", "small", "small-clear", "large", "own", "fttpo"])

@@ -55,8 +55,12 @@ def dossier(
 
     _refuse_early(against, out)
     asked = Request(folder, log, limits, against, minutes, show_cases)
-    with plain_errors(ValueError, OSError), _Bar() as shown:
-        found = make_dossier(load(folder), asked, out, shown.begin)
+    try:
+        with plain_errors(ValueError, OSError), _Bar() as shown:
+            found = make_dossier(load(folder), asked, out, shown.begin)
+    except KeyboardInterrupt:
+        print("fat2thin: Interrupted. No dossier was written.", file=sys.stderr)
+        sys.exit(130)
     print(f"{found.verdict}: {printable(folder)}")
     for one in found.findings:
         if one.state != "holds":

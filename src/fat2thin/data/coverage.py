@@ -81,6 +81,16 @@ class Coverage(eqx.Module):
     transforms: Transforms = eqx.field(static=True, default=())
     """Transforms of the observation's columns."""
 
+    @property
+    def share(self) -> float:
+        """The share of new states like those of the log that the threshold covers.
+
+        It is the smallest with this threshold: the largest of n distances covers n / (n + 1).
+        """
+        thresholds, first = np.unique(self.thresholds, return_index=True)
+        found = float(np.interp(self.threshold, thresholds, np.asarray(self.levels)[first]))
+        return min(found, self.episodes / (self.episodes + 1)) if self.episodes else found
+
     def distance(self, observation: Any, xp: Any = np) -> Any:
         """Return the distance of each state, shape (*rows,), in thresholds: above 1 is outside.
 

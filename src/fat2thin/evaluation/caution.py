@@ -57,7 +57,7 @@ def referral_table(policy: Policy, dataset: Dataset) -> Table:
         f"disagreement {thresholds.disagreement:g} of the box",
     ]
     if thresholds.distance == 1.0:
-        nominal = 1.0 - np.interp(coverage.threshold, coverage.thresholds, coverage.levels)
+        nominal = 1.0 - coverage.share
         notes.append(f"{OUTSIDE}: nominal share {nominal:.3g}, for states like those of the log")
     return Table(f"referrals on {dataset.name}", tuple(rows), tuple(notes))
 

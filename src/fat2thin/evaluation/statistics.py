@@ -115,7 +115,9 @@ def clustered_share(
 ) -> Profile:  # fmt: skip
     """Return the share of rows that were counted, with its interval over clusters of rows.
 
-    Whole clusters are resampled, such as episodes, whose rows are not independent.
+    Whole clusters are resampled, such as episodes, whose rows are not independent. Where no row, or
+    every row, was counted, all samples are equal: the interval is then the exact binomial one of as
+    many clusters (Clopper and Pearson 1934).
 
     Examples:
         >>> found = clustered_share(np.array([1.0, 3.0]), np.array([2.0, 6.0]))
@@ -127,7 +129,11 @@ def clustered_share(
         return Profile(share, np.full_like(share, np.nan), np.full_like(share, np.nan))
     drawn = _draw_counts(np.random.default_rng(_BOOTSTRAP_SEED), rows.size, resamples)
     shares = (drawn @ np.moveaxis(counts, -1, 0)) / (drawn @ rows).reshape(-1, *[1] * share.ndim)
-    return Profile(share, *_ends(shares, confidence))
+    low, high = _ends(shares, confidence)
+    most = 1.0 - ((1.0 - confidence) / 2.0) ** (1.0 / rows.size)
+    return Profile(
+        share, np.where(share == 1.0, 1.0 - most, low), np.where(share == 0.0, most, high)
+    )
 
 
 def stratified_interval(

@@ -3,6 +3,9 @@
 Rows are compared by hashes of their observation, action and reward. An episode counts as seen if at
 least `SHARED` of its rows are rows of the training log. Rows that the training log has several
 times, as logs of a few discrete states do, identify nothing and do not count.
+
+The run's own held-out episodes were not learned from, whatever some of their rows are equal to.
+Only a copy of a whole episode counts as seen there.
 """
 
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from numpy import ndarray
 from fat2thin import data
 from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
-from fat2thin.data.operations import keep_episodes, learned_and_held_out
+from fat2thin.data.operations import episode_lengths, keep_episodes, learned_and_held_out
 from fat2thin.data.row_arrays import blocks
 from fat2thin.evaluation.held_out import FinishedRun, check_fits
 from fat2thin.terminal_text import counted
@@ -79,7 +82,9 @@ def unseen_episodes(runs: Sequence[FinishedRun], log: Dataset | None) -> Unseen:
                 "seen these episodes is not known"
             )
             continue
-        seen |= shared_episodes(log, part.learned)
+        own = part.held_out is not None and part.held_out.sha256 == log.sha256
+        copied = shared_episodes(log, part.learned, 1.0 if own else SHARED)
+        seen |= copied & (episode_lengths(log) > 1) if own else copied
         chosen_by = part.held_out if run.spec.select == "offline" else None
         if chosen_by is not None and shared_episodes(log, chosen_by).any():
             clean = False
@@ -118,13 +123,12 @@ def _held_out(run: FinishedRun, part: TrainingLog | None) -> Dataset:
     return part.held_out
 
 
-def shared_episodes(log: Dataset, training: Dataset) -> ndarray:
-    """Return which episodes of a log have rows of a training log, shape (episodes,)."""
+def shared_episodes(log: Dataset, training: Dataset, share: float = SHARED) -> ndarray:
+    """Return of which episodes a share of the rows are those of a training log."""
     hashes, times = np.unique(row_hashes(training), return_counts=True)
     shared = np.isin(row_hashes(log), hashes[times == 1])
     counts = np.add.reduceat(shared.astype(float), log.episode_start)
-    lengths = np.diff(log.episode_start, append=log.rows)
-    return counts >= np.maximum(SHARED * lengths, 1.0)
+    return counts >= np.maximum(share * episode_lengths(log), 1.0)
 
 
 def row_hashes(log: Dataset) -> ndarray:

@@ -20,10 +20,11 @@ def filled(
     template: str, styles: Sequence[str], scripts: Sequence[str], found: Mapping[str, Any],
     markup: Mapping[str, str],
 ) -> str:  # fmt: skip
-    """Return a page from a template in page/, with style sheets, scripts and data.
+    """Return a page: frame.html around a template in page/, with style sheets, scripts and data.
 
     `markup` is inserted as it is: its texts must be escaped.
     """
+    page = _part("frame.html").replace("{{body}}", _part(template).rstrip("\n"))
     style, script = ("\n".join(map(_part, names)) for names in (styles, scripts))
     values = {
         "policy": f"default-src 'none'; script-src {_hashed(script)}; "
@@ -34,7 +35,7 @@ def filled(
         **markup,
     }
     # In one pass: the name of a folder may look like a placeholder.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], _part(template))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], page)
 
 
 def _part(name: str) -> str:

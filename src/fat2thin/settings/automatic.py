@@ -82,13 +82,24 @@ def is_centred(algorithm: str, origin: str, given: bool | None) -> bool:
 
 
 def resolve(settings_from: str, algorithm: str, dataset: str, load: Load = data.load) -> str:
-    """Return `settings_from`, with "auto" resolved by the size and the noise of the log."""
+    """Return `settings_from`, with "auto" resolved by the size and the noise of the log.
+
+    A log of one's own from which nothing can be learned is a ValueError.
+    """
     if settings_from != AUTO:
         return settings_from
-    log = load(dataset, 0)
-    # Rewards that are all equal have no scale, and nothing can be learned from them.
-    if log.reward.min() == log.reward.max() or algorithms.get(algorithm).automatic.noisy is None:
+    log, known = load(dataset, 0), algorithms.get(algorithm)
+    if known.automatic.noisy is None:
         return DEFAULT
+    if log.reward.min() == log.reward.max():
+        learns_values = known.critics is not None or known.value is not None
+        if learns_values and is_own_log(dataset) and log.continuation.min() == 1:
+            raise ValueError(
+                f"every reward of {dataset} is {log.reward[0]:g}, and no episode truly ends, so "
+                "all policies are worth the same. Name the right reward column, or the column of "
+                "true ends"
+            )
+        return DEFAULT  # such rewards have no scale
     if log.rows > SMALL_ROWS:
         return LARGE
     return SMALL if is_own_log(dataset) or is_noisy(log) else CLEAR

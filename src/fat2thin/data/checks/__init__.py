@@ -23,7 +23,14 @@ from fat2thin.data.checks.columns import (
 from fat2thin.data.checks.findings import Finding, Names, Report
 from fat2thin.data.checks.form import Arrays, Order
 from fat2thin.data.checks.log import prepare, unusable_rows
-from fat2thin.data.checks.rows import chain, duplicates, no_end, one_episode, short_episodes
+from fat2thin.data.checks.rows import (
+    chain,
+    duplicates,
+    ends_by_time,
+    no_end,
+    one_episode,
+    short_episodes,
+)
 from fat2thin.data.dataset import Dataset, Origin
 from fat2thin.data.operations import Box, RawLog
 from fat2thin.data.row_arrays import MappedRows, MarkedRows
@@ -32,8 +39,8 @@ __all__ = ["Finding", "Order", "Report", "check"]
 
 _OF_BOX = (narrow, wide_box, edges)
 _OF_ALL = (
-    few_values, leaks, unit_changes, chain, duplicates, no_end, one_episode, short_episodes,
-    reward_scale, observation_scale,
+    few_values, leaks, unit_changes, chain, duplicates, no_end, ends_by_time, one_episode,
+    short_episodes, reward_scale, observation_scale,
 )  # fmt: skip
 
 

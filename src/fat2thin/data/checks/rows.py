@@ -15,6 +15,8 @@ MOST_COMPARED = 2**23
 CHAIN_TOLERANCE = 1e-4
 """Allowed difference of a next observation from the row below, as a share of the column's range:
 rounding."""
+FEWEST_EQUAL = 10
+"""Episodes that end after the same number of rows from which on that is no coincidence."""
 SHORT_EPISODE_SHARE = 0.01
 """Share of the median length below which an episode is very short: an interrupted recording."""
 
@@ -128,6 +130,41 @@ def no_end(log: CheckedLog) -> Iterator[Finding]:
             "Mark the rows where the task truly ended; otherwise values are learned as if episodes "
             "continued after their end. If the task has no end, ignore this warning.",
         )  # fmt: skip
+
+
+def ends_by_time(log: CheckedLog) -> Iterator[Finding]:
+    """Yield a warning about true ends that all come after the same number of rows.
+
+    Values take an end as a result of the state and the action, here with the same chance in every
+    row (Pardo et al. 2018). A column that tells the last row from the others makes it one.
+    """
+    episodes, rows = log.lengths.size, int(log.lengths.max())
+    alike = log.ends == episodes >= FEWEST_EQUAL and 1 < rows == log.lengths.min()
+    if not alike or _last_rows_show(log):
+        return
+    yield Finding(
+        "ends_by_time", "terminal", episodes, (),
+        f"is true after exactly {rows} rows in all {episodes} episodes",
+        "If recording just stops there, mark the last rows as cut, not as ends. If the task truly "
+        "ends then, add the time to the observation: without it, values expect an end in every "
+        "row.",
+    )  # fmt: skip
+
+
+def _last_rows_show(log: CheckedLog) -> bool:
+    """Return whether a column has values in the last rows of episodes that no other row has."""
+    observation = log.arrays["observation"]
+    ends = {place: [np.inf, -np.inf] for place in (False, True)}
+    for rows in blocks(observation):
+        part, follows = np.asarray(observation[rows]), log.follows(rows)
+        for place, mask in ((False, follows), (True, ~follows)):
+            low, high = ends[place]
+            ends[place] = [
+                np.minimum(low, part[mask].min(axis=0, initial=np.inf)),
+                np.maximum(high, part[mask].max(axis=0, initial=-np.inf)),
+            ]
+    (low, high), (last_low, last_high) = ends[False], ends[True]
+    return bool(np.any((last_low > high) | (last_high < low)))
 
 
 def one_episode(log: CheckedLog) -> Iterator[Finding]:

@@ -66,6 +66,7 @@ _USUAL_PREFIXES = {
     "action": ("act", "dose"),
     "next_observation": ("next_obs", "next_state"),
 }
+_WHICH_EPISODE = "  # the same in all rows of an episode; delete this if end marks each last row"
 SUFFIXES = (".csv", ".parquet")
 _TABLES = f"Tables are {' or '.join(SUFFIXES)} files."
 _LARGEST_TOML = 2**20
@@ -399,15 +400,16 @@ def starter(
     listed = file.name if folder is None else os.path.relpath(file, folder)
     values: dict[str, Any] = {"files": [listed]}
     for key, names in guesses.items():
-        if names or key in _REQUIRED:
+        if names or key in ("episode", *_REQUIRED):
             written = _folded(names, columns) or ["?"]
             values[key] = written if key in _SEVERAL else written[0]
     ends = observed(guesses["action"]) if guesses["action"] else None
     low, high = ends or ("?", "?")
     note = "  # observed in the log: replace by the real limit" if ends else ""
     box = (f"action_low = {toml_value(low)}{note}", f"action_high = {toml_value(high)}{note}")
+    notes = {} if guesses["episode"] else {"episode": _WHICH_EPISODE}
     lines = [
-        *(f"{key} = {toml_value(value)}" for key, value in values.items()),
+        *(f"{key} = {toml_value(value)}{notes.get(key, '')}" for key, value in values.items()),
         *box,
         "discount = 0.99",
     ]

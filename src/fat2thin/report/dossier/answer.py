@@ -62,6 +62,11 @@ class Answer:
         )  # fmt: skip
 
 
+def joined(row: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both; columns of a log may be named like a heading of ours."""
+    return {**row, **{f"{name} (column)" if name in row else name: of for name, of in more.items()}}
+
+
 def plain_numbers(value: Any) -> Any:
     """Return values as JSON has them; a number that is not finite becomes None."""
     if isinstance(value, Mapping):
@@ -86,6 +91,7 @@ def number(value: float | None, unit: str = "", digits: int = 3) -> str:
     """Return a number with its unit, as sentences show it."""
     if value is None or not math.isfinite(value):
         return "not known"
+    value = value or 0.0  # never −0
     size = abs(value)
     text = f"{value:.{digits}g}" if 1e-4 <= size < 1e5 or not size else f"{value:.{digits - 1}e}"
     if "e" in text and 1e-4 <= size < 1e5:

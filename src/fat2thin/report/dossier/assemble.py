@@ -5,12 +5,13 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from fat2thin import __version__
+from fat2thin.evaluation.held_out import check_fits
 from fat2thin.policies.plain import NotPlainError, plain_policy
 from fat2thin.report.dossier import behaviour, bounds, provenance, referrals, worth
 from fat2thin.report.dossier.answer import QUESTIONS, Answer, plain_numbers
@@ -28,6 +29,7 @@ from fat2thin.safety.certify import Certificate
 MINUTES = 5.0
 """Time that a dossier takes at most by default, on two cores and for a log of 100,000 rows."""
 CERTIFYING = 1.0 / 3.0  # of the time that is left when the certificate begins; the rest is value's
+WRITING = 2.0  # seconds that are kept to write page and twin
 MOST_TYPED = 60  # columns of a patient that can be typed
 _STEPS = 7  # parts that the progress counts
 
@@ -112,13 +114,18 @@ def make_dossier(
     page = out or run.folder / Path(DOSSIER).with_suffix(".html")
     twin = page.with_suffix(".json")
     refuse_existing(page, twin)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(page.parent, os.W_OK):
+        raise ValueError(f"{page.parent} cannot be written to; choose another file with --out")
     clock = _Clock(request.minutes, begin)
     with clock.part("reading run and log"):
         subject = open_subject(run, request.log, request.limits)
-    influence, answers, proof = _answers(subject, request, clock)
+        for path in request.against:
+            check_fits(load(path), subject.judged)  # before any work
+    hashes = _hashes(subject)
+    influence, answers, proof = _answers(subject, request, clock, hashes)
     facts = {place: answer.facts for place, answer in enumerate(answers, start=1)}
     findings = judge(facts)
-    hashes = _hashes(subject)
     certificate = twin.with_name(f"{twin.stem}.certificate.json")
     where = os.path.relpath(run.folder, twin.parent)
     if proof is not None:
@@ -167,7 +174,9 @@ class _Found(NamedTuple):
     certificate: Certificate | None
 
 
-def _answers(subject: Subject, request: Request, clock: _Clock) -> _Found:
+def _answers(
+    subject: Subject, request: Request, clock: _Clock, hashes: Mapping[str, str | None]
+) -> _Found:
     """Return the columns that matter most, the answers to all questions, and the certificate."""
     run, folder = subject.run, shlex.quote(str(request.folder))
     with clock.part("asking the policy in every judged state"):
@@ -179,26 +188,32 @@ def _answers(subject: Subject, request: Request, clock: _Clock) -> _Found:
         obeying = bounds.limits(subject)
         refusing = referrals.refusals(subject, influence, request.show_cases)
         agreeing = referrals.agreement(subject)
+    commands = [provenance.training_command(run, str(request.folder)), request.command()]
+    with clock.part("checking the log"):
+        made = provenance.origin(subject, hashes, commands)
     with clock.part("certificate"):
         again = f"echo '[box]' > box.toml && fat2thin certify {folder} box.toml"
+        again += f" --limits {shlex.quote(str(request.limits))}" if request.limits else ""
         largest, proof = bounds.largest_dose(
             subject, influence, doing.facts, clock.left * CERTIFYING, again
         )
     with clock.part("values"):
-        others = {path.name: load(path) for path in request.against}
-        again = shlex.join(["fat2thin", "value", str(request.folder)])
-        value = worth.worth(subject, others, clock.left, again)
-    commands = [provenance.training_command(run, str(request.folder)), request.command()]
-    with clock.part("checking the log"):
-        made = provenance.origin(subject, _hashes(subject), commands)
+        words = ["fat2thin", "value", str(request.folder)]
+        words += [request.log] if request.log else []
+        words += ["--against", *map(str, request.against)] if request.against else []
+        words += ["--limits", str(request.limits)] if request.limits else []
+        left = clock.left - WRITING
+        value = worth.worth(subject, request.limits, request.against, left, shlex.join(words))
     answers = [doing, largest, obeying, value, refusing, agreeing, made]
     return _Found(influence, [*answers, _doubts(subject, answers)], proof)
 
 
 def _doubts(subject: Subject, answers: Sequence[Answer]) -> Answer:
-    missing = [(place, one) for place, answer in enumerate(answers, 1) for one in answer.not_run]
+    missing = [one for answer in answers for one in answer.not_run]
     assumptions = [text for answer in answers for text in answer.facts.get("assumptions", ())]
-    return provenance.doubts(subject, assumptions, missing, subject.remarks)
+    found = answers[-1].tables.get("log_check")
+    of_log = [f"in the log, {row['finding']}" for row in found.rows] if found else []
+    return provenance.doubts(subject, assumptions, missing, of_log)
 
 
 def _hashes(subject: Subject) -> dict[str, str | None]:

@@ -6,16 +6,20 @@ import numpy as np
 from numpy import ndarray
 
 from fat2thin.columns import inverse_transform
+from fat2thin.data.dataset import extremes
 from fat2thin.data.operations import episode_lengths
-from fat2thin.report.dossier.answer import Answer, number, percent
+from fat2thin.report.dossier.answer import Answer, joined, number, percent
 from fat2thin.report.dossier.influence import Influence
-from fat2thin.report.dossier.subject import Subject
+from fat2thin.report.dossier.subject import ROUNDING, Subject
 from fat2thin.tables import Table
 
 TYPICAL = 8  # states that are shown
 SHOWN_COLUMNS = 6  # columns of a state that are shown: those that move the band most
 FEWEST_ROWS, FEWEST_EPISODES = 20, 3
 """Of a group of logged steps whose numbers may be shown."""
+ENOUGH = 100
+"""Decisions of which none has the logged dose in its band only if the policy does something else:
+where one in ten has, the chance of none is 3e-5."""
 _TAILS = (0.05, 0.95)
 
 
@@ -25,24 +29,20 @@ def describe(subject: Subject, influence: Influence) -> Answer:
     actions = policy.action_columns
     table, picture = _typical(subject, influence)
     facts: dict[str, Any] = {"judged_states": subject.judged.rows}
-    doses, acts = [], bands.acts
-    for place, column in enumerate(actions):
-        low, high, done = bands.low[acts, place], bands.high[acts, place], bands.logged[:, place]
-        middle = (low + high) / 2.0
-        if not middle.size:
-            continue
-        inner = np.quantile(middle, _TAILS)
-        was = np.quantile(done, _TAILS)
-        width = float(np.mean(high - low))
-        doses.append(
-            f"{column.name} between {number(inner[0])} and {number(inner[1], column.unit)} at the "
-            f"centre of its band, which is {number(width, column.unit)} wide on average; what was "
-            f"done lay between {number(was[0])} and {number(was[1], column.unit)}"
-        )
     facts |= _shares(subject)
+    doses, acts = [], bands.acts
+    for place, column in enumerate(actions if acts.any() else ()):
+        low, high, done = bands.low[acts, place], bands.high[acts, place], bands.logged[:, place]
+        inner, was = (np.quantile(of, _TAILS) for of in ((low + high) / 2.0, done))
+        doses.append(
+            f"For {column.name}, the centre of its band lies between {number(inner[0])} and "
+            f"{number(inner[1], column.unit)} in nine of ten of these, and the band is "
+            f"{number(float(np.mean(high - low)), column.unit)} wide on average. What was given "
+            f"lay between {number(was[0])} and {number(was[1], column.unit)} in nine of ten steps."
+        )
     sentence = (
-        f"In nine of ten states on which it was judged, it gives {'; '.join(doses)} in nine of ten "
-        f"steps. Its bands contain {percent(facts['inside'])} of the logged actions."
+        f"It decides in {percent(acts.mean())} of the states on which it was judged. "
+        f"{' '.join(doses)} Its bands contain {percent(facts['inside'])} of the logged actions."
         if doses
         else "It refers every state on which it was judged, so it gives nothing."
     )
@@ -66,7 +66,9 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
     policy = subject.policy
     coverage = policy.referral.coverage
     placed = coverage.mixture([0]).centres
-    states = inverse_transform(placed, coverage.transforms)
+    states = np.asarray(inverse_transform(placed, coverage.transforms), np.float64)
+    span = np.ptp(np.asarray(subject.ranges), axis=1)
+    states[np.abs(states) < ROUNDING * span] = 0.0  # a mean of categories, say
     found = policy.decide(states, last=None)
     low, high = (np.array(end, np.float64) for end in policy.support(states, None))
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
@@ -77,9 +79,9 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
     columns = influence.most(SHOWN_COLUMNS)
     rows = []
     for count, place in enumerate(chosen.tolist(), start=1):
-        row: dict[str, Any] = {"state": f"{count}"}
-        for column in columns:
-            row[policy.observation_columns[column].label] = float(states[place, column])
+        labels = (policy.observation_columns[column].label for column in columns)
+        state = dict(zip(labels, states[place, columns].tolist(), strict=True))
+        row = joined({"state": f"{count}"}, state)
         for action, label in enumerate(column.label for column in policy.action_columns):
             row |= {
                 f"{label}: lowest": low[place, action], f"{label}: centre": middle[place, action],
@@ -94,13 +96,13 @@ def _typical(subject: Subject, influence: Influence) -> tuple[Table, dict[str, A
         if len(columns) < len(policy.observation_columns)
         else "from low to high doses; referred states are not shown",
         "given: mean, 5 % and 95 % quantiles of the logged actions of the steps nearest to the "
-        "state, in the whole log",
+        "state" + ("" if subject.sample is subject.log else f", of {subject.sample.rows:,} rows"),
     ]
     picture = {
         "kind": "bands",
         "actions": [column.label for column in policy.action_columns],
         "box": [[float(end[0]), float(end[1])] for end in zip(*box, strict=True)],
-        "names": [row["state"] for row in rows],
+        "names": [str(count + 1) for count in range(len(rows))],
         "low": low[chosen], "centre": middle[chosen], "high": high[chosen],
         "mean": done["mean"][chosen], "from": done["low"][chosen], "to": done["high"][chosen],
     }  # fmt: skip
@@ -120,7 +122,7 @@ def _spread(dose: ndarray, rows: ndarray, known: ndarray) -> ndarray:
 
 def _done_near(subject: Subject) -> dict[str, ndarray]:
     """Return what was done in the logged steps nearest to each centroid of the log's summary."""
-    coverage, log = subject.policy.referral.coverage, subject.log
+    coverage, log = subject.policy.referral.coverage, subject.sample
     nearest = coverage._nearest(np.asarray(log.observation[:], np.float32), np)[1]
     count = len(coverage.rows)
     order = np.argsort(nearest, kind="stable")
@@ -148,8 +150,7 @@ def _shares(subject: Subject) -> dict[str, Any]:
     if not acts.any():
         return {**dict.fromkeys(names), "inside": 0.0, "carried_action": ""}
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
-    logged = np.asarray(subject.log.action[:], np.float64)
-    range_low, range_high = logged.min(axis=0), logged.max(axis=0)
+    range_low, range_high = extremes(subject.log.action)
     low, high, width = bands.low[acts], bands.high[acts], box[1] - box[0]
     amount, inside = bands.logged - range_low, bands.inside
     total, covered = amount.sum(axis=0), inside.mean(axis=0)
@@ -157,10 +158,12 @@ def _shares(subject: Subject) -> dict[str, Any]:
     # Of doses that were left out at random, as large a share as of the steps.
     with np.errstate(divide="ignore", invalid="ignore"):
         proportion = np.where(total > 0, carried / covered, 1.0)
+    if acts.sum() >= ENOUGH:  # a band without any logged action leaves out all doses
+        proportion = np.where((total > 0) & (covered == 0), 0.0, proportion)
     middle = (low + high) / 2.0
     spread = np.diff(np.quantile(bands.logged, _TAILS, axis=0), axis=0)[0]
     moved = np.diff(np.quantile(middle, _TAILS, axis=0), axis=0)[0]
-    tiny = 1e-6 * width
+    tiny = ROUNDING * width
     at_edge = ((low <= box[0] + tiny) | (high >= box[1] - tiny)).mean(axis=0)
     beyond = ((low < range_low - tiny) | (high > range_high + tiny)).mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):

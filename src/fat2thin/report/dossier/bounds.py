@@ -1,15 +1,22 @@
 """Question 2: the largest dose that the policy can ever give; and question 3, its limits."""
 
+import dataclasses
 import itertools
 import math
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
-from fat2thin.report.dossier.answer import Answer, NotRun, number, percent
+from fat2thin.data import Dataset
+from fat2thin.data.operations import episode_lengths
+from fat2thin.report.dossier.answer import Answer, NotRun, joined, number, percent
+from fat2thin.report.dossier.behaviour import FEWEST_EPISODES
 from fat2thin.report.dossier.influence import Influence
-from fat2thin.report.dossier.subject import Subject
+from fat2thin.report.dossier.subject import Subject, outward
 from fat2thin.safety.by_column import table as certified_table
 from fat2thin.safety.certify import Certificate, certify
 from fat2thin.safety.ends import NotCertified
@@ -20,6 +27,7 @@ MOST_SECONDS = 60.0  # of a proof, however much time is left
 GAP = 0.05  # a proof ends where bounds and worst doses found differ by this share of the range
 TABLED = 2  # columns that have a table of bounds: those that move the band most
 WORTH_SAYING = 0.02  # difference of bounds between ranges, as a share of the box, for the sentence
+DIGITS = 4  # of bounds in tables, which are rounded outward
 FEW_VALUES = 6  # values of a column up to which each has its own line
 
 
@@ -31,6 +39,7 @@ def largest_dose(
     `found` are the facts of the first question. `seconds` is the time that is left: half of it
     proves bounds over the range of the log, half the tables by the columns that matter most.
     """
+    ends = time.perf_counter() + seconds
     if seconds < LEAST_SECONDS:
         why = f"it takes at least {LEAST_SECONDS:.0f} s, and {max(seconds, 0):.0f} s were left"
         return _without(subject, found, NotRun("the certificate", why, command)), None
@@ -42,11 +51,33 @@ def largest_dose(
     except NotCertified as error:
         why = str(error).removeprefix("not certified: ")
         return _without(subject, found, NotRun("the certificate", why, command)), None
-    tables = [
-        _by_column(subject, made, place, min(seconds / 4.0, MOST_SECONDS))
-        for place in influence.varied(subject)[:TABLED]
-    ]
-    return _with(subject, made, [one for one in tables if one is not None], found), made
+    tables, missing = [], []
+    for place in influence.varied(subject)[:TABLED]:
+        column, parts = subject.policy.observation_columns[place], _parts(subject, place)
+        left, why = ends - time.perf_counter(), "the proof over all states took all the time"
+        if left >= LEAST_SECONDS / 2.0:
+            table = _by_column(subject, made, place, parts, min(left / 2.0, MOST_SECONDS))
+            if table is not None:
+                tables.append(table)
+                continue
+            why = "no bounds were proven"
+        words = ",".join(
+            ":".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in parts
+        )
+        again = f"{command} --table {shlex.quote(f'{column.name}={words}')}"
+        missing.append(NotRun(f"the bounds by {column.label}", why, again))
+    answer = _with(subject, made, tables, found)
+    return dataclasses.replace(answer, not_run=tuple(missing)), made
+
+
+def _parts(subject: Subject, place: int) -> list[Any]:
+    """Return the values of a column, or the ranges between its quartiles in the log."""
+    values = np.asarray(subject.sample.observation[:, place], np.float64)
+    if (shared := _shared_values(values, subject.sample)) is not None:
+        return shared
+    cuts = [float(f"{one:.3g}") for one in np.quantile(values, (0.25, 0.5, 0.75))]
+    ends = np.unique([subject.ranges[place][0], *cuts, subject.ranges[place][1]]).tolist()
+    return [*itertools.pairwise(ends)]
 
 
 def _without(subject: Subject, found: Mapping[str, Any], missing: NotRun) -> Answer:
@@ -85,6 +116,14 @@ def _with(
             f"between {number_text(made.shown(column.name, 'low'), '')} and "
             f"{number_text(made.shown(column.name, 'high'), column.unit)} of {column.name}"
         )
+        ends = float(policy.low[place]) + slack, float(policy.high[place]) - slack
+        if low <= ends[0] and high >= ends[1] and made.gaps[column.name] > GAP:
+            found_high = made.worst[column.name][1]
+            most_found = None if found_high is None else found_high.value
+            words[-1] += (
+                " (the whole action box: nothing tighter was proven in the time, and the largest "
+                f"dose that was found is {number(most_found, column.unit)})"
+            )
     gap = max((one for one in made.gaps.values() if math.isfinite(one)), default=math.nan)
     proven = "; ".join(words)
     most = [one.words for one in tables if one.words]
@@ -119,8 +158,8 @@ def _largest(subject: Subject, found: Mapping[str, Any], made: Certificate | Non
         ends = [found.get(name) for name in ("smallest_found", "largest_found")]
         row: dict[str, Any] = {"action": column.label}
         if made is not None:
-            row["proven: never below"] = float(made.low[place])
-            row["proven: never above"] = float(made.high[place])
+            row["proven: never below"] = outward(float(made.low[place]), -1, DIGITS)
+            row["proven: never above"] = outward(float(made.high[place]), 1, DIGITS)
         row |= {
             f"judged states: {name}": None if one is None else float(one[place])
             for name, one in zip(("lowest", "highest"), ends, strict=True)
@@ -136,9 +175,11 @@ def _where(subject: Subject, made: Certificate) -> Table | None:
     for name, (_, highest) in made.worst.items():
         if highest is None:
             continue
-        labels = {column.name: column.label for column in subject.policy.observation_columns}
-        row: dict[str, Any] = {"highest found of": name, "dose": highest.value}
-        rows.append(row | {labels.get(key, key): value for key, value in highest.state.items()})
+        columns = subject.policy.observation_columns, subject.policy.action_columns
+        labels, actions = ({one.name: one.label for one in kind} for kind in columns)
+        row: dict[str, Any] = {"largest dose of": actions.get(name, name), "dose": highest.value}
+        state = {labels.get(key, key): value for key, value in highest.state.items()}
+        rows.append(joined(row, state))
     note = "a state that the search made up, not a patient"
     return Table("where the largest dose was found", tuple(rows), (note,)) if rows else None
 
@@ -153,22 +194,10 @@ class _ByColumn(NamedTuple):
 
 
 def _by_column(
-    subject: Subject, whole: Certificate, place: int, seconds: float
+    subject: Subject, whole: Certificate, place: int, parts: Sequence[Any], seconds: float
 ) -> _ByColumn | None:
-    """Return proven bounds by ranges of a column: its values, or its quartiles in the log.
-
-    Bounds over all states hold in each part of them, too.
-    """
+    """Return proven bounds by parts of a column. Those over all states hold in each part, too."""
     column = subject.policy.observation_columns[place]
-    values = np.asarray(subject.log.observation[:, place], np.float64)
-    distinct = np.unique(values)
-    parts: list[Any]
-    if len(distinct) <= FEW_VALUES:
-        parts = distinct.tolist()
-    else:
-        cuts = [float(f"{one:.3g}") for one in np.quantile(values, (0.25, 0.5, 0.75))]
-        ends = np.unique([subject.ranges[place][0], *cuts, subject.ranges[place][1]]).tolist()
-        parts = [*itertools.pairwise(ends)]
     try:
         made = certified_table(
             subject.policy, {}, {column.name: parts}, seconds=seconds, ranges=subject.ranges,
@@ -187,14 +216,16 @@ def _by_column(
             _float(row[name]) for name in ("never_below", "never_above", "highest_found")
         )
         if low is not None and high is not None:
-            low = max(low, float(whole.low[dimension]))
-            high = min(high, float(whole.high[dimension]))
+            low = outward(max(low, float(whole.low[dimension])), -1, DIGITS)
+            high = outward(min(high, float(whole.high[dimension])), 1, DIGITS)
         never = low, high, worst
-        shown = {column.label: row[column.name], "action": label}
-        rows.append(
-            {**shown, "proven: never below": never[0], "proven: never above": never[1],
-             "highest found": never[2]}
-        )  # fmt: skip
+        proven = {
+            "action": label, "proven: never below": never[0], "proven: never above": never[1],
+            "highest found": never[2],
+        }  # fmt: skip
+        # The column comes first.
+        heading = joined(proven, {column.label: row[column.name]}).popitem()
+        rows.append(dict([heading]) | proven)
         if action == actions[0].name:
             for name, value in zip(
                 ("names", "low", "high", "found"), (row[column.name], *never), strict=True
@@ -216,6 +247,16 @@ def _by_column(
         column.name, table,
         {"kind": "ranges", "x_label": column.label, "y_label": actions[0].label, **picture}, words,
     )  # fmt: skip
+
+
+def _shared_values(values: ndarray, log: Dataset) -> list[float] | None:
+    """Return the values of a column if they are few, and none is that of a few patients only."""
+    distinct, which = np.unique(values, return_inverse=True)
+    if len(distinct) > FEW_VALUES:
+        return None
+    episode = np.repeat(np.arange(log.episode_start.size), episode_lengths(log))
+    episodes = np.bincount(np.unique(np.stack([which, episode]), axis=1)[0])
+    return distinct.tolist() if episodes.min() >= FEWEST_EPISODES else None
 
 
 def _float(text: str) -> float | None:

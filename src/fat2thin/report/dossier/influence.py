@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from fat2thin.report.dossier.subject import Subject
+from fat2thin.report.dossier.subject import ROUNDING, Subject
 from fat2thin.tables import Table
 
 STATES = 200  # logged states in which columns are changed
@@ -61,7 +61,7 @@ def measure_influence(subject: Subject) -> Influence:
     policy, log = subject.policy, subject.judged
     rows = np.unique(np.linspace(0, log.rows - 1, min(STATES, log.rows)).astype(int))
     states = np.asarray(log.observation[rows], np.float32)
-    every = np.asarray(log.observation[:], np.float32)
+    every = np.asarray(subject.sample.observation[:], np.float32)
     box = np.asarray(policy.low, np.float64), np.asarray(policy.high, np.float64)
     highest, centre = [], []
     for column in range(states.shape[1]):
@@ -73,9 +73,10 @@ def measure_influence(subject: Subject) -> Influence:
         )
         highest.append(_mean(np.ptp(high, axis=0)))
         centre.append(_mean(np.ptp((low + high) / 2.0, axis=0)))
-    moved = np.array(highest), np.array(centre)
-    share = ((moved[0] + moved[1]) / (box[1] - box[0])).max(axis=1)
-    return Influence(*moved, np.argsort(-share, kind="stable"))
+    width = box[1] - box[0]
+    moved = [np.where(np.abs(one) > ROUNDING * width, one, 0.0) for one in (highest, centre)]
+    share = ((moved[0] + moved[1]) / width).max(axis=1)
+    return Influence(moved[0], moved[1], np.argsort(-share, kind="stable"))
 
 
 def _mean(moved: Float[ndarray, "states action"]) -> Float[ndarray, " action"]:

@@ -25,7 +25,7 @@ def typed_policy(subject: Subject, order: list[int]) -> dict[str, Any] | str:
     except NotPlainError as error:
         return f"the page has no formula for this policy: {error}"
     arrays = EncodedArrays()
-    median = np.median(np.asarray(subject.log.observation[:], np.float64), axis=0)
+    median = np.median(np.asarray(subject.sample.observation[:], np.float64), axis=0)
     coverage = subject.policy.referral.coverage
     found = {
         "members": [_member(one, arrays) for one in plain.members],

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fat2thin.report.dossier.answer import number
 from fat2thin.report.dossier.verdict import ATTENTION, FAILS, HOLDS, LOOK, NOT_USABLE, READY
 from fat2thin.report.html_page import filled
 
+LONG = 30  # characters of a cell from which on its column wraps
 _SCRIPTS = ("laws.js", "limits.js", "plot.js", "patient.js", "dossier.js")
 _STYLES = ("page.css", "dossier.css")
 _LOOKS = {READY: "ready", LOOK: "look", NOT_USABLE: "bad"}
@@ -26,6 +28,7 @@ _PATIENT = """<section class="patient" aria-labelledby="patient-title">
 <div class="inputs" id="patient-inputs"></div>
 <div class="buttons"><button type="button" id="patient-reset">Median patient</button></div>
 <div class="panels" id="patient-plots"></div>
+<div class="key" id="patient-key"></div>
 <div class="scroll"><table id="patient-table"></table></div>
 <div class="data" id="patient-data"></div>
 <p class="note" id="patient-note"></p>
@@ -67,7 +70,8 @@ def _verdict(content: Mapping[str, Any]) -> str:
             f'<li class="{look}"><span class="state">{sign} {html.escape(one["state"])}</span>'
             f'<span>{html.escape(one["rule"])} <a href="#q{one["question"]}">(question '
             f"{one['question']})</a></span>"
-            f'<span class="measured">Measured: {html.escape(one["measured"])}.</span>'
+            f'<span class="measured">{"Why" if look == "unknown" else "Measured"}: '
+            f"{_words(one['measured'])}.</span>"
             f'<span class="why">{html.escape(one["why"])}</span></li>'
         )
     return (
@@ -82,11 +86,11 @@ def _answer(place: int, answer: Mapping[str, Any]) -> str:
     parts = [
         f'<section id="q{place}" aria-labelledby="q{place}-title">',
         f'<h2 id="q{place}-title">{place}. {html.escape(answer["question"])}</h2>',
-        f'<p class="answer">{html.escape(answer["sentence"])}</p>',
+        f'<p class="answer">{_words(answer["sentence"])}</p>',
     ]
     parts += [
         f'<div class="not-run"><strong>Not run:</strong> {html.escape(one["what"])}, because '
-        f"{html.escape(one['why'])}. To run it: <code>{html.escape(one['command'])}</code></div>"
+        f"{_words(one['why'])}. To run it: <code>{html.escape(one['command'])}</code></div>"
         for one in answer["not_run"]
     ]
     if answer["picture"]:
@@ -95,7 +99,7 @@ def _answer(place: int, answer: Mapping[str, Any]) -> str:
     if place == 1:
         parts.append(_PATIENT)
     parts.append(
-        f'<p class="how"><strong>How we know.</strong> {html.escape(answer["how"])}</p></section>'
+        f'<p class="how"><strong>How we know.</strong> {_words(answer["how"])}</p></section>'
     )
     return "\n".join(parts)
 
@@ -103,10 +107,7 @@ def _answer(place: int, answer: Mapping[str, Any]) -> str:
 def _table(place: int, name: str, table: Mapping[str, Any]) -> str:
     rows: Sequence[Mapping[str, Any]] = table["rows"]
     headings = [*dict.fromkeys(heading for row in rows for heading in row)]
-    kinds = {
-        heading: "text" if any(isinstance(row.get(heading), str) for row in rows) else "number"
-        for heading in headings
-    }
+    kinds = {heading: _kind([row.get(heading) for row in rows]) for heading in headings}
     head = "".join(
         f'<th scope="col" class="{kinds[heading]}">{html.escape(heading)}</th>'
         for heading in headings
@@ -117,12 +118,25 @@ def _table(place: int, name: str, table: Mapping[str, Any]) -> str:
         + "</tr>"
         for row in rows
     )
-    notes = "".join(f'<p class="note">{html.escape(note)}</p>' for note in table["notes"])
+    notes = "".join(f'<p class="note">{_words(note)}</p>' for note in table["notes"])
     return (
         f'<div class="wide-table"><table><caption>{html.escape(table["title"])}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
         f'<div class="data" data-table="{place - 1}/{html.escape(name)}"></div>'
     )
+
+
+def _kind(cells: Sequence[Any]) -> str:
+    """Return the class of a column: numbers, words that stay whole, or long texts that wrap."""
+    texts = [one for one in cells if isinstance(one, str)]
+    if not texts:
+        return "number"
+    return "long" if max(map(len, texts)) > LONG else "text"
+
+
+def _words(text: str) -> str:
+    """Return text as markup; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _cell(value: Any) -> str:
@@ -132,15 +146,16 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return html.escape(number(value, digits=4) if isinstance(value, float) else str(value))
+    return html.escape(number(value, digits=4)) if isinstance(value, float) else _words(str(value))
 
 
 def _footer(content: Mapping[str, Any], digest: str) -> str:
-    took = sum(content["seconds"].values())
+    took, budget = sum(content["seconds"].values()), content["budget_minutes"]
+    late = ", which the parts that always run exceeded" if took > 60.0 * budget else ""
     return (
         f"Made by fat2thin {html.escape(content['version'])} with <code>"
-        f"{html.escape(content['command'])}</code> in {took:.0f} s of at most "
-        f"{content['budget_minutes']:g} minutes. The JSON file beside this page has every number "
-        f"with all digits; its SHA-256 is <code>{digest}</code>, and <code>fat2thin verify</code> "
+        f"{html.escape(content['command'])}</code> in {took:.0f} s; the limit was "
+        f"{60.0 * budget:.3g} s{late}. The JSON file beside this page has every number with all "
+        f"digits; its SHA-256 is <code>{digest}</code>, and <code>fat2thin verify</code> "
         "checks that both, the run and the log still belong together."
     )

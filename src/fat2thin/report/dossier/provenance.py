@@ -13,6 +13,7 @@ from fat2thin.report.dossier.subject import Subject
 from fat2thin.runs.result import Run
 from fat2thin.settings.spec import plain
 from fat2thin.tables import Table, listed
+from fat2thin.terminal_text import counted
 
 ASSUMPTIONS = (
     "The next patients are like those of the log: referral notices a state that is far from it, "
@@ -37,8 +38,8 @@ def origin(subject: Subject, hashes: Mapping[str, str | None], commands: Sequenc
         {"fact": "rows", "value": f"{log.rows:,}"},
         {"fact": "episodes", "value": f"{log.episode_start.size:,} of {lengths.min():,} to "
          f"{lengths.max():,} rows"},
-        {"fact": "judged on", "value": f"{judged.rows:,} rows in {judged.episode_start.size:,} "
-         f"episodes: {subject.whose}"},
+        {"fact": "judged on", "value": f"{judged.rows:,} rows in "
+         f"{counted(judged.episode_start.size, 'episode')}: {subject.whose}"},
         {"fact": "algorithm", "value": spec.algorithm},
         {"fact": "updates per seed", "value": f"{run.step:,}"},
         {"fact": "seeds", "value": listed(spec.seeds)},
@@ -64,10 +65,10 @@ def origin(subject: Subject, hashes: Mapping[str, str | None], commands: Sequenc
         "log_warnings": len(report.warnings), "commands": [*commands],
     }  # fmt: skip
     sentence = (
-        f"{spec.algorithm} learned from {log.rows:,} logged steps in "
-        f"{log.episode_start.size:,} episodes, with {run.step:,} updates of each of "
-        f"{len(spec.seeds)} seeds; the check of the log gave {len(report.errors)} errors and "
-        f"{len(report.warnings)} warnings."
+        f"{spec.algorithm} was trained on a log of {log.rows:,} steps in "
+        f"{counted(log.episode_start.size, 'episode')}, with {run.step:,} updates of each of "
+        f"{counted(len(spec.seeds), 'seed')}; the check of the log gave "
+        f"{counted(len(report.errors), 'error')} and {counted(len(report.warnings), 'warning')}."
     )
     how = (
         "The run folder records the specification, the hash of the log, versions and device. "
@@ -91,9 +92,11 @@ def _findings(report: Report) -> Table:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def training_warnings(run: Run) -> list[str]:
@@ -107,17 +110,17 @@ def training_warnings(run: Run) -> list[str]:
 
 
 def doubts(
-    subject: Subject, assumptions: Sequence[str], missing: Sequence[tuple[int, NotRun]],
-    remarks: Sequence[str],
+    subject: Subject, assumptions: Sequence[str], missing: Sequence[NotRun],
+    of_log: Sequence[str],
 ) -> Answer:  # fmt: skip
     """Return the answer to the last question: warnings, assumptions and what was not tested.
 
     `assumptions` are those of the parts that were run, `missing` the parts that were not, and
-    `remarks` what the judgement of this dossier itself found.
+    `of_log` what the check of the log warned of.
     """
-    warnings = training_warnings(subject.run)
+    warnings, remarks = training_warnings(subject.run), (*subject.remarks, *of_log)
     every = (*ASSUMPTIONS, *assumptions)
-    tested = [f"{one.what}: {one.why}" for _, one in missing]
+    tested = [f"{one.what}: {one.why}" for one in missing]
     tested.append("the policy was never tried: nothing here was measured on the real system")
     tables = {
         "warnings": Table(
@@ -128,12 +131,12 @@ def doubts(
     }  # fmt: skip
     count = len(warnings) + len(remarks)
     sentence = (
-        f"There {'is 1 warning' if count == 1 else f'are {count} warnings'}, everything rests on "
-        f"{len(every)} assumptions that the log cannot test, and {len(tested)} things were not "
-        "tested."
+        f"There {'is' if count == 1 else 'are'} {counted(count, 'warning')}, everything rests on "
+        f"{len(every)} assumptions that the log cannot test, and "
+        f"{counted(len(tested), 'thing')} {'was' if len(tested) == 1 else 'were'} not tested."
     )
     how = (
-        "Warnings come from training, from the rules above, and from the parts of this page. "
+        "Warnings come from training, from choosing the episodes, and from the check of the log. "
         "Assumptions are those of the methods that were used."
     )
     facts = {

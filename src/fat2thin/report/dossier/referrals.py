@@ -7,12 +7,13 @@ import numpy as np
 from fat2thin.data.operations import episode_lengths
 from fat2thin.evaluation.caution import share_of
 from fat2thin.policies.decision import CONFLICT, DISAGREE, FORBIDDEN
-from fat2thin.report.dossier.answer import LEVEL, Answer, NotRun, interval, percent
+from fat2thin.report.dossier.answer import LEVEL, Answer, NotRun, interval, joined, percent
 from fat2thin.report.dossier.behaviour import FEWEST_EPISODES, FEWEST_ROWS, SHOWN_COLUMNS
 from fat2thin.report.dossier.influence import Influence
 from fat2thin.report.dossier.subject import Subject
 from fat2thin.report.state_map import map_states
 from fat2thin.tables import Table
+from fat2thin.terminal_text import counted
 
 GRID = 40  # points along each axis of the map
 MOST_CASES = 10  # referred steps that `show_cases` lists
@@ -45,12 +46,16 @@ def refusals(subject: Subject, influence: Influence, show_cases: bool) -> Answer
     )
     sentence += f"; the most frequent reason is: {most}." if most else "."
     coverage = subject.policy.referral.coverage
-    nominal = 1.0 - np.interp(coverage.threshold, coverage.thresholds, coverage.levels)
+    parts = counted(coverage.episodes, "episode")
+    if subject.log.episode_start.size == 1:
+        parts = f"{coverage.episodes} parts of the only episode"
     how = (
         f"Every one of the {log.rows:,} states of {subject.whose} was decided. A state outside the "
-        f"log is farther from it than {percent(1 - nominal)} of new states like those of the log, "
-        f"by a threshold that was calibrated on whole episodes; {percent(nominal)} of them are "
-        "referred for that reason. Intervals are bootstrap intervals over episodes."
+        f"log is farther from it than {percent(coverage.share)} of new states like those of the "
+        f"log, by a threshold that was calibrated on {parts}; at "
+        f"most {percent(1 - coverage.share)} of such states are referred for that reason. "
+        "Intervals are bootstrap intervals over episodes, or exact ones of as many episodes where "
+        "no state or every state is referred; one episode has none."
     )
     tables = {"referrals": Table("referrals by reason", tuple(rows))}
     if (cases := _typical_cases(subject, influence)) is not None:
@@ -101,7 +106,8 @@ def _single_cases(subject: Subject) -> Table:
             ("observation", policy.observation_columns), ("action", policy.action_columns)
         ):  # fmt: skip
             values = getattr(log, kind)[place]
-            row |= {one.label: float(v) for one, v in zip(columns, values, strict=True)}
+            given = {one.label: float(v) for one, v in zip(columns, values, strict=True)}
+            row = joined(row, given)
         rows.append(row)
     return Table("referred steps: rows of single patients", tuple(rows))
 
@@ -162,6 +168,14 @@ def agreement(subject: Subject) -> Answer:
         "action box."
     )
     overlap = getattr(subject.policy.network, "rule", None) == "consensus"
+    if overlap:
+        disjoint = apart & (distance <= thresholds.disagreement)
+        facts["no_action_in_common"] = float(disjoint.mean())
+        if disjoint.any():
+            sentence += (
+                f" In {percent(facts['no_action_in_common'])} of the states their centres are "
+                "close enough, but their bands have no action in common."
+            )
     how = (
         f"In each of the {log.rows:,} states of {subject.whose}, seeds agree if the centres of no "
         f"two bands are farther apart than {percent(thresholds.disagreement)} of the action box"
@@ -176,7 +190,7 @@ def agreement(subject: Subject) -> Answer:
     picture = {
         "kind": "histogram", "edges": 100 * edges, "counts": 100 * counts / max(known.size, 1),
         "threshold": 100 * thresholds.disagreement,
-        "x_label": "distance between the centres of two seeds (% of the action box)",
+        "x_label": "distance between seeds (% of the action box)",
         "y_label": "states (%)",
     }  # fmt: skip
     tables = {"disagreement": Table("distance between seeds", rows), "seeds": _per_seed(subject)}

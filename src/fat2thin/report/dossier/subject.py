@@ -23,7 +23,12 @@ from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 
 MOST_ROWS = 100_000
-"""Rows on which a policy is judged; of a longer log, whole episodes are drawn."""
+"""Rows on which a policy is judged or that are described; of a longer log, whole episodes are
+drawn."""
+
+
+ROUNDING = 1e-6
+"""Share of the action box that is rounding of float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +57,11 @@ class Subject:
         return Path(self.run.spec.dataset).name
 
     @functools.cached_property
+    def sample(self) -> Dataset:
+        """The log, or at most about `MOST_ROWS` rows of it, in whole episodes."""
+        return _at_most(self.log)
+
+    @functools.cached_property
     def bands(self) -> "Bands":
         """What the policy can do in the judged states."""
         return bands_of(self.policy, self.judged)
@@ -69,7 +79,7 @@ class Subject:
         """
         low, high = data.dataset.extremes(self.log.observation)
         return tuple(
-            (_outward(a, -1), _outward(b, 1))
+            (outward(a, -1), outward(b, 1))
             for a, b in zip(low.tolist(), high.tolist(), strict=True)
         )
 
@@ -83,6 +93,9 @@ class Bands:
     """Lowest possible action; nan where the state is referred."""
     high: Float[ndarray, "rows action"]
     logged: Float[ndarray, "rows action"]
+    rounding: Float[ndarray, " action"]
+    """Distance from its band at which an action still counts as inside: logs have many doses
+    exactly at an end of the action box, where a band may begin."""
 
     @property
     def acts(self) -> Bool[ndarray, " rows"]:
@@ -93,7 +106,8 @@ class Bands:
     def inside(self) -> Bool[ndarray, "rows action"]:
         """Whether the policy could have taken the logged action; False where it refers."""
         with np.errstate(invalid="ignore"):
-            return (self.low <= self.logged) & (self.logged <= self.high)
+            low, high = self.low - self.rounding, self.high + self.rounding
+            return (low <= self.logged) & (self.logged <= high)
 
 
 def bands_of(policy: Policy, log: Dataset) -> Bands:
@@ -109,7 +123,7 @@ def bands_of(policy: Policy, log: Dataset) -> Bands:
     # A policy without a band may have infinite support; actions are clipped to the box.
     low, high = np.clip(low, *box), np.clip(high, *box)
     low[decision.referred], high[decision.referred] = np.nan, np.nan
-    return Bands(decision, low, high, logged)
+    return Bands(decision, low, high, logged, ROUNDING * (box[1] - box[0]))
 
 
 def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subject:
@@ -146,10 +160,15 @@ def open_subject(run: Run, log: str | None = None, limits: Any = None) -> Subjec
         judged, unseen, remarks = fresh.dataset, fresh.unseen, fresh.notes
         whose = f"the episodes of {Path(name).name}"
     if judged.rows > MOST_ROWS:
-        judged = subsample(judged, share=MOST_ROWS / judged.rows, seed=0)
+        judged = _at_most(judged)
         whose = f"{judged.rows:,} rows of {whose}, in whole episodes"
     given = None if log is None else name
     return Subject(run, policy, dataset, judged, unseen, whose, given, remarks)
+
+
+def _at_most(log: Dataset) -> Dataset:
+    few = log.rows <= MOST_ROWS
+    return log if few else subsample(log, share=MOST_ROWS / log.rows, seed=0)
 
 
 def _load(run: Run, name: str, given: bool) -> Dataset:
@@ -162,11 +181,11 @@ def _load(run: Run, name: str, given: bool) -> Dataset:
         raise ValueError(f"{name} cannot be read: {error.strerror or error}{way}") from error
 
 
-def _outward(value: float, side: int) -> float:
-    """Return a number of three digits that is not below (side 1) or not above (−1) the value."""
+def outward(value: float, side: int, digits: int = 3) -> float:
+    """Return a number of few digits that is not below (side 1) or not above (−1) the value."""
     if not value:
         return 0.0
     exact = decimal.Decimal(value)
-    last = decimal.Decimal(1).scaleb(exact.adjusted() - 2)
+    last = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
     rounding = decimal.ROUND_CEILING if side > 0 else decimal.ROUND_FLOOR
     return float(exact.quantize(last, rounding))

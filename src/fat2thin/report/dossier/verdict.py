@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fat2thin.report.dossier.answer import number, percent
+from fat2thin.terminal_text import counted
 
 READY, LOOK, NOT_USABLE = "ready for review", "needs attention", "do not use"
 HOLDS, ATTENTION, FAILS, UNKNOWN = "holds", "needs attention", "fails", "not known"
@@ -46,8 +47,11 @@ LEAST_MOVED = 0.05
 """The dose must differ between patients by this share of the spread of what was done."""
 LEAST_CALIBRATION = 0.1
 """Correlation of Q with the returns that followed: below, Q explains under 1 % of them."""
+NO_DOSE = "it refers every state on which it was judged, so it gives no dose"
 
-Facts = Mapping[int, Mapping[str, Any]]
+Found = Mapping[str, Any]
+"""The facts of one answer."""
+Facts = Mapping[int, Found]
 """The facts of every answer, by the number of its question."""
 
 
@@ -64,6 +68,26 @@ class Finding(NamedTuple):
     """Why the rule and its threshold are what they are."""
 
 
+class Rule(NamedTuple):
+    """One rule, and how it reads the facts of one answer."""
+
+    rule: str
+    question: int
+    state: Callable[[Found], str]
+    measured: Callable[[Found], str]
+    """What was measured, in words."""
+    why: str
+    unknown: str = ""
+    """What is said where it is not known; empty if the words of `measured` say it."""
+
+    def judge(self, facts: Facts) -> Finding:
+        """Return the state of this rule."""
+        found = facts[self.question]
+        state = self.state(found)
+        missing = self.unknown if state == UNKNOWN else ""
+        return Finding(self.rule, state, missing or self.measured(found), self.question, self.why)
+
+
 def verdict(findings: Sequence[Finding]) -> str:
     """Return the verdict that the states of the rules give."""
     states = {one.state for one in findings}
@@ -74,186 +98,155 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 def judge(facts: Facts) -> list[Finding]:
     """Return the state of every rule, those that matter most first."""
-    return [rule(facts) for rule in _RULES]
+    return [rule.judge(facts) for rule in RULES]
 
 
-def _known(value: Any) -> bool:
-    return value is not None and math.isfinite(value)
+def _at_least(fact: str, good: float, bad: float | None = None) -> Callable[[Found], str]:
+    """Return a rule's state: it holds from `good` on, and fails below `bad`."""
+
+    def state(found: Found) -> str:
+        value = found.get(fact)
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        if value >= good:
+            return HOLDS
+        return FAILS if bad is not None and value < bad else ATTENTION
+
+    return state
 
 
-def _at_least(value: float | None, good: float, bad: float | None = None) -> str:
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    if value >= good:
-        return HOLDS
-    return FAILS if bad is not None and value < bad else ATTENTION
+def _at_most(fact: str, good: float, bad: float | None = None) -> Callable[[Found], str]:
+    """Return a rule's state: it holds up to `good`, and fails above `bad`."""
+    of_negative = _at_least(fact, -good, None if bad is None else -bad)
+    return lambda found: of_negative({fact: None if found.get(fact) is None else -found[fact]})
 
 
-def _at_most(value: float | None, good: float, bad: float | None = None) -> str:
-    return _at_least(None if value is None else -value, -good, None if bad is None else -bad)
+def _share(words: str, fact: str) -> Callable[[Found], str]:
+    """Return words with a share in their {}."""
+    return lambda found: words.format(percent(found.get(fact)))
 
 
-def _gain(facts: Facts) -> Finding:
-    found = facts[4]
+def _gain(found: Found) -> str:
     low, high = found.get("gain_low"), found.get("gain_high")
-    state = UNKNOWN
-    if low is not None:
-        state = HOLDS if low > 0 else FAILS if high is not None and high < 0 else ATTENTION
-    measured = (
-        f"one-sided {found['gain_level']} lower bound {number(low, found['unit'])}"
-        if _known(low)
-        else found.get("why_unknown") or "the value was not estimated"
-    )
-    return Finding(
-        "It earns more than current practice: the lower bound of the gain is above 0",
-        state, measured, 4,
-        "Only then does the log show an advantage. The rule fails if the upper bound is below 0.",
-    )  # fmt: skip
+    if low is None:
+        return UNKNOWN
+    return HOLDS if low > 0 else FAILS if high is not None and high < 0 else ATTENTION
 
 
-def _bounds(facts: Facts) -> Finding:
-    found = facts[2]
-    state = {True: HOLDS, False: FAILS, None: UNKNOWN}[found.get("inside")]
-    measured = found.get("certified_words") or "no certificate was made"
-    return Finding(
-        "Every dose it can ever give is certified to lie inside the action box and the limits",
-        state, measured, 2,
-        "A certificate covers all states in the range of the log, not only those that were tried.",
-    )  # fmt: skip
+def _gain_words(found: Found) -> str:
+    if found.get("gain_low") is None:
+        return found["why_unknown"]
+    return f"one-sided {found['gain_level']} lower bound {number(found['gain_low'], found['unit'])}"
 
 
-def _carried(facts: Facts) -> Finding:
-    found = facts[1]
-    share = found.get("proportion")
-    action = f" of {found['carried_action']}" if found.get("carried_action") else ""
-    measured = (
+def _carried_words(found: Found) -> str:
+    return (
         f"its bands contain {percent(found['covered'])} of the logged steps, and "
-        f"{percent(found['carried'])} of everything{action} that was given above the lowest logged "
-        f"dose: {number(share)} of its share"
-        if _known(share)
-        else "its bands contain no logged action"
+        f"{percent(found['carried'])} of the total {found['carried_action'] or 'dose'} given, "
+        f"counted from the lowest logged one: {number(found['proportion'])} of its share"
     )
-    return Finding(
+
+
+def _unseen(found: Found) -> str:
+    enough = found["judged_episodes"] >= FEWEST_EPISODES
+    return HOLDS if found["unseen"] and enough else ATTENTION
+
+
+def _unseen_words(found: Found) -> str:
+    seen = "that no update saw" if found["unseen"] else "that it learned from"
+    return f"{counted(found['judged_episodes'], 'episode')} {seen}"
+
+
+RULES = (
+    Rule(
+        "It earns more than current practice: the lower bound of the gain is above 0",
+        4, _gain, _gain_words,
+        "Only then does the log show an advantage. The rule fails if the upper bound is below 0.",
+    ),
+    Rule(
+        "Every dose it can ever give is certified to lie inside the action box and the limits",
+        2, lambda found: {True: HOLDS, False: FAILS, None: UNKNOWN}[found.get("inside")],
+        lambda found: found.get("certified_words") or "no certificate was made",
+        "A certificate covers all states in the range of the log, not only those that were tried.",
+    ),
+    Rule(
         "The doses that it can give carry what was given, and not only the small ones",
-        _at_least(share, CARRIED, HARDLY_CARRIED), measured, 1,
+        1, _at_least("proportion", CARRIED, HARDLY_CARRIED), _carried_words,
         f"At least {CARRIED:g} of its share: a policy that leaves out doses of any size has 1. "
         f"The rule fails below {HARDLY_CARRIED:g}: the policy then leaves out the doses that "
         "treat, however many small ones it covers.",
-    )  # fmt: skip
-
-
-def _values(facts: Facts) -> Finding:
-    share = facts[4].get("possible")
-    return Finding(
-        "Its values stay within what the rewards allow",
-        _at_least(share, POSSIBLE, HARDLY_POSSIBLE),
-        f"{percent(share)} of the held-out states, all seeds together" if _known(share)
-        else "the algorithm has no Q",
-        4,
+        "its bands contain no logged action",
+    ),
+    Rule(
+        "Its learned values (Q) stay within what the rewards allow",
+        4, _at_least("possible", POSSIBLE, HARDLY_POSSIBLE),
+        _share("{} of the judged states, all seeds together", "possible"),
         f"At least {percent(POSSIBLE)} of the states; the rule fails below "
         f"{percent(HARDLY_POSSIBLE)}. Impossible values cannot rank doses.",
-    )  # fmt: skip
-
-
-def _referred(facts: Facts) -> Finding:
-    share = facts[5].get("referred")
-    return Finding(
+        "the algorithm has no Q",
+    ),
+    Rule(
         f"It decides: fewer than {percent(MOST_REFERRED)} of new states are referred",
-        _at_most(share, MOST_REFERRED, MOST_STATES_REFERRED),
-        f"{percent(share)} of the states on which it was judged",
-        5,
+        5, _at_most("referred", MOST_REFERRED, MOST_STATES_REFERRED),
+        _share("{} of the states on which it was judged", "referred"),
         f"5 % is the nominal share outside the log. The rule fails above "
         f"{percent(MOST_STATES_REFERRED)}.",
-    )  # fmt: skip
-
-
-def _agreement(facts: Facts) -> Finding:
-    share = facts[6].get("agree")
-    return Finding(
+    ),
+    Rule(
         f"Seeds agree in {percent(AGREE)} of the states",
-        _at_least(share, AGREE, HARDLY_AGREE),
-        f"they agree in {percent(share)}" if _known(share) else "one seed alone cannot be compared",
-        6,
+        6, _at_least("agree", AGREE, HARDLY_AGREE), _share("they agree in {}", "agree"),
         "Otherwise the dose depends on the random seed. The rule fails below "
         f"{percent(HARDLY_AGREE)}.",
-    )  # fmt: skip
-
-
-def _unseen(facts: Facts) -> Finding:
-    found = facts[7]
-    enough = found["judged_episodes"] >= FEWEST_EPISODES
-    count = f"{found['judged_episodes']:,} episodes"
-    return Finding(
+        "one seed alone cannot be compared",
+    ),
+    Rule(
         f"It is judged on at least {FEWEST_EPISODES} episodes that no update saw",
-        HOLDS if found["unseen"] and enough else ATTENTION,
-        f"{count} that no update saw" if found["unseen"] else f"{count} that it learned from",
-        7,
+        7, _unseen, _unseen_words,
         "Numbers on its own training rows flatter a policy, and intervals over few episodes are "
         "too narrow.",
-    )  # fmt: skip
-
-
-def _checked(facts: Facts) -> Finding:
-    errors = facts[7]["errors"]
-    return Finding(
-        "The log has no errors", FAILS if errors else HOLDS,
-        f"{errors} errors, {facts[7]['log_warnings']} warnings (listed below)", 7,
+    ),
+    Rule(
+        "The log has no errors",
+        7, lambda found: FAILS if found["errors"] else HOLDS,
+        lambda found: f"{counted(found['errors'], 'error')}, "
+        f"{counted(found['log_warnings'], 'warning')} (listed below)",
         "An error means that something wrong was certainly learned; a warning may be harmless.",
-    )  # fmt: skip
-
-
-def _quiet(facts: Facts) -> Finding:
-    count = facts[8]["training_warnings"]
-    return Finding(
-        "Training gave no warning", ATTENTION if count else HOLDS,
-        f"{count} warnings" if count != 1 else "1 warning", 8,
+    ),
+    Rule(
+        "Training gave no warning",
+        8, lambda found: ATTENTION if found["training_warnings"] else HOLDS,
+        lambda found: counted(found["training_warnings"], "warning"),
         "Warnings are about diverging values, overfitted or poorly covered policies, and policies "
         "no better than a constant dose. A person should read each.",
-    )  # fmt: skip
-
-
-def _varies(facts: Facts) -> Finding:
-    share = facts[1].get("moved")
-    return Finding(
-        "The dose depends on the patient", _at_least(share, LEAST_MOVED),
-        f"its centre differs between states by {percent(share)} of the spread of what was done",
-        1,
+    ),
+    Rule(
+        "The dose depends on the patient",
+        1, _at_least("moved", LEAST_MOVED),
+        _share("its centre differs between states by {} of the spread of what was done", "moved"),
         f"Spreads are from the 5 % to the 95 % quantile; at least {percent(LEAST_MOVED)}. A single "
         "dose for all may be right, but should be intended.",
-    )  # fmt: skip
-
-
-def _free(facts: Facts) -> Finding:
-    share = facts[1].get("at_edge")
-    return Finding(
-        "The log, and not the action box, sets the band", _at_most(share, MOST_AT_EDGE),
-        f"the band touches an end of the box in {percent(share)} of the states", 1,
+        NO_DOSE,
+    ),
+    Rule(
+        "The log, and not the action box, sets the band",
+        1, _at_most("at_edge", MOST_AT_EDGE),
+        _share("the band touches an end of the box in {} of the states", "at_edge"),
         f"At most {percent(MOST_AT_EDGE)}. More points to a box whose end is not real, or to a "
         "dose that needs a logarithm.",
-    )  # fmt: skip
-
-
-def _tried(facts: Facts) -> Finding:
-    share = facts[1].get("beyond")
-    return Finding(
-        "It gives no dose outside the range of those that were given", _at_most(share, MOST_BEYOND),
-        f"it could in {percent(share)} of the states", 1,
+        NO_DOSE,
+    ),
+    Rule(
+        "It gives no dose outside the range of those that were given",
+        1, _at_most("beyond", MOST_BEYOND), _share("it could in {} of the states", "beyond"),
         f"At most {percent(MOST_BEYOND)}: the log says nothing about doses that nobody gave.",
-    )  # fmt: skip
-
-
-def _informed(facts: Facts) -> Finding:
-    found = facts[4].get("calibration")
-    return Finding(
-        "Its Q predicts the returns that followed", _at_least(found, LEAST_CALIBRATION),
-        f"correlation {number(found)} on held-out steps" if _known(found)
-        else "not measured: no held-out episodes, or no Q",
-        4,
+        NO_DOSE,
+    ),
+    Rule(
+        "Its learned values (Q) predict the returns that followed",
+        4, _at_least("calibration", LEAST_CALIBRATION),
+        lambda found: f"correlation {number(found['calibration'])} on held-out steps",
         f"At least {LEAST_CALIBRATION:g}. A Q that does not predict cannot rank doses.",
-    )  # fmt: skip
-
-
-_RULES: tuple[Callable[[Facts], Finding], ...] = (
-    _gain, _bounds, _carried, _values, _referred, _agreement, _unseen, _checked, _quiet, _varies,
-    _free, _tried, _informed,
+        "not measured: no held-out episodes, or no Q",
+    ),
 )  # fmt: skip
+"""Those that matter most first."""

@@ -7,7 +7,7 @@ function numberOf(value) {
 // A button below every table that saves it with all digits.
 function startTables() {
   for (const host of document.querySelectorAll("[data-table]")) {
-    const [answer, name] = host.dataset.table.split("/");
+    const [answer, name] = host.dataset.table.split(/\/(.*)/s); // a column's name may have a slash
     const { rows } = answer === "verdict" ? { rows: found.dossier.findings } : found.dossier.answers[Number(answer)].tables[name];
     const headings = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     host.append(saveButton(`${name}.csv`, () => [headings, rows.map((row) => headings.map((heading) => numberOf(row[heading])))]));
@@ -38,6 +38,7 @@ function labelled(node, text) {
   node.setAttribute("aria-label", text);
   node.setAttribute("tabindex", "0");
   node.setAttribute("role", "img");
+  node.ownerSVGElement.setAttribute("role", "group"); // the parts of an image cannot have names
   return node;
 }
 
@@ -50,12 +51,13 @@ function drawBands(host, { actions, box, names, low, centre, high, mean, from, t
     const reach = [Math.min(...every), Math.max(...every)];
     const margin = 0.06 * (reach[1] - reach[0] || 1);
     const plot = new Plot(panels[i], {
-      x: [0.4, names.length + 0.6], y: [reach[0] - margin, reach[1] + margin], xLabel: "typical state", yLabel: label, height: 300,
+      x: [0.4, names.length + 0.6], y: [reach[0] - margin, reach[1] + margin], xTicks: [], xLabel: "typical state", yLabel: label, height: 300,
       label: `bands of ${label} in ${names.length} typical states, from ${words(Math.min(...low.map((row) => row[i])), 3)} to ${words(Math.max(...high.map((row) => row[i])), 3)}`,
     });
     for (const edge of [bottom, top]) plot.horizontal(edge, "edge");
     names.forEach((name, k) => {
       const x = plot.px(k + 1);
+      plot.text(x, plot.bottom + 17, name, "middle");
       const [l, c, h] = [low[k][i], centre[k][i], high[k][i]];
       if (c !== null) {
         const bar = shape("rect", { x: x - 9, width: 9, y: plot.py(h), height: Math.max(plot.py(l) - plot.py(h), 1.5), class: "band" }, plot.over);
@@ -125,7 +127,7 @@ function drawMap(host, map) {
     cover.setAttribute("data-tip", `${map.x_label} ${words(map.x[i], 3)}, ${map.y_label} ${words(map.y[j], 3)}: ${map.referred[j][i] || dose === null ? "referred" : `centre ${words(dose, 3)}, ${map.dose_label}`}`);
   });
   host.append(legendOf([
-    ["dense", null, "darker: more logged states (other columns typical)"],
+    ["dense", null, "stronger: more logged states (other columns typical)"],
     ["refer", null, "referred to a person"],
     ["line", "var(--soft)", "range of the log", "2 3"],
   ]));
@@ -169,7 +171,13 @@ function drawRanges(host, { names, low, high, found: worst, x_label: xLabel, y_l
     const bar = shape("rect", { x: x - 14, width: 28, y: plot.py(high[k]), height: Math.max(plot.py(low[k]) - plot.py(high[k]), 1.5), class: "band" }, plot.over);
     labelled(bar, `${xLabel} ${name}: proven from ${words(low[k])} to ${words(high[k])}; highest found ${words(worst[k])}`);
     if (worst[k] !== null) shape("line", { x1: x - 18, x2: x + 18, y1: plot.py(worst[k]), y2: plot.py(worst[k]), class: "done" }, plot.over);
-    plot.text(x, plot.bottom + 17, String(name), "middle");
+    const label = plot.text(x, plot.bottom + 17, String(name), "middle");
+    const [from, to] = String(name).split(/ (?=to )/);
+    if (to && label.getComputedTextLength() > plot.px(2) - plot.px(1) - 6) { // in two lines
+      label.textContent = from;
+      label.setAttribute("y", plot.bottom + 13);
+      plot.text(x, plot.bottom + 25, to, "middle");
+    }
   });
   host.append(legendOf([["area", "var(--thin)", "proven: no dose outside"], ["line", "var(--logged)", "highest dose found"]]));
 }
@@ -184,6 +192,11 @@ function drawPictures() {
   });
 }
 
+function drawAll() {
+  drawPictures();
+  if (typeof found.policy !== "string") drawPatient();
+}
+
 const found = JSON.parse(byId("found").textContent);
 
 function start() {
@@ -195,9 +208,15 @@ function start() {
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;
     width = window.innerWidth;
-    drawPictures();
-    if (typeof found.policy !== "string") drawPatient();
+    drawAll();
   });
+  // Paper is narrower than most screens: drawn for it, letters keep their size.
+  for (const [event, paper] of [["beforeprint", true], ["afterprint", false]]) {
+    window.addEventListener(event, () => {
+      document.body.classList.toggle("paper", paper);
+      drawAll();
+    });
+  }
 }
 
 start();

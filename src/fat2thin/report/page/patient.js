@@ -89,7 +89,7 @@ function drawPatient() {
   for (const { place, input } of patient.inputs) input.setAttribute("aria-invalid", String(wrong.includes(place)));
   if (wrong.length) {
     byId("patient-sentence").textContent = `Enter a number that the policy can read: ${wrong.map((i) => policy.observations[i].label).join(", ")}.`;
-    for (const id of ["patient-plots", "patient-table", "patient-data"]) byId(id).replaceChildren();
+    for (const id of ["patient-plots", "patient-key", "patient-table", "patient-data"]) byId(id).replaceChildren();
     return;
   }
   const answer = decided(policy, state);
@@ -106,6 +106,13 @@ function drawPatient() {
   byId("patient-data").replaceChildren(saveButton("patient.csv", () => [headings, rows]));
   const panels = panelsIn(byId("patient-plots"), policy.actions.map(({ label }) => label));
   policy.actions.forEach((_, i) => drawPatientAction(panels[i], policy, answer, i));
+  key(byId("patient-key"), [
+    ...(answer.heads.length > 1 ? [["line", "var(--c6)", "each seed alone; dot: centre"]] : []),
+    ...(answer.reasons.length ? [] : [["solid", "var(--thin)", answer.heads.length > 1 ? "all seeds together" : "the policy"]]),
+    ["line", "var(--logged)", "mean given in similar states", "5 3"],
+    ["edge", null, "end of the action box"],
+    ...(answer.allowed ? [["zero", null, "excluded by limits"]] : []),
+  ]);
 }
 
 function patientWords(policy, state, answer) {

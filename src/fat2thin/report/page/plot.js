@@ -48,6 +48,15 @@ function ticks(low, high, count) {
   return found.map((value) => Number(value.toPrecision(10)));
 }
 
+// Cut a label that is longer than its room; the whole one is beside the pointer.
+function shorten(node, room) {
+  const whole = node.textContent;
+  for (let left = whole.length; left > 1 && node.getComputedTextLength() > room; left -= 1) {
+    node.textContent = `${whole.slice(0, left - 1).trimEnd()}…`;
+  }
+  if (node.textContent !== whole) shape("title", {}, node).textContent = whole;
+}
+
 let clipCount = 0;
 
 // Create all panels before drawing, since their widths are final only then.
@@ -105,8 +114,10 @@ class Plot {
       const atEnd = x > this.right - 3.5 * text.length;
       this.text(atEnd ? this.right + 8 : x, this.bottom + 17, text, atEnd ? "end" : "middle");
     }
-    this.text((this.left + this.right) / 2, this.height - 7, xLabel || "", "middle");
+    const below = this.text((this.left + this.right) / 2, this.height - 7, xLabel || "", "middle");
+    shorten(below, this.right - this.left + 12);
     const up = this.text(13, (this.top + this.bottom) / 2, yLabel || "", "middle");
+    shorten(up, this.bottom - this.top + 8);
     up.setAttribute("transform", `rotate(-90 13 ${(this.top + this.bottom) / 2})`);
   }
 
@@ -185,13 +196,14 @@ function swatch(kind, colour, dash = "") {
     inside: () => shape("path", { d: "M14 1V11", fill: "none", "stroke-width": 2 }, svg),
     outside: () => shape("path", { d: "M10 2L18 10M10 10L18 2", fill: "none", "stroke-width": 2 }, svg),
     area: () => shape("rect", { width: 28, height: 12, "fill-opacity": 0.3 }, svg),
+    solid: () => shape("rect", { width: 28, height: 9, y: 1.5 }, svg),
     zero: () => shape("rect", { width: 28, height: 12, class: "zero" }, svg),
     edge: () => shape("path", { d: "M14 0V12", class: "edge" }, svg),
     dense: () => shape("rect", { width: 28, height: 12, class: "density", "fill-opacity": 0.5 }, svg),
     refer: () => shape("rect", { width: 28, height: 12, class: "referred" }, svg),
   };
   const node = drawings[kind]();
-  if (kind === "area") node.style.fill = colour;
+  if (kind === "area" || kind === "solid") node.style.fill = colour;
   else if (colour) node.style.stroke = colour;
   return svg;
 }
