@@ -8,7 +8,7 @@ import dataclasses
 import heapq
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -101,7 +101,7 @@ class Search:
             if cut is None or len(ready) + len(left) >= _MOST_THRESHOLDS:
                 ready.append(node)
             else:
-                left.extend(self._split(node, *cut))
+                left += self._split(*map(np.atleast_1d, (node, *cut))).tolist()
         self._measure(np.asarray(ready))
 
     def run(
@@ -120,16 +120,13 @@ class Search:
                 if chosen and enough(-self._open[0][0], self.worst.value):
                     break
                 chosen.append(heapq.heappop(self._open)[1])
-            children: list[int] = []
-            for node in chosen:
-                pair = self._halve(node)
-                children.extend(pair or ())
-                if pair is None:
-                    # A single state: its bound stays.
-                    heapq.heappush(self._open, (-float(self._nodes["bound"][node]), node))
-                    deadline = -np.inf
-            if children:
-                self._measure(np.asarray(children))
+            children, single = self._halve(np.asarray(chosen))
+            for node in single.tolist():
+                # A single state: its bound stays.
+                heapq.heappush(self._open, (-float(self._nodes["bound"][node]), node))
+                deadline = -np.inf
+            if len(children):
+                self._measure(children)
             each()
             pace = min(2 * pace, LARGEST_BATCH)
         return True
@@ -199,32 +196,41 @@ class Search:
     def _is_last(self, column: int) -> bool:
         return column >= len(self.end.plain.observations)
 
-    def _below(self, value: float) -> float:
-        """Return the largest number of the arithmetic at or below a value."""
-        kind = self.end.arithmetic.kind
-        near = kind(value)
-        near = near if float(near) <= value else np.nextafter(near, kind(-np.inf))
-        return 0.0 if abs(near) < self.end.arithmetic.tiny else float(near)
+    def _below(self, values: Any) -> ndarray:
+        """Return the largest number of the arithmetic at or below each value."""
+        of, values = self.end.arithmetic, np.asarray(values, np.float64)
+        near = values.astype(of.kind)
+        near = np.where(near <= values, near, np.nextafter(near, of.kind(-np.inf)))
+        return np.where(np.abs(near) < of.tiny, 0.0, near.astype(np.float64))
 
-    def _split(self, node: int, column: int, value: float) -> tuple[int, int]:
-        """Split a box at a number of the arithmetic; the second child starts at the next one."""
-        cut = self._below(value)
-        low, high = (np.tile(self._nodes[end][node], (2, 1)) for end in ("low", "high"))
-        high[0, column], low[1, column] = cut, self.end.arithmetic.after(cut)
-        first = self._add(low, high, self._nodes["missing"][node])
-        self._nodes["column"][node], self._nodes["value"][node] = column, cut
-        self._nodes["first"][node] = first
-        return first, first + 1
+    def _split(self, nodes: ndarray, columns: ndarray, values: ndarray) -> ndarray:
+        """Split each box at a number of the arithmetic, and return the children in pairs.
 
-    def _halve(self, node: int) -> tuple[int, int] | None:
-        """Split a box in the middle of the column that promises most; None for a single state."""
-        low, high = self._nodes["low"][node], self._nodes["high"][node]
-        column = int(self._nodes["towards"][node])
-        for one in (column, *np.argsort(low - high).tolist()):
-            middle = low[one] + (high[one] - low[one]) / 2.0
-            if low[one] <= self._below(middle) < high[one]:
-                return self._split(node, one, middle)
-        return None
+        The second child of a pair starts at the next number.
+        """
+        cut, pairs = self._below(values), 2 * np.arange(len(nodes))
+        low, high = (np.repeat(self._nodes[end][nodes], 2, axis=0) for end in ("low", "high"))
+        high[pairs, columns], low[pairs + 1, columns] = cut, self.end.arithmetic.after(cut)
+        first = self._add(low, high, np.repeat(self._nodes["missing"][nodes], 2))
+        self._nodes["column"][nodes], self._nodes["value"][nodes] = columns, cut
+        self._nodes["first"][nodes] = first + pairs
+        return np.arange(first, self.count)
+
+    def _halve(self, nodes: ndarray) -> tuple[ndarray, ndarray]:
+        """Split boxes in the middle of the column that promises most, if it can be split, else of
+        the widest that can.
+
+        Returns the children, and the boxes that are a single state.
+        """
+        low, high = self._nodes["low"][nodes], self._nodes["high"][nodes]
+        middle = low + (high - low) / 2.0
+        at, towards = self._below(middle), self._nodes["towards"][nodes]
+        can = (low <= at) & (at < high)
+        first = np.arange(low.shape[1]) == towards[:, None]
+        columns = np.argmax(np.where(can, np.where(first, np.inf, high - low), -1.0), axis=1)
+        some = can.any(axis=1)
+        values = np.take_along_axis(middle, columns[:, None], axis=1)[:, 0]
+        return self._split(nodes[some], columns[some], values[some]), nodes[~some]
 
     def _measure(self, nodes: ndarray) -> None:
         """Bound boxes, choose where to split them, and try their worst corners."""
@@ -267,7 +273,7 @@ class Search:
             loose = member.looseness
             moves = np.abs(member.linear.coefficients[:, 0]) * member.inputs.radius
             # The first factor is about what the worse half gains, the second what the better does.
-            scores[:, : loose.shape[1]] += loose * (loose + moves)
+            scores[:, : loose.shape[1]] += loose * (loose + 2.0 * moves)
         used = self._columns_of_limits()
         span = np.where(self.high > self.low, self.high - self.low, 1.0)
         by_limits = np.where(used, width / span, 0.0)
