@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from fat2thin.columns import LOG, Transform, transform
+from fat2thin.columns import LOG, Transform
 from fat2thin.policies.ensemble import LEAST_OVERLAP
 from fat2thin.policies.plain import PlainMember, PlainPolicy
 from fat2thin.safety.allowed import Allowed, AllowedActions, States
@@ -111,6 +111,7 @@ class MemberBounds(NamedTuple):
     linear: LinearBound
     inputs: Inputs
     slopes: list[ndarray]
+    """Slopes of the lower lines from the last layer to the first; empty for the usual ones."""
     looseness: ndarray
     """Share of each input in how far lines are from rectifiers; shape (boxes, inputs)."""
 
@@ -134,8 +135,7 @@ class BandEnd:
         self.plain, self.action, self.side, self.arithmetic = plain, action, side, arithmetic
         self.inside = plain.family.box != "clip"
         self.has_band = plain.family.kind in BANDS
-        low, high = float(plain.low[action]), float(plain.high[action])
-        self.box = low, high
+        self.box = float(plain.low[action]), float(plain.high[action])
         boxes = zip(plain.low.tolist(), plain.high.tolist(), strict=True)
         every = [
             AllowedActions(plain.limits, place, *ends, len(plain.observations), arithmetic)
@@ -147,6 +147,9 @@ class BandEnd:
         self.transform: Transform | None = (
             plain.action_transforms[action] if plain.action_transforms else None
         )
+        self._law_box = [
+            _transformed(np.asarray(end), self.transform, arithmetic) for end in self.box
+        ]
         self.trunks = [
             Trunk([Affine.of(layer.weight, layer.bias) for layer in member.trunk], arithmetic)
             for member in plain.members
@@ -184,7 +187,9 @@ class BandEnd:
         capped = high >= top
         if self.plain.fallback is not None:
             instead = self.side * self.plain.fallback[self.action]
-            error = 2.0 * self.arithmetic.unit * abs(instead)
+            # A subnormal number may become 0.
+            normal = abs(instead) >= self.arithmetic.tiny
+            error = (2.0 * self.arithmetic.unit if normal else 1.0) * abs(instead)
             high = np.where(allowed.without, np.maximum(high, instead + error), high)
             high = np.where(allowed.never, instead + error, high)
         else:
@@ -207,12 +212,12 @@ class BandEnd:
         # What is subnormal may count as zero.
         low, high = states.low[:, :count] - of.tiny, states.high[:, :count] + of.tiny
         for column, one in enumerate(self.plain.observation_transforms):
-            if one is not None:
-                ends = low[:, column], high[:, column]
-                low[:, column], high[:, column] = _transformed(*ends, one, of)
+            ends = [_transformed(end[:, column], one, of) for end in (low, high)]
+            low[:, column], high[:, column] = ends[0][0] - ends[0][1], ends[1][0] + ends[1][1]
         if member.mean is not None:
             scale = np.asarray(member.scale, np.float64)
             low, high = of.round_outward(low - member.mean, high - member.mean, 2.0)
+            _check_size(np.maximum(-low, high), "the standardisation", of)
             low, high = of.round_outward(low / scale, high / scale, 4.0)
         # What is subnormal may count as zero, on both sides.
         return low - of.tiny, high + of.tiny
@@ -283,10 +288,7 @@ class BandEnd:
             _, better = trunk.optimised(inputs, found, rows, steps)
             slopes = [np.rint(one * SLOPE_STEPS) / SLOPE_STEPS for one in better]
         linear = trunk.bound(inputs, found, rows, slopes)
-        if slopes is None:
-            slopes = [lines.below[:, None] for lines in reversed(found)]
-        kept = list(slopes)
-        return linear.high[:, 0] + fixed, linear, kept
+        return linear.high[:, 0] + fixed, linear, list(slopes or ())
 
     def _combined(self, members: Sequence[MemberBounds]) -> tuple[ndarray, ndarray]:
         """Return upper bounds of centre + half-width and of the half-width of the policy."""
@@ -341,14 +343,10 @@ class BandEnd:
     def _placed(self, end: ndarray, width: ndarray, base: ndarray) -> ndarray:
         """Return side · action of an end in half-ranges; `base` is the allowed interval's start."""
         of, one = self.arithmetic, self.transform
-        low, high = self.box
-        start: Any = self.side * base
-        error = 64.0 * of.unit * (abs(low) + abs(high))
-        if one is not None:
-            low, high, start = (transform_one(part, one) for part in (low, high, start))
-            sizes = abs(low) + abs(high)
-            error = (64.0 * of.unit + 4.0 * of.function_error()) * sizes
-            error += 4.0 * of.unit * sum(map(abs, self.box)) if one.kind == LOG else 0.0
+        (low, of_low), (high, of_high) = self._law_box
+        start, of_start = _transformed(np.clip(self.side * base, *self.box), one, of)
+        error = 64.0 * (of.unit * (abs(low) + abs(high)) + of.tiny) + of_low + of_high + of_start
+        error = error * np.maximum(1.0, np.abs(end))
         middle, half = (low + high) / 2.0, (high - low) / 2.0
         reached = self.side * middle + half * end
         first = self.side * start
@@ -361,24 +359,30 @@ class BandEnd:
         size = np.exp(values) if one.kind == LOG else np.abs(values / one.number)
         raw = size - one.number if one.kind == LOG else values / one.number
         widened = size * (of.function_error() + 8.0 * of.unit) + 8.0 * of.unit * abs(one.number)
-        return self.side * raw + widened
+        return self.side * raw + widened + of.tiny
 
 
-def transform_one(values: Any, one: Transform) -> Any:
-    """Return transformed values of one column."""
-    return transform(np.asarray(values)[..., None], (one,))[..., 0]
+def _check_size(values: Any, what: str, of: Arithmetic) -> None:
+    if not (np.abs(values) < of.largest).all():
+        raise NotCertified(f"not certified: {of.name} may overflow in {what}")
 
 
-def _transformed(
-    low: ndarray, high: ndarray, one: Transform, of: Arithmetic
-) -> tuple[ndarray, ndarray]:
-    """Return an interval that contains what the policy computes as transform of a column."""
-    if one.kind != LOG:
-        return of.round_outward(low * one.number, high * one.number, 4.0)
-    error = 2.0 * of.unit * (abs(one.number) + np.maximum(np.abs(low), np.abs(high)))
-    low, high = low + one.number - error, high + one.number + error
-    if not (low > of.tiny).all():
-        raise NotCertified(f"the box has values at which {one} is not defined")
-    low, high = np.log(low), np.log(high)
-    share = of.function_error() + 4.0 * of.unit
-    return low - share * np.abs(low), high + share * np.abs(high)
+def _transformed(values: Any, one: Transform | None, of: Arithmetic) -> tuple[Any, Any]:
+    """Return transformed numbers, and by how much what the policy computes may miss them."""
+    if one is None:
+        found, error = values, np.zeros_like(values)
+    elif one.kind != LOG:
+        if not one.number >= of.tiny:
+            raise NotCertified(f"not certified: {of.name} may round the factor of {one} to 0")
+        found = values * one.number
+        error = 4.0 * (of.unit * np.abs(found) + of.tiny)
+    else:
+        # The offset is rounded to the type, which counts where it nearly cancels the value.
+        error = 2.0 * of.unit * (abs(one.number) + np.abs(values)) + of.tiny
+        shifted = values + one.number
+        if not (shifted > 2.0 * error).all():
+            raise NotCertified(f"not certified: {one} has no exact value over the whole box")
+        moved, found = error / (shifted - error), np.log(shifted)
+        error = moved + (of.function_error() + 4.0 * of.unit) * (np.abs(found) + moved)
+    _check_size(found, "a transform or the action box", of)
+    return found, error

@@ -26,7 +26,7 @@ everywhere, the same CPU time closed less of the gap."""
 
 
 class Leaves(NamedTuple):
-    """A split tree whose leaves cover a box, and the slopes that prove the bound of each leaf."""
+    """A split tree whose leaves cover a box, and the slopes of the leaves that have their own."""
 
     column: ndarray
     """By node, in the order in which they were made: the column that is split, −1 for a leaf."""
@@ -34,9 +34,11 @@ class Leaves(NamedTuple):
     """The largest value of the column in the first child."""
     first: ndarray
     """The first child; the second comes after it."""
+    own: ndarray
+    """Numbers of the leaves, in the order of nodes, that have slopes of their own."""
     slopes: tuple[ndarray, ...]
-    """Slopes of the leaves' lower lines as bytes, by member and layer from the last to the first,
-    with one row per leaf in the order of nodes."""
+    """Slopes of these leaves' lower lines as bytes, by member and layer from the last to the first,
+    with one row per leaf. The other leaves have the slope, 0 or 1, with the smaller area."""
 
 
 @dataclasses.dataclass
@@ -148,11 +150,12 @@ class Search:
             else:
                 child = int(self._nodes["first"][node])
                 queue += [child, child + 1]
-        slopes = [self._slopes[node] for node in kept if node in self._slopes]
-        stacked = tuple(np.stack(part) for part in zip(*slopes, strict=True))
+        own = [place for place, node in enumerate(kept) if node in self._slopes]
+        slopes = [self._slopes[kept[place]] for place in own]
         return Leaves(
-            np.asarray(column, np.int32), np.asarray(value), np.asarray(first, np.int64), stacked
-        )
+            np.asarray(column, np.int32), np.asarray(value), np.asarray(first, np.int64),
+            np.asarray(own, np.int64), tuple(map(np.stack, zip(*slopes, strict=True))),
+        )  # fmt: skip
 
     def _look(self) -> None:
         """Search for a bad state from random states and from the middle."""
@@ -240,15 +243,17 @@ class Search:
         bound = np.minimum(found.high, max(self.end.side * one for one in self.end.box))
         self._nodes["bound"][nodes], self._nodes["without"][nodes] = bound, found.without
         self._nodes["towards"][nodes] = self._directions(found, low, high)
-        for place, node in enumerate(nodes.tolist()):
-            heapq.heappush(self._open, (-float(bound[place]), node))
-        for place, node in enumerate(nodes.tolist()):
-            if found.members and found.members[0].slopes:
-                self._slopes[node] = [
-                    np.rint(255.0 * one[place, 0]).astype(np.uint8)
-                    for member in found.members
-                    for one in member.slopes
-                ]
+        for one, node in zip((-bound).tolist(), nodes.tolist(), strict=True):
+            heapq.heappush(self._open, (one, node))
+        slopes = [
+            np.rint(255.0 * one[:, 0]).astype(np.uint8)
+            for member in found.members
+            for one in member.slopes
+        ]
+        if slopes:
+            self._slopes |= {
+                node: [one[place] for one in slopes] for place, node in enumerate(nodes.tolist())
+            }
         corners = self._corners(found, low, high)
         self.worst.offer(self.points.values(corners, missing), corners, missing)
 
