@@ -253,3 +253,15 @@ def test_bounds_of_rectifiers_are_those_of_the_definition(hidden):
                     end = (found[place].high if sign > 0 else -found[place].low)[box, neuron]
                     assert end == pytest.approx(total, abs=1e-9), (place, neuron, sign)
                     assert end >= total - 1e-13
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_limits_do_not_keep_the_search_from_closing_the_gap(number):
+    # The bound of the whole box is the end of the action box, which no split of the limits'
+    # columns lowers.
+    policy = made.policy_of(number, hidden=(32, 32), sharpness=0.8)
+    limits = {"cap": "dose <= 0.99 when severity > 1", "low": "dose >= 0.26 when severity > 2"}
+    box = {"severity": (0.5, 2.5), "weight": (40.0, 80.0), "age": (-1.0, 1.5)}
+    found = safety.certify(policy.with_limits(limits), box, seconds=20.0)
+    assert found.gaps["dose"] <= 0.05
+    assert max(end.boxes for end in found.ends) < 500

@@ -39,6 +39,8 @@ BANDS = ("sparse", "deterministic")
 """Kinds of families whose actions the network bounds; others may take any allowed action."""
 SLACK = 1e-9
 """Share of the action box by which bounds are widened, for a checker that rounds differently."""
+_DIFFERENCE = 1e-4
+"""Share of the action box below which ends of the allowed interval differ by rounding alone."""
 SLOPE_STEPS = 255
 """Slopes of lines are whole multiples of 1/255, so that a certificate keeps a byte for each."""
 
@@ -124,8 +126,8 @@ class EndBounds(NamedTuple):
     members: tuple[MemberBounds, ...]
     without: ndarray
     """Whether some state may have no allowed action."""
-    capped: ndarray
-    """Whether limits set the bound."""
+    limited: ndarray
+    """Whether limits that differ between the states of a box set the bound."""
 
 
 class BandEnd:
@@ -184,17 +186,25 @@ class BandEnd:
             slack = SLACK * (self.box[1] - self.box[0])
             high = np.minimum(self._placed(end, width, base) + slack, top)
         high = np.where(np.isnan(high), top, high)
-        capped = high >= top
+        limited = high >= top
         if self.plain.fallback is not None:
             instead = self.side * self.plain.fallback[self.action]
             # A subnormal number may become 0.
             normal = abs(instead) >= self.arithmetic.tiny
             error = (2.0 * self.arithmetic.unit if normal else 1.0) * abs(instead)
+            limited = limited | (allowed.without & (high < instead))
             high = np.where(allowed.without, np.maximum(high, instead + error), high)
             high = np.where(allowed.never, instead + error, high)
         else:
             high = np.where(allowed.never, -np.inf, high)
-        return EndBounds(high, members, allowed.without, capped)
+        return EndBounds(high, members, allowed.without, limited & self._differ(allowed))
+
+    def _differ(self, allowed: Allowed) -> ndarray:
+        """Return whether the allowed interval differs between the states of a box."""
+        least = _DIFFERENCE * (self.box[1] - self.box[0])
+        ends = (allowed.low_least, allowed.low_most), (allowed.high_least, allowed.high_most)
+        same = [high - low <= least for low, high in ends]
+        return ~(same[0] & same[1]) | (allowed.without & ~allowed.never)
 
     def allowed_over(self, states: States) -> Allowed:
         """Return bounds of the allowed interval, and whether states have an action at all."""

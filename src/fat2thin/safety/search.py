@@ -19,7 +19,7 @@ from fat2thin.safety.points import PointEnds
 
 LARGEST_BATCH = 64
 MOST_NODES = 1_000_000
-_STARTS, _MOST_THRESHOLDS = 32, 256
+_STARTS, _MOST_THRESHOLDS, _MOST_AHEAD = 32, 256, 8.0
 _STEPS, _MOST_OPTIMISED = 8, 128
 """Steps that improve slopes, for the first boxes. Later ones gain more from being split: with steps
 everywhere, the same CPU time closed less of the gap."""
@@ -269,8 +269,8 @@ class Search:
     def _directions(self, found: EndBounds, low: ndarray, high: ndarray) -> ndarray:
         """Return the column of each box whose split promises the closest bounds.
 
-        It is that whose share in the looseness of lines and in the bound is the largest or, where a
-        limit sets the bound, the widest column of the limits.
+        It is that whose share in the looseness of lines and in the bound is the largest or, where
+        limits that differ within the box set the bound, the widest column of the limits.
         """
         width = high - low
         scores = np.zeros_like(width)
@@ -279,18 +279,22 @@ class Search:
             moves = np.abs(member.linear.coefficients[:, 0]) * member.inputs.radius
             # The first factor is about what the worse half gains, the second what the better does.
             scores[:, : loose.shape[1]] += loose * (loose + 2.0 * moves)
-        used = self._columns_of_limits()
         span = np.where(self.high > self.low, self.high - self.low, 1.0)
-        by_limits = np.where(used, width / span, 0.0)
-        capped = found.capped & (by_limits.max(axis=1, initial=0.0) > 0.0)
-        scores = np.where((capped | ~scores.any(axis=1))[:, None], by_limits, scores)
+        share = width / span
+        by_limits = np.where(self._columns_of_limits(), share, 0.0)
+        least = np.take_along_axis(share, np.argmax(scores, axis=1)[:, None], axis=1)[:, 0]
+        # Columns of limits come first, but not for ever: the network may set the bound as well.
+        widest = by_limits.max(axis=1, initial=0.0)
+        limited = found.limited & (widest > 0.0) & (_MOST_AHEAD * widest >= least)
+        scores = np.where((limited | ~scores.any(axis=1))[:, None], by_limits, scores)
         return np.argmax(np.where(width > 0.0, scores, -1.0), axis=1)
 
     def _columns_of_limits(self) -> ndarray:
         used = np.zeros(len(self.low), bool)
-        for limit in self.end.allowed.limits:
-            for bound in limit.bounds:
-                used[[place for place, _ in bound.end.terms if bound.action == self.end.action]] = 1
+        for bound in (bound for limit in self.end.allowed.limits for bound in limit.bounds):
+            # Other actions count where they may have no allowed value, so that the fallback holds.
+            if bound.action == self.end.action or self.end.plain.fallback is not None:
+                used[[place for place, _ in bound.end.terms]] = True
         for column in self.end.allowed.condition_columns():
             used[column] = True
         return used
