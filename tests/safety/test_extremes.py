@@ -116,16 +116,16 @@ STATE = {"x": (0.0, 1.0), "y": 0.0}
 @pytest.mark.parametrize(
     ("policy", "box", "words"),
     [
-        (constant(0.1, -2e38, 2e38), STATE, "may overflow in a transform or the action box"),
-        (constant(high=100.0, acted=(Transform("scale", 9e37),)), STATE, "may overflow"),
-        (constant(acted=(Transform("scale", 1e-40),)), STATE, "the factor of scale 1e-40 to 0"),
-        (constant(low=-0.09999999, acted=(Transform("log", 0.1),)), STATE, "has no exact value"),
+        (constant(0.1, -2e38, 2e38), STATE, "may overflow: the action box of 'dose' is"),
+        (constant(high=100.0, acted=(Transform("scale", 9e37),)), STATE, "'dose' is too large"),
+        (constant(acted=(Transform("scale", 1e-40),)), STATE, "round scale 1e-40 of the action"),
+        (constant(low=-0.09999999, acted=(Transform("log", 0.1),)), STATE, r"beyond -0\.1, where"),
         (
             constant(seen=(Transform("scale", 9e37), None), scale=(1e38, 1.0)),
-            {"x": (1, 100), "y": 0}, "may overflow in a transform",
+            {"x": (1, 100), "y": 0}, "may overflow: column 'x' is too large",
         ),
-        (constant(mean=(-3e37, 0.0), scale=(1e37, 1.0)), {"x": (1e37, 2e37), "y": 0}, "standardi"),
-        (constant(seen=(Transform("log", 0.5), None)), {"x": (-0.5, 1), "y": 0}, "no exact value"),
+        (constant(mean=(-3e37, 0.0), scale=(1e37, 1.0)), {"x": (1e37, 2e37), "y": 0}, "overflow"),
+        (constant(seen=(Transform("log", 0.5), None)), {"x": (-0.5, 1), "y": 0}, "reaches to -0.5"),
         (BF16, STATE, "computes in bfloat16, not in float32"),
     ],
 )  # fmt: skip

@@ -189,6 +189,9 @@ def certify(
     `progress` gets a text and the share of the time that has passed.
     """
     began = time.monotonic()
+    for name, number in (("gap", gap), ("seconds", seconds)):
+        if not 0.0 <= number < math.inf:
+            raise ValueError(f"{name} must be a number of at least 0, not {number!r}")
     if isinstance(policy, Run):
         ranges = policy.columns.ranges.get("observation") if ranges is None else ranges
         policy = policy.policy()

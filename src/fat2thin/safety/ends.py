@@ -149,8 +149,10 @@ class BandEnd:
         self.transform: Transform | None = (
             plain.action_transforms[action] if plain.action_transforms else None
         )
+        self.named = f"the action box of {plain.actions[action].name!r}"
         self._law_box = [
-            _transformed(np.asarray(end), self.transform, arithmetic) for end in self.box
+            _transformed(np.asarray(end), self.transform, arithmetic, self.named)
+            for end in self.box
         ]
         self.trunks = [
             Trunk([Affine.of(layer.weight, layer.bias) for layer in member.trunk], arithmetic)
@@ -222,12 +224,13 @@ class BandEnd:
         # What is subnormal may count as zero.
         low, high = states.low[:, :count] - of.tiny, states.high[:, :count] + of.tiny
         for column, one in enumerate(self.plain.observation_transforms):
-            ends = [_transformed(end[:, column], one, of) for end in (low, high)]
+            name = f"column {self.plain.observations[column].name!r}"
+            ends = [_transformed(end[:, column], one, of, name) for end in (low, high)]
             low[:, column], high[:, column] = ends[0][0] - ends[0][1], ends[1][0] + ends[1][1]
         if member.mean is not None:
             scale = np.asarray(member.scale, np.float64)
             low, high = of.round_outward(low - member.mean, high - member.mean, 2.0)
-            _check_size(np.maximum(-low, high), "the standardisation", of)
+            _check_size(np.maximum(-low, high), "a standardised observation", of)
             low, high = of.round_outward(low / scale, high / scale, 4.0)
         # What is subnormal may count as zero, on both sides.
         return low - of.tiny, high + of.tiny
@@ -354,7 +357,7 @@ class BandEnd:
         """Return side · action of an end in half-ranges; `base` is the allowed interval's start."""
         of, one = self.arithmetic, self.transform
         (low, of_low), (high, of_high) = self._law_box
-        start, of_start = _transformed(np.clip(self.side * base, *self.box), one, of)
+        start, of_start = _transformed(np.clip(self.side * base, *self.box), one, of, self.named)
         error = 64.0 * (of.unit * (abs(low) + abs(high)) + of.tiny) + of_low + of_high + of_start
         error = error * np.maximum(1.0, np.abs(end))
         middle, half = (low + high) / 2.0, (high - low) / 2.0
@@ -374,16 +377,19 @@ class BandEnd:
 
 def _check_size(values: Any, what: str, of: Arithmetic) -> None:
     if not (np.abs(values) < of.largest).all():
-        raise NotCertified(f"not certified: {of.name} may overflow in {what}")
+        raise NotCertified(f"not certified: {of.name} may overflow: {what} is too large")
 
 
-def _transformed(values: Any, one: Transform | None, of: Arithmetic) -> tuple[Any, Any]:
-    """Return transformed numbers, and by how much what the policy computes may miss them."""
+def _transformed(values: Any, one: Transform | None, of: Arithmetic, what: str) -> tuple[Any, Any]:
+    """Return transformed numbers, and by how much what the policy computes may miss them.
+
+    `what` names the numbers in messages.
+    """
     if one is None:
         found, error = values, np.zeros_like(values)
     elif one.kind != LOG:
         if not one.number >= of.tiny:
-            raise NotCertified(f"not certified: {of.name} may round the factor of {one} to 0")
+            raise NotCertified(f"not certified: {of.name} may round {one} of {what} to 0")
         found = values * one.number
         error = 4.0 * (of.unit * np.abs(found) + of.tiny)
     else:
@@ -391,8 +397,11 @@ def _transformed(values: Any, one: Transform | None, of: Arithmetic) -> tuple[An
         error = 2.0 * of.unit * (abs(one.number) + np.abs(values)) + of.tiny
         shifted = values + one.number
         if not (shifted > 2.0 * error).all():
-            raise NotCertified(f"not certified: {one} has no exact value over the whole box")
+            raise NotCertified(
+                f"not certified: {what} reaches to {np.min(values):g}, too close to or beyond "
+                f"{one.lowest:g}, where {one} begins"
+            )
         moved, found = error / (shifted - error), np.log(shifted)
         error = moved + (of.function_error() + 4.0 * of.unit) * (np.abs(found) + moved)
-    _check_size(found, "a transform or the action box", of)
+    _check_size(found, what, of)
     return found, error
