@@ -265,3 +265,20 @@ def test_limits_do_not_keep_the_search_from_closing_the_gap(number):
     found = safety.certify(policy.with_limits(limits), box, seconds=20.0)
     assert found.gaps["dose"] <= 0.05
     assert max(end.boxes for end in found.ends) < 500
+
+
+@pytest.mark.parametrize("rule", ["median", "consensus"])
+@pytest.mark.parametrize("members", [2, 5])
+def test_bounds_of_an_ensemble_at_a_single_state_are_close(tmp_path, members, rule):
+    policy, rng = (
+        made.policy_of(4, members=members, rule=rule, hidden=(16, 16)),
+        np.random.default_rng(0),
+    )
+    for state in rng.normal((1.5, 60.0, 0.3), (0.9, 20.0, 1.2), (3, 3)).astype(np.float32):
+        box = dict(zip(made.OBSERVATION, map(float, state), strict=True))
+        found = safety.certify(policy, box, seconds=0.05)
+        low, high = (np.clip(end, policy.low, policy.high) for end in policy.support(state))
+        size = np.subtract(made.HIGH, made.LOW)
+        assert (found.low <= low).all() and (low - found.low <= 1e-3 * size).all()
+        assert (found.high >= high).all() and (found.high - high <= 1e-3 * size).all()
+    assert checker.check(*read(written(tmp_path, found))) >= 4

@@ -147,7 +147,7 @@ class _End:
         if self.inside:
             c1 = np.minimum(np.maximum(c1, w1 - 1.0), 1.0 - w0)
             end = np.minimum(np.maximum(end, 2.0 * w1 - 1.0), 1.0)
-        width = np.median(w1, axis=0) + error
+        width = np.exp(np.median(np.log(w1), axis=0)) + error  # the policy's is of logarithms
         middle = np.minimum(np.median(c1, axis=0) + width, end.max(axis=0)) + error
         if self.policy["rule"] == "median":
             return middle, width

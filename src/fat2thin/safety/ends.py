@@ -315,7 +315,9 @@ class BandEnd:
             centres = np.minimum(np.maximum(centres, widths - 1.0), 1.0 - least)
             ends = np.minimum(np.maximum(ends, 2.0 * widths - 1.0), 1.0)
         error = max(self._head_error(head[self.action]) for head in self.heads)
-        width = np.median(widths, axis=0) + error
+        # The policy takes the median of the logarithms: of an even number, the geometric mean.
+        with np.errstate(divide="ignore"):
+            width = np.exp(np.median(np.log(widths), axis=0)) + error
         # Some member has both a centre and a half-width at or above the medians.
         middle = np.minimum(np.median(centres, axis=0) + width, ends.max(axis=0)) + error
         if not self.consensus:
