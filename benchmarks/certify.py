@@ -6,8 +6,8 @@
 The runs are trained by (the last one needs the extra mujoco):
 
     fat2thin data make treatment/quadratic training.csv --seed 0
-    fat2thin train fttpo training.csv --standardise --out runs/t64 --set hidden=64,64
-    fat2thin train fttpo training.csv --standardise --out runs/t256 --set hidden=256,256
+    fat2thin train fttpo training.csv --seeds 1 --standardise --out runs/t64 --set hidden=64,64
+    fat2thin train fttpo training.csv --seeds 1 --standardise --out runs/t256 --set hidden=256,256
     fat2thin data make regenerated/halfcheetah-medium@20000
     fat2thin train fttpo regenerated/halfcheetah-medium@20000 --standardise --steps 5000 \
         --task none --out runs/robot --set hidden=256,256

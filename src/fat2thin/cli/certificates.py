@@ -59,6 +59,7 @@ def certify(
         arithmetic: float32, in which policies act, or float64.
     """
     from fat2thin import safety
+    from fat2thin.safety.certify import checked_plain
     from fat2thin.training import load
 
     with plain_errors(ValueError):
@@ -66,7 +67,9 @@ def certify(
             if not number >= 0:
                 raise ValueError(f"--{name} must be at least 0, got {number:g}")
         if out is not None and out.exists() and not overwrite:
-            raise ValueError(f"{out} exists; --overwrite replaces it")
+            raise ValueError(f"{printable(out)} exists; --overwrite replaces it")
+        if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+            raise ValueError(f"--out {printable(out)}: it must be a file in an existing folder")
         run = load(folder)
         policy = run.policy(seed, ensemble=ensemble)
         policy = policy if limits is None else policy.with_limits(limits)
@@ -75,10 +78,14 @@ def certify(
             "arithmetic": arithmetic,
         }  # fmt: skip
         columns = dict(map(_values, table))
+        states = safety.read_box(box, checked_plain(policy), options["ranges"])
+        for name, values in columns.items():  # before any work starts
+            for value in values:
+                states.with_column(name, *(value if isinstance(value, tuple) else (value, value)))
         claims = {"below": _claim(below), "above": _claim(above)}
         with _progress() as shown:
-            found = safety.certify(policy, box, **claims, progress=shown, **options)
-            by_column = columns and safety.table(policy, box, columns, progress=shown, **options)
+            found = safety.certify(policy, states, **claims, progress=shown, **options)
+            by_column = columns and safety.table(policy, states, columns, progress=shown, **options)
         print(found.table(), *_claims(found), sep="\n")
         if by_column:
             print("", by_column, sep="\n")
@@ -109,7 +116,7 @@ def _claim(texts: Sequence[str]) -> Any:
     """Return a claim: a number, or numbers by action."""
     if not texts:
         return None
-    named = dict(text.partition("=")[::2] for text in texts)
+    named = dict(text.rpartition("=")[::2] for text in texts)
     if any("=" not in text for text in texts):
         if len(texts) > 1:
             raise ValueError("several claims name their actions, such as dose=0.8")
@@ -126,7 +133,8 @@ def _number(text: str) -> float:
 
 def _values(text: str) -> tuple[str, list[Any]]:
     """Return column and values of `severity=0,1,2:3`."""
-    name, equals, values = text.partition("=")
+    # A name may have "=" in it, such as the column of a category, "sex=f".
+    name, equals, values = text.rpartition("=")
     if not equals:
         raise ValueError(f"a table is written COLUMN=NUMBER,NUMBER, got {text!r}")
     parts = [[_number(end) for end in one.split(":")] for one in values.split(",")]

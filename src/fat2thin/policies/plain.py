@@ -26,7 +26,7 @@ from fat2thin.policies.decision import Thresholds
 from fat2thin.policies.ensemble import EnsembleNetwork
 from fat2thin.policies.families import Family, Transformed
 from fat2thin.policies.limit_language import Limit
-from fat2thin.policies.networks import Linear, Trunk
+from fat2thin.policies.networks import PRECISIONS, Linear, Trunk
 from fat2thin.policies.policy import Policy, StandardisedNetwork
 
 OF_LOG = ("mean", "whitening", "centroids", "radius", "threshold")
@@ -281,6 +281,8 @@ def plain_part(part: Any) -> Any:
         pairs = zip(layers, norms, strict=True)
         return tuple(dataclasses.replace(layer, norm=norm) for layer, norm in pairs)
     if isinstance(part, Linear):
+        if part.precision != PRECISIONS[0]:
+            raise NotPlainError(f"the network computes in {part.precision}, not in {PRECISIONS[0]}")
         return PlainLayer(np.asarray(part.weight), np.asarray(part.bias))
     if part is None or isinstance(part, bool):
         return part

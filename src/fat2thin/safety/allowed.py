@@ -109,7 +109,9 @@ class AllowedActions:
             size = size + np.maximum(*map(np.abs, ends))
         share = 16.0 * (len(linear.terms) + 4) * self.arithmetic.unit
         own = (2e-13 if linear.terms else 0.0) * size
-        return least - own, most + own, share * size + 16.0 * flushed * self.arithmetic.tiny
+        margin = share * size + 16.0 * flushed * self.arithmetic.tiny
+        # Where the policy may overflow, the end or the sign is unknown.
+        return least - own, most + own, np.where(size < self.arithmetic.largest, margin, np.inf)
 
     def _holds(self, limit: Limit, states: States) -> tuple[ndarray, ndarray]:
         """Return whether a limit holds in all states, and whether in some."""

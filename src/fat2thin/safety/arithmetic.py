@@ -62,10 +62,11 @@ class Arithmetic:
         cast = [np.where(np.abs(end) < self.tiny, 0.0, end) for end in ends]
         return cast[0], cast[1]
 
-    def after(self, number: float) -> float:
-        """Return the next larger number of the type that is zero or normal."""
-        found = float(np.nextafter(self.kind(number), self.kind(np.inf)))
-        return self.tiny if 0.0 < found < self.tiny else 0.0 if -self.tiny < found < 0.0 else found
+    def after(self, numbers: Any) -> ndarray:
+        """Return the next larger numbers of the type that are zero or normal."""
+        after = np.nextafter(np.asarray(numbers).astype(self.kind), self.kind(np.inf))
+        flushed = np.where(after > 0.0, self.tiny, 0.0)
+        return np.where(np.abs(after) < self.tiny, flushed, after.astype(np.float64))
 
     def round_outward(
         self, low: ndarray, high: ndarray, roundings: float

@@ -15,6 +15,7 @@ import safetensors.numpy
 from numpy import ndarray
 
 from fat2thin import __version__, atomic_files
+from fat2thin.policies.limit_language import LAST
 from fat2thin.policies.plain import PlainPolicy, hash_of, plain_policy
 from fat2thin.policies.policy import Policy
 from fat2thin.runs import files
@@ -144,7 +145,7 @@ def _proof_arrays(certificate: Certificate) -> dict[str, ndarray]:
         sign = SIDES[end.side]
         leaves = end.search.leaves(sign * end.bound)
         start = f"tree.{certificate.actions.index(end.action)}.{end.side}"
-        for name in ("column", "value", "first"):
+        for name in ("column", "value", "first", "own"):
             found[f"{start}.{name}"] = getattr(leaves, name)
         layers = len(certificate.plain.members[0].trunk)
         for place, slopes in enumerate(leaves.slopes):
@@ -166,12 +167,28 @@ def _check_form(path: Path, found: dict[str, Any]) -> str:
         raise ValueError(f"{path} is not a certificate of this version")
     if values["arithmetic"] not in ARITHMETICS:
         raise ValueError(f"arithmetic {values['arithmetic']!r} is not covered")
+    _check_box(values)
     found["json"] = values
     held = ", ".join(
         f"{bound['action']} {'≥' if bound['side'] == 'low' else '≤'} {bound['bound']!r}"
         for bound in values["bounds"]
     )
     return f"{held}; {values['arithmetic']}"
+
+
+def _check_box(values: Mapping[str, Any]) -> None:
+    """Check that the box has a range for each column, in the order of the policy's."""
+    box, policy = values["box"], values["policy"]
+    columns, actions = (
+        [one["name"] for one in policy[kind]] for kind in ("observations", "actions")
+    )
+    if box["names"] not in (columns, [*columns, *(LAST + name for name in actions)]):
+        raise ValueError(
+            f"the box has the columns {', '.join(box['names'])}, the policy has others"
+        )
+    for name, low, high in zip(box["names"], box["low"], box["high"], strict=True):
+        if not -math.inf < low <= high < math.inf:
+            raise ValueError(f"the box has the range {low!r} to {high!r} for {name}")
 
 
 def _check_proof_file(path: Path, found: dict[str, Any]) -> str:
@@ -182,7 +199,11 @@ def _check_proof_file(path: Path, found: dict[str, Any]) -> str:
     contents = files.read(path.with_name(name), _LARGEST_PROOF, required=True)
     if files.stamp(contents) != {key: stamp[key] for key in ("bytes", "sha256")}:
         raise ValueError(f"{name} is not as it was written")
-    found["proof"] = safetensors.numpy.load(contents)
+    arrays = safetensors.numpy.load(contents)
+    weights = [(key, array.dtype) for key, array in arrays.items() if key.startswith("member")]
+    if any(kind != np.float32 or "norm" in key for key, kind in weights):
+        raise ValueError(f"{name} must have weights in float32, without layer norm")
+    found["proof"] = arrays
     return f"{name}: {stamp['bytes']:,} bytes"
 
 

@@ -15,12 +15,12 @@ from fat2thin.policies.plain import NotPlainError, PlainPolicy, plain_policy
 from fat2thin.policies.policy import Policy
 from fat2thin.runs.result import Run
 from fat2thin.safety.arithmetic import ARITHMETICS, Arithmetic
-from fat2thin.safety.box import Box, read_box
+from fat2thin.safety.box import Box, BoxError, read_box
 from fat2thin.safety.ends import BANDS, BandEnd
 from fat2thin.safety.propagation import NotCertified
 from fat2thin.safety.search import Search
 from fat2thin.tables import Table
-from fat2thin.terminal_text import did_you_mean
+from fat2thin.terminal_text import did_you_mean, printable
 
 SIDES = {"low": -1, "high": 1}
 LEAST_RANGE = 1e-3
@@ -189,6 +189,9 @@ def certify(
     `progress` gets a text and the share of the time that has passed.
     """
     began = time.monotonic()
+    for name, number in (("gap", gap), ("seconds", seconds)):
+        if not 0.0 <= number < math.inf:
+            raise ValueError(f"{name} must be a number of at least 0, not {number!r}")
     if isinstance(policy, Run):
         ranges = policy.columns.ranges.get("observation") if ranges is None else ranges
         policy = policy.policy()
@@ -259,6 +262,9 @@ def _arithmetic(name: str) -> Arithmetic:
 
 def _searches(plain: PlainPolicy, states: Box, of: Arithmetic) -> dict[tuple[str, str], Search]:
     low, high = of.cast(np.asarray(states.low), np.asarray(states.high))
+    for name, *ends in zip(states.names, low, high, strict=True):
+        if not np.isfinite(ends).all():
+            raise BoxError(f"column {printable(name)!r} reaches beyond the numbers of {of.name}")
     return {
         (column.name, side): Search(BandEnd(plain, place, sign, of), low, high, states.steps)
         for place, column in enumerate(plain.actions)

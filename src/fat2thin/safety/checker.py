@@ -54,17 +54,16 @@ class _End:
         self.action, self.sign = actions.index(claim["action"]), _SIGNS[claim["side"]]
         self.name, self.kind = f"tree.{self.action}.{claim['side']}", certificate["arithmetic"]
         self.limit = -np.inf if claim["bound"] is None else self.sign * claim["bound"]
-        trusted = TRUSTED[self.kind]
-        self.unit, self.tiny = trusted["unit"], trusted["tiny"]
-        self.function = trusted["elementary"] * self.unit
+        self.unit, self.tiny, elementary = TRUSTED[self.kind].values()
+        self.function = elementary * self.unit
+        self.largest = float(np.finfo(self.kind).max) / 16.0  # sums of sizes below do not overflow
         self.low, self.high = (float(proof[end][self.action]) for end in ("low", "high"))
         self.family, self.observations = policy["family"], len(columns)
         names, limits = Names(tuple(columns), tuple(actions)), certificate["limits"]
         self.limits = [parse_limit(name, text, names) for name, text in limits["rules"].items()]
         self.fallback = limits["fallback"].get(claim["action"])
         self.inside = self.family.get("box") != "clip"
-        transforms = policy["action_transforms"]
-        self.transform = transforms[self.action] if transforms else None
+        self.transform = (policy["action_transforms"] or [None] * len(actions))[self.action]
         self.members = [
             {
                 name.partition(".")[2]: np.asarray(array, np.float64)
@@ -78,15 +77,11 @@ class _End:
         """Check every leaf of the tree and return their number."""
         low, high, missing = self.leaves()
         for start in range(0, len(low), BATCH):
-            part = slice(start, start + BATCH)
-            numbers = np.arange(len(low))[part]
-            found = self.bounds(low[part], high[part], missing[part], numbers)
+            part = np.arange(start, min(start + BATCH, len(low)))
+            found = self.bounds(low[part], high[part], missing[part], part)
             if not (found <= self.limit).all():  # nan is not below
-                worst, end = (
-                    self.sign * float(found.max()),
-                    f"{self.claim['action']} {self.claim['side']}",
-                )
-                raise NotProven(f"the bound {end} = {self.claim['bound']!r} is {worst!r}")
+                end, claimed = f"{self.claim['action']} {self.claim['side']}", self.claim["bound"]
+                raise NotProven(f"{end} = {claimed!r} may be {self.sign * float(found.max())!r}")
         return len(low)
 
     def leaves(self) -> tuple[ndarray, ndarray, ndarray]:
@@ -105,11 +100,11 @@ class _End:
                 found.append((node, low, high, missing))
                 continue
             # The second child starts at the next number, so that no state is between them.
-            cut = value if not abs(value) < self.tiny else 0.0
-            after = float(np.nextafter(kind(cut), kind(np.inf)))
+            cut = kind(value if abs(value) >= self.tiny else 0.0)
+            after = float(np.nextafter(cut, kind(np.inf)))
             after = after if abs(after) >= self.tiny else self.tiny if after > 0.0 else 0.0
             top, bottom = high.copy(), low.copy()
-            top[column], bottom[column] = float(kind(cut)), after
+            top[column], bottom[column] = float(cut), after
             queue += [(int(first), low, top, missing), (int(first) + 1, bottom, high, missing)]
         found.sort(key=lambda leaf: leaf[0])
         _, lows, highs, steps = zip(*found, strict=True)
@@ -133,7 +128,8 @@ class _End:
             found = np.minimum(self.placed(*self.band(low, high, numbers), base), top)
         if self.fallback is None:
             return np.where(every, -np.inf, found)
-        instead = self.sign * self.fallback + 2.0 * self.unit * abs(self.fallback)
+        share = 2.0 * self.unit if abs(self.fallback) >= self.tiny else 1.0  # it may become 0
+        instead = self.sign * self.fallback + share * abs(self.fallback)
         found = np.where(every, instead, np.where(some, np.maximum(found, instead), found))
         return np.minimum(found, self.high if self.sign > 0 else -self.low)
 
@@ -151,7 +147,7 @@ class _End:
         if self.inside:
             c1 = np.minimum(np.maximum(c1, w1 - 1.0), 1.0 - w0)
             end = np.minimum(np.maximum(end, 2.0 * w1 - 1.0), 1.0)
-        width = np.median(w1, axis=0) + error
+        width = np.exp(np.median(np.log(w1), axis=0)) + error  # the policy's is of logarithms
         middle = np.minimum(np.median(c1, axis=0) + width, end.max(axis=0)) + error
         if self.policy["rule"] == "median":
             return middle, width
@@ -212,8 +208,7 @@ class _End:
             rise, more = 0.0 * rise, 0.0 * more
         height = height + more + rise * offset
         factors = np.stack([self.sign * steep, rise], axis=1)
-        names = [f"{self.name}.slopes.{place}.{layer}" for layer in range(len(layers))]
-        slopes = [self.proof[one][numbers] / 255.0 if one in self.proof else None for one in names]
+        slopes = self.slopes(place, len(layers), numbers)
         joint = back(layers, middle, radius, (factors @ rows)[:, None], slopes)[:, 0]
         joint += height + factors @ biases + (np.abs(factors) * error).sum(axis=1) + slack
         joint += 1e-14 * (np.abs(height) + np.abs(factors) @ np.abs(biases))
@@ -230,29 +225,28 @@ class _End:
         relative += EPSILON * (8.0 * max(weight.shape) + 100.0)  # of the sums here
         flushed = 2.0 * terms + 2.0 + size.sum(axis=-1, keepdims=True) + np.abs(weight).sum(axis=1)
         sizes = size @ np.abs(weight).T + np.abs(bias)
-        if not (sizes < float(np.finfo(self.kind).max) / 16.0).all():
+        if not (sizes < self.largest).all():
             raise NotProven(f"{self.kind} may overflow in the network")
         error = relative * sizes + self.tiny * flushed
         most, least = (back(layers, middle, radius, side * weight) for side in (1.0, -1.0))
         return bias - least - error, bias + most + error, error
 
+    def slopes(self, place: int, layers: int, numbers: ndarray) -> list[ndarray] | None:
+        """Return the slopes of leaves' lower lines, nan for leaves without slopes of their own."""
+        own = self.proof[f"{self.name}.own"]
+        if not np.isin(numbers, own).any():
+            return None
+        rows = np.minimum(np.searchsorted(own, numbers), len(own) - 1)
+        here = (own[rows] == numbers)[:, None]
+        found = [self.proof[f"{self.name}.slopes.{place}.{layer}"] for layer in range(layers)]
+        return [np.where(here, np.clip(one[rows] / 255.0, 0.0, 1.0), np.nan) for one in found]
+
     def inputs(self, get: Mapping[str, ndarray], low: ndarray, high: ndarray) -> Ends:
         """Return bounds of transformed and standardised observations."""
-        low, high = (
-            low[:, : self.observations] - self.tiny,
-            high[:, : self.observations] + self.tiny,
-        )
+        low, high = (end[:, : self.observations] for end in (low - self.tiny, high + self.tiny))
         for column, one in enumerate(self.policy["observation_transforms"]):
-            if one is None:
-                continue
-            a, b, number = low[:, column], high[:, column], one["number"]
-            if one["kind"] == "scale":
-                low[:, column], high[:, column] = self.wider(a * number, b * number, 4.0)
-                continue
-            error = 2.0 * self.unit * (abs(number) + np.maximum(np.abs(a), np.abs(b)))
-            a, b = np.log(a + number - error), np.log(b + number + error)
-            share = self.function + 4.0 * self.unit
-            low[:, column], high[:, column] = a - share * np.abs(a), b + share * np.abs(b)
+            (a, below), (b, above) = (self.law(end[:, column], one) for end in (low, high))
+            low[:, column], high[:, column] = a - below, b + above
         if "mean" in get:
             low, high = self.wider(low - get["mean"], high - get["mean"], 2.0)
             low, high = self.wider(low / get["scale"], high / get["scale"], 4.0)
@@ -260,14 +254,15 @@ class _End:
 
     def wider(self, low: ndarray, high: ndarray, count: float) -> Ends:
         """Return an interval widened by a number of roundings."""
-        share, tiny = count * self.unit, count * self.tiny
-        return low - share * np.abs(low) - tiny, high + share * np.abs(high) + tiny
+        if not ((low <= high) & (np.maximum(-low, high) < self.largest)).all():
+            raise NotProven(f"{self.kind} may overflow")
+        least, most = (count * (self.unit * np.abs(end) + self.tiny) for end in (low, high))
+        return low - least, high + most
 
     def width_ends(self, settings: Mapping[str, Any]) -> tuple[float, float, float]:
         """Return the ends of the log half-width, and what is added to the network's."""
-        offset, rounded = float(settings["ratio"] or 0.0), [*map(float, settings["bounds"])]
-        kind = np.dtype(self.kind).type
-        first, last = (float(kind(end)) for end in rounded)
+        offset, kind = float(settings["ratio"] or 0.0), np.dtype(self.kind).type
+        first, last = (float(kind(end)) for end in settings["bounds"])
         if settings["ratio"] is not None:
             least, most = (float(kind(end)) for end in settings["ratio_bounds"])
             first, last = (min(max(end + offset, least), most) for end in (first, last))
@@ -275,17 +270,12 @@ class _End:
 
     def placed(self, end: ndarray, width: ndarray, base: ndarray) -> ndarray:
         """Return sign · action of an end in half-ranges; the allowed interval starts at `base`."""
-        one = self.transform
-        ends: tuple[Any, ...] = (self.low, self.high, self.sign * base)
-        sizes = abs(self.low) + abs(self.high)
+        one, bottom = self.transform, np.clip(self.sign * base, self.low, self.high)
         number, log = (0.0, False) if one is None else (one["number"], one["kind"] == "log")
-        if one is not None:
-            ends = tuple(np.log(x + number) if log else x * number for x in ends)
-        low, high, start = ends
-        function = 0.0 if one is None else 4.0 * self.function
-        error = (64.0 * self.unit + function) * (
-            abs(low) + abs(high)
-        ) + 4.0 * self.unit * sizes * log
+        ends = [self.law(np.asarray(x), one) for x in (self.low, self.high, bottom)]
+        (low, high, start), errors = zip(*ends, strict=True)
+        error = 64.0 * (self.unit * (abs(low) + abs(high)) + self.tiny) + sum(errors)
+        error = error * np.maximum(1.0, np.abs(end))
         reached = self.sign * (low + high) / 2.0 + (high - low) / 2.0 * end
         first = self.sign * start + (high - low) * width * self.inside
         reached = np.maximum(reached, first) + error
@@ -295,7 +285,21 @@ class _End:
         size = np.exp(value) if log else np.abs(value / number)
         raw = size - number if log else value / number
         rounding = size * (self.function + 8.0 * self.unit) + 8.0 * self.unit * abs(number)
-        return self.sign * raw + rounding
+        return self.sign * raw + rounding + self.tiny
+
+    def law(self, x: Any, one: Any) -> tuple[Any, Any]:
+        """Return transformed numbers, and the error of what the policy computes."""
+        number, log = (1.0, False) if one is None else (one["number"], one["kind"] == "log")
+        found, error = x * number, 4.0 * (self.unit * np.abs(x * number) + self.tiny) * bool(one)
+        defined = np.asarray(number >= self.tiny)
+        if log:
+            error = 2.0 * self.unit * (abs(number) + np.abs(x)) + self.tiny
+            found, defined = np.log(x + number), x + number > 2.0 * error
+            moved = error / (x + number - error)
+            error = moved + (self.function + 4.0 * self.unit) * (np.abs(found) + moved)
+        if not (defined & (np.abs(found) < self.largest)).all():
+            raise NotProven(f"{self.kind} may not represent a transformed number")
+        return found, error
 
 
 _KINDS, _SIGNS = ("actions", "observations"), {"low": -1.0, "high": 1.0}
@@ -311,8 +315,9 @@ def back(
         span = np.where(unstable, high - low, 1.0)
         chord = np.where(unstable, np.minimum(high / span, 1.0), active)
         lift = np.maximum(-low * chord, (1.0 - chord) * high) + 8.0 * EPSILON * span
-        chosen = slopes is not None and slopes[step] is not None
-        steep = slopes[step] if chosen else (high > -low * (1.0 - 1e-6)) * 1.0
+        steep = (high > -low * (1.0 - 1e-6)) * 1.0
+        if slopes is not None:
+            steep = np.where(np.isnan(slopes[step]), steep, slopes[step])
         lines = (chord, np.where(unstable, steep, active))
         parts = (np.maximum(rows, 0.0), np.minimum(rows, 0.0))
         total = total + (parts[0] @ np.where(unstable, lift, 0.0)[..., None])[..., 0]

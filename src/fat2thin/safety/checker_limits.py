@@ -20,6 +20,8 @@ def interval(
     then the last actions, which are not there where `missing`.
     """
 
+    kind = np.float32 if unit > 2.0**-53 else np.float64
+
     def sums(linear: Any) -> tuple[ndarray, ndarray, ndarray]:
         least = most = np.full(len(low), linear.constant)
         size, flushed = np.abs(least), 1.0
@@ -29,6 +31,7 @@ def interval(
             size = size + np.maximum(np.abs(a), np.abs(b))
             flushed += 1.0 + abs(factor)
         margin = 16.0 * (len(linear.terms) + 4) * unit * size + 16.0 * flushed * tiny
+        margin = np.where(size < float(np.finfo(kind).max) / 16.0, margin, np.inf)  # may overflow
         own = 1e-13 * size if linear.terms else 0.0 * size
         return least - own, most + own, margin
 
@@ -50,7 +53,6 @@ def interval(
             ((place, factor),) = difference.terms
             a = np.where(low[:, place] == 0.0, -tiny, low[:, place])
             b = np.where(high[:, place] == 0.0, tiny, high[:, place])
-            kind = np.float32 if unit > 2.0**-53 else np.float64
             number = float(kind(-difference.constant))
             least = np.minimum(factor * a, factor * b)
             most = np.maximum(factor * a, factor * b)

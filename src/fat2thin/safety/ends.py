@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from fat2thin.columns import LOG, Transform, transform
+from fat2thin.columns import LOG, Transform
 from fat2thin.policies.ensemble import LEAST_OVERLAP
 from fat2thin.policies.plain import PlainMember, PlainPolicy
 from fat2thin.safety.allowed import Allowed, AllowedActions, States
@@ -39,6 +39,8 @@ BANDS = ("sparse", "deterministic")
 """Kinds of families whose actions the network bounds; others may take any allowed action."""
 SLACK = 1e-9
 """Share of the action box by which bounds are widened, for a checker that rounds differently."""
+_DIFFERENCE = 1e-4
+"""Share of the action box below which ends of the allowed interval differ by rounding alone."""
 SLOPE_STEPS = 255
 """Slopes of lines are whole multiples of 1/255, so that a certificate keeps a byte for each."""
 
@@ -111,6 +113,7 @@ class MemberBounds(NamedTuple):
     linear: LinearBound
     inputs: Inputs
     slopes: list[ndarray]
+    """Slopes of the lower lines from the last layer to the first; empty for the usual ones."""
     looseness: ndarray
     """Share of each input in how far lines are from rectifiers; shape (boxes, inputs)."""
 
@@ -123,8 +126,8 @@ class EndBounds(NamedTuple):
     members: tuple[MemberBounds, ...]
     without: ndarray
     """Whether some state may have no allowed action."""
-    capped: ndarray
-    """Whether limits set the bound."""
+    limited: ndarray
+    """Whether limits that differ between the states of a box set the bound."""
 
 
 class BandEnd:
@@ -134,8 +137,7 @@ class BandEnd:
         self.plain, self.action, self.side, self.arithmetic = plain, action, side, arithmetic
         self.inside = plain.family.box != "clip"
         self.has_band = plain.family.kind in BANDS
-        low, high = float(plain.low[action]), float(plain.high[action])
-        self.box = low, high
+        self.box = float(plain.low[action]), float(plain.high[action])
         boxes = zip(plain.low.tolist(), plain.high.tolist(), strict=True)
         every = [
             AllowedActions(plain.limits, place, *ends, len(plain.observations), arithmetic)
@@ -147,6 +149,11 @@ class BandEnd:
         self.transform: Transform | None = (
             plain.action_transforms[action] if plain.action_transforms else None
         )
+        self.named = f"the action box of {plain.actions[action].name!r}"
+        self._law_box = [
+            _transformed(np.asarray(end), self.transform, arithmetic, self.named)
+            for end in self.box
+        ]
         self.trunks = [
             Trunk([Affine.of(layer.weight, layer.bias) for layer in member.trunk], arithmetic)
             for member in plain.members
@@ -181,15 +188,25 @@ class BandEnd:
             slack = SLACK * (self.box[1] - self.box[0])
             high = np.minimum(self._placed(end, width, base) + slack, top)
         high = np.where(np.isnan(high), top, high)
-        capped = high >= top
+        limited = high >= top
         if self.plain.fallback is not None:
             instead = self.side * self.plain.fallback[self.action]
-            error = 2.0 * self.arithmetic.unit * abs(instead)
+            # A subnormal number may become 0.
+            normal = abs(instead) >= self.arithmetic.tiny
+            error = (2.0 * self.arithmetic.unit if normal else 1.0) * abs(instead)
+            limited = limited | (allowed.without & (high < instead))
             high = np.where(allowed.without, np.maximum(high, instead + error), high)
             high = np.where(allowed.never, instead + error, high)
         else:
             high = np.where(allowed.never, -np.inf, high)
-        return EndBounds(high, members, allowed.without, capped)
+        return EndBounds(high, members, allowed.without, limited & self._differ(allowed))
+
+    def _differ(self, allowed: Allowed) -> ndarray:
+        """Return whether the allowed interval differs between the states of a box."""
+        least = _DIFFERENCE * (self.box[1] - self.box[0])
+        ends = (allowed.low_least, allowed.low_most), (allowed.high_least, allowed.high_most)
+        same = [high - low <= least for low, high in ends]
+        return ~(same[0] & same[1]) | (allowed.without & ~allowed.never)
 
     def allowed_over(self, states: States) -> Allowed:
         """Return bounds of the allowed interval, and whether states have an action at all."""
@@ -207,12 +224,13 @@ class BandEnd:
         # What is subnormal may count as zero.
         low, high = states.low[:, :count] - of.tiny, states.high[:, :count] + of.tiny
         for column, one in enumerate(self.plain.observation_transforms):
-            if one is not None:
-                ends = low[:, column], high[:, column]
-                low[:, column], high[:, column] = _transformed(*ends, one, of)
+            name = f"column {self.plain.observations[column].name!r}"
+            ends = [_transformed(end[:, column], one, of, name) for end in (low, high)]
+            low[:, column], high[:, column] = ends[0][0] - ends[0][1], ends[1][0] + ends[1][1]
         if member.mean is not None:
             scale = np.asarray(member.scale, np.float64)
             low, high = of.round_outward(low - member.mean, high - member.mean, 2.0)
+            _check_size(np.maximum(-low, high), "a standardised observation", of)
             low, high = of.round_outward(low / scale, high / scale, 4.0)
         # What is subnormal may count as zero, on both sides.
         return low - of.tiny, high + of.tiny
@@ -283,10 +301,7 @@ class BandEnd:
             _, better = trunk.optimised(inputs, found, rows, steps)
             slopes = [np.rint(one * SLOPE_STEPS) / SLOPE_STEPS for one in better]
         linear = trunk.bound(inputs, found, rows, slopes)
-        if slopes is None:
-            slopes = [lines.below[:, None] for lines in reversed(found)]
-        kept = list(slopes)
-        return linear.high[:, 0] + fixed, linear, kept
+        return linear.high[:, 0] + fixed, linear, list(slopes or ())
 
     def _combined(self, members: Sequence[MemberBounds]) -> tuple[ndarray, ndarray]:
         """Return upper bounds of centre + half-width and of the half-width of the policy."""
@@ -300,7 +315,9 @@ class BandEnd:
             centres = np.minimum(np.maximum(centres, widths - 1.0), 1.0 - least)
             ends = np.minimum(np.maximum(ends, 2.0 * widths - 1.0), 1.0)
         error = max(self._head_error(head[self.action]) for head in self.heads)
-        width = np.median(widths, axis=0) + error
+        # The policy takes the median of the logarithms: of an even number, the geometric mean.
+        with np.errstate(divide="ignore"):
+            width = np.exp(np.median(np.log(widths), axis=0)) + error
         # Some member has both a centre and a half-width at or above the medians.
         middle = np.minimum(np.median(centres, axis=0) + width, ends.max(axis=0)) + error
         if not self.consensus:
@@ -341,14 +358,10 @@ class BandEnd:
     def _placed(self, end: ndarray, width: ndarray, base: ndarray) -> ndarray:
         """Return side · action of an end in half-ranges; `base` is the allowed interval's start."""
         of, one = self.arithmetic, self.transform
-        low, high = self.box
-        start: Any = self.side * base
-        error = 64.0 * of.unit * (abs(low) + abs(high))
-        if one is not None:
-            low, high, start = (transform_one(part, one) for part in (low, high, start))
-            sizes = abs(low) + abs(high)
-            error = (64.0 * of.unit + 4.0 * of.function_error()) * sizes
-            error += 4.0 * of.unit * sum(map(abs, self.box)) if one.kind == LOG else 0.0
+        (low, of_low), (high, of_high) = self._law_box
+        start, of_start = _transformed(np.clip(self.side * base, *self.box), one, of, self.named)
+        error = 64.0 * (of.unit * (abs(low) + abs(high)) + of.tiny) + of_low + of_high + of_start
+        error = error * np.maximum(1.0, np.abs(end))
         middle, half = (low + high) / 2.0, (high - low) / 2.0
         reached = self.side * middle + half * end
         first = self.side * start
@@ -361,24 +374,36 @@ class BandEnd:
         size = np.exp(values) if one.kind == LOG else np.abs(values / one.number)
         raw = size - one.number if one.kind == LOG else values / one.number
         widened = size * (of.function_error() + 8.0 * of.unit) + 8.0 * of.unit * abs(one.number)
-        return self.side * raw + widened
+        return self.side * raw + widened + of.tiny
 
 
-def transform_one(values: Any, one: Transform) -> Any:
-    """Return transformed values of one column."""
-    return transform(np.asarray(values)[..., None], (one,))[..., 0]
+def _check_size(values: Any, what: str, of: Arithmetic) -> None:
+    if not (np.abs(values) < of.largest).all():
+        raise NotCertified(f"not certified: {of.name} may overflow: {what} is too large")
 
 
-def _transformed(
-    low: ndarray, high: ndarray, one: Transform, of: Arithmetic
-) -> tuple[ndarray, ndarray]:
-    """Return an interval that contains what the policy computes as transform of a column."""
-    if one.kind != LOG:
-        return of.round_outward(low * one.number, high * one.number, 4.0)
-    error = 2.0 * of.unit * (abs(one.number) + np.maximum(np.abs(low), np.abs(high)))
-    low, high = low + one.number - error, high + one.number + error
-    if not (low > of.tiny).all():
-        raise NotCertified(f"the box has values at which {one} is not defined")
-    low, high = np.log(low), np.log(high)
-    share = of.function_error() + 4.0 * of.unit
-    return low - share * np.abs(low), high + share * np.abs(high)
+def _transformed(values: Any, one: Transform | None, of: Arithmetic, what: str) -> tuple[Any, Any]:
+    """Return transformed numbers, and by how much what the policy computes may miss them.
+
+    `what` names the numbers in messages.
+    """
+    if one is None:
+        found, error = values, np.zeros_like(values)
+    elif one.kind != LOG:
+        if not one.number >= of.tiny:
+            raise NotCertified(f"not certified: {of.name} may round {one} of {what} to 0")
+        found = values * one.number
+        error = 4.0 * (of.unit * np.abs(found) + of.tiny)
+    else:
+        # The offset is rounded to the type, which counts where it nearly cancels the value.
+        error = 2.0 * of.unit * (abs(one.number) + np.abs(values)) + of.tiny
+        shifted = values + one.number
+        if not (shifted > 2.0 * error).all():
+            raise NotCertified(
+                f"not certified: {what} reaches to {np.min(values):g}, too close to or beyond "
+                f"{one.lowest:g}, where {one} begins"
+            )
+        moved, found = error / (shifted - error), np.log(shifted)
+        error = moved + (of.function_error() + 4.0 * of.unit) * (np.abs(found) + moved)
+    _check_size(found, what, of)
+    return found, error

@@ -26,7 +26,7 @@ class NotCertified(ValueError):
 
 
 _LINE_ERROR = 8.0 * PROVER_UNIT
-_DEEPER, _LINEAR = 0.1, 1e-3
+_LOWER, _LINEAR = 0.1, 1e-3
 """Weights in the choice of the input whose range is split; any value gives valid bounds."""
 
 
@@ -94,9 +94,14 @@ class Rectifiers(NamedTuple):
     """The upper line at zero."""
     below: ndarray
     """Slope of the lower line, 0 or 1, that leaves the smaller area."""
+    moves: tuple[ndarray, ndarray]
+    """How much each input of the network moves `low` and `high`, by its radius; the last two axes
+    are inputs and neurons."""
 
     @classmethod
-    def of(cls, low: ndarray, high: ndarray, margin: ndarray) -> "Rectifiers":
+    def of(
+        cls, low: ndarray, high: ndarray, margin: ndarray, moves: tuple[ndarray, ndarray]
+    ) -> "Rectifiers":
         """Return the lines for inputs from `low` to `high`."""
         unstable = (low < 0.0) & (high > 0.0)
         span = np.where(unstable, high - low, 1.0)
@@ -107,7 +112,7 @@ class Rectifiers(NamedTuple):
         # The margin decides ties in the same way, however the ends were rounded.
         steep = high > -low * (1.0 - 1e-6)
         below = np.where(unstable, steep.astype(np.float64), active)
-        return cls(low, high, margin, slope, height, below)
+        return cls(low, high, margin, slope, height, below, moves)
 
     @property
     def unstable(self) -> ndarray:
@@ -140,63 +145,68 @@ class Trunk:
             if place == 0:
                 middle = inputs.centre @ layer.weight.T + layer.bias
                 reach = inputs.radius @ layer.size.T + margin
-                low, high = middle - reach, middle + reach
+                low, high, moves = middle - reach, middle + reach, (layer.size.T,) * 2
             elif place == 1:
-                low, high = self._second(inputs, found[0], layer, margin)
+                low, high, moves = self._second(inputs, found[0], layer, margin)
             else:
-                low, high = self._deeper(inputs, found, layer, margin)
+                low, high, moves = self._deeper(inputs, found, layer, margin)
             if place:
                 least, most = _interval(found[-1], layer, margin)
                 low, high = np.maximum(low, least), np.minimum(high, most)
-            found.append(Rectifiers.of(low, high, margin))
+            found.append(Rectifiers.of(low, high, margin, moves))
             largest = np.maximum(high, 0.0)
         return found
 
     def _second(
         self, inputs: Inputs, first: Rectifiers, layer: Affine, margin: ndarray
-    ) -> tuple[ndarray, ndarray]:
+    ) -> tuple[ndarray, ndarray, tuple[ndarray, ndarray]]:
         """Return the bounds of the second layer: the lines scale W of the first, per neuron.
 
-        Neurons that are inactive in all boxes drop out, and those that are active in all are one
-        linear function, so only the others are multiplied for each box.
+        With s the upper slopes and b the lower ones, the coefficients of the upper and of the lower
+        bound are (W (s + b) ± |W| (s - b)) / 2: two products instead of four. Neurons that are
+        inactive in all boxes drop out, and those that are active in all are one linear function, so
+        only the others are multiplied for each box.
         """
         of_first, boxes = self.layers[0], len(inputs.centre)
         active, mixed = (first.low >= 0.0).all(axis=0), (first.high > 0.0).any(axis=0)
         mixed &= ~active
-        # Columns: W of the first layer, its bias, and its margins.
+        # Columns: W of the first layer and its bias.
         columns = np.concatenate([of_first.weight, of_first.bias[:, None]], axis=1)
         linear = (layer.weight[:, active] @ columns[active]).T
-        fixed = first.margin[:, active] @ layer.size[:, active].T
-        made = np.empty((2, boxes, len(columns.T) + 1, int(mixed.sum())))
-        made[:, :, :-1] = columns[mixed].T
-        made[:, :, -1] = first.margin[:, mixed]
-        made[0] *= first.slope[:, None, mixed]
-        made[0, :, -2] += first.height[:, mixed]
-        made[1] *= first.below[:, None, mixed]
-        stacked = made.reshape(2 * boxes * made.shape[2], made.shape[-1])
-        shape = (*made.shape[:-1], len(layer.bias))
-        positive = (stacked @ layer.positive[:, mixed].T).reshape(shape)
-        negative = (stacked @ layer.negative[:, mixed].T).reshape(shape)
-        ends = []
-        for side in (0, 1):
-            both = positive[side][:, :-1] + negative[1 - side][:, :-1] + linear
-            slack = positive[side][:, -1] - negative[1 - side][:, -1] + fixed
-            middle = np.einsum("bio,bi->bo", both[:, :-1], inputs.centre)
-            reach = np.einsum("bio,bi->bo", np.abs(both[:, :-1]), inputs.radius)
-            sign = 1.0 - 2.0 * side
-            ends.append(middle + both[:, -1] + layer.bias + sign * (reach + slack + margin))
-        return ends[1], ends[0]
+        size = layer.size[:, mixed].T
+        upper, lower = first.slope[:, None, mixed], first.below[:, None, mixed]
+        made = np.empty((2, boxes, *columns[mixed].T.shape))
+        np.multiply(columns[mixed].T, 0.5 * (upper + lower), out=made[0])
+        np.multiply(columns[mixed].T, 0.5 * (upper - lower), out=made[1])
+        made[:, :, -1] += 0.5 * first.height[:, mixed]
+        shape = (boxes, len(columns.T), len(layer.bias))
+        stacked = made.reshape(2, boxes * len(columns.T), made.shape[-1])
+        middle = (stacked[0] @ layer.weight[:, mixed].T).reshape(shape)
+        middle += linear
+        apart = (stacked[1] @ size).reshape(shape)
+        # Both products round terms of both lines, so the margin is that of the steeper one.
+        slack = np.maximum(upper, lower)[:, 0] * first.margin[:, mixed] @ size
+        slack += first.margin[:, active] @ layer.size[:, active].T + margin
+        ends, moves = [], []
+        for sign, both in ((-1.0, middle - apart), (1.0, np.add(middle, apart, out=apart))):
+            centre = (inputs.centre[:, None] @ both[:, :-1])[:, 0]
+            end = centre + both[:, -1] + layer.bias
+            sizes = np.abs(both[:, :-1], out=both[:, :-1])
+            ends.append(end + sign * ((inputs.radius[:, None] @ sizes)[:, 0] + slack))
+            moves.append(sizes)
+        return ends[0], ends[1], (moves[0], moves[1])
 
     def _deeper(
         self, inputs: Inputs, found: list[Rectifiers], layer: Affine, margin: ndarray
-    ) -> tuple[ndarray, ndarray]:
+    ) -> tuple[ndarray, ndarray, tuple[ndarray, ndarray]]:
         """Return the bounds of a layer after the second, by bounds of each row of its W."""
         shape = (len(inputs.centre), *layer.weight.shape)
         high, low = (
-            self.bound(inputs, found, np.broadcast_to(sign * layer.weight, shape)).high
+            self.bound(inputs, found, np.broadcast_to(sign * layer.weight, shape))
             for sign in (1.0, -1.0)
         )
-        return layer.bias - low - margin, layer.bias + high + margin
+        least, most = (np.abs(one.coefficients).swapaxes(1, 2) for one in (low, high))
+        return layer.bias - low.high - margin, layer.bias + high.high + margin, (least, most)
 
     def bound(
         self, inputs: Inputs, found: Sequence[Rectifiers], rows: ndarray,
@@ -227,17 +237,18 @@ class Trunk:
         return LinearBound(high, rows, tuple(kept))
 
     def looseness(self, found: Sequence[Rectifiers], bound: LinearBound) -> ndarray:
-        """Return how much each input moves rectifiers, weighted by how far lines are from them.
+        """Return how fast each input's radius widens the bound through the lines of rectifiers.
 
-        The weight of a rectifier is its share in the bound. What reaches a deeper layer passes
-        through others and counts less.
+        A rectifier's upper line from l to h moves with both ends: at a point in the middle by the
+        squares of h / (h - l) and l / (h - l). Its lower line has one of two slopes and moves only
+        when that changes, which counts as `_LOWER`.
         """
         total: ndarray | float = 0.0
-        for place in reversed(range(len(found))):
-            lines, rows = found[place], bound.rows[len(found) - 1 - place]
-            loose = np.abs(rows[:, 0]) * np.where(lines.unstable, lines.height, 0.0)
-            passing = (lines.high > 0.0) * total if place < len(found) - 1 else 0.0
-            total = (loose + _DEEPER * passing) @ self.layers[place].size
+        for lines, rows in zip(reversed(found), bound.rows, strict=True):
+            rows = np.where(lines.unstable, rows[:, 0], 0.0)
+            upper, lower = np.maximum(rows, 0.0), -_LOWER * np.minimum(rows, 0.0)
+            for far, moves in ((1.0 - lines.slope, lines.moves[1]), (lines.slope, lines.moves[0])):
+                total = total + (moves @ (upper * far**2 + lower)[:, :, None])[:, :, 0]
         # Where all rectifiers are stable, only the lines above tanh and exp are loose.
         return total + _LINEAR * np.abs(bound.coefficients[:, 0])
 

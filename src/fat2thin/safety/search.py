@@ -8,7 +8,7 @@ import dataclasses
 import heapq
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -19,14 +19,14 @@ from fat2thin.safety.points import PointEnds
 
 LARGEST_BATCH = 64
 MOST_NODES = 1_000_000
-_STARTS, _MOST_THRESHOLDS = 32, 256
+_STARTS, _MOST_THRESHOLDS, _MOST_AHEAD = 32, 256, 8.0
 _STEPS, _MOST_OPTIMISED = 8, 128
 """Steps that improve slopes, for the first boxes. Later ones gain more from being split: with steps
 everywhere, the same CPU time closed less of the gap."""
 
 
 class Leaves(NamedTuple):
-    """A split tree whose leaves cover a box, and the slopes that prove the bound of each leaf."""
+    """A split tree whose leaves cover a box, and the slopes of the leaves that have their own."""
 
     column: ndarray
     """By node, in the order in which they were made: the column that is split, −1 for a leaf."""
@@ -34,9 +34,11 @@ class Leaves(NamedTuple):
     """The largest value of the column in the first child."""
     first: ndarray
     """The first child; the second comes after it."""
+    own: ndarray
+    """Numbers of the leaves, in the order of nodes, that have slopes of their own."""
     slopes: tuple[ndarray, ...]
-    """Slopes of the leaves' lower lines as bytes, by member and layer from the last to the first,
-    with one row per leaf in the order of nodes."""
+    """Slopes of these leaves' lower lines as bytes, by member and layer from the last to the first,
+    with one row per leaf. The other leaves have the slope, 0 or 1, with the smaller area."""
 
 
 @dataclasses.dataclass
@@ -101,7 +103,7 @@ class Search:
             if cut is None or len(ready) + len(left) >= _MOST_THRESHOLDS:
                 ready.append(node)
             else:
-                left.extend(self._split(node, *cut))
+                left += self._split(*map(np.atleast_1d, (node, *cut))).tolist()
         self._measure(np.asarray(ready))
 
     def run(
@@ -120,16 +122,13 @@ class Search:
                 if chosen and enough(-self._open[0][0], self.worst.value):
                     break
                 chosen.append(heapq.heappop(self._open)[1])
-            children: list[int] = []
-            for node in chosen:
-                pair = self._halve(node)
-                children.extend(pair or ())
-                if pair is None:
-                    # A single state: its bound stays.
-                    heapq.heappush(self._open, (-float(self._nodes["bound"][node]), node))
-                    deadline = -np.inf
-            if children:
-                self._measure(np.asarray(children))
+            children, single = self._halve(np.asarray(chosen))
+            for node in single.tolist():
+                # A single state: its bound stays.
+                heapq.heappush(self._open, (-float(self._nodes["bound"][node]), node))
+                deadline = -np.inf
+            if len(children):
+                self._measure(children)
             each()
             pace = min(2 * pace, LARGEST_BATCH)
         return True
@@ -151,11 +150,12 @@ class Search:
             else:
                 child = int(self._nodes["first"][node])
                 queue += [child, child + 1]
-        slopes = [self._slopes[node] for node in kept if node in self._slopes]
-        stacked = tuple(np.stack(part) for part in zip(*slopes, strict=True))
+        own = [place for place, node in enumerate(kept) if node in self._slopes]
+        slopes = [self._slopes[kept[place]] for place in own]
         return Leaves(
-            np.asarray(column, np.int32), np.asarray(value), np.asarray(first, np.int64), stacked
-        )
+            np.asarray(column, np.int32), np.asarray(value), np.asarray(first, np.int64),
+            np.asarray(own, np.int64), tuple(map(np.stack, zip(*slopes, strict=True))),
+        )  # fmt: skip
 
     def _look(self) -> None:
         """Search for a bad state from random states and from the middle."""
@@ -199,32 +199,41 @@ class Search:
     def _is_last(self, column: int) -> bool:
         return column >= len(self.end.plain.observations)
 
-    def _below(self, value: float) -> float:
-        """Return the largest number of the arithmetic at or below a value."""
-        kind = self.end.arithmetic.kind
-        near = kind(value)
-        near = near if float(near) <= value else np.nextafter(near, kind(-np.inf))
-        return 0.0 if abs(near) < self.end.arithmetic.tiny else float(near)
+    def _below(self, values: Any) -> ndarray:
+        """Return the largest number of the arithmetic at or below each value."""
+        of, values = self.end.arithmetic, np.asarray(values, np.float64)
+        near = values.astype(of.kind)
+        near = np.where(near <= values, near, np.nextafter(near, of.kind(-np.inf)))
+        return np.where(np.abs(near) < of.tiny, 0.0, near.astype(np.float64))
 
-    def _split(self, node: int, column: int, value: float) -> tuple[int, int]:
-        """Split a box at a number of the arithmetic; the second child starts at the next one."""
-        cut = self._below(value)
-        low, high = (np.tile(self._nodes[end][node], (2, 1)) for end in ("low", "high"))
-        high[0, column], low[1, column] = cut, self.end.arithmetic.after(cut)
-        first = self._add(low, high, self._nodes["missing"][node])
-        self._nodes["column"][node], self._nodes["value"][node] = column, cut
-        self._nodes["first"][node] = first
-        return first, first + 1
+    def _split(self, nodes: ndarray, columns: ndarray, values: ndarray) -> ndarray:
+        """Split each box at a number of the arithmetic, and return the children in pairs.
 
-    def _halve(self, node: int) -> tuple[int, int] | None:
-        """Split a box in the middle of the column that promises most; None for a single state."""
-        low, high = self._nodes["low"][node], self._nodes["high"][node]
-        column = int(self._nodes["towards"][node])
-        for one in (column, *np.argsort(low - high).tolist()):
-            middle = low[one] + (high[one] - low[one]) / 2.0
-            if low[one] <= self._below(middle) < high[one]:
-                return self._split(node, one, middle)
-        return None
+        The second child of a pair starts at the next number.
+        """
+        cut, pairs = self._below(values), 2 * np.arange(len(nodes))
+        low, high = (np.repeat(self._nodes[end][nodes], 2, axis=0) for end in ("low", "high"))
+        high[pairs, columns], low[pairs + 1, columns] = cut, self.end.arithmetic.after(cut)
+        first = self._add(low, high, np.repeat(self._nodes["missing"][nodes], 2))
+        self._nodes["column"][nodes], self._nodes["value"][nodes] = columns, cut
+        self._nodes["first"][nodes] = first + pairs
+        return np.arange(first, self.count)
+
+    def _halve(self, nodes: ndarray) -> tuple[ndarray, ndarray]:
+        """Split boxes in the middle of the column that promises most, if it can be split, else of
+        the widest that can.
+
+        Returns the children, and the boxes that are a single state.
+        """
+        low, high = self._nodes["low"][nodes], self._nodes["high"][nodes]
+        middle = low + (high - low) / 2.0
+        at, towards = self._below(middle), self._nodes["towards"][nodes]
+        can = (low <= at) & (at < high)
+        first = np.arange(low.shape[1]) == towards[:, None]
+        columns = np.argmax(np.where(can, np.where(first, np.inf, high - low), -1.0), axis=1)
+        some = can.any(axis=1)
+        values = np.take_along_axis(middle, columns[:, None], axis=1)[:, 0]
+        return self._split(nodes[some], columns[some], values[some]), nodes[~some]
 
     def _measure(self, nodes: ndarray) -> None:
         """Bound boxes, choose where to split them, and try their worst corners."""
@@ -234,15 +243,17 @@ class Search:
         bound = np.minimum(found.high, max(self.end.side * one for one in self.end.box))
         self._nodes["bound"][nodes], self._nodes["without"][nodes] = bound, found.without
         self._nodes["towards"][nodes] = self._directions(found, low, high)
-        for place, node in enumerate(nodes.tolist()):
-            heapq.heappush(self._open, (-float(bound[place]), node))
-        for place, node in enumerate(nodes.tolist()):
-            if found.members and found.members[0].slopes:
-                self._slopes[node] = [
-                    np.rint(255.0 * one[place, 0]).astype(np.uint8)
-                    for member in found.members
-                    for one in member.slopes
-                ]
+        for one, node in zip((-bound).tolist(), nodes.tolist(), strict=True):
+            heapq.heappush(self._open, (one, node))
+        slopes = [
+            np.rint(255.0 * one[:, 0]).astype(np.uint8)
+            for member in found.members
+            for one in member.slopes
+        ]
+        if slopes:
+            self._slopes |= {
+                node: [one[place] for one in slopes] for place, node in enumerate(nodes.tolist())
+            }
         corners = self._corners(found, low, high)
         self.worst.offer(self.points.values(corners, missing), corners, missing)
 
@@ -258,8 +269,8 @@ class Search:
     def _directions(self, found: EndBounds, low: ndarray, high: ndarray) -> ndarray:
         """Return the column of each box whose split promises the closest bounds.
 
-        It is that whose share in the looseness of lines and in the bound is the largest or, where a
-        limit sets the bound, the widest column of the limits.
+        It is that whose share in the looseness of lines and in the bound is the largest or, where
+        limits that differ within the box set the bound, the widest column of the limits.
         """
         width = high - low
         scores = np.zeros_like(width)
@@ -267,19 +278,23 @@ class Search:
             loose = member.looseness
             moves = np.abs(member.linear.coefficients[:, 0]) * member.inputs.radius
             # The first factor is about what the worse half gains, the second what the better does.
-            scores[:, : loose.shape[1]] += loose * (loose + moves)
-        used = self._columns_of_limits()
+            scores[:, : loose.shape[1]] += loose * (loose + 2.0 * moves)
         span = np.where(self.high > self.low, self.high - self.low, 1.0)
-        by_limits = np.where(used, width / span, 0.0)
-        capped = found.capped & (by_limits.max(axis=1, initial=0.0) > 0.0)
-        scores = np.where((capped | ~scores.any(axis=1))[:, None], by_limits, scores)
+        share = width / span
+        by_limits = np.where(self._columns_of_limits(), share, 0.0)
+        least = np.take_along_axis(share, np.argmax(scores, axis=1)[:, None], axis=1)[:, 0]
+        # Columns of limits come first, but not for ever: the network may set the bound as well.
+        widest = by_limits.max(axis=1, initial=0.0)
+        limited = found.limited & (widest > 0.0) & (_MOST_AHEAD * widest >= least)
+        scores = np.where((limited | ~scores.any(axis=1))[:, None], by_limits, scores)
         return np.argmax(np.where(width > 0.0, scores, -1.0), axis=1)
 
     def _columns_of_limits(self) -> ndarray:
         used = np.zeros(len(self.low), bool)
-        for limit in self.end.allowed.limits:
-            for bound in limit.bounds:
-                used[[place for place, _ in bound.end.terms if bound.action == self.end.action]] = 1
+        for bound in (bound for limit in self.end.allowed.limits for bound in limit.bounds):
+            # Other actions count where they may have no allowed value, so that the fallback holds.
+            if bound.action == self.end.action or self.end.plain.fallback is not None:
+                used[[place for place, _ in bound.end.terms]] = True
         for column in self.end.allowed.condition_columns():
             used[column] = True
         return used
