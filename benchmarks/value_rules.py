@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fat2thin.evaluation import refusal
 from value import LOGS, Part, raw_numbers
 from value_cases import Case, cases
 from value_log import Truth
@@ -44,7 +45,11 @@ class Numbers:
         self.given = {"case": case.name, "rows": rows, "logs": len(value), "half": case.half}
         self.policy = raw["policies"].tolist()[place]
         outside = ~np.isfinite(value[:, 0]) | (value[:, 0] < low[:, 0]) | (value[:, 0] > high[:, 0])
-        self.always = outside | (self.facts["clipped"] > 0.1)
+        self.always = outside | (self.facts["clipped"] > refusal.MOST_CLIPPED)
+        if ESTIMATORS[kind] in ("marginal", "estimated"):
+            logged, by_states, before = raw["assumptions"].T
+            self.always |= before > refusal.MOST_BEFORE
+            self.always |= np.abs(by_states - logged) > refusal.MOST_APART * logged
 
     def row(self, rule: dict[str, float], importance: bool) -> dict[str, Any]:
         """Return the summary of what a rule keeps."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fat2thin.evaluation.estimators.assumptions import discounted_steps, step_before
 from fat2thin.evaluation.estimators.behaviour import behaviour_density
 from fat2thin.evaluation.estimators.episodes import Actions, Episodes, value_bounds
 from fat2thin.evaluation.estimators.estimates import estimates
@@ -30,6 +31,8 @@ ESTIMATORS = ("marginal", "doubly_robust", "importance", "estimated")
 AT_ONCE = 50  # logs per call
 CONFIDENCE = 0.95
 EVIDENCE = ("least_effective", "surviving", "clipped", "cut", "correction", "low", "high")
+ASSUMPTIONS = ("logged_steps", "steps_by_states", "before")
+"""What a log says about the assumptions, whichever the policy."""
 
 
 def standardised(values: Array, here: Array) -> tuple[Array, Array, Array]:
@@ -142,7 +145,12 @@ def estimated(
     split = numbers[: 2 * count * kinds].reshape(2, count, kinds, 4)
     if names[-1] == "nearest":  # the interval with an estimated density holds those of both
         split, facts = held(split), jnp.concatenate([facts[:, :-2], fewer(facts)], axis=1)
-    result = {"value": split[0], "difference": split[1], "practice": numbers[-1], "facts": facts}
+    of_ends = discounted_steps(episodes, bases.states, case.horizon, case.discount)
+    assumptions = jnp.stack([*of_ends, step_before(episodes, bases.both)])
+    result = {
+        "value": split[0], "difference": split[1], "practice": numbers[-1], "facts": facts,
+        "assumptions": assumptions,
+    }  # fmt: skip
     if case.gamma is None:
         return result
 

@@ -12,7 +12,7 @@ from fat2thin.evaluation.value_rows import ORDER
 from fat2thin.tables import Table
 from value_cases import Case
 from value_log import Truth
-from value_study import CONFIDENCE, ESTIMATORS, EVIDENCE
+from value_study import ASSUMPTIONS, CONFIDENCE, ESTIMATORS, EVIDENCE
 
 FALSE_ALARM = 0.05
 """Of the whole table: each binomial test has this divided by the number of tests."""
@@ -37,6 +37,7 @@ def cells_of(case: Case, rows: int, raw: dict[str, np.ndarray]) -> dict[tuple[st
     for place, policy in enumerate(names):
         for kind, estimator in enumerate(ESTIMATORS):
             evidence = dict(zip(EVIDENCE, raw["facts"][:, place, kind].T, strict=True))
+            evidence |= dict(zip(ASSUMPTIONS, raw["assumptions"].T, strict=True))
             value, difference = raw["value"][:, place, kind], raw["difference"][:, place, kind]
             low, high = evidence["low"][:, None], evidence["high"][:, None]
             refused = refusals(estimator, value[:, 0], evidence, case.episodes(rows))
@@ -84,6 +85,8 @@ def refusals(
             surviving=(facts["surviving"],),
             clipped=facts["clipped"],
             cut=facts["cut"],
+            steps=(facts["logged_steps"], facts["steps_by_states"]),
+            before=facts["before"],
         )
         found.append(refusal.reason(rule, one) is not None)
     return np.array(found)

@@ -9,7 +9,9 @@ import scipy.stats
 
 from fat2thin import data
 from fat2thin.data.operations import reachable_returns
+from fat2thin.evaluation import refusal
 from fat2thin.evaluation.estimators import importance, intervals, sensitivity
+from fat2thin.evaluation.estimators.assumptions import discounted_steps, step_before
 from fat2thin.evaluation.estimators.behaviour import behaviour_density
 from fat2thin.evaluation.estimators.constants import best_constant, constant_actions
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, Episodes, value_bounds
@@ -239,6 +241,54 @@ def test_marginal_weights_beat_products_over_steps(on_many_logs):
 _with_one_more = in_double_precision(
     lambda scores, reach: intervals.with_one_more(scores, reach, jax.random.key(0))
 )
+
+
+@pytest.mark.parametrize("by_clock", [True, False], ids=["by the clock", "by chance"])
+def test_discounted_steps_show_whether_states_explain_the_ends(by_clock):
+    horizon, discount, count = 8, 0.9, 4000
+    log, _, _ = chain(jax.random.key(5), count, horizon)
+    chance = np.random.default_rng(0).uniform(size=(count, horizon)) < 1 / horizon
+    ends = np.tile(np.arange(horizon) == horizon - 1, (count, 1)) if by_clock else chance
+    here = np.cumprod(np.concatenate([np.ones((count, 1)), 1.0 - ends], axis=1), axis=1)[:, :-1]
+    log = log._replace(continuation=(1.0 - ends) * here, here=here)
+    basis = draw_bases(jax.random.key(0), 1, 1, 4).states
+    found = in_double_precision(discounted_steps, "horizon", "discount")(
+        log, basis, horizon=horizon, discount=discount
+    )
+    powers = discount ** np.arange(horizon)
+    memoryless = np.sum(powers * (1 - 1 / horizon) ** np.arange(horizon))
+    logged = np.sum(powers) if by_clock else memoryless
+    # A mean of 4,000 episodes: five standard errors of a number of steps below 8.
+    np.testing.assert_allclose(found, (logged, memoryless), rtol=0.03)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.6], ids=["markov", "second order"])
+def test_the_step_before_is_as_partial_r2_of_least_squares(hidden):
+    rng = np.random.default_rng(3)
+    episodes, steps, size = 300, 10, 2
+    seen, done = np.zeros((episodes, steps + 2, size)), rng.normal(size=(episodes, steps, 1))
+    for t in range(steps):
+        noise = rng.normal(size=(episodes, size))
+        seen[:, t + 2] = 0.5 * seen[:, t + 1] + hidden * seen[:, t] + done[:, t] + noise
+    here = (np.arange(steps)[None] < rng.integers(2, steps + 1, episodes)[:, None]).astype(float)
+    log = Episodes(seen[:, 1:-1], done, 0.0 * here, seen[:, 2:], np.ones_like(here), here)
+    bases = draw_bases(jax.random.key(0), size, 1, 4)
+    found = in_double_precision(step_before)(log, bases.both)
+    # NumPy: residual sums of squares with and without the step before.
+    kept = here[:, 1:].ravel() > 0
+    rows = [part[:, 1:].reshape(-1, part.shape[-1])[kept] for part in (log.observation, done)]
+    with jax.enable_x64(True):
+        now = np.asarray(features(*map(jnp.asarray, rows), bases.both))
+    before = np.concatenate([log.observation[:, :-1], done[:, :-1]], axis=-1).reshape(-1, 3)[kept]
+    target = log.following[:, 1:].reshape(-1, size)[kept]
+
+    def mean_square(design):
+        beta = np.linalg.lstsq(design, target, rcond=None)[0]
+        return np.sum((target - design @ beta) ** 2, axis=0) / (len(target) - design.shape[1])
+
+    expected = np.mean(1.0 - mean_square(np.hstack([now, before])) / mean_square(now))
+    np.testing.assert_allclose(found, expected, rtol=0.02, atol=2e-4)
+    assert (found > refusal.MOST_BEFORE) == (hidden > 0.0)
 
 
 def test_in_large_logs_intervals_are_those_of_the_normal_law():

@@ -184,6 +184,9 @@ EVIDENCE = refusal.Evidence(0.5, (0.0, 1.0), 50, (60.0, 55.0), (50.0, 40.0))
         ("doubly_robust", {"estimate": 1.1}, r"outside what the rewards allow, \[0, 1\]"),
         ("marginal", {"estimate": float("nan")}, "outside what the rewards allow"),
         ("marginal", {"clipped": 0.2}, "20 % of the first states"),
+        ("marginal", {"steps": (8.0, 5.2)}, "by them, 5.2 discounted steps .* 8 were logged"),
+        ("marginal", {"steps": (8.0, float("nan"))}, "the states do not explain"),
+        ("marginal", {"before": 0.025}, "the step before explains 2.5 %"),
     ],
 )
 def test_each_rule_refuses_with_its_reason(estimator, changes, words):

@@ -15,6 +15,10 @@ LEAST_INSIDE = 30
 """Logged actions inside the band below which no density is estimated."""
 MOST_CLIPPED = 0.1
 """Share of first states whose fitted value is outside what rewards allow."""
+MOST_APART = 0.1
+"""By how much the discounted steps of practice may differ from those that its states explain."""
+MOST_BEFORE = 0.01
+"""How much the step before may tell about the next observation beyond the step itself."""
 MOST_CUT = 0.0
 """Share of episodes that were cut before the horizon, above which plain importance sampling, which
 has nothing for the steps after the cut, is refused."""
@@ -34,6 +38,10 @@ class Evidence:
     """Episodes with a weight that is not zero, at each step."""
     clipped: float = 0.0
     cut: float = 0.0
+    steps: tuple[float, float] = (1.0, 1.0)
+    """Discounted steps of an episode of practice: as logged, and if states explain all ends."""
+    before: float = 0.0
+    """The partial R² of the step before for the next observation."""
 
 
 def reason(estimator: str, evidence: Evidence) -> str | None:
@@ -49,6 +57,19 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
         return f"{worth}: the log has hardly any steps like those of the policy"
     if estimator == "importance" and evidence.cut > MOST_CUT:
         return f"{100 * evidence.cut:.2g} % of the episodes were cut before the horizon"
+    logged, by_states = evidence.steps
+    if estimator == "marginal" and not abs(by_states - logged) <= MOST_APART * logged:
+        return (
+            f"the states do not explain where episodes end: by them, {by_states:.3g} discounted "
+            f"steps are expected in an episode, and {logged:.3g} were logged. If episodes end by "
+            "the clock, mark these ends as cut, or add the time to the observation"
+        )
+    if estimator == "marginal" and not evidence.before <= MOST_BEFORE:
+        return (
+            f"the step before explains {100 * evidence.before:.2g} % of what a step leaves open "
+            f"about the next observation, above {100 * MOST_BEFORE:g} %: observations do not hold "
+            "all that counts, or not in a usable form. Add what is missing, such as earlier values"
+        )
     low, high = evidence.allowed
     if not math.isfinite(evidence.estimate) or not low <= evidence.estimate <= high:
         return f"the estimate is outside what the rewards allow, [{low:.4g}, {high:.4g}]"

@@ -14,6 +14,7 @@ from fat2thin.data import long_work
 from fat2thin.data.dataset import Dataset
 from fat2thin.data.operations import episode_lengths
 from fat2thin.evaluation import refusal
+from fat2thin.evaluation.estimators.assumptions import discounted_steps, step_before
 from fat2thin.evaluation.estimators.behaviour import Behaviour, behaviour_density
 from fat2thin.evaluation.estimators.constants import best_constant
 from fat2thin.evaluation.estimators.episodes import FOLDS, Actions, value_bounds
@@ -100,6 +101,22 @@ class Question:
         return int(inside.sum())
 
     @functools.cached_property
+    def discounted_steps(self) -> tuple[float, float]:
+        """Those of an episode of practice: as logged, and if the states explain all ends."""
+        if not self.ends_early:
+            return 1.0, 1.0
+        logged, by_states = _of_steps(
+            self.padded.episodes, bases_of(self.padded).states, horizon=self.horizon,
+            discount=self.padded.dataset.discount,
+        )  # fmt: skip
+        return float(logged), float(by_states)
+
+    @functools.cached_property
+    def step_before(self) -> float:
+        """How much the step before tells about the next observation beyond the step itself."""
+        return float(_of_step_before(self.padded.episodes, bases_of(self.padded).both))
+
+    @functools.cached_property
     def behaviour(self) -> Behaviour:
         """The estimated density of the logged actions, per unit of the padded actions."""
         return _of_behaviour(self.padded.episodes, bases_of(self.padded).states)
@@ -160,6 +177,8 @@ _of_policy = in_double_precision(
     ),
     "discount",
 )
+_of_steps = in_double_precision(discounted_steps, "horizon", "discount")
+_of_step_before = in_double_precision(step_before)
 _of_constants = in_double_precision(best_constant, "discount")
 _of_behaviour = in_double_precision(behaviour_density)
 _unseen_weight = in_double_precision(unseen_weight)
@@ -270,6 +289,8 @@ def _row(
         surviving=tuple(map(float, getattr(found, "surviving", ()))),
         clipped=float(every.fitted_q.clipped),
         cut=question.cut,
+        steps=question.discounted_steps,
+        before=question.step_before,
     )
     refused = refusal.reason(estimator, evidence)
     if refused is not None:
