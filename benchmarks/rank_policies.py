@@ -1,5 +1,7 @@
 """Which number that a log gives ranks policies as their true returns do?
 
+    python benchmarks/rank_policies.py                 print what was measured
+    python benchmarks/rank_policies.py --train FOLDER  train ten policies on each of three robots
     python benchmarks/rank_policies.py RUN RUN ... --jobs 3
     python benchmarks/rank_policies.py RUN ... --log "{dataset}@20000"    on another log
 
@@ -26,7 +28,16 @@ import numpy as np
 import scipy.stats
 
 LESS_IS_BETTER = ("td_error", "spread")
-OUT = Path("runs/rank_policies")
+OUT, RESULTS = Path("runs/rank_policies"), Path("docs/results/rank_policies.json")
+ROBOTS = ("hopper", "halfcheetah", "walker2d")
+POLICIES: dict[str, tuple[str, dict[str, Any], int]] = {
+    **{f"fttpo-{heat:g}": ("fttpo", {"temperature": heat, "layer_norm": False}, 5_000)
+       for heat in (0.05, 0.35, 1.0, 3.0)},
+    "fttpo-short": ("fttpo", {"layer_norm": False}, 1_500),
+    "tawac": ("tawac", {"temperature": 0.35}, 5_000),
+    **{name: (name, {}, 5_000) for name in ("awac", "iql", "td3_bc", "bc")},
+}  # fmt: skip
+"""Algorithm, settings and updates of the policies that are trained, with 64 x 64 networks."""
 
 
 def numbers(folders: list[str], pattern: str | None, rows: int, horizon: int) -> dict[str, Any]:
@@ -140,10 +151,25 @@ def show(groups: dict[str, dict[str, dict[str, float]]], choose: list[str]) -> N
           f"on {', '.join(others)}: {score(best, others):.2f}")  # fmt: skip
 
 
+def train(folder: Path) -> None:
+    """Train the policies on regenerated/ROBOT-medium, with held-out episodes, and evaluate them."""
+    import fat2thin
+
+    for robot in ROBOTS:
+        for name, (algorithm, settings, steps) in POLICIES.items():
+            own = algorithm in ("iql", "td3_bc")
+            fat2thin.train(
+                algorithm, f"regenerated/{robot}-medium", steps=steps, seeds=1, holdout=0.2,
+                settings_from="own" if own else "large", evaluate_every=steps, episodes=20,
+                hidden=(64, 64), out=folder / f"{robot}-medium" / name, **settings,
+            )  # fmt: skip
+
+
 def main() -> None:
     """Compute one group per process, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("runs", nargs="+", help="run folders")
+    parser.add_argument("runs", nargs="*", help="run folders")
+    parser.add_argument("--train", type=Path, metavar="FOLDER", help="train policies to rank")
     parser.add_argument("--log", help="a log by name, where {dataset} is that of the runs")
     parser.add_argument("--rows", type=int, default=20_000, help="about how many rows are used")
     parser.add_argument(
@@ -157,6 +183,12 @@ def main() -> None:
     if options.group:
         found = numbers(options.runs, options.log, options.rows, options.horizon)
         options.group.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    if options.train:
+        train(options.train)
+        return
+    if not options.runs:
+        show(json.loads(RESULTS.read_text()), options.choose)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     groups: dict[str, list[str]] = {}

@@ -9,11 +9,12 @@ from jaxtyping import Array, Float
 
 from fat2thin.evaluation.estimators.episodes import Episodes
 from fat2thin.evaluation.estimators.features import Basis, features
-from fat2thin.evaluation.estimators.fitted_q import RIDGE
 from fat2thin.evaluation.estimators.marginal import state_weights
 from fat2thin.evaluation.fitted_q import solve
 
 _MOST_ROWS = 20_000
+_RIDGE = 1e-7
+"""Only so that columns may depend on each other: more would leave something to the step before."""
 _LEAST_VARIANCE = 1e-6
 """Of a standardised column after the regression, below which it is known already."""
 
@@ -52,14 +53,13 @@ def step_before(episodes: Episodes, of_both: Basis) -> Float[Array, ""]:
     observation, action, before, following = rows
     with jax.default_matmul_precision("highest"):
         design = features(observation, action, of_both) * known
-        free = jnp.diag(jnp.ones(design.shape[1]).at[0].set(0.0)) * RIDGE
-        gram = design.T @ design + free
+        gram = design.T @ design + _RIDGE * jnp.sum(known) * jnp.eye(design.shape[1])
 
         def left(columns: Array) -> Array:
             return (columns - design @ solve(gram, design.T @ columns)) * known
 
         before, following = left(before * known), left(following * known)
-        own = before.T @ before + jnp.eye(before.shape[1]) * RIDGE
+        own = before.T @ before + _RIDGE * jnp.sum(known) * jnp.eye(before.shape[1])
         unexplained = jnp.sum((following - before @ solve(own, before.T @ following)) ** 2, axis=0)
     total, count = jnp.sum(following**2, axis=0), jnp.sum(known)
     more = count - design.shape[1]
