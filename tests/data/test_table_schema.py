@@ -380,6 +380,7 @@ def test_the_draft_of_a_toml(columns, guessed):
     asked = []
     text = starter(Path("somewhere/log.csv"), columns, asked.append)
     box = {"action_low": "?", "action_high": "?", "discount": 0.99}
+    guessed = {"episode": "?", **guessed}
     assert tomllib.loads(text) == {"files": ["log.csv"], **guessed, **box}
     # Only columns guessed to be actions are read.
     assert asked == ([] if guessed["action"] == ["?"] else [guessed["action"]])

@@ -316,6 +316,7 @@ def test_an_interrupted_dossier_is_one_line_and_no_file(run, tmp_path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(worth, "worth", interrupted)
+    (tmp_path / "a").mkdir()
     with pytest.raises(SystemExit) as ended:
         main(
             ["dossier", str(run.folder), "--out", str(tmp_path / "a" / "d.html"), "--minutes=0.01"]
