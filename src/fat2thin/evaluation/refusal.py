@@ -48,15 +48,6 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
     """Return why an estimate is refused, or None."""
     if few := too_few_episodes(evidence.episodes):
         return few
-    least, step = _least(evidence.effective)
-    needed = LEAST_EFFECTIVE[estimator]
-    if least < needed:
-        worth = f"at step {step + 1} the weights are worth {least:.2g} episodes, below {needed:g}"
-        if estimator in ("importance", "doubly_robust"):
-            return f"{worth}; {_survivors(evidence.surviving[-1], evidence.episodes)}"
-        return f"{worth}: the log has hardly any steps like those of the policy"
-    if estimator == "importance" and evidence.cut > MOST_CUT:
-        return f"{100 * evidence.cut:.2g} % of the episodes were cut before the horizon"
     logged, by_states = evidence.steps
     if estimator == "marginal" and not abs(by_states - logged) <= MOST_APART * logged:
         return (
@@ -70,6 +61,15 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
             f"about the next observation, above {100 * MOST_BEFORE:g} %: observations do not hold "
             "all that counts, or not in a usable form. Add what is missing, such as earlier values"
         )
+    least, step = _least(evidence.effective)
+    needed = LEAST_EFFECTIVE[estimator]
+    if least < needed:
+        worth = f"at step {step + 1} the weights are worth {least:.2g} episodes, below {needed:g}"
+        if estimator in ("importance", "doubly_robust"):
+            return f"{worth}; {_survivors(evidence.surviving[-1], evidence.episodes)}"
+        return f"{worth}: the log has hardly any steps like those of the policy"
+    if estimator == "importance" and evidence.cut > MOST_CUT:
+        return f"{100 * evidence.cut:.2g} % of the episodes were cut before the horizon"
     low, high = evidence.allowed
     if not math.isfinite(evidence.estimate) or not low <= evidence.estimate <= high:
         return f"the estimate is outside what the rewards allow, [{low:.4g}, {high:.4g}]"
