@@ -53,7 +53,7 @@ def reason(estimator: str, evidence: Evidence) -> str | None:
         return (
             f"the states do not explain where episodes end: by them, {by_states:.3g} discounted "
             f"steps are expected in an episode, and {logged:.3g} were logged. If episodes end by "
-            "the clock, mark these ends as cut, or add the time to the observation"
+            "the clock, mark these ends as cut"
         )
     if estimator == "marginal" and not evidence.before <= MOST_BEFORE:
         return (
