@@ -48,7 +48,21 @@ def test_decide_takes_an_export(folder, capsys):
         for name in ("action_0", "action_0_low", "action_0_high"):
             if other[name]:
                 assert float(one[name]) == pytest.approx(float(other[name]), abs=1e-5)
-        assert one["distance"] == ""  # an export does not keep it
+        assert one["distance"] == other["distance"] or float(one["distance"]) == pytest.approx(
+            float(other["distance"]), abs=1e-5
+        )
+
+
+def test_ensemble_chooses_the_rule(folder):
+    out = folder / "median"
+    main(["export", str(folder / "run"), "--ensemble", "median", "--out", str(out)])
+    made = json.loads((out / "metadata.json").read_text())
+    assert made["ensemble"] == "median" and "--ensemble median" in made["command"]
+    usual = json.loads((folder / "deployed" / "metadata.json").read_text())
+    assert usual["ensemble"] == "consensus"
+    with pytest.raises(SystemExit, match="an ensemble is one of"):
+        main(["export", str(folder / "run"), "--ensemble", "mean", "--out", str(folder / "no")])
+    assert not (folder / "no").exists()
 
 
 @pytest.mark.parametrize(

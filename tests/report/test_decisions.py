@@ -81,6 +81,18 @@ def test_every_row_of_the_table_gets_a_decision(folder, capsys):
         decide(folder, "--out", str(out))
 
 
+@pytest.mark.parametrize("rule", ["median", "consensus"])
+def test_seeds_are_combined_by_the_rule_that_is_asked_for(folder, rule):
+    out = folder / f"{rule}.csv"
+    decide(folder, "--out", str(out), "--ensemble", rule)
+    first = arrow_csv.read_csv(out).to_pylist()[0]
+    policy = fat2thin.load(folder / "run").policy(ensemble=rule)
+    low, high = policy.support([[70.0, 1.0, 0.0, 1.0]])
+    assert first["decision"] == "act"
+    assert first["dose_low"] == pytest.approx(float(low[0, 0]), abs=1e-6)
+    assert first["dose_high"] == pytest.approx(float(high[0, 0]), abs=1e-6)
+
+
 def test_parquet_in_and_out_decides_the_same(folder):
     table = arrow_csv.read_csv(folder / "states.csv")
     arrow_parquet.write_table(table, folder / "states.parquet")

@@ -16,6 +16,7 @@ def decide(
     /,
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("decisions.csv"),
     seed: int | None = None,
+    ensemble: str | None = None,
     keep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN ...")] = (),
     columns: Annotated[Path | None, tyro.conf.arg(metavar="TOML")] = None,
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
@@ -39,6 +40,7 @@ def decide(
         states: CSV or Parquet file with one column per observation.
         out: CSV or Parquet file to write.
         seed: Decide by one seed instead of all.
+        ensemble: How seeds are combined: median or consensus.
         keep: Columns of the table to copy, for example: --keep patient day.
         columns: TOML of the log, whose categories encode columns of texts.
         limits: TOML file with a table [limits], instead of the limits of the run. If a limit
@@ -78,16 +80,18 @@ def decide(
             raise ValueError("--cases needs the log: give its name or path with --log")
         policy: Policy | DeployedPolicy
         if is_export(folder):
-            chosen = seed, limits, distance, disagreement, log
-            if chosen != (None, None, 1.0, 0.25, None):
+            chosen = seed, ensemble, limits, distance, disagreement, log
+            if chosen != (None, None, None, 1.0, 0.25, None):
                 raise ValueError(
                     f"{folder} is an export, which has its own limits and thresholds: --seed, "
-                    "--limits, --distance, --disagreement and --log need the run folder"
+                    "--ensemble, --limits, --distance, --disagreement and --log need the run folder"
                 )
             policy = DeployedPolicy(folder)
         else:
             run = read_run(folder, limits)
-            policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
+            policy = with_referral(
+                run.policy(seed, ensemble=ensemble), thresholds=Thresholds(distance, disagreement)
+            )
         rates = policy.needs_last_action
         last = [f"{LAST}{column.name}" for column in policy.action_columns if rates]
         found = read_states(states, policy.observation_columns, columns, keep, last)
@@ -116,6 +120,7 @@ def export(
     ),
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     seed: int | None = None,
+    ensemble: str | None = None,
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     distance: float = 1.0,
     disagreement: float = 0.25,
@@ -135,6 +140,7 @@ def export(
         to: Formats to write.
         out: New folder; export in the run folder by default.
         seed: Export one seed instead of all.
+        ensemble: How seeds are combined: median or consensus.
         limits: TOML file with a table [limits] to put around the policy.
         distance: Largest distance from the log: 1 refers 5 % of new states like those of the log.
         disagreement: Largest distance between the centres of two seeds, as a share of the box.
@@ -152,7 +158,8 @@ def export(
     out = folder / "export" if out is None else out
     words = ["fat2thin", "export", str(folder), "--to", *to, "--out", str(out)]
     options = {
-        "seed": (seed, None), "limits": (limits, None), "distance": (distance, 1.0),
+        "seed": (seed, None), "ensemble": (ensemble, None), "limits": (limits, None),
+        "distance": (distance, 1.0),
         "disagreement": (disagreement, 0.25), "fallback": (fallback, None),
         "certificate": (certificate, None), "dossier": (dossier, None),
     }  # fmt: skip
@@ -162,7 +169,9 @@ def export(
         if certificate is not None and not is_certificate(certificate):
             raise ValueError(f"{certificate} is not a certificate of `fat2thin certify --out`")
         run = read_run(folder, limits)
-        policy = with_referral(run.policy(seed), thresholds=Thresholds(distance, disagreement))
+        policy = with_referral(
+            run.policy(seed, ensemble=ensemble), thresholds=Thresholds(distance, disagreement)
+        )
         action = None if fallback is None else read_value(fallback)
         if dossier is None:
             dossier = dossier_about(folder, policy)
