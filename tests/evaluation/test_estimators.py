@@ -291,6 +291,15 @@ def test_the_step_before_is_as_partial_r2_of_least_squares(hidden):
     assert (found > refusal.MOST_BEFORE) == (hidden > 0.0)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_without_a_step_before_there_is_nothing_to_explain(steps):
+    log, _, _ = chain(jax.random.key(2), 60, steps)
+    ends = np.arange(steps) == steps - 1
+    log = log._replace(continuation=jnp.asarray(np.tile(1.0 - ends, (60, 1))))
+    basis = draw_bases(jax.random.key(0), 1, 1, 4).both
+    assert in_double_precision(step_before)(log, basis) == 0.0
+
+
 def test_in_large_logs_intervals_are_those_of_the_normal_law():
     scores = np.random.default_rng(0).normal(size=(2, 4000))
     found = _with_one_more(scores, np.full(2, 4.0))

@@ -42,6 +42,8 @@ def step_before(episodes: Episodes, of_both: Basis) -> Float[Array, ""]:
     It is the adjusted partial R² (Theil 1961) of linear regressions, the mean over the columns: 0
     if the observation holds all that counts.
     """
+    if episodes.here.shape[1] == 1:
+        return jnp.zeros(())  # no step has one before it
     here = episodes.here[:, 1:] * episodes.continuation[:, 1:]
     before = jnp.concatenate([episodes.observation[:, :-1], episodes.action[:, :-1]], axis=-1)
     now = episodes.observation[:, 1:], episodes.action[:, 1:]
@@ -53,13 +55,14 @@ def step_before(episodes: Episodes, of_both: Basis) -> Float[Array, ""]:
     observation, action, before, following = rows
     with jax.default_matmul_precision("highest"):
         design = features(observation, action, of_both) * known
-        gram = design.T @ design + _RIDGE * jnp.sum(known) * jnp.eye(design.shape[1])
+        ridge = _RIDGE * jnp.maximum(jnp.sum(known), 1.0)
+        gram = design.T @ design + ridge * jnp.eye(design.shape[1])
 
         def left(columns: Array) -> Array:
             return (columns - design @ solve(gram, design.T @ columns)) * known
 
         before, following = left(before * known), left(following * known)
-        own = before.T @ before + _RIDGE * jnp.sum(known) * jnp.eye(before.shape[1])
+        own = before.T @ before + ridge * jnp.eye(before.shape[1])
         unexplained = jnp.sum((following - before @ solve(own, before.T @ following)) ** 2, axis=0)
     total, count = jnp.sum(following**2, axis=0), jnp.sum(known)
     more = count - design.shape[1]
